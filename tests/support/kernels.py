@@ -73,7 +73,7 @@ class Kernels:
         self.all: list[Kernel] = []
         plugin(folder, ENTRY_POINTS)
 
-    def begin(self, name: str, token: str = TOKEN, **settings: str) -> Kernel:
+    def begin(self, name: str, token: str = TOKEN, *, module: str = "ramet", **settings: str) -> Kernel:
         """It may not listen yet. `settings` are of its environment; without them, its agents are in sandboxes here."""
         folder = self._folder / name
         folder.mkdir(exist_ok=True)
@@ -86,7 +86,7 @@ class Kernels:
         }
         options = ["--dir", str(folder), "--listen", "127.0.0.1:0", "--kernel", name]
         with (folder / "stderr").open("a") as errors:
-            command = [sys.executable, "-m", "ramet", "serve", *options]
+            command = [sys.executable, "-m", module, "serve", *options]
             process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, env=env)
         self.all.append(Kernel(name, process, folder / "stderr"))
         return self.all[-1]

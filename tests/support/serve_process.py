@@ -38,12 +38,14 @@ class Process:
 
 
 @asynccontextmanager
-async def serve(folder: pathlib.Path, *options: str, descriptors: str = "", **env: str) -> AsyncIterator[Process]:
+async def serve(
+    folder: pathlib.Path, *options: str, descriptors: str = "", module: str = "ramet", **env: str
+) -> AsyncIterator[Process]:
     """`ramet serve` in a folder, once it says that it listens; it may open so many descriptors."""
     limited = () if not descriptors else ("sh", "-c", f'ulimit -n {descriptors}; exec "$@"', "sh")
     path = os.pathsep.join([str(folder / "plugin"), str(ROOT)])
     process = await asyncio.create_subprocess_exec(
-        *limited, sys.executable, "-m", "ramet", "serve", "--dir", str(folder), *options,
+        *limited, sys.executable, "-m", module, "serve", "--dir", str(folder), *options,
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, env={**os.environ, "PYTHONPATH": path, **env},
     )  # fmt: skip
     try:

@@ -115,7 +115,7 @@ async def test_errors_are_the_clients_own(served: Served, as_openai: openai.Asyn
             await wrong.models.list()
         with pytest.raises(anthropic.AuthenticationError):
             await other.messages.create(model="any", max_tokens=9, messages=[said("a")])
-    with pytest.raises(openai.UnprocessableEntityError, match="messages"):
+    with pytest.raises(openai.BadRequestError, match="messages"):
         await as_openai.chat.completions.create(model="any", messages=[])
     with pytest.raises(openai.APIStatusError, match="told to") as failed:
         await as_openai.chat.completions.create(model="any", messages=[said("a fail")])
@@ -155,3 +155,54 @@ async def test_a_client_that_leaves_interrupts_its_turn(
     await eventually(lambda: parrots.opened[0].interrupts)
     after = await as_openai.chat.completions.create(model="any", messages=[said("b")])
     assert after.choices[0].message.content == "2: b "
+
+
+@pytest.mark.parametrize("streamed", [True, False], ids=["streamed", "whole"])
+async def test_a_parameter_that_is_refused_is_named(
+    as_openai: openai.AsyncOpenAI, as_anthropic: anthropic.AsyncAnthropic, parrots: ParrotType, streamed: bool
+) -> None:
+    """By status and before the agent hears of it, in each provider's own error; so are instructions and images."""
+    with pytest.raises(openai.BadRequestError, match="temperature") as refused:
+        await as_openai.chat.completions.create(model="any", messages=[said("a")], temperature=0.1, stream=streamed)
+    assert (refused.value.param, refused.value.type) == ("temperature", "invalid_request_error")
+    with pytest.raises(anthropic.BadRequestError, match="system") as other:
+        await as_anthropic.messages.create(
+            model="any", max_tokens=9, messages=[said("a")], system="Be brief.", stream=streamed
+        )
+    assert other.value.body["error"]["type"] == "invalid_request_error"  # type: ignore[index]
+    image: Any = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,"}}]}
+    with pytest.raises(openai.BadRequestError, match=r"messages\[0\]\.content\[0\]\.type"):
+        await as_openai.chat.completions.create(model="any", messages=[image])
+    with pytest.raises(openai.BadRequestError, match=r"messages\[0\]\.role"):
+        await as_openai.chat.completions.create(model="any", messages=[{"role": "system", "content": "x"}, said("a")])
+    assert parrots.opened[0].heard == []
+
+
+async def test_what_is_not_served_is_refused_in_the_provider_s_form(
+    served: Served, as_openai: openai.AsyncOpenAI, as_anthropic: anthropic.AsyncAnthropic
+) -> None:
+    """Unknown paths and methods, by the client or by the path; `?beta=true` is refused on paths of ramet alone."""
+    with pytest.raises(openai.NotFoundError) as missing:
+        await as_openai.responses.create(model="any", input="a")
+    assert missing.value.type == "invalid_request_error"
+    with pytest.raises(openai.APIStatusError) as not_ours:
+        await as_openai.images.generate(prompt="a")
+    assert not_ours.value.type == "invalid_request_error"
+    with pytest.raises(anthropic.NotFoundError) as unknown:
+        await as_anthropic.messages.count_tokens(model="any", messages=[said("a")])
+    assert unknown.value.body["error"]["type"] == "not_found_error"  # type: ignore[index]
+    for path, kind in (("/v1/embeddings", "invalid_request_error"), ("/v1/messages/batches", "not_found_error")):
+        bare = await served.ask("POST", path, "x", json={})
+        assert (bare.status_code, bare.json()["error"]["type"]) == (404, kind)
+    for method, path in (("GET", "/v1/chat/completions"), ("GET", "/v1/messages")):
+        bare = await served.ask(method, path, "x")
+        assert (bare.status_code, bare.json()["error"]["type"]) == (405, "invalid_request_error")
+    for path in ("/v1/chat/completions", "/v1/messages"):
+        bare = await served.ask("POST", path, json={})
+        assert (bare.status_code, "a key is needed" in bare.json()["error"]["message"]) == (401, True)
+
+    beta = await as_anthropic.beta.messages.create(model="any", max_tokens=9, messages=[said("a")])
+    assert beta.content[0].text == "1: a "  # type: ignore[union-attr]
+    refused = await served.ask("GET", "/v1/teams?beta=true", served.server.operator)
+    assert (refused.status_code, refused.json()["field"]) == (422, "beta")
+    assert (await served.ask("GET", "/v1/nothing", served.server.operator)).json()["type"].startswith("urn:ramet:")

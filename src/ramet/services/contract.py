@@ -346,6 +346,14 @@ def formats_of(type: AgentType, info: Any) -> Sequence[str]:
 
 
 @runtime_checkable
+class ReadsParameters(Protocol):
+    """An agent type some of whose agents read all of a request of a client of models, not only what is said."""
+
+    def reads_parameters(self, info: Any, format: str) -> bool:
+        """Whether an agent with this `spawn_info` does, in a format."""
+
+
+@runtime_checkable
 class HostCapable(Protocol):
     """An agent type some of whose agents may work in the host, since nothing of them touches the machine."""
 

@@ -44,6 +44,7 @@ class _Kind(NamedTuple):
 _KINDS = (
     _Kind(refusals.Undecodable, 400, ("field",)),
     _Kind(refusals.BodyTooLarge, 413, ("field", "size", "limit")),
+    _Kind(refusals.KeyReused, 422, ("field", "accepted")),
     _Kind(errors.InvalidValue, 422, ("field", "accepted")),
     _Kind(errors.IsolationUnavailable, 422, ("asked", "offered", "missing", "remedy")),
     _Kind(errors.NotShippable, 422, ("what", "remedy")),
@@ -53,6 +54,7 @@ _KINDS = (
     _Kind(errors.Unknown, 404, ("kind", "name", "known")),
     _Kind(errors.Expired, 410, ("run", "ended", "keep_s")),
     _Kind(refusals.Missed, 410, ("turn", "after", "first")),
+    _Kind(refusals.OutcomeUnknown, 410, ("where",)),
     _Kind(errors.Gone, 410),
     # A full team is a state of things, and not the caller's pace: what is free is in the document.
     _Kind(errors.OverCapacity, 409, ("team", "resource", "asked", "free", "room")),
@@ -61,6 +63,7 @@ _KINDS = (
     _Kind(errors.MergeConflict, 409, ("kind", "key", "keys", "expected", "found")),
     _Kind(errors.Conflict, 409, ("kind", "key", "expected", "found")),
     _Kind(refusals.ValuesMissing, 409, ("path", "missing")),
+    _Kind(refusals.RequestInProgress, 409),
     _Kind(refusals.InUse, 409, ("kind", "name", "users")),
     _Kind(refusals.TakenOver, 503, ("kind", "name")),
     _Kind(errors.OwnedElsewhere, 503, ("tree", "kernel")),

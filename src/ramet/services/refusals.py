@@ -60,6 +60,33 @@ class ValuesMissing(RametError):
         super().__init__(f"agent {path!r} waits for values that are not on record ({shown}); supply them")
 
 
+class KeyReused(InvalidValue):
+    """An `Idempotency-Key` of another request: nothing was done."""
+
+    def __init__(self, value: str) -> None:
+        super().__init__(
+            "Idempotency-Key", value[:80], "the same query and body as in its first request, or another key"
+        )
+
+
+class RequestInProgress(RametError):
+    """A request with the same `Idempotency-Key` is being done: ask again for its answer."""
+
+    def __init__(self) -> None:
+        super().__init__("a request with this Idempotency-Key is being done; ask again for its answer")
+
+
+class OutcomeUnknown(Gone):
+    """A request with an `Idempotency-Key` whose server was killed in the middle: nothing is done a second time."""
+
+    def __init__(self, where: str) -> None:
+        self.where = where
+        super().__init__(
+            "the first request with this Idempotency-Key was begun by a server that was killed, so it may have been "
+            f"done or not; look at {where}, and ask with another key"
+        )
+
+
 class InUse(RametError):
     """What is not deleted, since others need it. `users` are images by their ids, and agents by their paths."""
 

@@ -26,6 +26,7 @@ from ramet.host.scheduler.scheduler import AgentScheduler
 from ramet.isolation.contract import Backend
 from ramet.services.connections import Bounds, HttpServer
 from ramet.services.contract import AgentType
+from ramet.services.idempotency.ledger import Ledger
 from ramet.services.operator_token import TOKEN, operator_token
 from ramet.services.packaging.contract import BundleLimits
 from ramet.services.packaging.requirements import Installs
@@ -337,6 +338,7 @@ class Server:
             packaging=packaging,
             kernel=OperatorsView(self.spawner.roster, views),
             metrics=metrics,
+            ledger=Ledger(self.runtime.journal.store, self.runtime.clock),
             rules=self._rules,
             message_bytes=self._talk.body_bytes,
             desk=self.kernels.desk if self.kernels is not None else None,

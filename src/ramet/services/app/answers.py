@@ -10,11 +10,13 @@ import msgspec
 from starlette.responses import Response
 
 from ramet.services.problems import MEDIA_TYPE, PREFIX, Problem, problem_of
+from ramet.services.refusals import RequestInProgress
 
+_RETRY: Final = {"retry-after": "1"}
 _HEADERS: Final[Mapping[int, Mapping[str, str]]] = {
     HTTPStatus.UNAUTHORIZED: {"www-authenticate": "Bearer"},
-    HTTPStatus.TOO_MANY_REQUESTS: {"retry-after": "1"},
-    HTTPStatus.SERVICE_UNAVAILABLE: {"retry-after": "1"},
+    HTTPStatus.TOO_MANY_REQUESTS: _RETRY,
+    HTTPStatus.SERVICE_UNAVAILABLE: _RETRY,
 }
 _encoder = msgspec.json.Encoder()
 
@@ -49,4 +51,11 @@ def problem(error: BaseException) -> Response:
     if isinstance(error, Refusal):
         return Response(error.problem.encode(), error.problem.status, error.headers, MEDIA_TYPE)
     found = problem_of(error)
-    return Response(found.encode(), found.status, _HEADERS.get(found.status), MEDIA_TYPE)
+    return Response(found.encode(), found.status, headers_of(error, found.status), MEDIA_TYPE)
+
+
+def headers_of(error: BaseException, status: int) -> Mapping[str, str]:
+    """The headers that an answer with this error has, whatever its form."""
+    if isinstance(error, Refusal):
+        return error.headers
+    return _RETRY if isinstance(error, RequestInProgress) else _HEADERS.get(status, {})

@@ -5,19 +5,23 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from http import HTTPStatus
+from typing import Any
 
 import msgspec
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ramet.core.errors import RametError, StoreFailed
+from ramet.core.errors import InvalidValue, RametError, StoreFailed
 from ramet.host.counts import OTHER
 from ramet.services.app import answers
 from ramet.services.app.answers import Refusal
 from ramet.services.app.calls import Call
+from ramet.services.app.forms import provider_of, provider_refusal
+from ramet.services.app.idempotent import once, secret_sender_of
 from ramet.services.app.operations import Operation
 from ramet.services.app.parts import Parts
 from ramet.services.app.routes import Routes
@@ -46,6 +50,9 @@ class Application:
         self.parts = parts
         by_path: dict[str, dict[str, Operation]] = {}
         for each in OPERATIONS:
+            each = replace(each, handle=_without_query(each))
+            if each.method == "POST":
+                each = replace(each, handle=once(each))
             by_path.setdefault(each.path, {})[each.method] = each
         self._routes = Routes({path: _Endpoint(path, methods, parts) for path, methods in by_path.items()})
 
@@ -107,7 +114,7 @@ class _Endpoint:
         except ClientDisconnect:
             return  # Nobody is there to be told.
         except Exception as error:
-            response = _refused(error)
+            response = _refused(call, error, self._operations.get(scope["method"]))
         finally:
             call.release()
         await _send(response, call, scope, receive, send)
@@ -120,6 +127,9 @@ class _Endpoint:
             raise Refusal(HTTPStatus.METHOD_NOT_ALLOWED, refusal, {"allow": ", ".join(allowed)})
         if operation.needs_key:
             _ = call.key
+            if operation.ends_key:
+                with contextlib.suppress(InvalidValue):  # It is said to a key that opens something.
+                    call.sender = secret_sender_of(call)
         desk = self._parts.desk
         if desk is None or not operation.needs_key:
             if operation.needs_key and not operation.own_refusals:
@@ -160,7 +170,23 @@ async def _send(response: ASGIApp, call: Call, scope: Scope, receive: Receive, s
     await response(scope, receive, send if is_read else told)
 
 
-def _refused(error: Exception) -> Response:
+def _without_query(operation: Operation) -> Callable[[Call], Awaitable[Any]]:
+    """The handler of an operation, which refuses a query where there is none; clients of providers send some."""
+
+    async def handle(call: Call) -> Any:
+        for name, value in call.request.query_params.items():
+            raise InvalidValue(name[:_WHY_CHARS], value[:_WHY_CHARS], "no parameter in the query of this path")
+        return await operation.handle(call)
+
+    is_refused = operation.needs_key and operation.query is None and not operation.own_refusals
+    return handle if is_refused else operation.handle
+
+
+def _refused(call: Call, error: Exception, operation: Operation | None = None) -> Response:
+    is_ours = operation is not None and not operation.own_refusals
+    format = None if is_ours else provider_of(call.request)
+    if format is not None:
+        return provider_refusal(format, error)
     if isinstance(error, StoreFailed):  # Where it was noticed tells nothing, and every request would tell it.
         _log.error("an answer failed: %s", error)
     elif not isinstance(error, RametError | Refusal) or (
@@ -183,4 +209,4 @@ def _why(body: bytes) -> str:
 async def _not_found(scope: Scope, receive: Receive, send: Send) -> None:
     call = Call(Request(scope, receive), None)  # type: ignore[arg-type]  # there is nothing to answer with
     refusal = Refusal(HTTPStatus.NOT_FOUND, "there is nothing at this path; see /openapi.json")
-    await _send(_refused(refusal), call, scope, receive, send)
+    await _send(_refused(call, refusal), call, scope, receive, send)

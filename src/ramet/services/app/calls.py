@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Sequence
 from functools import cache
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import msgspec
 from starlette.requests import ClientDisconnect, Request
@@ -14,6 +14,7 @@ from starlette.requests import ClientDisconnect, Request
 from ramet.core.errors import InvalidValue, NotYours
 from ramet.services.app.answers import Refusal, no_key
 from ramet.services.app.bodies import BodyHold
+from ramet.services.idempotency.attempts import Attempt, Sender
 from ramet.services.misfits import hidden, misfit
 from ramet.services.refusals import BodyTooLarge, Undecodable, UnknownKey
 
@@ -28,6 +29,16 @@ _SPILL_BYTES, _SPILL_S = 16 * 1024 * 1024, 2.0
 T = TypeVar("T")
 
 
+class Hasher(Protocol):
+    """A digest in the making, as hashlib has it."""
+
+    def update(self, data: bytes, /) -> None:
+        """Take in more."""
+
+    def hexdigest(self) -> str:
+        """The digest so far."""
+
+
 class Call:
     """A request, and what answers it."""
 
@@ -37,6 +48,9 @@ class Call:
         self._is_read = not self.has_body
         self._is_given_up = False  #: what is left of the body came too slowly, or is too much
         self._put_back: list[bytes] = []
+        self.attempt: Attempt | None = None  #: of a request with an `Idempotency-Key`
+        self.sender: Sender | None = None  #: whose dead key is good for a repetition
+        self.hasher: Hasher | None = None  #: is fed with the body as it comes
         self._hold = BodyHold(parts.bodies, self._owner) if parts is not None else None
 
     @property
@@ -51,6 +65,8 @@ class Call:
         agent = self.request.path_params.get("agent", "")
         if self.parts.spawner.knows_key(self.key, agent):
             return
+        if self.sender is not None and await self.parts.ledger.is_known(self.sender):
+            return  # It has lost its rights by the request that is repeated.
         if self.parts.desk is None or not await self.parts.desk.knows_key(self):
             raise UnknownKey
 
@@ -113,6 +129,12 @@ class Call:
         self.release()  # The conversation that it goes to has limits of its own.
         return data
 
+    async def whole(self, most: int) -> bytes:
+        """The body, which comes again to whoever reads it next; held until `release`. Raises like `body`."""
+        data = await self._read(most)
+        self.begin_again(data)
+        return data
+
     def release(self) -> None:
         """Give back what the body holds of the budget of all bodies. Idempotent."""
         if self._hold is not None:
@@ -138,7 +160,7 @@ class Call:
         """Have the whole body, which was read, come again, and nothing else."""
         self._put_back = [body] if body else []
 
-    async def pieces(self, *, is_held: bool = True) -> AsyncIterator[bytes]:
+    async def pieces(self, *, is_held: bool = True) -> AsyncGenerator[bytes]:
         """The body as it comes. Raises Refusal where it does not, and ClientDisconnect.
 
         What `is_held` counts in the budget of all bodies, and Refusal is raised where that is used up.
@@ -163,6 +185,8 @@ class Call:
                 if is_held and self._hold is not None:
                     self._hold.take(len(piece), is_whole=is_first and self._is_read)
                 is_first = False
+                if self.hasher is not None:
+                    self.hasher.update(piece)
                 yield piece
             if self._is_read:
                 return

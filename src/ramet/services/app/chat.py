@@ -5,7 +5,6 @@ Such a client cannot go on reading a turn whose connection it lost, so a turn th
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
@@ -16,17 +15,17 @@ import msgspec
 from msgspec import Raw, Struct
 from starlette.responses import Response
 
-from ramet.core.errors import Bug, NotYours, OutputTooLarge, RametError
+from ramet.core.errors import Bug, OutputTooLarge, RametError
+from ramet.services.app.begun_turns import begun
 from ramet.services.app.calls import Call
+from ramet.services.app.forms import provider_problem, provider_refusal
 from ramet.services.app.operations import Operation
 from ramet.services.app.sse import BrokenOff
 from ramet.services.contract import Chunk
 from ramet.services.formats import anthropic, openai
 from ramet.services.formats.shipped import Format, format_of
-from ramet.services.problems import Problem, problem_of
-from ramet.services.talking.turns import Batch, Turn
+from ramet.services.talking.turns import Batch, OnLeave, Turn
 
-_log = logging.getLogger("ramet.serve")
 #: Of an answer that is asked for as a whole.
 WHOLE_BYTES = 16 * 1024 * 1024
 #: What comes of reading chunks that some agent type wrote, in none of the formats.
@@ -60,27 +59,20 @@ class Models(Struct):
 def _asks(name: str) -> Callable[[Call], Any]:
     async def ask(call: Call) -> Any:
         format = format_of(name)
-        try:
-            agent = call.parts.agent_of(call.key)
-            body = await call.body(call.parts.message_bytes)
-            wants_stream = format.wants_stream(body)
-            turn = call.parts.agents.turn(agent, call.key, body, format=name, on_leave="interrupt")
-            await turn.on_record()
-            batches = call.parts.agents.batches(agent, call.key, turn)
-        except RametError as error:
-            return _refusal(format, error)
+        agent = call.parts.agent_of(call.key)
+        body = await call.body(call.parts.message_bytes)
+        if not call.parts.agents.reads_parameters(agent, call.key, name):
+            format.check(body)
+        wants_stream = format.wants_stream(body)
+        # A client that can ask for the same turn again leaves it only for now.
+        on_leave: OnLeave = "interrupt" if call.attempt is None else "go_on"
+        turn = await begun(call, agent, body, format=name, on_leave=on_leave)
+        batches = call.parts.agents.batches(agent, call.key, turn)
         if wants_stream:
             return call.parts.streams.stream(_events(format, turn, batches, _CLOSING[name]))
         return await call.unless_left(_whole(format, batches))
 
     return ask
-
-
-def _refusal(format: Format, error: RametError) -> Response:
-    found = _problem_of(error)
-    status = 401 if isinstance(error, NotYours) else found.status
-    detail = "this key opens no agent" if status == 401 else found.detail
-    return Response(format.error(detail, status), status, media_type="application/json")
 
 
 async def _events(
@@ -95,18 +87,11 @@ async def _events(
     except RametError as error:
         if turn.lost is not None:
             raise BrokenOff from None
-        found = _problem_of(error)
+        found = provider_problem(error)
         yield _written(format, format.error(found.detail, found.status))
         return
     if closing:
         yield b"data: %s\n\n" % closing
-
-
-def _problem_of(error: RametError) -> Problem:
-    found = problem_of(error)
-    if found.status == 500:
-        _log.error("an answer failed", exc_info=error)
-    return found
 
 
 def _event(format: Format, chunk: Chunk) -> bytes:
@@ -161,7 +146,7 @@ async def _whole(format: Format, batches: AsyncGenerator[Batch, None]) -> Respon
                         raise OutputTooLarge("an answer that was asked for as a whole", size=size, limit=WHOLE_BYTES)
         return Response(_folded(format, said), media_type="application/json")
     except RametError as error:
-        return _refusal(format, error)
+        return provider_refusal(format, error)
 
 
 def _folded(format: Format, said: Sequence[bytes]) -> bytes:
@@ -172,12 +157,7 @@ def _folded(format: Format, said: Sequence[bytes]) -> bytes:
 
 
 async def _models(call: Call) -> Any:
-    try:
-        info = call.parts.agents.info(call.parts.agent_of(call.key), call.key)
-    except RametError as error:
-        return _refusal(
-            format_of(anthropic.NAME if "anthropic-version" in call.request.headers else openai.NAME), error
-        )
+    info = call.parts.agents.info(call.parts.agent_of(call.key), call.key)
     created = int(datetime.fromisoformat(info.created_at).timestamp())
     model = Model(id=info.id, display_name=info.path, created=created, created_at=info.created_at)
     return Models(data=[model], first_id=info.id, last_id=info.id)
@@ -186,6 +166,7 @@ async def _models(call: Call) -> Any:
 OPERATIONS: Final = (
     Operation(
         id="chat_completions",
+        repetition="found",
         begins=True,
         of="key",
         method="POST",
@@ -200,6 +181,7 @@ OPERATIONS: Final = (
     ),
     Operation(
         id="messages",
+        repetition="found",
         begins=True,
         of="key",
         method="POST",

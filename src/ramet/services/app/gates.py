@@ -68,6 +68,7 @@ OPERATIONS: Final = (
     ),
     Operation(
         id="put_policy",
+        repetition="again",
         method="POST",
         path="/v1/safety/policies/{policy}",
         summary="Another version of a safety policy, after the one that is expected",

@@ -71,6 +71,7 @@ async def _job(call: Call) -> Job:
 OPERATIONS: Final = (
     Operation(
         id="upload_bundle",
+        repetition="again",
         method="POST",
         path="/v1/bundles",
         summary="Keep what is in a tar, plain or with gzip; for the operator, unless a rule lets teams",
@@ -100,6 +101,7 @@ OPERATIONS: Final = (
     ),
     Operation(
         id="create_image",
+        repetition="again",
         method="POST",
         path="/v1/images",
         summary="Have an image made of bundles, on top of another one",

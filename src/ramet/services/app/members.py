@@ -24,7 +24,12 @@ from ramet.services.refusals import BodyTooLarge
 async def _spawn(call: Call) -> SpawnedAgent:
     await call.team()
     asked = await call.json(SpawnAgent)
-    return await call.unless_left(call.parts.spawner.spawn_agent(asked, call.key))
+    spawner, attempt = call.parts.spawner, call.attempt
+    if attempt is not None and attempt.is_again:
+        if (found := spawner.spawned_agent(asked.team, call.key, attempt.entropy)) is not None:
+            return found
+    entropy = attempt.entropy if attempt is not None else None
+    return await call.unless_left(spawner.spawn_agent(asked, call.key, entropy))
 
 
 async def _list(call: Call) -> AgentList:
@@ -60,8 +65,12 @@ async def _supply_values(call: Call) -> AgentInfo:
 
 
 async def _delegate(call: Call) -> DelegatedKey:
-    call.parts.spawner.roster.admit(call.path("agent"), call.key, "delegate")  # before a stranger's bytes are taken in
-    return await call.parts.spawner.delegate(call.path("agent"), call.key, await call.json(Delegate))
+    if call.sender is None:
+        call.parts.spawner.roster.admit(
+            call.path("agent"), call.key, "delegate"
+        )  # before a stranger's bytes are taken in
+    asked, entropy = await call.json(Delegate), call.attempt.entropy if call.attempt is not None else None
+    return await call.parts.spawner.delegate(call.path("agent"), call.key, asked, entropy)
 
 
 async def _revoke(call: Call) -> None:
@@ -69,7 +78,8 @@ async def _revoke(call: Call) -> None:
 
 
 async def _rotate(call: Call) -> Rotated:
-    return Rotated(await call.parts.spawner.rotate(call.path("agent"), call.key))
+    entropy = call.attempt.entropy if call.attempt is not None else None
+    return Rotated(await call.parts.spawner.rotate(call.path("agent"), call.key, entropy))
 
 
 def _merged(call: Call, lists: Sequence[AgentList]) -> AgentList:
@@ -80,6 +90,7 @@ def _merged(call: Call, lists: Sequence[AgentList]) -> AgentList:
 OPERATIONS: Final = (
     Operation(
         id="spawn_agent",
+        repetition="found",
         begins=True,
         of="body",
         method="POST",
@@ -123,6 +134,7 @@ OPERATIONS: Final = (
     ),
     Operation(
         id="supply_values",
+        repetition="again",
         begins=True,
         of="agent",
         method="POST",
@@ -135,6 +147,8 @@ OPERATIONS: Final = (
     ),
     Operation(
         id="delegate",
+        repetition="found",
+        ends_key=True,
         of="agent",
         method="POST",
         path="/v1/agents/{agent}/keys",
@@ -157,6 +171,8 @@ OPERATIONS: Final = (
     ),
     Operation(
         id="rotate",
+        repetition="found",
+        ends_key=True,
         of="agent",
         method="POST",
         path="/v1/agents/{agent}/rotate",

@@ -12,6 +12,7 @@ from msgspec import NODEFAULT, Raw, Struct
 from msgspec.structs import FieldInfo, fields
 
 from ramet.services.app.operations import BYTES, EVENT_STREAM, JSON, Operation
+from ramet.services.idempotency.attempts import HEADER, MOST_CHARS
 from ramet.services.problems import MEDIA_TYPE
 
 _REFS = "#/components/schemas/{name}"
@@ -88,6 +89,9 @@ def _parameters(each: Operation, schema_of: dict[Any, Any], components: dict[str
         made += [{"name": name, "in": "query", "schema": field} for name, field in schema["properties"].items()]
     if each.resumes:
         made.append({"name": "Last-Event-ID", "in": "header", "schema": {"type": "string"}})
+    if each.method == "POST":
+        key = {"type": "string", "minLength": 1, "maxLength": MOST_CHARS, "pattern": "^[ -~]+$"}
+        made.append({"name": HEADER, "in": "header", "schema": key})
     return made
 
 
@@ -108,6 +112,8 @@ def _refusals(each: Operation) -> set[int]:
         found |= {401, 404}
     if each.takes is not None or each.has_body:
         found |= {400, 408, 413, 429}
+    if each.method == "POST":
+        found |= {409, 410, 422}  # of an Idempotency-Key
     if each.takes is not None or each.has_body or each.query is not None:
         found.add(422)
     return found

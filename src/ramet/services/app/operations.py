@@ -15,6 +15,10 @@ EVENT_STREAM, BYTES, TAR, JSON = (
     "application/json",
 )
 
+#: What a repetition of a POST with an `Idempotency-Key` does where the first one's server was killed in the middle: it
+#: finds what was made, or makes it; it is done again, as twice is the same as once; or it is refused.
+Repetition = Literal["found", "again", "refused"]
+
 #: Which of several kernels answers: the one that has the agent, team or run of the path, the team of the body or the
 #: query, or the agent of the key; all of them together; whoever knows of it; or the one that is asked.
 Of = Literal["here", "agent", "team", "run", "body", "query", "key", "everyone", "whoever"]
@@ -40,6 +44,9 @@ class Operation:
     needs_key: bool = True
     refuses: Sequence[int] = ()  #: statuses of what it raises, beside those that `openapi` finds by itself
     own_refusals: bool = False  #: some, those of keys among them, are in the form that its clients read
+    repetition: Repetition = "refused"
+    look_at: str = "what it was for"  #: where it can be seen whether a request was done that is not repeated
+    ends_key: bool = False  #: its key may have no rights behind it
     begins: bool = False  #: new work, which a kernel that is about to end takes no more
     of: Of = "here"
     merge: Callable[[Call, Sequence[Any]], Any] | None = None  #: of what all kernels answer, for `everyone`

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from ramet.services.app.bodies import BodyBudget
 from ramet.services.app.sse import Streams
+from ramet.services.idempotency.ledger import Ledger
 from ramet.services.packaging.service import PackagingService
 from ramet.services.rules import Rules
 from ramet.services.spawning.spawner import AgentSpawnerService
@@ -43,6 +44,7 @@ class Parts:
     kernel: OperatorsView
     metrics: Metrics
     bodies: BodyBudget
+    ledger: Ledger
     rules: Rules = field(default_factory=Rules)  #: of the operator
     message_bytes: int = TalkLimits().body_bytes  #: of what is said to an agent
     streams: Streams = field(default_factory=Streams)

@@ -122,6 +122,7 @@ OPERATIONS: Final = (
     ),
     Operation(
         id="send_run",
+        look_at="the events of the run",
         of="run",
         method="POST",
         path="/v1/runs/{run}/mail",
@@ -133,6 +134,7 @@ OPERATIONS: Final = (
     ),
     Operation(
         id="stop_run",
+        repetition="again",
         of="run",
         method="POST",
         path="/v1/runs/{run}/stop",
@@ -144,6 +146,7 @@ OPERATIONS: Final = (
     ),
     Operation(
         id="keep_run",
+        repetition="again",
         of="run",
         method="POST",
         path="/v1/runs/{run}/keep",
@@ -166,6 +169,7 @@ OPERATIONS: Final = (
     ),
     Operation(
         id="answer_approval",
+        repetition="again",
         of="whoever",
         method="POST",
         path="/v1/approvals/{approval}",

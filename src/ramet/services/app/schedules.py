@@ -60,6 +60,7 @@ OPERATIONS: Final = (
     ),
     Operation(
         id="add_schedule",
+        look_at="the schedules",
         method="POST",
         path="/v1/schedules",
         summary="Run an agent later or again, as long as a server of this folder is at work",
@@ -87,6 +88,7 @@ OPERATIONS: Final = (
     ),
     Operation(
         id="pause_schedule",
+        repetition="again",
         method="POST",
         path="/v1/schedules/{schedule}/pause",
         summary="Begin nothing of a schedule until it is resumed",
@@ -95,6 +97,7 @@ OPERATIONS: Final = (
     ),
     Operation(
         id="resume_schedule",
+        repetition="again",
         method="POST",
         path="/v1/schedules/{schedule}/resume",
         summary="Go on with the next time of a schedule",
@@ -103,6 +106,7 @@ OPERATIONS: Final = (
     ),
     Operation(
         id="trigger_schedule",
+        look_at="the results of the schedule",
         method="POST",
         path="/v1/schedules/{schedule}/trigger",
         summary="Run a schedule now, beside its times",

@@ -15,7 +15,11 @@ from ramet.services.contract import CreatedTeam, CreateTeam, TeamInfo
 async def _create(call: Call) -> CreatedTeam:
     if not call.parts.spawner.roster.is_operator(call.key):  # before a stranger's bytes are taken in
         raise NotYours("team", "")
-    return await call.parts.spawner.create_team(await call.json(CreateTeam), call.key)
+    spawner, attempt = call.parts.spawner, call.attempt
+    if attempt is not None and attempt.is_again and (found := spawner.created_team(call.key, attempt.entropy)):
+        return found
+    entropy = attempt.entropy if attempt is not None else None
+    return await spawner.create_team(await call.json(CreateTeam), call.key, entropy)
 
 
 async def _list(call: Call) -> TeamList:
@@ -38,6 +42,7 @@ def _merged(call: Call, lists: Sequence[TeamList]) -> TeamList:
 OPERATIONS: Final = (
     Operation(
         id="create_team",
+        repetition="found",
         begins=True,
         method="POST",
         path="/v1/teams",

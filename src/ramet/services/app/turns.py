@@ -9,6 +9,7 @@ from typing import Any, Final
 from starlette.responses import Response
 
 from ramet.core.errors import RametError
+from ramet.services.app.begun_turns import begun
 from ramet.services.app.calls import Call
 from ramet.services.app.messages import After, History, Interrupted, Mail, TurnOptions, WhichTurn
 from ramet.services.app.operations import BYTES, Operation
@@ -24,8 +25,7 @@ async def _turn(call: Call) -> EventStream:
     agent, key = call.path("agent"), call.key
     call.parts.spawner.roster.admit(agent, key, "turn")  # before a stranger's bytes are taken in
     body = await call.body(call.parts.message_bytes)
-    turn = call.parts.agents.turn(agent, key, body, format=options.format, on_leave=options.on_leave)
-    await turn.on_record()
+    turn = await begun(call, agent, body, format=options.format, on_leave=options.on_leave)
     return _stream(call, turn, 0)
 
 
@@ -82,6 +82,8 @@ async def _events(call: Call) -> EventStream:
 OPERATIONS: Final = (
     Operation(
         id="turn",
+        repetition="found",
+        look_at="the history of the agent",
         begins=True,
         of="agent",
         method="POST",
@@ -108,6 +110,7 @@ OPERATIONS: Final = (
     ),
     Operation(
         id="interrupt",
+        look_at="the turns of the agent",
         of="agent",
         method="POST",
         path="/v1/agents/{agent}/interrupt",
@@ -119,6 +122,7 @@ OPERATIONS: Final = (
     ),
     Operation(
         id="control",
+        look_at="what the operation changes",
         begins=True,
         of="agent",
         method="POST",
@@ -153,6 +157,7 @@ OPERATIONS: Final = (
     ),
     Operation(
         id="mail",
+        look_at="the events of the agent",
         begins=True,
         of="agent",
         method="POST",

@@ -11,6 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from ramet.core.outcome import NOTHING_USED, Usage
+from ramet.services.formats import parameters
 from ramet.services.formats.question import Stop
 from ramet.services.formats.question import read as read
 from ramet.services.formats.question import wants_stream as wants_stream
@@ -20,7 +21,13 @@ NAME: Final = "anthropic"
 CLOSING: Final = b""
 
 _REASONS: Final[dict[Stop, str]] = {"end": "end_turn", "length": "max_tokens"}
-_KINDS: Final = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
+_KINDS: Final = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+}
 
 
 class Writer:
@@ -61,6 +68,11 @@ class Writer:
         )
 
 
+def check(body: bytes) -> None:
+    """Refuse a request for what no agent does. Raises InvalidValue, which names the parameter."""
+    parameters.check(body, parameters.ANTHROPIC)
+
+
 def fold(chunks: Iterable[bytes]) -> bytes:
     """The events of one answer as one `message`, as who asks for no stream gets it."""
     message: dict[str, Any] = {}
@@ -94,8 +106,11 @@ def event_name(chunk: bytes) -> str:
     return str(msgspec.json.decode(chunk)["type"])
 
 
-def error(message: str, status: int) -> bytes:
-    """A problem as the clients read it, of a request or in the middle of a stream; `status` is HTTP's."""
+def error(message: str, status: int, parameter: str = "") -> bytes:
+    """A problem as the clients read it, of a request or in the middle of a stream; `status` is HTTP's.
+
+    `parameter`, what of the request is wrong, is said by the message alone.
+    """
     kind = _KINDS.get(status, "api_error" if status >= 500 else "invalid_request_error")
     return _event("error", error={"type": kind, "message": message})
 

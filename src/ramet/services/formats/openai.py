@@ -11,6 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from ramet.core.outcome import Usage
+from ramet.services.formats import parameters
 from ramet.services.formats.question import Stop
 from ramet.services.formats.question import read as read
 from ramet.services.formats.question import wants_stream as wants_stream
@@ -51,6 +52,11 @@ class Writer:
         return msgspec.json.encode({**self._envelope, "choices": [choice], **more})
 
 
+def check(body: bytes) -> None:
+    """Refuse a request for what no agent does. Raises InvalidValue, which names the parameter."""
+    parameters.check(body, parameters.OPENAI)
+
+
 def fold(chunks: Iterable[bytes]) -> bytes:
     """The chunks of one answer as one `chat.completion`, as who asks for no stream gets it."""
     whole: dict[str, Any] = {}
@@ -83,11 +89,14 @@ def event_name(chunk: bytes) -> str:
     return ""
 
 
-def error(message: str, status: int) -> bytes:
-    """A problem as the clients read it, of a request or in the middle of a stream; `status` is HTTP's."""
+def error(message: str, status: int, parameter: str = "") -> bytes:
+    """A problem as the clients read it, of a request or in the middle of a stream; `status` is HTTP's.
+
+    `parameter` is what of the request is wrong.
+    """
     kind = "server_error" if status >= 500 else "invalid_request_error"
     code = {401: "invalid_api_key", 429: "rate_limit_exceeded"}.get(status)
-    return msgspec.json.encode({"error": {"message": message, "type": kind, "param": None, "code": code}})
+    return msgspec.json.encode({"error": {"message": message, "type": kind, "param": parameter or None, "code": code}})
 
 
 def _used(usage: Usage) -> dict[str, Any]:

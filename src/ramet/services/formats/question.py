@@ -2,7 +2,7 @@
 
 A body is a whole conversation, as clients of models send it. The agent has the conversation itself: new is what the
 last message says, a user's. What asks for a model's behaviour (system prompts, tools, temperatures) is the agent's own
-matter, and left unread.
+matter, and is not read here: `parameters` refuses it for clients of models.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ def read(body: bytes) -> str:
 
     Raises InvalidValue naming the field for a body that is none, another last message, and whatever is no text.
     """
-    messages = _decoded(body, _Body).messages
+    messages = decoded(body, _Body).messages
     if not messages:
         raise InvalidValue("messages", [], "at least one message")
     at = f"messages[{len(messages) - 1}]"
     try:
         last = msgspec.json.decode(messages[-1], type=_Message)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:
-        raise InvalidValue(at, _shown(bytes(messages[-1])), f"a message with role and content ({problem})") from None
+        raise InvalidValue(at, shown(bytes(messages[-1])), f"a message with role and content ({problem})") from None
     if last.role != "user":
         raise InvalidValue(f"{at}.role", last.role, "'user' in the last message: it is what the agent answers")
     text = _text(last.content, f"{at}.content")
@@ -57,7 +57,7 @@ def read(body: bytes) -> str:
 
 def wants_stream(body: bytes) -> bool:
     """Whether the answer is wanted in pieces. Raises InvalidValue for a body that is none."""
-    return bool(_decoded(body, _Wish).stream)
+    return bool(decoded(body, _Wish).stream)
 
 
 def _text(content: object, field: str) -> str:
@@ -79,12 +79,14 @@ def _part(part: object, field: str) -> str:
     return text
 
 
-def _decoded(body: bytes, kind: type[T]) -> T:
+def decoded(body: bytes, kind: type[T]) -> T:
+    """A body, as a structure. Raises InvalidValue for one that is none."""
     try:
         return msgspec.json.decode(body, type=kind)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:
-        raise InvalidValue("body", _shown(body), f"a JSON object with messages ({problem})") from None
+        raise InvalidValue("body", shown(body), f"a JSON object with messages ({problem})") from None
 
 
-def _shown(data: bytes) -> str:
+def shown(data: bytes) -> str:
+    """The beginning of what a client sent, for a refusal."""
     return data[:_SHOWN].decode(errors="replace")

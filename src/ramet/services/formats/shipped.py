@@ -30,6 +30,9 @@ class Format(Protocol):
     def read(self, body: bytes) -> str:
         """What is new in it. Raises InvalidValue naming the field."""
 
+    def check(self, body: bytes) -> None:
+        """Refuse a request for what no agent does. Raises InvalidValue, which names the parameter."""
+
     def wants_stream(self, body: bytes) -> bool:
         """Whether the answer is wanted in pieces. Raises InvalidValue."""
 
@@ -48,8 +51,8 @@ class Format(Protocol):
     def event_name(self, chunk: bytes) -> str:
         """What a stream of events calls it; "" is nothing."""
 
-    def error(self, message: str, status: int) -> bytes:
-        """A problem as the clients read it."""
+    def error(self, message: str, status: int, parameter: str = "") -> bytes:
+        """A problem as the clients read it; `parameter` is what of the request is wrong."""
 
 
 FORMATS: Final[Mapping[str, Format]] = {anthropic.NAME: anthropic, openai.NAME: openai}

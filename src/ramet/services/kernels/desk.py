@@ -18,6 +18,7 @@ from starlette.responses import Response
 
 from ramet.core.errors import Gone, MailRefused, NotYours, OwnedElsewhere, RametError, StoreFailed, Unknown
 from ramet.services.app.calls import JSON_BYTES, Call
+from ramet.services.idempotency.attempts import HEADER
 from ramet.services.kernels.directory import Directory, Whose, hash_of
 from ramet.services.kernels.forwarding import Answer, Body, Forwarder, Unreachable
 from ramet.services.kernels.home import Home
@@ -204,7 +205,7 @@ class Desk:
     async def _of_other(self, call: Call, whose: Whose, body: Body, is_forwarded: bool) -> Answer | None:
         """What the kernel says that has it; None where there is none yet, or it has it no more.
 
-        Raises Unreachable where it may have done what may be done again.
+        Raises Unreachable where it may have done what may be done again, as with an Idempotency-Key.
         """
         if is_forwarded:
             raise not_mine()
@@ -217,7 +218,7 @@ class Desk:
             _log.info("kernel %s cannot be reached at %s: %s", seat.name, seat.address, problem)
             if not problem.was_sent or await self._directory.has_left(seat):
                 return None
-            if call.request.method == "POST":
+            if call.request.method == "POST" and HEADER not in call.request.headers:
                 raise lost() from None
             raise
         if answer.status != NOT_MINE:

@@ -14,6 +14,7 @@ from starlette.responses import Response
 
 from ramet.core.errors import NotYours, RametError, Unknown
 from ramet.services.app.calls import JSON_BYTES, Call
+from ramet.services.idempotency.attempts import HEADER
 from ramet.services.kernels.directory import Directory
 from ramet.services.kernels.forwarding import Body, Unreachable
 from ramet.services.kernels.home import Home
@@ -95,7 +96,8 @@ class Several:
                 try:
                     found = await self._passing.on(call, Body(call), seat)
                 except Unreachable as problem:
-                    if problem.was_sent and not await self._directory.has_left(seat):
+                    is_once = HEADER in call.request.headers
+                    if problem.was_sent and not is_once and not await self._directory.has_left(seat):
                         raise lost() from None
                     is_known = False
                     continue

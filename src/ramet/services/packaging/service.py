@@ -64,6 +64,7 @@ class PackagingService:
         """
         self._folder, self._clock = folder.absolute(), clock or SystemClock()
         limits = limits or BundleLimits()
+        self.upload_bytes = limits.upload  #: of one upload at most
         self._bundles = Bundles(self._folder / "bundles", limits)
         self._packages = Packages(self._folder / "packages", installs, self._clock)
         self._assembly = Assembly(self._bundles, self._packages, self._clock)

@@ -49,6 +49,7 @@ from ramet.services.spawning.takeover import Takeover
 from ramet.services.spawning.values import without_values
 
 _log = logging.getLogger("ramet.services")
+Entropy = Callable[[int], bytes]
 
 
 class _Opened(NamedTuple):
@@ -183,16 +184,20 @@ class AgentSpawnerService:
 
     # ---- teams
 
-    async def create_team(self, asked: CreateTeam, key: str) -> CreatedTeam:
-        """Reserve a team, with the operator's key; its own is told this once. Raises InvalidValue, NotYours."""
+    async def create_team(self, asked: CreateTeam, key: str, entropy: Entropy | None = None) -> CreatedTeam:
+        """Reserve a team, with the operator's key; its own is told this once. Raises InvalidValue, NotYours.
+
+        With an `entropy`, id and key are made of that.
+        """
+        entropy = entropy or self._entropy
         if not self.roster.is_operator(key):
             raise NotYours("team", asked.name)
         total = resources("resources", asked.resources)
         if asked.name and any(asked.name in (each.id, each.label) for each in self._rooms.values()):
             raise _name_taken(asked.name)
-        own = keys.new_key("team", self._entropy)
+        own = keys.new_key("team", entropy)
         row = TeamRow(
-            id=f"team-{self._entropy(8).hex()}",
+            id=_team_id(entropy),
             name=checked_name("name", asked.name) if asked.name else "",
             key=keys.hash_of(own),
             resources=total,
@@ -217,6 +222,13 @@ class AgentSpawnerService:
             await to_its_end(self._undone(room))
             raise
         return CreatedTeam(self._info(room), own)
+
+    def created_team(self, key: str, entropy: Entropy) -> CreatedTeam | None:
+        """The team that was made of an `entropy`; None if there is none. Raises NotYours."""
+        if not self.roster.is_operator(key):
+            raise NotYours("team", "")
+        room = self._rooms.get(_team_id(entropy))
+        return None if room is None else CreatedTeam(self._info(room), keys.new_key("team", entropy))
 
     async def get_team(self, team: str, key: str) -> TeamInfo:
         """What a team has, holds and has left; `team` is its id or its name. Raises NotYours."""
@@ -243,8 +255,10 @@ class AgentSpawnerService:
 
     # ---- agents
 
-    async def spawn_agent(self, asked: SpawnAgent, key: str) -> SpawnedAgent:
+    async def spawn_agent(self, asked: SpawnAgent, key: str, entropy: Entropy | None = None) -> SpawnedAgent:
         """Start an agent in a team, with the team's key; the nonce is told this once.
+
+        With an `entropy`, the agent's id and nonce are made of that.
 
         Raises NotYours, InvalidValue, Unknown, OverCapacity, SpawnRefused; Aborted if the team was deleted meanwhile;
         and what the agent's type could not do. Whatever is raised, a cancel as well, nothing of the agent is left.
@@ -253,7 +267,7 @@ class AgentSpawnerService:
         if room.deleting is not None:
             raise NotYours("team", asked.team)
         lives = self._now.lives
-        birth = lives.begin(self._spawn(room, asked, lives))
+        birth = lives.begin(self._spawn(room, asked, lives, entropy or self._entropy))
         room.spawning.add(birth)
         birth.add_done_callback(room.spawning.discard)
         try:
@@ -267,6 +281,12 @@ class AgentSpawnerService:
             birth.cancel()
             await to_its_end(self._unwanted(birth, lives))
             raise
+
+    def spawned_agent(self, team: str, key: str, entropy: Entropy) -> SpawnedAgent | None:
+        """The agent of a team that was made of an `entropy`; None if there is none. Raises NotYours."""
+        room, id = self._room(team, key), _agent_id(entropy)
+        living = next((each for each in self.roster.of(room.id) if each.id == id), None)
+        return None if living is None else SpawnedAgent(living.info(), keys.new_key("agent", entropy))
 
     async def kill_agent(self, agent: str, key: str) -> None:
         """End an agent and all below it, wait until they are gone, and forget it. Raises NotYours, also after that."""
@@ -310,17 +330,23 @@ class AgentSpawnerService:
             return ""
         return next((room.id for room in self._rooms_of(key)), "") or self.roster.team_of(key) or keys.hash_of(key)
 
-    async def delegate(self, agent: str, key: str, asked: Delegate) -> DelegatedKey:
-        """A narrower key, or the ownership, by which every older key dies. Raises NotYours, InvalidValue."""
-        return await self._owners.delegate(agent, key, asked)
+    async def delegate(self, agent: str, key: str, asked: Delegate, entropy: Entropy | None = None) -> DelegatedKey:
+        """A narrower key, or the ownership, by which every older key dies. Raises NotYours, InvalidValue.
+
+        With an `entropy`, the key is made of that; one that was made of it before is the answer again.
+        """
+        return await self._owners.delegate(agent, key, asked, entropy)
 
     async def revoke(self, agent: str, key: str, key_id: str) -> None:
         """Let a narrower key open nothing any more, nor those that it made. Raises NotYours, Unknown."""
         await self._owners.revoke(agent, key, key_id)
 
-    async def rotate(self, agent: str, key: str) -> str:
-        """Another key for the owner; the old one is dead, narrower ones stay. Raises NotYours."""
-        return await self._owners.rotate(agent, key)
+    async def rotate(self, agent: str, key: str, entropy: Entropy | None = None) -> str:
+        """Another key for the owner; the old one is dead, narrower ones stay. Raises NotYours.
+
+        With an `entropy`, the key is made of that; one that was made of it before is the answer again.
+        """
+        return await self._owners.rotate(agent, key, entropy)
 
     # ---- what agents need
 
@@ -341,12 +367,12 @@ class AgentSpawnerService:
 
     # ---- how an agent comes
 
-    async def _spawn(self, room: Room, asked: SpawnAgent, lives: Lives) -> SpawnedAgent:
+    async def _spawn(self, room: Room, asked: SpawnAgent, lives: Lives, entropy: Entropy) -> SpawnedAgent:
         wait_s, name = checked_wait(asked.wait_s), checked_name("name", asked.name)
         check_notes(asked.labels, asked.metadata)
-        nonce = keys.new_key("agent", self._entropy)
+        nonce = keys.new_key("agent", entropy)
         row = AgentRow(
-            id=f"agent-{self._entropy(8).hex()}",
+            id=_agent_id(entropy),
             team=room.id,
             name=name,
             path=f"{room.label}/{name}",
@@ -430,6 +456,14 @@ class AgentSpawnerService:
     def _rooms_of(self, key: str) -> list[Room]:
         operator, hash = self.roster.is_operator(key), keys.hash_of(key)
         return [each for each in self._rooms.values() if hmac.compare_digest(hash, each.key) or operator]
+
+
+def _team_id(entropy: Entropy) -> str:
+    return f"team-{entropy(8).hex()}"
+
+
+def _agent_id(entropy: Entropy) -> str:
+    return f"agent-{entropy(8).hex()}"
 
 
 async def _nobody(living: Living) -> None:

@@ -27,6 +27,7 @@ from ramet.services.contract import (
     Chunk,
     GoesOn,
     Opening,
+    ReadsParameters,
     Right,
     Served,
     decoded,
@@ -123,18 +124,29 @@ class AgentService:
 
     # ---- the data plane
 
-    def turn(self, agent: str, key: str, body: bytes, *, format: str = "", on_leave: OnLeave = "go_on") -> Turn:
+    def turn(
+        self, agent: str, key: str, body: bytes, *, format: str = "", on_leave: OnLeave = "go_on", id: str = ""
+    ) -> Turn:
         """Say something to it; the answer is read from the turn that is returned, also by others.
 
         `body` reaches the agent byte for byte, in the transport format that was set at its spawn, or in `format`,
-        another one that its type declares. What `on_leave` means is in `ramet.services.talking.conversation`.
+        another one that its type declares. What `on_leave` means is in `ramet.services.talking.conversation`. An `id`
+        that no other turn has is that of the turn.
 
         Raises InvalidValue for a format, BodyTooLarge, BusyError when as many turns wait as may, Gone for an agent
         that has ended.
         """
         admitted = self._admitted(agent, key, "turn")
         living = self._alive(admitted.living)
-        return self._talk(living).turn(body, self._format(living, format), on_leave, admitted.by)
+        return self._talk(living).turn(body, self._format(living, format), on_leave, admitted.by, id)
+
+    def reads_parameters(self, agent: str, key: str, format: str) -> bool:
+        """Whether an agent reads all of a body in a format itself, not only what is said to it."""
+        living = self._alive(self._admit(agent, key, "turn"))
+        kind = self._type(living)
+        opening = living.opening
+        assert opening is not None, "who lives was opened"
+        return isinstance(kind, ReadsParameters) and kind.reads_parameters(opening.info, format)
 
     def read_turn(self, agent: str, key: str, turn: str, after: int = 0) -> AsyncGenerator[Chunk]:
         """The chunks of a turn behind a number, and those that come. Close it to stop reading.

@@ -119,8 +119,10 @@ class Conversation:
 
     # ---- turns
 
-    def turn(self, body: bytes, format: str, on_leave: OnLeave = "go_on", by: str = "") -> Turn:
+    def turn(self, body: bytes, format: str, on_leave: OnLeave = "go_on", by: str = "", id: str = "") -> Turn:
         """Ask: the agent gets `body` byte for byte, when those before it are over. `by` stands for the key that asks.
+
+        An `id` that no other turn has is that of the turn.
 
         Raises BodyTooLarge, BusyError where as many wait as may, Gone when the agent has ended; nothing is kept then.
         """
@@ -137,7 +139,7 @@ class Conversation:
         if self._is_busy:
             self._check_room(body)
         self.turns += 1
-        turn = self._new(f"{self._life}{self.turns}", body, format, on_leave, self._place + 1, by)
+        turn = self._new(id or f"{self._life}{self.turns}", body, format, on_leave, self._place + 1, by)
         self._waiting.append(turn)
         if self._log is not None:
             begins = not self._is_busy and self._waiting[0] is turn

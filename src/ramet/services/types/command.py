@@ -60,6 +60,10 @@ class CommandType:
             raise InvalidValue("spawn_info.formats", len(info.formats), f"at most {_MAX_FORMATS}")
         return tuple(info.formats) or tuple(FORMATS)
 
+    def reads_parameters(self, info: CommandInfo, format: str) -> bool:
+        """Whether the program gets bodies as they are: it declares the format."""
+        return format in info.formats
+
     async def check(self, opening: Opening) -> None:
         """Raises InvalidValue for what is no command, or is not allowed in the host, and IsolationUnavailable.
 

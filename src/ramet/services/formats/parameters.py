@@ -1,0 +1,187 @@
+"""What becomes of each parameter that clients of models send: it is honoured, ignored, or refused by its name.
+
+An agent has its own model, instructions, tools and limits, so most parameters are refused. Those that are ignored
+change nothing of an answer, or are required by the provider. A value that says what holds anyway is accepted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Literal, NamedTuple
+
+import msgspec
+from msgspec import Raw
+
+from ramet.core.errors import InvalidValue
+from ramet.services.formats.question import decoded, read, shown
+
+_ROLES: Final = ("user", "assistant")
+_OWN: Final = "the agent has its own"
+
+
+class Parameter(NamedTuple):
+    """One parameter. `accepted` are the values that are not refused, beside null; `why` is for people."""
+
+    treatment: Literal["honoured", "ignored", "refused"]
+    why: str
+    accepted: Sequence[Any] = ()
+
+
+def _honoured(why: str, *accepted: Any) -> Parameter:
+    return Parameter("honoured", why, accepted)
+
+
+def _ignored(why: str) -> Parameter:
+    return Parameter("ignored", why)
+
+
+def _refused(why: str, *accepted: Any) -> Parameter:
+    return Parameter("refused", why, accepted)
+
+
+_SAMPLING: Final = _refused("the agent's model is set up by its owner")
+_TOOLS: Final = _refused("the agent has its own tools, and calls them itself", [])
+_HINT: Final = _ignored("a hint for the provider's own operation")
+_MODEL: Final = _ignored("the key says which agent answers; the answer names the model that it has")
+
+#: Of `POST /v1/chat/completions`.
+OPENAI: Final[Mapping[str, Parameter]] = {
+    "messages": _honoured("the newest one, a user's, is what is said; the agent has those before it on record"),
+    "stream": _honoured("the answer in pieces", True, False),
+    "stream_options": _honoured(
+        "the usage comes with the last chunk, whether it is asked for or not",
+        {},
+        {"include_usage": True},
+        {"include_usage": False},
+    ),
+    "n": _honoured("one answer", 1),
+    "modalities": _honoured("text", ["text"]),
+    "response_format": _honoured("text", {"type": "text"}),
+    "model": _MODEL,
+    "metadata": _HINT,
+    "prompt_cache_key": _HINT,
+    "prompt_cache_options": _HINT,
+    "prompt_cache_retention": _HINT,
+    "safety_identifier": _HINT,
+    "store": _HINT,
+    "user": _HINT,
+    "tools": _TOOLS,
+    "functions": _TOOLS,
+    "tool_choice": _refused(_TOOLS.why, "none"),
+    "function_call": _refused(_TOOLS.why, "none"),
+    "parallel_tool_calls": _refused(_TOOLS.why),
+    "audio": _refused("the agent answers with text"),
+    "frequency_penalty": _SAMPLING,
+    "logit_bias": _SAMPLING,
+    "logprobs": _refused("they are not known", False),
+    "top_logprobs": _refused("they are not known"),
+    "max_completion_tokens": _refused("the limits of the agent bound its answer"),
+    "max_tokens": _refused("the limits of the agent bound its answer"),
+    "moderation": _refused("a gate of the agent does that"),
+    "prediction": _SAMPLING,
+    "presence_penalty": _SAMPLING,
+    "reasoning_effort": _SAMPLING,
+    "seed": _SAMPLING,
+    "service_tier": _refused("the agent's model is asked as its owner says", "auto", "default"),
+    "stop": _SAMPLING,
+    "temperature": _SAMPLING,
+    "top_p": _SAMPLING,
+    "verbosity": _SAMPLING,
+    "web_search_options": _refused(_TOOLS.why),
+}
+
+#: Of `POST /v1/messages`, with what the beta header adds.
+ANTHROPIC: Final[Mapping[str, Parameter]] = {
+    "messages": OPENAI["messages"],
+    "stream": OPENAI["stream"],
+    "model": _MODEL,
+    "max_tokens": _ignored("the provider requires it; the limits of the agent bound its answer"),
+    "cache_control": _HINT,
+    "metadata": _HINT,
+    "system": _refused("the agent has its own instructions", "", []),
+    "tools": _TOOLS,
+    "tool_choice": _refused(_TOOLS.why, {"type": "none"}),
+    "mcp_servers": _refused(_TOOLS.why, []),
+    "betas": _refused("none of them is offered", []),
+    "billing_policy": _refused("the agent's model is asked as its owner says"),
+    "compaction": _refused("the agent shortens its conversation itself"),
+    "container": _refused("the agent has its own sandbox"),
+    "context_management": _refused("the agent shortens its conversation itself"),
+    "diagnostics": _refused("there are none"),
+    "fallback_credit_token": _refused("the agent's model is asked as its owner says"),
+    "fallbacks": _refused("the agent's model is asked as its owner says", []),
+    "inference_geo": _refused("the agent's model is asked as its owner says"),
+    "output_config": _refused("the agent's model is set up by its owner"),
+    "output_format": _refused("the agent answers with text"),
+    "service_tier": _refused("the agent's model is asked as its owner says", "auto"),
+    "speed": _refused("the agent's model is asked as its owner says", "standard"),
+    "stop_sequences": _refused(_SAMPLING.why, []),
+    "temperature": _SAMPLING,
+    "thinking": _refused(_SAMPLING.why, {"type": "disabled"}),
+    "thread": _refused("the key says which conversation it is"),
+    "top_k": _SAMPLING,
+    "top_p": _SAMPLING,
+    "user_profile_id": _refused("the key says who asks"),
+    "workspace_id": _refused("the key says who asks"),
+}
+
+#: Fields of the message that is said, and of its parts, beside those that are read.
+_IGNORED_PARTS: Final = {"cache_control", "prompt_cache_breakpoint"}
+
+
+class _Role(msgspec.Struct):
+    role: str
+
+
+def check(body: bytes, known: Mapping[str, Parameter]) -> None:
+    """Refuse what an agent would not do. Raises InvalidValue, which names the parameter."""
+    given = decoded(body, dict[str, Raw])
+    for name, raw in given.items():
+        parameter = known.get(name)
+        if parameter is None:
+            raise InvalidValue(name, shown(bytes(raw)), "no parameter that this server does not know")
+        if parameter.treatment == "refused" or parameter.accepted:
+            _check_value(name, raw, parameter)
+    if "messages" in given:
+        _check_messages(given["messages"])
+    read(body)
+
+
+def _check_value(name: str, raw: Raw, parameter: Parameter) -> None:
+    value = msgspec.json.decode(raw)
+    if value is None or any(value == each and type(value) is type(each) for each in parameter.accepted):
+        return
+    values = " or ".join(msgspec.json.encode(each).decode() for each in parameter.accepted)
+    raise InvalidValue(name, shown(bytes(raw)), f"{values or 'it left out'}: {parameter.why}")
+
+
+def _check_messages(raw: Raw) -> None:
+    """See that all are a user's or the agent's, and that the last one says nothing beside its text."""
+    try:
+        roles = msgspec.json.decode(raw, type=list[_Role])
+        last = msgspec.json.decode(raw, type=list[Raw])[-1:]
+    except msgspec.DecodeError:
+        return  # Said by whoever reads them.
+    for number, each in enumerate(roles):
+        if each.role not in _ROLES:
+            raise InvalidValue(f"messages[{number}].role", each.role, f"'user' or 'assistant': {_why(each.role)}")
+    for message in last:
+        at = f"messages[{len(roles) - 1}]"
+        fields = msgspec.json.decode(message, type=dict[str, Any])
+        _check_fields(at, fields, {"role", "content"})
+        if isinstance(content := fields.get("content"), list):
+            for number, part in enumerate(content):
+                if isinstance(part, dict) and part.get("type") == "text":
+                    _check_fields(f"{at}.content[{number}]", part, {"type", "text", *_IGNORED_PARTS})
+
+
+def _check_fields(at: str, fields: Mapping[str, Any], known: set[str]) -> None:
+    for name, value in fields.items():
+        if name not in known and value is not None and value != []:
+            raise InvalidValue(f"{at}.{name}", value, "it left out: the agent reads text and nothing else")
+
+
+def _why(role: str) -> str:
+    if role in ("system", "developer"):
+        return f"instructions are not taken from a request, {_OWN}"
+    return f"tools are not called by a request's sender, {_OWN}"

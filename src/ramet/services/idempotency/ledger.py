@@ -1,0 +1,192 @@
+"""Which requests with an `Idempotency-Key` were begun and answered, in the store: a kill forgets none of them.
+
+A request is on record before it is begun, and its answer before it is sent. Whoever finds a record of a request that
+is at work nowhere does the request again, with the same ids and keys.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+from msgspec.structs import replace
+
+from ramet.concurrency.clock import Clock
+from ramet.core.errors import Conflict
+from ramet.services.idempotency.attempts import Attempt, Sender
+from ramet.services.idempotency.records import ANSWER, ANSWER_BYTES, KEEP_S, REQUEST, Answered, Record, decoded
+from ramet.services.idempotency.retention import Retention
+from ramet.services.refusals import KeyReused, RequestInProgress
+from ramet.store.contract import Document, Put, Store
+
+_SALT_BYTES: Final = 16
+
+
+class Ledger:
+    """The requests of one server with an `Idempotency-Key`, on the store that all its kernels share."""
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        *,
+        retention: Retention | None = None,
+        entropy: Callable[[int], bytes] = secrets.token_bytes,
+    ) -> None:
+        self._store, self._clock, self._entropy = store, clock, entropy
+        self._retention = retention or Retention(store, clock)
+        self._life = entropy(8).hex()
+        self._epoch: int | None = None
+        self._under_way: dict[str, str] = {}  #: digests, by place
+
+    async def is_known(self, sender: Sender) -> bool:
+        """Whether a request of this sender is on record, and not expired."""
+        return (await self._find(sender.place))[1] is not None
+
+    async def claim(self, sender: Sender, owner: str, digest: str) -> Attempt | Answered:
+        """Begin a request, or return its first answer.
+
+        Raises KeyReused where the first request had another digest, and RequestInProgress while it is being done.
+        """
+        place = sender.place
+        if (known := self._under_way.get(place)) is not None:
+            raise RequestInProgress() if known == digest else KeyReused(sender.key)
+        self._under_way[place] = digest
+        try:
+            found = await self._claim(sender, owner, digest)
+        except BaseException:
+            del self._under_way[place]
+            raise
+        if isinstance(found, Answered):
+            del self._under_way[place]
+        return found
+
+    async def begin_turn(self, attempt: Attempt) -> None:
+        """Put on record that the request began the turn `attempt.turn_id`: repetitions read that turn."""
+        record = await self._own(attempt)
+        await self._put(attempt, replace(record, state="turn", turn=attempt.turn_id))
+        attempt.has_begun_turn = True
+
+    async def answer(self, attempt: Attempt, digest: str, status: int, headers: dict[str, str], body: bytes) -> None:
+        """Keep an answer, and end the attempt. One of more than 256 KiB is not kept, only that there was one."""
+        kept = attempt.cut(body)
+        is_kept = len(kept) <= ANSWER_BYTES
+        record = replace(
+            await self._own(attempt),
+            digest=digest,
+            state="answered",
+            status=status,
+            headers=headers,
+            size=len(kept) if is_kept else 0,
+            is_kept=is_kept,
+        )
+        place = attempt.sender.place
+        puts = [Put(REQUEST, place, msgspec.json.encode(record), attempt.version)]
+        if is_kept:
+            puts.append(Put(ANSWER, place, kept))
+        await self._store.put_together([], puts)
+        self.release(attempt)
+        await self._retention.answered(record.size)
+
+    async def drop(self, attempt: Attempt) -> None:
+        """Forget a request that was refused: nothing was done, and the same key may ask for it again."""
+        try:
+            await self._store.delete(REQUEST, attempt.sender.place, expected=attempt.version)
+        except Conflict:  # It was taken over by another kernel.
+            pass
+        finally:
+            self.release(attempt)
+
+    def release(self, attempt: Attempt) -> None:
+        """Have the attempt under way no more. What is on record of it stays. Idempotent."""
+        self._under_way.pop(attempt.sender.place, None)
+
+    # ---- inside
+
+    async def _claim(self, sender: Sender, owner: str, digest: str) -> Attempt | Answered:
+        while True:
+            document, record = await self._find(sender.place)
+            is_again = record is not None
+            if record is not None:
+                if record.digest and digest and record.digest != digest:
+                    raise KeyReused(sender.key)
+                if record.state == "answered":
+                    return await self._answered(sender, record)
+                if record.state == "turn" and document is not None:
+                    return _attempt(sender, record, document, is_again=True)
+                if await self._is_at_work(record):
+                    raise RequestInProgress()
+            if record is None:
+                await self._retention.begun()
+                record = await self._new(owner, digest)
+            else:
+                record = replace(record, kernel=self._store.kernel, epoch=await self._own_epoch(), life=self._life)
+            version = document.version if document is not None else 0
+            try:
+                put = await self._store.put(REQUEST, sender.place, msgspec.json.encode(record), expected=version)
+            except Conflict:
+                continue
+            return _attempt(sender, record, put, is_again=is_again)
+
+    async def _answered(self, sender: Sender, record: Record) -> Answered:
+        found = await self._store.get(ANSWER, sender.place) if record.is_kept else None
+        if found is None:
+            return Answered(record, None)
+        return Answered(record, _attempt(sender, record, found, is_again=True).mend(found.data))
+
+    async def _find(self, place: str) -> tuple[Document | None, Record | None]:
+        """The document at a place, and the record in it unless that has expired."""
+        document = await self._store.get(REQUEST, place)
+        record = decoded(document) if document is not None else None
+        if record is not None and record.at + KEEP_S <= self._clock.now().timestamp():
+            record = None
+        return document, record
+
+    async def _new(self, owner: str, digest: str) -> Record:
+        return Record(
+            owner=owner,
+            digest=digest,
+            at=self._clock.now().timestamp(),
+            kernel=self._store.kernel,
+            epoch=await self._own_epoch(),
+            life=self._life,
+            salt=self._entropy(_SALT_BYTES).hex(),
+        )
+
+    async def _own(self, attempt: Attempt) -> Record:
+        """The record of an attempt. Raises Conflict where another kernel has it."""
+        document = await self._store.get(REQUEST, attempt.sender.place)
+        if document is None or document.version != attempt.version:
+            found = document.version if document is not None else 0
+            raise Conflict(REQUEST, attempt.sender.place, expected=attempt.version, found=found)
+        return decoded(document)
+
+    async def _put(self, attempt: Attempt, record: Record) -> None:
+        data = msgspec.json.encode(record)
+        put = await self._store.put(REQUEST, attempt.sender.place, data, expected=attempt.version)
+        attempt.version = put.version
+
+    async def _is_at_work(self, record: Record) -> bool:
+        """Whether another kernel, which lives, is doing a request; what this one does is known without the store."""
+        if record.kernel == self._store.kernel:
+            return False
+        seats = await self._store.kernels()
+        return any(each.alive and (each.name, each.epoch) == (record.kernel, record.epoch) for each in seats)
+
+    async def _own_epoch(self) -> int:
+        if self._epoch is None:
+            seats = await self._store.kernels()
+            self._epoch = next((each.epoch for each in seats if each.name == self._store.kernel), 0)
+        return self._epoch
+
+
+def _attempt(sender: Sender, record: Record, document: Document, *, is_again: bool) -> Attempt:
+    return Attempt(
+        sender,
+        bytes.fromhex(record.salt),
+        version=document.version,
+        is_again=is_again,
+        has_begun_turn=record.state == "turn",
+    )

@@ -1,0 +1,81 @@
+"""How many requests stay on record: each for 24 hours, of one team the newest, as many as have room."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from typing import Final
+
+from ramet.concurrency.clock import Clock
+from ramet.core.errors import Conflict, Damaged
+from ramet.services.idempotency.records import ANSWER, KEEP_S, REQUEST, Record, decoded
+from ramet.store.contract import Document, Store
+
+MOST_RECORDS: Final = 10_000  #: of one team
+MOST_BYTES: Final = 16 * 1024 * 1024  #: of the answers of one team
+_SWEEP_RECORDS, _SWEEP_BYTES = 512, 4 * 1024 * 1024
+_log = logging.getLogger("ramet.serve")
+
+
+class Retention:
+    """Removes what is too old or too much, once in a while: a share may be exceeded by what comes in between."""
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        *,
+        most_records: int = MOST_RECORDS,
+        most_bytes: int = MOST_BYTES,
+        sweep_records: int = _SWEEP_RECORDS,
+    ) -> None:
+        self._store, self._clock = store, clock
+        self._most_records, self._most_bytes, self._sweep_records = most_records, most_bytes, sweep_records
+        self._new, self._new_bytes = sweep_records, 0  # So that the first request looks.
+        self._swept_at = 0.0
+
+    async def begun(self) -> None:
+        """Count a new record; sweep where there are enough, and each hour."""
+        self._new += 1
+        await self._sweep_if_due()
+
+    async def answered(self, size: int) -> None:
+        """Count the bytes of an answer, likewise."""
+        self._new_bytes += size
+        await self._sweep_if_due()
+
+    async def _sweep_if_due(self) -> None:
+        is_time = self._clock.monotonic() >= self._swept_at + 3600
+        if is_time or self._new >= self._sweep_records or self._new_bytes >= _SWEEP_BYTES:
+            self._new = self._new_bytes = 0
+            self._swept_at = self._clock.monotonic()
+            await self.sweep()
+
+    async def sweep(self) -> None:
+        """Remove expired records, and of each team the oldest beyond its share."""
+        now, shares = self._clock.now().timestamp(), dict[str, list[tuple[Record, Document]]]()
+        for each in await self._store.list(REQUEST):
+            try:
+                record = decoded(each)
+            except Damaged as problem:
+                _log.error("%s", problem)
+                continue
+            if record.at + KEEP_S <= now:
+                await self._remove(each)
+            else:
+                shares.setdefault(record.owner, []).append((record, each))
+        for share in shares.values():
+            share.sort(key=lambda each: each[0].at, reverse=True)
+            size = 0
+            for number, (record, document) in enumerate(share):
+                size += record.size
+                is_beyond = number >= self._most_records or size > self._most_bytes
+                # What is begun may be under way; there are never so many of these.
+                if is_beyond and (record.state != "begun" or number >= 2 * self._most_records):
+                    await self._remove(document)
+
+    async def _remove(self, document: Document) -> None:
+        """Remove a record that nobody changed meanwhile. Its answer goes first: no answer is without a record."""
+        with contextlib.suppress(Conflict):
+            await self._store.delete(ANSWER, document.key)
+            await self._store.delete(document.kind, document.key, expected=document.version)

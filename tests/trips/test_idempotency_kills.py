@@ -1,0 +1,155 @@
+"""A server that is killed between what a request does and its answer: the same request, sent again, finds it."""
+
+from __future__ import annotations
+
+import pathlib
+from contextlib import AsyncExitStack
+from typing import Any
+
+import httpx2
+import pytest
+
+from tests.support.kernels import TOKEN, Kernels, all_kernels, stack
+from tests.support.serve_process import plugin, serve
+
+__all__ = ["all_kernels", "stack"]  # fixtures are used by their names
+
+MODULE = "tests.support.killed_server"
+REPLAYED = "idempotent-replayed"
+
+
+class Killed:
+    """A folder that is served by one process after the other."""
+
+    def __init__(self, folder: pathlib.Path, stack: AsyncExitStack) -> None:
+        self.folder, self._stack = folder, stack
+
+    async def begin(self) -> None:
+        """Have a new process serve it."""
+        env = {"RAMET_OPERATOR_TOKEN": TOKEN, "RAMET_BACKEND": "local"}
+        await self._stack.enter_async_context(serve(self.folder, module=MODULE, **env))
+
+    async def ask(self, path: str, key: str, id: str = "", **body: Any) -> httpx2.Response:
+        """A POST, with an Idempotency-Key."""
+        headers = {"authorization": f"Bearer {key}", **({"idempotency-key": id} if id else {})}
+        transport = httpx2.AsyncHTTPTransport(uds=str(self.folder / ".ramet" / "serve.sock"))
+        async with httpx2.AsyncClient(transport=transport, base_url="http://ramet", timeout=60) as http:
+            return await http.post(path, headers=headers, **body)
+
+    async def get(self, path: str, key: str = TOKEN) -> Any:
+        """What is there."""
+        transport = httpx2.AsyncHTTPTransport(uds=str(self.folder / ".ramet" / "serve.sock"))
+        async with httpx2.AsyncClient(transport=transport, base_url="http://ramet", timeout=60) as http:
+            return (await http.get(path, headers={"authorization": f"Bearer {key}"})).raise_for_status().json()
+
+    async def killed(self, point: str, path: str, key: str, id: str, **body: Any) -> httpx2.Response:
+        """The answer to a POST whose first server was killed at a point, from the next server."""
+        (self.folder / point).touch()
+        with pytest.raises(httpx2.TransportError):
+            await self.ask(path, key, id, **body)
+        assert not (self.folder / point).exists(), "it was killed there"
+        await self.begin()
+        return await self.ask(path, key, id, **body)
+
+
+@pytest.fixture
+async def killed(folder: pathlib.Path, stack: AsyncExitStack) -> Killed:
+    plugin(folder)
+    found = Killed(folder, stack)
+    await found.begin()
+    return found
+
+
+async def test_what_was_made_is_found_after_a_kill(killed: Killed) -> None:
+    """A team, an agent, a narrower key, a rotation: each was made once, and opens with the key that is told now."""
+    made = (await killed.killed("kill-before", "/v1/teams", TOKEN, "t", json={"resources": {"agents": 4}})).json()
+    assert [each["id"] for each in (await killed.get("/v1/teams"))["teams"]] == [made["team"]["id"]]
+
+    spawn = {"team": made["team"]["id"], "name": "bob", "agent_type": "echo"}
+    born = (await killed.killed("kill-before", "/v1/agents", made["key"], "a", json=spawn)).json()
+    listed = (await killed.get("/v1/agents", made["key"]))["agents"]
+    assert [each["id"] for each in listed] == [born["agent"]["id"]]
+    agent, nonce = f"/v1/agents/{born['agent']['id']}", born["nonce"]
+    assert (await killed.get(agent, nonce))["state"] == "idle"
+
+    narrower = await killed.killed("kill-before", f"{agent}/keys", nonce, "k", json={"rights": ["info"]})
+    assert (await killed.get(agent, narrower.json()["key"]))["name"] == "bob"
+
+    rotated = await killed.killed("kill-before", f"{agent}/rotate", nonce, "5cdbf6c0-2f27-4f4a-9d0b-1f0c6a4d7e11")
+    assert (await killed.get(agent, rotated.json()["nonce"]))["name"] == "bob"
+    assert (await killed.ask(f"{agent}/rotate", nonce)).status_code == 401
+
+
+async def test_an_answer_on_record_is_sent_by_the_next_server(killed: Killed) -> None:
+    """Byte for byte, for a request that cannot be done twice as well; one that is in between is refused by name."""
+    body = {"resources": {"agents": 4}}
+    team = await killed.killed("kill-after", "/v1/teams", TOKEN, "t", json=body)
+    assert (team.status_code, team.headers[REPLAYED]) == (201, "true")
+    spawn = {"team": team.json()["team"]["id"], "name": "bob", "agent_type": "llm", "spawn_info": {"model": "offline"}}
+    born = (await killed.ask("/v1/agents", team.json()["key"], json=spawn)).json()
+    agent, nonce = f"/v1/agents/{born['agent']['id']}", born["nonce"]
+
+    kept = await killed.killed("kill-after", f"{agent}/mail", nonce, "m", json={"text": "hello"})
+    assert (kept.status_code, kept.headers[REPLAYED]) == (204, "true")
+    unknown = await killed.killed("kill-before", f"{agent}/mail", nonce, "n", json={"text": "again"})
+    assert (unknown.status_code, unknown.json()["type"]) == (410, "urn:ramet:problem:outcome-unknown")
+    assert "the events of the agent" in unknown.json()["detail"]
+    said = str((await killed.get(f"{agent}/history", nonce))["messages"])
+    assert (said.count("hello"), said.count("again")) <= (1, 1)
+
+
+async def test_a_turn_is_asked_once_whatever_is_killed(killed: Killed) -> None:
+    """Whether it was begun is on record or not: nobody asks the agent a second time, and the client is told where."""
+    team = (await killed.ask("/v1/teams", TOKEN, json={"resources": {"agents": 4}})).json()
+    spawn = {"team": team["team"]["id"], "name": "bob", "agent_type": "llm", "spawn_info": {"model": "offline"}}
+    born = (await killed.ask("/v1/agents", team["key"], json=spawn)).json()
+    history, nonce = f"/v1/agents/{born['agent']['id']}/history", born["nonce"]
+    body = {"model": "any", "messages": [{"role": "user", "content": "What is here?"}]}
+
+    begun = await killed.killed("kill-after-turn", "/v1/chat/completions", nonce, "a", json=body)
+    assert begun.status_code == 410
+    assert "has its answer" in begun.json()["error"]["message"]
+    unknown = await killed.killed("kill-before-turn", "/v1/chat/completions", nonce, "b", json=body)
+    assert unknown.status_code == 410
+    assert "the history of the agent" in unknown.json()["error"]["message"]
+    answered = await killed.killed("kill-after", "/v1/chat/completions", nonce, "c", json=body)
+    assert answered.json()["choices"][0]["message"]["content"]
+    assert answered.headers[REPLAYED] == "true"
+    users = [each for each in (await killed.get(history, nonce))["messages"] if each["role"] == "user"]
+    assert len(users) <= 3
+
+
+@pytest.mark.parametrize("stores", ["postgres"])
+async def test_another_kernel_finds_it(all_kernels: Kernels, stack: AsyncExitStack, tmp_path: pathlib.Path) -> None:
+    """Killed after a birth, and in the middle of a turn: the kernel that takes over answers both requests."""
+    one, two = [all_kernels.begin(name, module=MODULE) for name in ("one", "two")]
+    http = await stack.enter_async_context(httpx2.AsyncClient(timeout=60))
+
+    async def ask(url: str, path: str, key: str, id: str, body: Any) -> httpx2.Response:
+        headers = {"authorization": f"Bearer {key}", "idempotency-key": id}
+        return await http.post(f"{url}{path}", headers=headers, json=body)
+
+    team = (await ask(one.url, "/v1/teams", TOKEN, "t", {"resources": {"agents": 4}})).json()
+    same = await ask(two.url, "/v1/teams", TOKEN, "t", {"resources": {"agents": 4}})
+    assert (same.json(), same.headers[REPLAYED]) == (team, "true"), "any kernel has the answers of all"
+
+    (tmp_path / "one" / "kill-before").touch()
+    spawn = {"team": team["team"]["id"], "name": "bob", "agent_type": "slow"}
+    born = await ask(two.url, "/v1/agents", team["key"], "a", spawn)  # passed on to one, which dies of it
+    assert born.status_code == 201, born.text
+    assert one.process.wait() == -9
+    listed = await http.get(f"{two.url}/v1/agents", headers={"authorization": f"Bearer {TOKEN}"})
+    assert [each["id"] for each in listed.json()["agents"]] == [born.json()["agent"]["id"]]
+
+    one = all_kernels.begin("one", module=MODULE)
+    assert one.url
+    (tmp_path / "two" / "kill-after-turn").touch()
+    body = {"model": "any", "messages": [{"role": "user", "content": f"count 3 9 {tmp_path}"}]}
+    answer = await ask(one.url, "/v1/chat/completions", born.json()["nonce"], "q", body)
+    assert answer.json()["choices"][0]["message"]["content"] == "1 2 3 ", answer.text
+    assert two.process.wait() == -9
+    history = await http.get(
+        f"{one.url}/v1/agents/{born.json()['agent']['id']}/history",
+        headers={"authorization": f"Bearer {born.json()['nonce']}"},
+    )
+    assert [each["role"] for each in history.json()["messages"]] == ["user", "assistant"]

@@ -1,0 +1,100 @@
+"""Every parameter that the providers document is honoured, ignored with a reason, or refused by its name."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import re
+from collections.abc import Mapping
+from typing import Any, get_type_hints
+
+import pytest
+
+from ramet.core.errors import InvalidValue
+from ramet.services.formats.parameters import ANTHROPIC, OPENAI, Parameter, check
+
+PAGE = pathlib.Path(__file__).parents[3] / "docs" / "services.md"
+TABLES = {"chat/completions": OPENAI, "messages": ANTHROPIC}
+
+
+def body(**fields: Any) -> bytes:
+    return json.dumps({"messages": [{"role": "user", "content": "hello"}], **fields}).encode()
+
+
+def test_openai_sends_nothing_else() -> None:
+    """The parameters of its package are those of the table."""
+    from openai.types.chat import completion_create_params as sent
+
+    fields = get_type_hints(sent.CompletionCreateParamsStreaming).keys()
+    assert fields == OPENAI.keys()
+
+
+def test_anthropic_sends_nothing_else() -> None:
+    """Likewise, with those of its beta client, and those that older versions of it send."""
+    from anthropic.types import message_create_params as sent
+    from anthropic.types.beta import message_create_params as beta
+
+    fields = set(get_type_hints(sent.MessageCreateParamsStreaming))
+    fields |= get_type_hints(beta.MessageCreateParamsStreaming).keys()
+    assert fields | {"output_format", "temperature", "top_k", "top_p"} == ANTHROPIC.keys()
+
+
+@pytest.mark.parametrize(
+    ("table", "name"), [(path, name) for path, table in TABLES.items() for name in table], ids=lambda value: str(value)
+)
+def test_what_is_refused_is_named(table: str, name: str) -> None:
+    """Null and what is accepted pass; any other value is refused by the parameter's name, with what is accepted."""
+    known = TABLES[table]
+    parameter = known[name]
+    if name == "messages":
+        return check(body(), known)
+    for each in (None, *parameter.accepted):
+        check(body(**{name: each}), known)
+    if parameter.treatment == "ignored":
+        return check(body(**{name: {"any": 1}}), known)
+    for value in (0.5, "x", {"a": 1}, [1]):
+        with pytest.raises(InvalidValue) as refused:
+            check(body(**{name: value}), known)
+        assert refused.value.field == name
+        assert parameter.why in refused.value.accepted
+
+
+@pytest.mark.parametrize("known", TABLES.values(), ids=TABLES)
+def test_an_unknown_parameter_is_named(known: Mapping[str, Parameter]) -> None:
+    """Nothing is passed over in silence."""
+    with pytest.raises(InvalidValue) as refused:
+        check(body(turbo=True), known)
+    assert refused.value.field == "turbo"
+
+
+@pytest.mark.parametrize(
+    ("messages", "field"),
+    [
+        ([{"role": "system", "content": "Be brief."}, {"role": "user", "content": "a"}], "messages[0].role"),
+        ([{"role": "user", "content": "a"}, {"role": "tool", "content": "b"}], "messages[1].role"),
+        ([{"role": "user", "content": "a", "name": "Ann"}], "messages[0].name"),
+        ([{"role": "user", "content": [{"type": "text", "text": "a", "citations": [1]}]}], "messages[0].content[0]."),
+    ],
+)
+def test_what_is_said_beside_the_text_is_named(messages: list[Any], field: str) -> None:
+    """Instructions, tools' answers, and fields of the newest message."""
+    with pytest.raises(InvalidValue) as refused:
+        check(body(messages=messages), OPENAI)
+    assert refused.value.field.startswith(field)
+
+
+def test_hints_at_a_part_and_the_client_s_own_history_pass() -> None:
+    """What the agent said before, whatever its parts are, is on record with the agent."""
+    said = {"role": "assistant", "content": [{"type": "thinking", "thinking": "…"}], "refusal": None}
+    part = {"type": "text", "text": "a", "cache_control": {"type": "ephemeral"}, "citations": None}
+    check(body(messages=[{"role": "user", "content": "q"}, said, {"role": "user", "content": [part]}]), ANTHROPIC)
+
+
+@pytest.mark.parametrize("path", TABLES)
+def test_the_page_has_the_table(path: str) -> None:
+    """docs/services.md names each parameter with what becomes of it."""
+    section = PAGE.read_text().split(f"### Parameters of `POST /v1/{path}`")[1].split("\n#")[0]
+    told: dict[str, str] = {}
+    for names, treatment in re.findall(r"^\| (`[^|]*`) \| (honoured|ignored|refused)", section, re.MULTILINE):
+        told |= dict.fromkeys(re.findall(r"`(\w+)`", names), treatment)
+    assert told == {name: each.treatment for name, each in TABLES[path].items()}
