@@ -105,6 +105,13 @@ def nap(seconds: float) -> str:
     return "rested"
 
 
+def work_and_nap(cpu_seconds: float, seconds: float) -> str:
+    """Use a processor, then take time."""
+    while time.process_time() < cpu_seconds:
+        pass
+    return nap(seconds)
+
+
 def fail(words: str) -> None:
     """Fail."""
     raise ValueError(words)

@@ -9,7 +9,8 @@ from ramet.core.events import ModelAsked, decode
 from ramet.models.scripted import Call, ScriptedModel
 from ramet.store.sqlite import SqliteStore
 from ramet.tools.context import SpawnRequest, calling
-from tests.trips.kit import async_tool
+from tests.trips.kit import async_tool, write
+from tests.trips.test_worktree import git, worktrees
 
 
 class Watched(SqliteStore):
@@ -89,3 +90,28 @@ async def test_code_that_started_a_child_hears_of_its_end_once_that_is_on_disk(t
 
     assert result.value == "found"
     assert found[-1] == "run_ended"
+
+
+async def test_a_worktree_waits_until_the_call_that_asks_for_it_is_on_disk(tmp_path: pathlib.Path) -> None:
+    """A kernel that is killed then leaves no copy of a repository that nobody on record asked for."""
+    repo = write(tmp_path / "repo", {"a.txt": "as it was\n"})
+    for words in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "first"]):
+        git(repo, *words)
+    copies: list[int] = []
+
+    class Looking(Watched):
+        async def durable(self, ticket: int) -> None:
+            copies.append(len(worktrees(repo)))
+            await super().durable(ticket)
+
+    store = Looking(tmp_path / "journal.db")
+    worker = Agent(name="worker", description="Works.", model=ScriptedModel(["found"]), isolation="worktree")
+    async with AgentRuntime(store=store) as runtime:
+        model = ScriptedModel([Call("Agent", {"prompt": "Look.", "subagent_type": "worker"}), "done"])
+        async with Session(model, agents=[worker], runtime=runtime, cwd=repo) as session:
+            await session.ask("go")
+            types = await store.types()
+
+    asked = types.index("tool_started")
+    assert types[: asked + 1] == ["model_asked", "tool_started"]
+    assert copies[: asked + 1] == [0, 0]

@@ -142,6 +142,26 @@ async def test_a_child_that_finished_has_its_files_when_mail_resumes_it(tmp_path
         assert RunFolders(tmp_path).find(kid).workspace.joinpath("note.txt").read_text() == "to be kept"
 
 
+async def test_only_who_can_go_on_in_a_sandbox_misses_a_folder(tmp_path: pathlib.Path) -> None:
+    """A child that has ended, and whose folder was tidied, is not said to lack it after a kill, nor is a run of the host."""
+    spawn = Call("Agent", {"subagent_type": "toil", "name": "kid", "prompt": "write it"})
+    toil = Agent(name="toil", description="Toils", instructions="Toil.", tools=["Write"])
+    model = ScriptedModel(script={"write it": [WRITES, "written"], "go": [spawn, "ok"]})
+    async with killed(tmp_path) as runtime:
+        session = Session(model, workspace_tools(), agents=[toil], runtime=runtime, session_id="talk", policy=Policy())
+        await session.ask("go")
+        kid = RunFolders(tmp_path).find(run_of(session, "main/kid").info.id)
+        await eventually(lambda: kid.about().ended is not None)
+    shutil.rmtree(kid.path)
+
+    async with AgentRuntime(tmp_path, backend="local") as runtime:
+        session = await Session.resume("talk", ScriptedModel([]), workspace_tools(), agents=[toil], runtime=runtime)
+
+        assert run_of(session, "main/kid").info.id == kid.id
+        assert of_kind(await on_record(session), events.FolderLost) == []
+        assert not RunFolders(tmp_path).list()
+
+
 async def test_a_folder_of_a_tree_that_is_kept_stays(tmp_path: pathlib.Path) -> None:
     """`ramet keep` keeps all that the tree left; of others only the newest folders stay."""
     async with AgentRuntime(tmp_path, backend="local") as runtime:

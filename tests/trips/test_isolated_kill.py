@@ -10,6 +10,7 @@ import pathlib
 import pytest
 
 import ramet
+from ramet.tools.context import SpawnRequest, calling
 from tests.security.attacks import answers
 from tests.support.waiting import eventually
 from tests.trips import isolated_agents as agents
@@ -56,6 +57,28 @@ async def test_ac_s0_6_descendants_are_told_as_cancelled_by_their_parent(
     for result in results:
         assert result.error is not None
         assert "parent" in result.error.message or "no longer needed" in result.error.message
+
+
+async def test_a_parent_in_the_host_ends_behind_its_children_in_sandboxes(
+    runtime: ramet.AgentRuntime, mark: str
+) -> None:
+    """Whoever hears of its end finds no process of theirs, though it would itself be gone at once."""
+    left: list[list[int]] = []
+
+    async def parent() -> None:
+        context = calling().context
+        assert context.tree is not None
+        request = SpawnRequest(agent=answers.never_end, args=(mark,), policy=ramet.Policy())
+        await context.tree.spawn(context, request)
+        await asyncio.Event().wait()
+
+    handle = await runtime.spawn(parent)
+    await eventually(lambda: len(marked(mark)) == 2)
+    handle.run.over().add_done_callback(lambda _: left.append(marked(mark)))
+
+    await handle.cancel("no longer needed")
+
+    assert left == [[]]
 
 
 async def test_ac_s0_6_a_parents_timeout_is_its_childrens_end(runtime: ramet.AgentRuntime, mark: str) -> None:

@@ -10,6 +10,7 @@ import pytest
 from langchain_core.messages import ToolMessage
 
 from ramet.agent.definition import Agent
+from ramet.core.errors import MailRefused
 from ramet.core.events import RunEnded, RunSpawned, TurnEnded
 from ramet.core.outcome import Status
 from ramet.host.project import Project
@@ -21,7 +22,7 @@ from ramet.store.memory import MemoryStore
 from ramet.tools.workspace import workspace_tools
 from tests.support.cut import cut_behind
 from tests.support.waiting import eventually
-from tests.trips.kit import Gate, answers, background, fork, fresh, kept, of_kind, run_of, write
+from tests.trips.kit import Gate, all_is_quiet, answers, background, fork, fresh, kept, of_kind, opened, run_of, write
 
 
 def git(folder: Path, *args: str) -> str:
@@ -246,6 +247,28 @@ async def test_mail_to_a_finished_child_whose_copy_is_gone_is_refused(repo: Path
 
         assert "is gone" in list(answers(session.messages).values())[1]
         assert session.handle("looker").view().state == "completed"
+
+
+async def test_mail_to_a_child_whose_copy_is_being_removed_is_refused(repo: Path) -> None:
+    """It has answered and git is at work: mail could only be lost, so its sender hears that it came too late."""
+    gate = Gate()
+    look = background("LOOK-UP", "looker", isolation="worktree")
+    model = ScriptedModel({"LOOK-UP": [Call("gate"), "looked"], "": [look, "ok", "noted"]})
+    async with Session(model, [gate.tool], cwd=repo) as session:
+        await session.ask("Go.")
+        await gate.entered.wait()
+        run = run_of(session, "looker")
+        assert run.worktree is not None
+        async with opened(session).tree.register.services.git.alone_in(run.worktree.common_dir):
+            gate.open.set()
+            await eventually(lambda: run.worktree is None)
+            with pytest.raises(MailRefused, match="it is finishing"):
+                session.handle("looker").send("more")
+        await eventually(lambda: all_is_quiet(session))
+
+        assert session.handle("looker").view().state == "completed"
+        assert run.lives == 1
+    assert worktrees(repo) == []
 
 
 async def test_who_had_answered_and_whose_copy_was_removed_ends_under_the_next_kernel(repo: Path) -> None:

@@ -123,8 +123,23 @@ def test_an_abort_before_the_start_prevents_the_start() -> None:
 
 
 def test_nothing_is_raised_before_an_abort() -> None:
-    """The check before a start lets a start happen."""
-    AbortController().raise_if_aborted()
+    """The check before a start lets starts happen, here and below, up to the abort and no further."""
+    started: list[str] = []
+    root = AbortController()
+    below = root.child()
+
+    def start(what: AbortController) -> None:
+        what.raise_if_aborted()
+        started.append("root" if what is root else "below")
+
+    start(root)
+    start(below)
+    below.abort("enough")
+    start(root)
+    with pytest.raises(Aborted):
+        start(below)
+
+    assert started == ["root", "below", "root"]
 
 
 def test_a_child_of_the_stopped_is_born_stopped() -> None:

@@ -166,6 +166,22 @@ def test_a_notice_of_an_end_gets_through_a_flood() -> None:
     assert box.drain()[-1] is notice
 
 
+def test_restored_mail_counts_like_mail_that_was_pushed() -> None:
+    """Unread mail of another process fills the mailbox with its bytes until it is taken; a notice does not."""
+    box, numbers, text = Mailbox("main"), count(), "x" * MAX_BYTES
+    letters = [mail(next(numbers), text) for _ in range(MAX_UNREAD_BYTES // MAX_BYTES)]
+    notice = mail(next(numbers), text, kind="notice")
+
+    box.restore([notice, *letters], seen=[each.id for each in letters])
+
+    refused(box.push, mail(next(numbers)))
+    assert box.push(letters[0]) is False
+    assert box.take(notice.id) is notice
+    refused(box.push, mail(next(numbers)))
+    assert box.take(letters[0].id) is letters[0]
+    assert box.push(mail(next(numbers), text))
+
+
 # --- closed ---------------------------------------------------------------------------------------------------------
 
 

@@ -217,6 +217,24 @@ async def test_the_question_of_a_stopped_run_leaves_the_inbox(how: str) -> None:
     assert [type(each) for each in events] == [ApprovalAsked, ApprovalAnswered]
 
 
+async def test_a_stopped_run_asks_nobody() -> None:
+    """Neither a person nor an approver hears of a call that is not going to be made, and nothing goes on record."""
+    events: list[Event] = []
+    asked: list[Pending] = []
+
+    def approve(pending: Pending) -> bool:
+        asked.append(pending)
+        return True
+
+    box, context = inbox(approver=approve), context_with(events)
+    context.abort.abort("user")
+
+    with pytest.raises(Aborted):
+        await ask(box, context)
+
+    assert (events, asked, box.pending) == ([], [], ())
+
+
 async def test_a_run_that_waits_for_a_person_holds_no_slot() -> None:
     """With one slot, another run can work meanwhile."""
     slots = Slots(1)
@@ -384,3 +402,21 @@ async def test_what_was_settled_before_a_restart_is_no_answer_to_what_is_asked_n
     assert await asked_after(asked, yes) == ("", True)
     again, word = await asked_after(asked, yes, done)
     assert (again != first, word) == (True, None)
+
+
+@pytest.mark.parametrize(("call_id", "is_dated"), [("", True), (None, True), ("call-0", False)])
+async def test_a_question_that_nobody_asks_again_does_not_wait_after_a_restart(
+    call_id: str | None, is_dated: bool
+) -> None:
+    """One of no call has an id that is not made twice: an answer to it would be good for nothing."""
+    stamp: dict[str, Any] = {"root": "run-01", "run": "run-01", "path": "main", "agent": "main"}
+    at = datetime(2026, 1, 1, tzinfo=UTC) if is_dated else None
+    asked = ApprovalAsked(**stamp, at=at, approval_id="a-1", tool="Bash", question="Delete it?", call_id=call_id)
+    story = TreeStory().tell_all([RunSpawned(**stamp, name="main"), asked])
+    box = inbox()
+
+    box.recall(story.root, lambda call: True, make_context(run=run_info(1)).emit)
+
+    assert box.pending == ()
+    with pytest.raises(Unknown):
+        box.answer("a-1", True)

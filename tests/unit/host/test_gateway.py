@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -17,6 +18,8 @@ from ramet.core.errors import BudgetExceeded, ModelFailed, Unknown
 from ramet.core.events import Event, MessageDiscarded, ModelAsked, ModelRetried
 from ramet.host.gateway import DEFAULT_OUTPUT_TOKENS, Gateway
 from ramet.models.gate import RetryPolicy
+from ramet.models.messages import input_bound
+from ramet.models.prices import Price, most_usd
 from ramet.models.scripted import Cut, Fail, Hang, Say, ScriptedModel
 from ramet.tools.context import ModelRequest, ToolUseContext
 from tests.support.context import make_context
@@ -28,9 +31,17 @@ from tests.trips.kit import of_kind
 class Asking:
     """A run that asks through a gateway of its own."""
 
-    def __init__(self, limits: Limits = Limits(), *, attempts: int = 3, clock: FakeClock | None = None) -> None:  # noqa: B008 - immutable
+    def __init__(
+        self,
+        limits: Limits = Limits(),  # noqa: B008 - immutable
+        *,
+        attempts: int = 3,
+        clock: FakeClock | None = None,
+        prices: Mapping[str, Price] | None = None,
+    ) -> None:
         self.clock = clock or FakeClock()
-        self.gateway = Gateway(self.clock, retry=RetryPolicy(attempts=attempts, base_s=0 if clock is None else 1.0))
+        retry = RetryPolicy(attempts=attempts, base_s=0 if clock is None else 1.0)
+        self.gateway = Gateway(self.clock, retry=retry, prices=prices)
         self.events: list[Event] = []
         self.budget = Budget(limits, scope="main")
         self.context: ToolUseContext = make_context(budget=self.budget, record=self._keep)
@@ -228,6 +239,29 @@ async def test_the_reply_s_length_is_bounded_by_request_model_and_budget() -> No
     assert bounded is not None
     assert 16 <= bounded < 1_000
     assert [request.max_tokens for request in model.requests[3:]] == [DEFAULT_OUTPUT_TOKENS, 77]
+
+
+@pytest.mark.parametrize(
+    ("price", "tokens"),
+    [(Price(1_000, 5_000), None), (Price(1_000, 5_000), 3_000), (Price(1_000, 0), None)],
+    ids=["money", "tokens are less", "replies are free"],
+)
+async def test_a_reply_is_no_longer_than_the_money_that_is_left(price: Price, tokens: int | None) -> None:
+    """The longest that still fits is asked for; where tokens are fewer, or a reply is free, money bounds nothing."""
+    limits, model = Limits(usd=5.0, tokens=tokens), ScriptedModel(["short"])
+    run = Asking(limits, prices={"scripted": price})
+    usd, left = run.budget.left("usd"), run.budget.left("tokens")
+    bound = input_bound([HumanMessage("hello")], 0)
+
+    await run.ask(model)
+
+    [asked], most = of_kind(run.events, ModelAsked), model.requests[0].max_tokens
+    assert most is not None
+    assert asked.reserved_usd == pytest.approx(most_usd(bound, most, price))
+    assert asked.reserved_usd <= usd
+    fits_one_more = most_usd(bound, most + 1, price) <= usd and bound + most + 1 <= left
+    assert most == DEFAULT_OUTPUT_TOKENS if fits_one_more else most < DEFAULT_OUTPUT_TOKENS
+    assert fits_one_more is (price.output == 0)
 
 
 async def test_tool_schemas_count_as_input() -> None:

@@ -152,6 +152,24 @@ async def test_a_turn_of_an_agent_that_cannot_go_on_is_cut_and_never_done_twice(
     await after.close()
 
 
+@pytest.mark.parametrize("kind", [Cut, Speaker])
+async def test_an_idle_conversation_is_left_at_once(store: MemoryStore, kind: type[Cut]) -> None:
+    """Whether or not its agent could go on in a turn; what is over can be read, here and under the next kernel."""
+    talk = conversation(kind(), store)
+    over = talk.turn(b"one", "words")
+    said = await read(over)
+    await eventually(lambda: talk._answering is None)
+
+    await talk.leave(60.0)
+    await talk.leave(60.0)
+
+    assert await read(over) == said
+    after = await taken_over(kind(), store)
+    assert words(await read(after.get(over.id))) == words(said)
+    await talk.close()
+    await after.close()
+
+
 async def test_the_record_of_a_turn_goes_with_it(store: MemoryStore) -> None:
     """And all of an agent's with the agent."""
     served = Speaker()
