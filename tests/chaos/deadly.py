@@ -15,10 +15,11 @@ from ramet.store.contract import Document, Entry, Store
 class Kill(NamedTuple):
     """A moment of fate: the n-th write of a kind. As text: `before:tool_started:2`, `after:*:17`.
 
+    `acked` is the moment in which the store has been told that an event is there, and nobody who waits for it has.
     `full:model_asked:1` does not kill: from that write on, the disk that the log lies on has no room left.
     """
 
-    when: str  #: before | after | full
+    when: str  #: before | acked | after | full
     what: str  #: an event's tag, `document`, or `*` for any
     nth: int
 
@@ -52,7 +53,15 @@ def make_deadly(store: Store, kill: Kill | None, log: pathlib.Path) -> None:
             die()
         if kill.when == "full":
             fill(log.parent / "disk")
-        return kill.when == "after"
+        return kill.when in ("after", "acked")
+
+    def die_when_acked(ticket: int) -> None:
+        def heard(committed: int) -> None:
+            if committed >= ticket:
+                stop_hearing()
+                die()
+
+        stop_hearing = store.on_commit(heard)
 
     async def die_after(ticket: int) -> None:
         await store.durable(ticket)
@@ -61,7 +70,9 @@ def make_deadly(store: Store, kill: Kill | None, log: pathlib.Path) -> None:
     def deadly_append(entry: Entry) -> int:
         strikes_now = strikes(entry.type, entry.run)
         ticket = append(entry)
-        if strikes_now:
+        if strikes_now and kill.when == "acked":
+            die_when_acked(ticket)
+        elif strikes_now:
             dying.append(asyncio.get_running_loop().create_task(die_after(ticket)))
         return ticket
 

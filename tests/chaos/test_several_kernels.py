@@ -20,7 +20,7 @@ import pytest
 from ramet.core.story import TreeStory
 from ramet.host.journal import TREES
 from ramet.store.postgres import PostgresStore
-from tests.chaos.checks import check, check_notices, effects, read
+from tests.chaos.checks import check, check_notices, effects, lines, read
 from tests.chaos.deadly import Kill
 from tests.chaos.functions import FOUND
 from tests.chaos.kernels import ROOT, inheriting_orphans
@@ -167,9 +167,15 @@ async def test_the_trees_of_a_killed_kernel_go_on_each_in_one_of_two_others(seve
     assert {what: len(steps) for what, steps in done.items()} == dict.fromkeys(NOTES, len(models))
 
 
-async def test_a_kernel_that_was_stopped_and_lost_its_trees_writes_no_more_of_them(several: Several) -> None:
-    """Both believe that they own them: the late writes of the first are not there, and it ends what it was doing."""
-    await several.start("one", trees=2, kill=Kill("before", "tool_started", 5), fate="stop")
+@pytest.mark.parametrize("moment", ["before", "acked"])
+async def test_a_kernel_that_was_stopped_and_lost_its_trees_goes_on_with_nothing_of_them(
+    several: Several, moment: str
+) -> None:
+    """Both believe that they own them: the late writes of the first are not there, and it ends what it was doing.
+
+    No call begins in it, either: also not one whose intent was on record before it was stopped.
+    """
+    await several.start("one", trees=2, kill=Kill(moment, "tool_started", 5), fate="stop")
     await eventually(lambda: several.is_stopped("one"))
     roots = set(several.all("one", "began"))
     await several.start("two")
@@ -177,12 +183,14 @@ async def test_a_kernel_that_was_stopped_and_lost_its_trees_writes_no_more_of_th
         query = "SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity WHERE application_name LIKE %s"
         connection.execute(query, ["ramet one pid%"])
     await several.over(2)
+    before = lines(several.folder / "effects")
     several.signal("one", signal.SIGCONT)
 
     await eventually(lambda: set(several.all("one", "ended")) == roots)
     assert await several.end("one") == 0
     assert await several.end("two") == 0
     assert set(several.all("two", "adopted")) == roots
+    assert lines(several.folder / "effects") == before
     empty = several.folder / "empty"
     for told in (await read(several.folder, _server(several))).values():
         _whole(told, empty)

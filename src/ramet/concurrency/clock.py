@@ -29,6 +29,12 @@ class Clock(Protocol):
         """Return after `seconds`, at once if none are left; cancelling ends the wait. Raises InvalidValue for NaN."""
 
 
+def seconds_with_suspends() -> float:
+    """Return seconds that never go back, and go on while the machine is suspended; only differences mean something."""
+    clock = getattr(time, "CLOCK_BOOTTIME", None)
+    return time.monotonic() if clock is None else time.clock_gettime(clock)
+
+
 class SystemClock:
     """The machine's own clock."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import psycopg
@@ -16,6 +17,7 @@ from ramet.store.contract import Seat
 from ramet.store.postgres import PostgresStore, owning, reader
 from ramet.store.postgres import schema as postgres_schema
 from ramet.store.postgres.place import Place
+from ramet.store.postgres.vigil import Vigil
 from ramet.store.postgres.watch import Neighbour, Watch
 from tests.support.postgres import Server, own_postgres, postgres
 from tests.support.postgres_stores import cut_off, entry, everything, opened, schema, session_of
@@ -115,6 +117,65 @@ async def test_an_idle_kernel_hears_at_once_that_its_tree_was_adopted(postgres: 
         await eventually(lambda: told)
 
         assert (told[0].tree, told[0].kernel) == ("t-1", "two")
+
+
+def _claimed_meanwhile(server: Server, schema: str, one: PostgresStore) -> None:
+    """End the session of a kernel that stands still, and have another one claim all that it has.
+
+    The loop of `one` is the one that calls this: as for a process that is stopped, nothing goes on in it.
+    """
+
+    async def claim() -> None:
+        with psycopg.connect(server.dsn, autocommit=True) as connection:
+            connection.execute("SELECT pg_terminate_backend(%s, 60000)", [session_of(one)])
+        async with opened(PostgresStore(server.dsn, schema=schema, kernel="two")) as two:
+            assert await two.claim(["t-1"]) == ["t-1"]
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(asyncio.run, claim()).result()
+
+
+@pytest.mark.parametrize("waits", [True, False], ids=["waits", "asks later"])
+async def test_an_intent_is_acted_on_by_nobody_who_lost_the_tree_behind_it(
+    postgres: Server, schema: str, waits: bool
+) -> None:
+    """It is on record, the kernel stands still, and its tree is adopted: it hears of that before it goes on.
+
+    Whether the intent was committed while it was waited for, or before.
+    """
+    async with _kernels(postgres, schema, "one") as [one]:
+        told: list[str] = []
+        await one.durable(one.append(entry(1)))
+        one.on_tree_loss(lambda loss: told.append(loss.kernel))
+        ticket = one.append(entry(2))
+        if waits:
+            stop = one.on_commit(lambda _: _claimed_meanwhile(postgres, schema, one))
+            await one.durable(ticket)
+            stop()
+        else:
+            await one.durable(ticket)
+            _claimed_meanwhile(postgres, schema, one)
+            await one.durable(ticket)
+
+        assert told == ["two"]
+
+
+async def test_a_kernel_that_stood_still_asks_though_nobody_hung_up(
+    postgres: Server, schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A machine that slept was told of no end: what the server said before is old, and is asked for again."""
+    async with _kernels(postgres, schema, "one") as [one]:
+        told: list[str] = []
+        ticket = one.append(entry(1))
+        await one.durable(ticket)
+        one.on_tree_loss(lambda loss: told.append(loss.kernel))
+        monkeypatch.setattr(Vigil, "has_hung_up", lambda _: False)
+        _claimed_meanwhile(postgres, schema, one)
+        monkeypatch.setattr("ramet.store.postgres.opened.SURE_S", 0.0)
+
+        await one.durable(ticket)
+
+        assert told == ["two"]
 
 
 async def test_a_kernel_whose_session_is_away_knows_itself(postgres: Server, schema: str) -> None:

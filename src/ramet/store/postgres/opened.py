@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+from ramet.concurrency.clock import seconds_with_suspends
 from ramet.core.errors import OwnedElsewhere, StoreFailed
 from ramet.store.postgres.batches import Batch, Batches
 from ramet.store.postgres.listener import Listener
@@ -24,6 +25,7 @@ T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 _AT_MOST_S = 5.0  #: how long a thread may be kept waiting that cannot await
+SURE_S = 1.0  #: how long after the server has confirmed it a kernel takes its lock for its own
 
 
 class Opened:
@@ -75,6 +77,24 @@ class Opened:
     def is_away(self) -> bool:
         """Whether its session has ended, and no other has begun."""
         return self._writer is not None and self._writer.is_away
+
+    @property
+    def is_in_doubt(self) -> bool:
+        """Whether the lock may be another's by now: the session ended, or this process stood still since it was sure.
+
+        Asked by who was told that an intent is on record, before acting on it: all that came before may be old.
+        """
+        if self._writer is None:
+            return False
+        is_old = seconds_with_suspends() - self._writer.confirmed_at > SURE_S
+        return is_old or self._writer.is_away or self._vigil.has_hung_up()
+
+    async def make_sure(self) -> None:
+        """Have the server confirm that the lock is still this kernel's, and which of its trees are. Raises StoreFailed.
+
+        What this kernel lost has been told when this returns.
+        """
+        await self.batches.ask(lambda _: None, 0)
 
     def watch_kernels(self) -> None:
         """Notice kernels that come and go, also where nothing is written."""

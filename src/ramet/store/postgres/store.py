@@ -143,14 +143,20 @@ class PostgresStore:
         return self._open.batches.committed if self._open is not None else self._committed
 
     async def durable(self, ticket: int) -> None:
-        """Return once the entry of this ticket, and so all before it, survives a power cut. Raises StoreFailed."""
+        """Return once the entry of this ticket, and so all before it, survives a power cut. Raises StoreFailed.
+
+        The lock of this kernel is its own by then: where its session ended meanwhile, or the process stood still,
+        listeners of `on_tree_loss` have been called for what was lost.
+        """
         opened = self._open
-        if ticket <= self.committed and (opened is None or not opened.batches.refused):
+        if ticket <= self.committed and (opened is None or not (opened.batches.refused or opened.is_in_doubt)):
             return
-        batches = self._writable().batches
-        if ticket > batches.newest:
-            raise InvalidValue("ticket", ticket, f"one that `append` returned; the newest is {batches.newest}")
-        await batches.durable(ticket)
+        opened = self._writable()
+        if ticket > opened.batches.newest:
+            raise InvalidValue("ticket", ticket, f"one that `append` returned; the newest is {opened.batches.newest}")
+        await opened.batches.durable(ticket)
+        if opened.is_in_doubt:
+            await opened.make_sure()
 
     def on_commit(self, heard: Callable[[int], None]) -> Callable[[], None]:
         """Have `heard` called with the newest committed ticket, once per batch; returns the way out."""

@@ -28,6 +28,7 @@ from typing import NamedTuple
 
 import psycopg
 
+from ramet.concurrency.clock import seconds_with_suspends
 from ramet.core.errors import StoreFailed, StoreInUse
 from ramet.store.contract import Entry
 from ramet.store.postgres import schema
@@ -72,6 +73,7 @@ class Writer:
         self._session: _Session | None = None
         self._epoch = self._batch = self._forgets = 0
         self.is_away = False  #: the session is lost, and no other has begun
+        self.confirmed_at = 0.0  #: when the server said last that the lock is ours, by `seconds_with_suspends`
         self.resumed = 0  #: how often a session took the place of one that was lost
         self._ids: dict[str, int] = {}
 
@@ -101,6 +103,7 @@ class Writer:
             self._epoch, self._batch = row
             _, _, self.owning.losses = self._sit_down(connection)
             self._refresh(connection)
+            self.confirmed_at = seconds_with_suspends()
         except psycopg.Error as error:
             raise self._place.failed(error) from None
 
@@ -133,6 +136,7 @@ class Writer:
                 if persistently(self._resume, patience, self._place) == number:
                     break  # It was committed; only its acknowledgement was lost.
         self._batch, self.is_away = number, False
+        self.confirmed_at = seconds_with_suspends()
 
     def release(self) -> None:
         """Give the lock back. The end of the session does so, too, but a moment after we have left."""
