@@ -143,7 +143,7 @@ async def test_a_child_that_finished_has_its_files_when_mail_resumes_it(tmp_path
 
 
 async def test_only_who_can_go_on_in_a_sandbox_misses_a_folder(tmp_path: pathlib.Path) -> None:
-    """A child that has ended, and whose folder was tidied, is not said to lack it after a kill, nor is a run of the host."""
+    """A child that ended, and whose folder was tidied, is not said to lack it after a kill, nor a run of the host."""
     spawn = Call("Agent", {"subagent_type": "toil", "name": "kid", "prompt": "write it"})
     toil = Agent(name="toil", description="Toils", instructions="Toil.", tools=["Write"])
     model = ScriptedModel(script={"write it": [WRITES, "written"], "go": [spawn, "ok"]})

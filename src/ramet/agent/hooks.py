@@ -123,17 +123,18 @@ class HookRunner:
             abort = None  # It tells of an end, or of what was done before it: bounded by its own time only.
         try:
             if isinstance(hook.run, str):
-                return await run_command(
-                    hook.run,
-                    hook.event,
-                    asked,
-                    cwd=context.cwd,
-                    project_dir=self._project_dir or context.cwd,
-                    timeout_s=hook.timeout_s,
-                    clock=context.clock,
-                    abort=abort,
-                    environ=os.environ if self._environ is None else self._environ,
-                )
+                with context.holding_process():
+                    return await run_command(
+                        hook.run,
+                        hook.event,
+                        asked,
+                        cwd=context.cwd,
+                        project_dir=self._project_dir or context.cwd,
+                        timeout_s=hook.timeout_s,
+                        clock=context.clock,
+                        abort=abort,
+                        environ=os.environ if self._environ is None else self._environ,
+                    )
             returned = await within(
                 _call(hook.run, _copied(asked)), clock=context.clock, seconds=hook.timeout_s, abort=abort
             )

@@ -72,7 +72,8 @@ class ToolProcesses:
         its process ended; SandboxFailed, IsolationUnavailable, ProtocolError.
         """
         async with self._spec(context, packed) as spec:
-            finished, gone = await self._heard(context, tool, packed, spec)
+            with context.holding_process():
+                finished, gone = await self._heard(context, tool, packed, spec)
         if finished is None:
             assert gone is not None, "who said nothing was waited for"
             how = how_it_ended(gone)

@@ -268,7 +268,15 @@ def _importing(env: Mapping[str, str], shelf: Path | None) -> Mapping[str, str]:
 
 @asynccontextmanager
 async def _inside(run: Run, spec: SandboxSpec, errands: Errands, at: _Attempt) -> AsyncGenerator[Inside]:
-    """A sandbox while it is needed. However this is left, no process of it is left, and nothing is listened to."""
+    """A sandbox while it is needed, which a stop of its run waits for."""
+    with run.context.holding_process():
+        async with _started_inside(run, spec, errands, at) as inside:
+            yield inside
+
+
+@asynccontextmanager
+async def _started_inside(run: Run, spec: SandboxSpec, errands: Errands, at: _Attempt) -> AsyncGenerator[Inside]:
+    """A sandbox that is started or adopted. However this is left, nothing is left of it, and nothing is listened to."""
     folder = run.folder
     assert folder is not None, "who works inside has a folder"
     if at.left is not None:

@@ -178,7 +178,8 @@ class Spawner:
             return None
         await parent.context.settled()
         git = self._services.git
-        made = await worktree.create(plan.cwd, plan.name or plan.agent.name, git=git)
+        with parent.context.holding_process():
+            made = await worktree.create(plan.cwd, plan.name or plan.agent.name, git=git)
         try:
             self._check_living(parent)  # It may have been stopped while git worked.
         except SpawnRefused:

@@ -11,6 +11,8 @@ from ramet.spawn.run import Run
 from ramet.spawn.verdict import cut
 from ramet.tools.context import StopReceipt, current_call
 
+#: What a process may take to be gone whose run is stopped, beyond the grace. Longer only inside the kernel.
+PROCESS_END_S = 10.0
 Tell = Callable[[Run, Fact, str], None]
 End = Callable[[Run], Awaitable[None]]
 
@@ -34,17 +36,32 @@ async def stop_all(
     for run in doomed:
         if is_at_work(run):
             run.task.cancel()  # type: ignore[union-attr]  # at work means that there is one
-    others = [run.task for run in doomed if run.task is not None and is_at_work(run) and id(run) not in spared]
-    if others:
-        _, stuck = await asyncio.wait(others, timeout=grace_s)
-        for task in stuck:
-            task.cancel()
+    for task in await wait_for_ends([run for run in doomed if id(run) not in spared], grace_s):
+        task.cancel()
     for run in reversed(doomed):
         if run.is_living and id(run) not in spared:
             run.verdict = run.cut or cut(run, status, reason)
             await end(run)
     left = await _left_running([run for run in doomed if id(run) not in spared], grace_s)
     return StopReceipt(stopped=tuple(run.info.path for run in doomed), left=tuple(left))
+
+
+async def wait_for_ends(runs: Collection[Run], grace_s: float) -> set[asyncio.Task[None]]:
+    """Wait until the tasks of cancelled runs are done, for `grace_s` at most; returns those that are not.
+
+    Where a process of a run is being ended, that run and those above it have until it is gone: it gets SIGKILL after a
+    time of its own, which may be longer than the grace.
+    """
+    working = [run.task for run in runs if run.task is not None and is_at_work(run)]
+    if not working:
+        return set()
+    _, stuck = await asyncio.wait(working, timeout=grace_s)
+    holding = [run for run in runs if run.context.held_processes and is_at_work(run)]
+    ending = stuck & {above.task for run in holding for above in run.above() if above.task is not None}
+    if ending:
+        done, _ = await asyncio.wait(ending, timeout=PROCESS_END_S)
+        stuck = stuck - done
+    return {task for task in stuck if not task.done()}
 
 
 def is_at_work(run: Run) -> bool:

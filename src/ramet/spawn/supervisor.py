@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from ramet.agent.compaction import repair
 from ramet.agent.loop import storable
 from ramet.agent.recorded import recorded
+from ramet.concurrency.deadline import to_its_end
 from ramet.core.errors import RametError, StoreFailed
 from ramet.core.events import Event, MessageRecorded, RunEnded, RunResumed, StateChanged, TurnEnded, TurnStarted
 from ramet.core.lifecycle import OVER, Effect, Fact, State, step
@@ -23,7 +24,7 @@ from ramet.spawn.adopting import dismissed
 from ramet.spawn.private import masked_error, masked_text
 from ramet.spawn.register import Register
 from ramet.spawn.run import Run, Verdict
-from ramet.spawn.stopping import stop_all
+from ramet.spawn.stopping import stop_all, wait_for_ends
 from ramet.spawn.turn import work
 from ramet.spawn.verdict import cut
 from ramet.tools.context import StopReceipt, ToolUseContext, current_call
@@ -386,7 +387,7 @@ class Supervisor:
         mine = run.cut = cut(run, Status.CANCELLED, reason)
         task.cancel()  # Before its children end, or it would go on with what they leave.
         await self._stop_all([each for each in run.bound_children() if not each.background], reason)
-        await asyncio.wait([task], timeout=self._services.grace_s)
+        await wait_for_ends([run], self._services.grace_s)
         if run.cut is mine:  # Nobody stopped it for good meanwhile.
             run.cut = None
         if self._services.durable is not None:  # Whoever waited for the turn has been told, before a next one begins.
@@ -423,11 +424,9 @@ class Supervisor:
         made, run.worktree = run.worktree, None
         finishing = asyncio.create_task(worktree.finish(made, git=self._services.git))
         try:
-            await asyncio.wait([finishing])
+            with run.context.holding_process():
+                await to_its_end(asyncio.wait([finishing]))  # Half removed is no state to leave it in; git bounds it.
         finally:
-            while not finishing.done():  # Half removed is no state to leave it in; git's own time bounds it.
-                with suppress(asyncio.CancelledError):
-                    await asyncio.wait([finishing])
             left = made.path if finishing.exception() is not None else finishing.result()
             run.artifacts = (str(left),) if left is not None else ()
 

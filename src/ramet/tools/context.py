@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import pathlib
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
@@ -95,10 +96,10 @@ class SpawnRequest:
 
 
 class StopReceipt(NamedTuple):
-    """What a stop achieved. `left` names tool calls whose thread could not be ended: only `inline` has such."""
+    """What a stop achieved. `left` names what could not be ended, and nothing that was only being killed."""
 
     stopped: tuple[str, ...]  #: paths
-    left: tuple[str, ...] = ()  #: `path: tool` of synchronous calls still running, fenced
+    left: tuple[str, ...] = ()  #: `path: tool` of synchronous calls whose threads still run, fenced; deaf tasks
 
 
 class RunView(NamedTuple):
@@ -354,6 +355,7 @@ class ToolUseContext:
     refusal: BudgetExceeded | None = None  #: of a budget, the newest that is on record
     concluded: Conclusion | None = None  #: said by a tool call: the loop ends after this turn's answers are recorded
     left_running: dict[str, LeftRunning] = field(default_factory=dict)  #: by call id: threads that outlive their call
+    held_processes: int = 0  #: of its calls, hooks and sandboxes: each until it is gone
     _recall: Callable[[], list[BaseMessage]] = list
 
     def remember(self, recall: Callable[[], list[BaseMessage]]) -> None:
@@ -390,6 +392,15 @@ class ToolUseContext:
         """Before an effect: what says that it was intended survives whatever happens now. Raises StoreFailed."""
         if self.durable is not None:
             await self.durable()
+
+    @contextmanager
+    def holding_process(self) -> Iterator[None]:
+        """Count a process of this run from before its start until it is gone; a stop of the run waits for that."""
+        self.held_processes += 1
+        try:
+            yield
+        finally:
+            self.held_processes -= 1
 
     def spend(self, usage: Usage) -> None:
         """Count what was used, here and upward."""

@@ -18,10 +18,10 @@ from typing import Literal
 from langchain_core.tools import StructuredTool, ToolException
 from pydantic import Field
 
-from ramet.concurrency.clock import Clock
 from ramet.concurrency.pipes import Capture
 from ramet.concurrency.processes import Ended, environment, run
 from ramet.tools.arguments import Arguments, workspace_tool
+from ramet.tools.context import ToolUseContext
 from ramet.tools.find import is_directory
 from ramet.tools.paths import SKIPPED, Place, directory, here, locate, open_file, shown
 from ramet.tools.patterns import BadPattern, Pattern
@@ -87,12 +87,12 @@ async def grep(arguments: GrepArguments) -> str:
     output = Capture(head=MAX_OUTPUT, stops=True)
     if is_directory(place):
         with directory(place) as fd:
-            ended = await _search(arguments, _through(fd, place), None, output, context.clock)
+            ended = await _search(arguments, _through(fd, place), None, output, context)
         prefix = "" if place.shown == "." else f"{place.shown}/"
     else:
         fd = open_file(place)
         try:
-            ended = await _search(arguments, "/", fd, output, context.clock)
+            ended = await _search(arguments, "/", fd, output, context)
         finally:
             os.close(fd)
         prefix = ""
@@ -112,22 +112,25 @@ def _through(fd: int, place: Place) -> str:
     return name if os.path.exists(name) else str(place.path)  # noqa: PTH110 - as cheap as it gets
 
 
-async def _search(arguments: GrepArguments, cwd: str, stdin: int | None, output: Capture, clock: Clock) -> Ended:
+async def _search(
+    arguments: GrepArguments, cwd: str, stdin: int | None, output: Capture, context: ToolUseContext
+) -> Ended:
     from_stdin = stdin is not None
     wanted = [] if from_stdin else _globs(arguments)
     ripgrep = shutil.which("rg")
     argv = _rg(ripgrep, arguments, wanted, from_stdin) if ripgrep else _python(arguments, wanted, from_stdin)
     try:
-        ended = await run(
-            argv,
-            clock=clock,
-            timeout_s=LIMIT_S,
-            cwd=cwd,
-            env=environment(),
-            stdin=b"" if stdin is None else stdin,
-            stdout=output,
-            forks=False,
-        )
+        with context.holding_process():
+            ended = await run(
+                argv,
+                clock=context.clock,
+                timeout_s=LIMIT_S,
+                cwd=cwd,
+                env=environment(),
+                stdin=b"" if stdin is None else stdin,
+                stdout=output,
+                forks=False,
+            )
     except (OSError, UnicodeEncodeError) as error:
         raise ToolException(f"the search could not be started: {error}") from None
     if not ripgrep and ended.code == 1:  # As an interpreter ends that could not even begin; of ripgrep it is "nothing".

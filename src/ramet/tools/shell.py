@@ -34,7 +34,8 @@ async def bash(arguments: BashArguments) -> str:
     limit_s = arguments.timeout / 1000
     if context.tool_timeout_s is not None:
         limit_s = min(limit_s, max(0.1, context.tool_timeout_s - 3))
-    output, ended = await execute(arguments.command, locate(context, "."), limit_s, context.clock, context.environ)
+    with context.holding_process():
+        output, ended = await execute(arguments.command, locate(context, "."), limit_s, context.clock, context.environ)
     text = output.data().decode("utf-8", "replace").replace("\0", "␀").rstrip("\n")
     if ended.why == "timeout":
         raise ToolException(
