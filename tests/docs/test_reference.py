@@ -96,6 +96,7 @@ TABLES: dict[str, set[str]] = {
         "gateway",
         "sandboxes",
         "journal",
+        "stalls",
         "telemetry",
         "dynamic",
     ),

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import pathlib
 import signal
 
+import httpx2
 import msgspec
 import pytest
 
@@ -12,8 +15,10 @@ import ramet
 from ramet.core.errors import Gone
 from ramet.services.client.client import Client
 from ramet.services.contract import Chunk
+from tests.support import stalling_agents
 from tests.support.kernels import ENTRY_POINTS
 from tests.support.parrot_agents import said
+from tests.support.prometheus import scrape
 from tests.support.serve_process import plugin, serve
 from tests.support.turns import counting
 
@@ -111,6 +116,31 @@ async def test_a_turn_that_a_stop_cuts_goes_on_at_the_next_start(folder: pathlib
     answers = [each["content"] for each in history if each["role"] == "assistant"]
     assert [each.split("\n")[0] for each in answers] == ["1 2 3 ", "1 "]
     assert len([each for each in history if each["role"] == "user"]) == 2
+
+
+async def test_a_server_that_stands_still_says_so_while_it_does(folder: pathlib.Path) -> None:
+    """An agent keeps the interpreter's lock in C: a dump is there before it lets go; log and metrics say it after."""
+    plugin(folder, stalling_agents.ENTRY_POINT)
+    pipe, socket = folder / "pipe", folder / ".ramet" / "serve.sock"
+    os.mkfifo(pipe)
+    async with serve(folder, RAMET_STALL_S="1", RAMET_METRICS="public") as first, ramet.connect(socket) as client:
+        agent, nonce = await an_agent(client, "stalling")
+        turn = asyncio.create_task(client.say(agent, os.fsencode(pipe), key=nonce))
+        assert first.process.stderr is not None
+        dump = [(await first.process.stderr.readline()).decode()]
+        while "stand_still_in_c" not in dump[-1]:
+            dump.append((await first.process.stderr.readline()).decode())
+        assert not turn.done()
+        pipe.write_bytes(b"go on")
+        assert await turn == b"it went on"
+        async with httpx2.AsyncClient(transport=httpx2.AsyncHTTPTransport(uds=str(socket))) as http:
+            seen = scrape((await http.get("http://ramet/metrics")).text)
+        _, log = await first.end(signal.SIGTERM)
+
+    assert dump[0] == "Timeout (0:00:01)!\n"
+    assert seen.value("ramet_event_loop_stalls_total") == 1
+    assert seen.value("ramet_event_loop_stalled_seconds_total") >= 1
+    assert "the event loop stood still for" in log
 
 
 async def test_a_second_server_is_refused_and_says_why(folder: pathlib.Path) -> None:

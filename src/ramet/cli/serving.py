@@ -7,6 +7,7 @@ import logging
 import os
 import sys
 from argparse import Namespace
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,12 @@ from ramet.cli.places import nearby, user_dir
 from ramet.cli.problems import FAILURE, say
 from ramet.cli.settings_file import settings_file
 from ramet.host.logs import setup_logging
+from ramet.host.stalls import StallWatch
 from ramet.services.config.building import server_of
 from ramet.services.config.reading import Config, load
 from ramet.services.config.settings import TcpAddress
 from ramet.services.operator_token import TOKEN
+from ramet.services.server import Server
 
 
 def serve(options: Namespace) -> int:
@@ -41,7 +44,7 @@ async def _serve(config: Config) -> None:
         loop.call_soon_threadsafe(stopping.set)
 
     server = server_of(config, os.environ, user_dir=user_dir())
-    with Interrupts(stop, lambda: None):
+    with Interrupts(stop, lambda: None), _watched(server, config.stall_s):
         async with server:
             key = nearby(server.folder / TOKEN) if config.token is None else str(config.token)
             print(one_line(f"ramet serves {nearby(server.dir)} at {server.where} (operator's key: {key})", 1_000))
@@ -61,6 +64,14 @@ async def _serve(config: Config) -> None:
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(0)
+
+
+def _watched(server: Server, stall_s: int) -> AbstractContextManager[object]:
+    """Watch the loop for stalls while this is open: the process is ours, so its thread that dumps is, too."""
+    if not stall_s:
+        return nullcontext()
+    server.runtime.stalls = StallWatch(after_s=stall_s)
+    return server.runtime.stalls
 
 
 def _flags(options: Namespace) -> dict[str, Any]:

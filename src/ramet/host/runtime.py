@@ -43,6 +43,7 @@ from ramet.host.results import result_on_record, see_that_it_is_kept
 from ramet.host.resuming import Brought, Point, Supplied, left_by_others, point_of, point_of_run, supplied_by
 from ramet.host.safety.gate import SafetyGate
 from ramet.host.sandboxes import BackendName, Sandboxes
+from ramet.host.stalls import StallWatch
 from ramet.host.taking_up import Taking, claim_left, resume_all
 from ramet.host.telemetry import Telemetry
 from ramet.host.trees import KEPT_TREES, Trees
@@ -166,6 +167,7 @@ class AgentRuntime:
         self._trees = Trees(opening, self.journal, self.clock, keep_trees)
         self._adoption: Adoption | None = None
         self._running = False
+        self.stalls: StallWatch | None = None  #: of its event loop, where somebody has one at work
 
     @property
     def durable(self) -> bool:
@@ -209,9 +211,10 @@ class AgentRuntime:
         return self.journal is not None and self.journal.store.is_away
 
     def get_status(self) -> dict[str, Any]:
-        """What is true now: `running`, `stopped` or `fenced`, and the living runs of each tree."""
+        """What is true now: `running`, `stopped` or `fenced`, the living runs of each tree, and stalls if watched."""
         state = "stopped" if not self._running else "running" if self._trees.fenced is None else "fenced"
-        return {"state": state, "sessions": self._trees.at_work()}
+        stalls = {} if self.stalls is None else {"stalls": self.stalls.so_far._asdict()}
+        return {"state": state, "sessions": self._trees.at_work(), **stalls}
 
     def get(self, run: str) -> Handle:
         """A handle on any run of this runtime, by id. Raises Unknown."""

@@ -60,6 +60,7 @@ class Config(Struct, frozen=True, kw_only=True):
     teams: Mapping[str, Mapping[str, float]] = {}  #: by name, what each reserves at the start
     log_level: str | None = None
     metrics: str = "operator"  #: who may see them: operator | public
+    stall_s: int = 5  #: seconds that the event loop stands still after which that is told; 0: it is not watched
     namespace: str | None = None
     base_image: str | None = None
     kubeconfig: pathlib.Path | None = None
@@ -116,6 +117,7 @@ SETTINGS: Final = (
     Setting("working_dir", checks.folder_of),
     Setting("log_level", _plain(checks.level_of)),
     Setting("metrics", _plain(checks.viewers_of)),
+    Setting("stall_s", _plain(checks.whole_of(0, 86_400)), number=True),
     Setting("namespace", _plain(checks.namespace_of)),
     Setting("base_image", _plain(checks.plain_text)),
     Setting("kubeconfig", checks.path_of),

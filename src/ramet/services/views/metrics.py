@@ -82,6 +82,7 @@ class Metrics:
             "ramet_event_loop_lag_seconds", "histogram", "How late the event loop was.", buckets(self._lag.seconds)
         )
         yield Family("ramet_streams_open", "gauge", "Streams of events being read.", [Sample(self.open_streams())])
+        yield from self._stalls()
         yield from _http(self.requests)
         yield from _process()
 
@@ -130,6 +131,15 @@ class Metrics:
         if self._sizes is not None:
             sizes = by("part", self._sizes.known())
             yield Family("ramet_folder_bytes", "gauge", "What the state folder takes of the disk.", sizes)
+
+    def _stalls(self) -> Iterator[Family]:
+        if (watch := self._runtime.stalls) is None:
+            return
+        count, seconds, _ = watch.so_far
+        yield Family(
+            "ramet_event_loop_stalls_total", "counter", "Times that the event loop stood still.", [Sample(count)]
+        )
+        yield Family("ramet_event_loop_stalled_seconds_total", "counter", "How long it did, in all.", [Sample(seconds)])
 
 
 def _size(path: pathlib.Path) -> int | None:

@@ -1,0 +1,114 @@
+"""The watch for an event loop that stands still: a dump of all threads while it does, a count and a log line after.
+
+Code that keeps the interpreter to itself (a C extension that does not release the GIL) stops everything that Python
+does: the event loop, its timers and every Python thread. The dump is therefore written by the thread of `faulthandler`,
+which is in C and needs no interpreter; a timer of the loop puts it off again and again.
+
+A process has one such thread. `ramet serve` uses it, whose process is ours; a program that has a runtime in it, and may
+use `faulthandler.dump_traceback_later` itself, starts a watch only if it wants one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import faulthandler
+import logging
+import math
+import sys
+from typing import NamedTuple, Self
+
+from ramet.core.errors import BusyError, InvalidValue
+
+_log = logging.getLogger("ramet.stalls")
+
+#: Seconds without a beat of the loop that are a stall, where nobody says another number.
+STALL_S = 5.0
+_MOST_S = 86_400.0
+#: Beats in the time after which a dump is written.
+_BEATS = 5
+
+
+class Stalls(NamedTuple):
+    """The stalls of one event loop so far."""
+
+    count: int = 0
+    seconds: float = 0.0  #: of all together
+    longest_s: float = 0.0
+
+
+class StallWatch:
+    """Watches the running event loop between `start` and `stop`; one in a process at a time."""
+
+    _of_process: StallWatch | None = None
+
+    def __init__(self, *, after_s: float = STALL_S, dump_to: int | None = None) -> None:
+        """`after_s` seconds without a beat are a stall; `dump_to` is a descriptor, by default that of stderr.
+
+        Raises InvalidValue for a time that is none.
+        """
+        if isinstance(after_s, bool) or not 0 < after_s <= _MOST_S or not math.isfinite(after_s):
+            raise InvalidValue("after_s", after_s, f"seconds above 0, at most {_MOST_S:g}")
+        self.after_s, self.so_far = after_s, Stalls()
+        self._dump_to = dump_to
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._beat_at = 0.0
+
+    def start(self) -> Self:
+        """Watch the loop that runs now. Idempotent. Raises BusyError while another watch of this process is at work."""
+        if StallWatch._of_process is self:
+            return self
+        if StallWatch._of_process is not None:
+            raise BusyError("another StallWatch of this process is at work: it has one thread that dumps")
+        StallWatch._of_process = self
+        self._loop = asyncio.get_running_loop()
+        self._beat_at = self._loop.time()
+        self._put_off()
+        return self
+
+    def stop(self) -> None:
+        """Watch no more, in any thread; idempotent. A dump that the program itself had asked for is not put back."""
+        if StallWatch._of_process is self:
+            StallWatch._of_process = None
+            faulthandler.cancel_dump_traceback_later()
+        if self._timer is not None:
+            self._timer.cancel()
+        self._loop = self._timer = None
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def _beat(self) -> None:
+        assert self._loop is not None, "its timer goes with it"
+        now = self._loop.time()
+        since, self._beat_at = now - self._beat_at, now
+        if since > self.after_s:
+            count, seconds, longest_s = self.so_far
+            self.so_far = Stalls(count + 1, seconds + since, max(longest_s, since))
+            _log.warning(
+                "the event loop stood still for %.1f s, and every agent with it; a dump that begins with 'Timeout' "
+                "says where each thread was after %g s. A tool that does that belongs into a process: "
+                'sync_tools="process"',
+                since,
+                self.after_s,
+            )
+        self._put_off()
+
+    def _put_off(self) -> None:
+        """Have the dump written `after_s` from now, unless this is called before."""
+        assert self._loop is not None, "it is watched"
+        to = self._dump_to if self._dump_to is not None else _stderr()
+        if to is not None:
+            faulthandler.dump_traceback_later(self.after_s, file=to)
+        self._timer = self._loop.call_later(self.after_s / _BEATS, self._beat)
+
+
+def _stderr() -> int | None:
+    """The descriptor of stderr; None where it has none, and a stall is only counted and logged."""
+    try:
+        return sys.stderr.fileno()
+    except (AttributeError, OSError, ValueError):
+        return None

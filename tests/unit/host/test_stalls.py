@@ -1,0 +1,88 @@
+"""host/stalls.py: an event loop that stands still is dumped while it does, and counted after."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import select
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from ramet.core.errors import BusyError, InvalidValue
+from ramet.host.stalls import Stalls, StallWatch
+from tests.support.stalling_agents import stand_still_in_c
+from tests.support.waiting import eventually
+
+
+@pytest.fixture
+def pipe() -> Iterator[tuple[int, int]]:
+    """Where a dump goes, and where it can be read."""
+    read, write = os.pipe()
+    yield read, write
+    os.close(read)
+    os.close(write)
+
+
+@pytest.mark.parametrize("where", ["in the loop", "in a thread"])
+async def test_a_stall_is_dumped_while_c_code_keeps_the_interpreter(
+    pipe: tuple[int, int], where: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The call of C returns only when the dump can be read, so no Python can have written it; then it is counted."""
+    read, write = pipe
+    with caplog.at_level(logging.WARNING, "ramet.stalls"), StallWatch(after_s=0.2, dump_to=write) as watch:
+        if where == "in the loop":
+            stand_still_in_c(read)
+        else:
+            await asyncio.to_thread(stand_still_in_c, read)
+        await eventually(lambda: watch.so_far.count)
+
+    assert select.select([read], [], [], 0)[0], "it was dumped"
+    dump = os.read(read, 65_536).decode()
+    assert dump.startswith("Timeout (")
+    assert "stand_still_in_c" in dump
+    assert watch.so_far.longest_s >= 0.2
+    assert watch.so_far.seconds >= watch.so_far.longest_s
+    assert "stood still for" in caplog.text
+    assert 'sync_tools="process"' in caplog.text
+
+
+async def test_a_loop_that_goes_on_is_no_stall(pipe: tuple[int, int]) -> None:
+    """Its beats put the dump off. A thread that waits, and a tool that does, let the loop go on."""
+    read, write = pipe
+    released = threading.Event()
+    with StallWatch(after_s=3_600, dump_to=write) as watch:
+        waiting = asyncio.create_task(asyncio.to_thread(released.wait))
+        await asyncio.sleep(0)
+        watch._beat()
+        watch._beat()
+        released.set()
+        await waiting
+
+    assert watch.so_far == Stalls()
+    assert select.select([read], [], [], 0)[0] == []
+
+
+async def test_a_process_has_one_watch(pipe: tuple[int, int]) -> None:
+    """A second one is refused; once the first has stopped it may begin, and stopping twice is nothing."""
+    _, write = pipe
+    first, second = (StallWatch(after_s=3_600, dump_to=write) for _ in range(2))
+    first.start().start()
+    with pytest.raises(BusyError, match="one thread that dumps"):
+        second.start()
+    first.stop()
+    first.stop()
+    with second:
+        first.stop()
+        with pytest.raises(BusyError):
+            first.start()
+
+
+@pytest.mark.parametrize("after_s", [0, -1, float("nan"), float("inf"), True, 86_401])
+def test_a_stall_takes_a_time_above_zero(after_s: Any) -> None:
+    """Typed, with what is accepted."""
+    with pytest.raises(InvalidValue, match="after_s"):
+        StallWatch(after_s=after_s)
