@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import os
 import select
@@ -19,10 +20,14 @@ class PollFd(ctypes.Structure):
     _fields_ = (("fd", ctypes.c_int), ("events", ctypes.c_short), ("revents", ctypes.c_short))
 
 
-def stand_still_in_c(fd: int) -> None:
-    """Keep the interpreter's lock until something can be read, for a minute at most."""
+def stand_still_in_c(fd: int, seconds: int = 10) -> bool:
+    """Keep the interpreter's lock until something can be read, or for so long; says whether something can.
+
+    Whoever waits for a dump lets the loop go on after a while, and tries again: there is one dump for each stall, and
+    on a slow machine it may have been made a moment before this was called.
+    """
     libc = ctypes.PyDLL(None)  # Unlike those of CDLL, its functions keep the lock.
-    libc.poll(ctypes.byref(PollFd(fd, select.POLLIN, 0)), ctypes.c_ulong(1), 60_000)
+    return bool(libc.poll(ctypes.byref(PollFd(fd, select.POLLIN, 0)), ctypes.c_ulong(1), seconds * 1_000))
 
 
 class Stalling(Echo):
@@ -31,7 +36,8 @@ class Stalling(Echo):
     async def turn(self, body: bytes, format: str) -> AsyncIterator[bytes]:
         fd = os.open(body, os.O_RDWR)
         try:
-            stand_still_in_c(fd)
+            while not stand_still_in_c(fd):  # noqa: ASYNC110 - nothing of Python says when it can be read
+                await asyncio.sleep(1)  # A beat of the watch, at least.
         finally:
             os.close(fd)
         yield b"it went on"

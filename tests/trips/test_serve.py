@@ -138,7 +138,7 @@ async def test_a_server_that_stands_still_says_so_while_it_does(folder: pathlib.
         _, log = await first.end(signal.SIGTERM)
 
     assert dump[0] == "Timeout (0:00:01)!\n"
-    assert seen.value("ramet_event_loop_stalls_total") == 1
+    assert seen.value("ramet_event_loop_stalls_total") >= 1
     assert seen.value("ramet_event_loop_stalled_seconds_total") >= 1
     assert "the event loop stood still for" in log
 

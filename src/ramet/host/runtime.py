@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import os
 import pathlib
@@ -213,7 +214,7 @@ class AgentRuntime:
     def get_status(self) -> dict[str, Any]:
         """What is true now: `running`, `stopped` or `fenced`, the living runs of each tree, and stalls if watched."""
         state = "stopped" if not self._running else "running" if self._trees.fenced is None else "fenced"
-        stalls = {} if self.stalls is None else {"stalls": self.stalls.so_far._asdict()}
+        stalls = {} if self.stalls is None else {"stalls": dataclasses.asdict(self.stalls.so_far)}
         return {"state": state, "sessions": self._trees.at_work(), **stalls}
 
     def get(self, run: str) -> Handle:

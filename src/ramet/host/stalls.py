@@ -15,7 +15,8 @@ import faulthandler
 import logging
 import math
 import sys
-from typing import NamedTuple, Self
+from dataclasses import dataclass
+from typing import Self
 
 from ramet.core.errors import BusyError, InvalidValue
 
@@ -28,7 +29,8 @@ _MOST_S = 86_400.0
 _BEATS = 5
 
 
-class Stalls(NamedTuple):
+@dataclass(frozen=True)
+class Stalls:
     """The stalls of one event loop so far."""
 
     count: int = 0
@@ -86,8 +88,8 @@ class StallWatch:
         now = self._loop.time()
         since, self._beat_at = now - self._beat_at, now
         if since > self.after_s:
-            count, seconds, longest_s = self.so_far
-            self.so_far = Stalls(count + 1, seconds + since, max(longest_s, since))
+            past = self.so_far
+            self.so_far = Stalls(past.count + 1, past.seconds + since, max(past.longest_s, since))
             _log.warning(
                 "the event loop stood still for %.1f s, and every agent with it; a dump that begins with 'Timeout' "
                 "says where each thread was after %g s. A tool that does that belongs into a process: "

@@ -6,8 +6,10 @@ import asyncio
 import logging
 import os
 import select
+import subprocess
 import threading
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -27,23 +29,29 @@ def pipe() -> Iterator[tuple[int, int]]:
     os.close(write)
 
 
+@pytest.fixture
+def reader(pipe: tuple[int, int]) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that ends as soon as it has read `stand_still_in_c` in a dump."""
+    with subprocess.Popen(["grep", "-m1", "stand_still_in_c"], stdin=pipe[0], stdout=subprocess.PIPE) as reader:
+        yield reader
+        reader.kill()
+
+
 @pytest.mark.parametrize("where", ["in the loop", "in a thread"])
 async def test_a_stall_is_dumped_while_c_code_keeps_the_interpreter(
-    pipe: tuple[int, int], where: str, caplog: pytest.LogCaptureFixture
+    pipe: tuple[int, int], reader: subprocess.Popen[bytes], where: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The call of C returns only when the dump can be read, so no Python can have written it; then it is counted."""
-    read, write = pipe
-    with caplog.at_level(logging.WARNING, "ramet.stalls"), StallWatch(after_s=0.2, dump_to=write) as watch:
-        if where == "in the loop":
-            stand_still_in_c(read)
-        else:
-            await asyncio.to_thread(stand_still_in_c, read)
-        await eventually(lambda: watch.so_far.count)
+    """The call of C returns once another process has read its name in the dump: no Python can have written that."""
+    assert reader.stdout is not None
+    is_read = False
+    with caplog.at_level(logging.WARNING, "ramet.stalls"), StallWatch(after_s=0.2, dump_to=pipe[1]) as watch:
+        while not is_read:
+            before = watch.so_far.count
+            stand_still = partial(stand_still_in_c, reader.stdout.fileno(), 2)
+            is_read = stand_still() if where == "in the loop" else await asyncio.to_thread(stand_still)
+            await eventually(lambda before=before: watch.so_far.count > before)  # type: ignore[misc]
 
-    assert select.select([read], [], [], 0)[0], "it was dumped"
-    dump = os.read(read, 65_536).decode()
-    assert dump.startswith("Timeout (")
-    assert "stand_still_in_c" in dump
+    assert b"stand_still_in_c" in reader.stdout.read()
     assert watch.so_far.longest_s >= 0.2
     assert watch.so_far.seconds >= watch.so_far.longest_s
     assert "stood still for" in caplog.text

@@ -135,11 +135,10 @@ class Metrics:
     def _stalls(self) -> Iterator[Family]:
         if (watch := self._runtime.stalls) is None:
             return
-        count, seconds, _ = watch.so_far
-        yield Family(
-            "ramet_event_loop_stalls_total", "counter", "Times that the event loop stood still.", [Sample(count)]
-        )
-        yield Family("ramet_event_loop_stalled_seconds_total", "counter", "How long it did, in all.", [Sample(seconds)])
+        past, stood_still = watch.so_far, "the event loop stood still."
+        yield Family("ramet_event_loop_stalls_total", "counter", f"Times that {stood_still}", [Sample(past.count)])
+        seconds = [Sample(past.seconds)]
+        yield Family("ramet_event_loop_stalled_seconds_total", "counter", f"Seconds that {stood_still}", seconds)
 
 
 def _size(path: pathlib.Path) -> int | None:
