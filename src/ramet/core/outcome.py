@@ -100,11 +100,7 @@ class Artifact(Struct, frozen=True, kw_only=True):
 
 
 class Result(Struct, Generic[T], frozen=True, kw_only=True):
-    """What a run leaves. `completed` always has a value; anything else has an error, and what was found so far.
-
-    To a type checker, an agent with `output=Report` leaves a `Result[Report]`; its `value` is None all the same unless
-    the run completed, so that `status` or `exit_code` is to be looked at first.
-    """
+    """What a run leaves. `completed` always has a value; anything else has an error, and what was found so far."""
 
     status: Status
     value: T = cast("Any", None)  #: of the agent's `output`; None unless the run completed
