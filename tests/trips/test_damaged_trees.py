@@ -17,7 +17,7 @@ import pytest
 
 from ramet import AgentRuntime, ScriptedModel, Session
 from ramet.cli.main import main
-from ramet.core.errors import DamagedTree
+from ramet.core.errors import Damaged, DamagedTree
 from ramet.core.events import IntentionRecorded, encode
 from ramet.host.journal import TREES, Journal
 from ramet.host.safety.inspection import Filter, passages
@@ -61,7 +61,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
     (folder / "waiting_jobs.py").write_text(JOBS)
     (folder / "killed.py").write_text(KILLED)
     done = subprocess.run(
-        [sys.executable, "killed.py", str(folder)], cwd=folder, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "killed.py", str(folder)], cwd=folder, capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode < 0, done.stderr
     (folder / "go").touch()
@@ -198,6 +198,51 @@ def test_a_damaged_tree_is_set_aside_and_removed_in_time(folder: Path, roots: li
     with contextlib.closing(sqlite3.connect(folder / ".ramet/journal.db")) as journal:
         for table in ("events", "runs", "trees"):
             assert journal.execute(f"SELECT count(*) FROM {table}").fetchone() == (0,), table
+
+
+def test_a_journal_that_lost_events_is_looked_at_and_gone_on_with_only_once_that_is_accepted(
+    folder: Path, roots: list[str], capsys: Captured
+) -> None:
+    """The calls that it does not know of would be made again: somebody has to say that they may be."""
+    log = folder / ".ramet/journal.db-wal"
+    with log.open("r+b") as file:
+        file.truncate(log.stat().st_size - 4096)
+
+    status, found, err = listed(folder, capsys)
+    assert status == 1
+    assert set(found) <= set(roots)
+    assert err.count("\n") == 1
+    assert "ramet repair --accept-loss" in err
+    assert main(["repair", "--dir", str(folder)]) == 1
+    assert "ramet repair --accept-loss" in capsys.readouterr().err
+    for line in (["resume"], ["gc"], ["keep", roots[0]], ["repair", "--set-aside", roots[0]]):
+        assert main([*line, "--dir", str(folder)]) == 1
+        assert "ramet repair --accept-loss" in capsys.readouterr().err, line
+
+    assert main(["repair", "--accept-loss", "--dir", str(folder)]) == 0
+    assert "goes on behind event" in capsys.readouterr().err
+    assert listed(folder, capsys)[::2] == (0, "")
+    assert main(["resume", "--quiet", "--dir", str(folder)]) == 0
+    assert main(["repair", "--accept-loss", "--dir", str(folder)]) == 0
+    assert "nothing that was committed is missing" in capsys.readouterr().err
+
+
+def test_a_journal_that_was_removed_beside_its_mark_is_begun_anew_once_that_is_accepted(
+    folder: Path, roots: list[str], capsys: Captured
+) -> None:
+    """Without its mark it would be a folder in which nobody has worked."""
+    (folder / ".ramet/journal.db").unlink()
+    (folder / ".ramet/journal.db-wal").unlink()
+
+    async def begin() -> None:
+        async with AgentRuntime(folder) as runtime:
+            await runtime.open_store()
+
+    with pytest.raises(Damaged, match="accept-loss"):
+        asyncio.run(begin())
+    assert main(["repair", "--accept-loss", "--dir", str(folder)]) == 0
+    asyncio.run(begin())
+    assert listed(folder, capsys)[:2] == (0, [])
 
 
 def test_what_is_not_there_is_not_set_aside(folder: Path, roots: list[str], capsys: Captured) -> None:

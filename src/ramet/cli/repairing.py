@@ -1,4 +1,4 @@
-"""`ramet repair`: damaged trees of a journal are named, and set aside."""
+"""`ramet repair`: damage of a journal is named; damaged trees are set aside, lost events are accepted to be lost."""
 
 from __future__ import annotations
 
@@ -14,8 +14,11 @@ from ramet.cli.clean import one_line
 from ramet.cli.consoles import console
 from ramet.cli.problems import report_damage
 from ramet.concurrency.clock import SystemClock
+from ramet.core.errors import DamagedTree
+from ramet.disk.state_folder import JOURNAL, checked_state_folder
 from ramet.host.records import journal_in, records_of
 from ramet.host.repairing import Checked, check, set_aside
+from ramet.store.accepting_loss import accept_loss
 from ramet.store.sqlite import SqliteStore
 
 
@@ -23,17 +26,33 @@ def repair(options: Namespace) -> int:
     """Do what is asked for; without that, name what is damaged, and return 1 if anything is."""
     if options.set_aside is not None:
         return _set_aside(options)
+    if options.accept_loss:
+        return _accept_loss(options)
     checked = asyncio.run(_check(options))
     if options.json:
         for each in checked.damaged:
             print(json.dumps(vars(each), ensure_ascii=True))
-    _aside(f"{figures.count(checked.readable, 'tree')} can be read, {len(checked.damaged)} cannot")
+    trees = sum(isinstance(each, DamagedTree) for each in checked.damaged)
+    _aside(f"{figures.count(checked.readable, 'tree')} can be read, {trees} cannot")
     return report_damage(checked.damaged)
+
+
+def _accept_loss(options: Namespace) -> int:
+    accepted = accept_loss(checked_state_folder(options.dir) / JOURNAL)
+    if options.json:
+        facts = {"committed": accepted.committed._asdict(), "found": accepted.found._asdict()}
+        print(json.dumps(facts, ensure_ascii=True))
+    elif accepted.is_loss:
+        committed, found = accepted.committed.cursor, accepted.found.cursor
+        _aside(f"the journal ends at event {found}, and goes on behind event {committed}")
+    else:
+        _aside("nothing that was committed is missing")
+    return 0
 
 
 async def _check(options: Namespace) -> Checked:
     async with await records_of(options.dir) as records:
-        return await check(records.store)
+        return await check(records)
 
 
 def _set_aside(options: Namespace) -> int:

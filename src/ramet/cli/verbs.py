@@ -127,11 +127,13 @@ def _working(add: Add) -> None:
 def _repairing(add: Add) -> None:
     repair = add(
         "repair",
-        "[--set-aside ID] [--dir DIR]",
-        "read all that is on record, and say which trees are damaged",
+        "[--set-aside ID | --accept-loss] [--dir DIR]",
+        "read all that is on record, and say what is damaged",
         "A tree that is set aside is listed and resumed no more; gc removes it when its time is up.",
     )
-    repair.add_argument("--set-aside", type=name, metavar="ID", help="the tree of this run, which no kernel may have")
+    what = repair.add_mutually_exclusive_group()
+    what.add_argument("--set-aside", type=name, metavar="ID", help="the tree of this run, which no kernel may have")
+    what.add_argument("--accept-loss", action="store_true", help="go on with a journal that lost what was committed")
 
 
 def _sessions(add: Add) -> None:

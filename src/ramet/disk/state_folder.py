@@ -20,8 +20,8 @@ NAME = ".ramet"
 JOURNAL = "journal.db"
 #: Entries that are folders, whoever made them.
 FOLDERS = ("transcripts", "runs", "worktrees", "agents", "packaging", "door")
-#: What SQLite, and the lock, put beside a database.
-BESIDE = ("-wal", "-shm", "-journal", ".lock")
+#: What SQLite, the lock and the high-water mark put beside a database.
+BESIDE = ("-wal", "-shm", "-journal", ".lock", ".mark")
 
 _PATH = getattr(os, "O_PATH", os.O_RDONLY)  # Not on every system.
 _WALK = _PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC

@@ -132,10 +132,12 @@ class Records:
     ) -> None:
         """`is_alone` says whether nobody writes to it now."""
         self.store, self._held, self._is_alone = store, held, is_alone
-        self.damaged: dict[str, Damaged] = {}  #: why trees were passed over, by their roots
+        self.damaged: dict[str, Damaged] = {}  #: why trees were passed over, by their roots; "" of the journal
 
     async def __aenter__(self) -> Records:
         await self.store.open()
+        if (loss := getattr(self.store, "loss", None)) is not None:
+            self.damaged[""] = loss
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -25,9 +25,9 @@ class Checked(NamedTuple):
     damaged: tuple[Damaged, ...]
 
 
-async def check(store: Store) -> Checked:
-    """Read every tree that was not set aside, and return which cannot be read."""
-    records, readable = Records(store), 0
+async def check(records: Records) -> Checked:
+    """Read every tree that was not set aside, and return which cannot be read, and what the journal has lost."""
+    readable = 0
     for root in await records.trees(ended=True):
         story = TreeStory()
         try:

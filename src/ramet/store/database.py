@@ -11,6 +11,7 @@ from pathlib import Path
 from ramet.core.errors import Damaged, StoreFailed
 from ramet.store import schema
 from ramet.store.descriptors import Connection
+from ramet.store.high_water import NOTHING, Mark, loss_of, mark_of
 
 #: How long one waits for another process that recovers the file after a crash.
 _BUSY_S = 5.0
@@ -35,35 +36,44 @@ def plain(error: sqlite3.Error) -> str:
     return str(error)
 
 
+def is_damage(error: sqlite3.Error) -> bool:
+    """Return whether an error says that a file is not whole."""
+    return getattr(error, "sqlite_errorname", "").startswith(_DAMAGES)
+
+
 @contextlib.contextmanager
 def opening(path: Path) -> Iterator[None]:
     """Errors of SQLite as Damaged or StoreFailed."""
     try:
         yield
     except sqlite3.Error as error:
-        name = getattr(error, "sqlite_errorname", "")
-        if name.startswith(_DAMAGES):
+        if is_damage(error):
             raise Damaged("the journal", path, plain(error)) from None
         raise StoreFailed(path, plain(error)) from None
     except OSError as error:
         raise StoreFailed(path, error.strerror or str(error)) from None
 
 
-def make(path: Path) -> None:
-    """Make an empty file where there is none. Raises StoreFailed."""
+def make(path: Path, *, accepts_loss: bool = False) -> None:
+    """Make an empty file where there is none. Raises StoreFailed, and Damaged for a journal that was there once."""
     with opening(path):
         if not path.exists():
+            if not accepts_loss:
+                _see_that_nothing_is_lost(path, NOTHING)
             # Private from the first moment; SQLite gives the files beside it the same mode.
             os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
 
 
-def open_for_writing(path: Path) -> sqlite3.Connection:
+def open_for_writing(path: Path, *, accepts_loss: bool = False) -> sqlite3.Connection:
     """The journal in a file, brought up to date. Raises Damaged, having touched nothing, and StoreFailed.
 
-    Only to be called by who holds the locks.
+    Damaged is also a journal that is behind its mark, unless the loss is accepted. Only to be called by who holds the
+    locks.
     """
     with opening(path):
-        _examine(path)
+        found = _examine(path)
+        if not accepts_loss:
+            _see_that_nothing_is_lost(path, found)
         connection = connect(path, "rw")
         try:
             version = schema.version_of(connection, path)
@@ -115,18 +125,34 @@ def connect(path: Path, mode: str) -> sqlite3.Connection:
     return connection
 
 
-def _examine(path: Path) -> None:
-    """Look at what is there without leaving a trace. Raises Damaged for what must not be opened for writing.
+def position_of(connection: sqlite3.Connection) -> Mark:
+    """Return how far a journal is committed."""
+    named = schema.queries()
+    head, forgotten, changes = (
+        int(connection.execute(named[each]).fetchone()[0]) for each in ("head", "last_forgotten", "changes")
+    )
+    return Mark(max(head, forgotten), changes)
+
+
+def _see_that_nothing_is_lost(path: Path, found: Mark) -> None:
+    if (loss := loss_of(path, found, mark_of(path))) is not None:
+        raise loss
+
+
+def _examine(path: Path) -> Mark:
+    """Look at what is there without leaving a trace, and return how far it is committed.
+
+    Raises Damaged for what must not be opened for writing.
 
     Never with `open`: closing a file by hand ends all locks that SQLite has on it in this process.
     """
     if path.stat().st_size == 0 or path.with_name(path.name + "-journal").exists():
-        return  # A beginning that was cut short: SQLite finishes or undoes it.
+        return NOTHING  # A beginning that was cut short: SQLite finishes or undoes it.
     connection = connect(path, "ro" if _has_log(path) else "ro&immutable=1")
     try:
-        if schema.version_of(connection, path):
-            connection.execute(schema.queries()["head"]).fetchone()
+        found = position_of(connection) if schema.version_of(connection, path) else NOTHING
         _see_that_it_is_whole(connection, path)
+        return found
     finally:
         connection.close()
 

@@ -9,7 +9,9 @@ from typing import Any, NamedTuple
 
 from ramet.core.errors import Conflict
 from ramet.store import schema
+from ramet.store.checksum import checksum_of
 from ramet.store.contract import Document, Entry, Put
+from ramet.store.high_water import Mark, MarkFile
 from ramet.store.ownership import Epoch, FileWatch, another_writes
 
 _CHUNK = 128  #: events of one statement: each statement gives up the interpreter's lock and has to win it back
@@ -35,8 +37,12 @@ class Space(NamedTuple):
 class Journal:
     """The tables of one file, changed by one thread. Any error of SQLite ends its use: the batch is rolled back."""
 
-    def __init__(self, connection: sqlite3.Connection, watch: FileWatch | None = None) -> None:
-        self._connection, self._queries, self._watch = connection, schema.queries(), watch
+    def __init__(
+        self, connection: sqlite3.Connection, watch: FileWatch | None = None, mark: MarkFile | None = None
+    ) -> None:
+        """`watch` is asked before each commit, `mark` is written after it; without them nobody looks."""
+        self._connection, self._queries = connection, schema.queries()
+        self._watch, self._mark = watch, mark
         self._epoch = Epoch(connection)
         self._trees: dict[str, int] = {}
         self._runs: dict[tuple[str, str], tuple[int, int]] = {}
@@ -44,6 +50,7 @@ class Journal:
         self._inserts: dict[tuple[str, int], str] = {}
         self.head = self._one("head")
         self._cursor = max(self.head, self._one("last_forgotten"))
+        self._changes: int = self._one("changes")
 
     def commit(self, batch: Sequence[Entry | Job]) -> None:
         """Do all of a batch, in order, and have it on disk. What a job raises of its own is its answer.
@@ -52,13 +59,29 @@ class Journal:
         """
         if self._watch is not None:
             self._watch.check()
+        self._commit(batch)
+        if self._mark is not None:
+            self._mark.write(self.position)
+
+    @property
+    def position(self) -> Mark:
+        """How far it is committed."""
+        return Mark(self._cursor, self._changes)
+
+    def accept_loss(self, marked: Mark) -> None:
+        """Go on behind a mark that is ahead: what was lost is lost, and its cursors are not used again."""
+        self._cursor, self._changes = self.position.beside(marked)
+        self._execute("mark_forgotten", self._cursor)
+
+    def _commit(self, batch: Sequence[Entry | Job]) -> None:
         is_simple = len(batch) <= _CHUNK and all(type(each) is Entry and self._knows(each) for each in batch)
         if is_simple and self._epoch.is_taken:
             self._add_at_once(batch)  # type: ignore[arg-type]  # they are entries
             return
         self._connection.execute("BEGIN IMMEDIATE")
         try:
-            self._epoch.hold(self.head)
+            self._epoch.check(self.head)
+            before = self._connection.total_changes
             entries = list[Entry]()
             for each in batch:
                 if isinstance(each, Job):
@@ -69,6 +92,11 @@ class Journal:
                     self._learn(each)
                     entries.append(each)
             self._add(entries)
+            if self._connection.total_changes != before:
+                self._epoch.take()
+                if any(isinstance(each, Job) for each in batch):  # Events have cursors to tell of them.
+                    self._changes += 1
+                    self._execute("put_changes", self._changes)
             self._connection.execute("COMMIT")
         except BaseException:
             if self._connection.in_transaction:
@@ -97,7 +125,9 @@ class Journal:
 
     def rewrite(self, cursor: int, data: bytes) -> None:
         """Replace what an event says."""
-        self._execute("rewrite_event", data, cursor)
+        if (numbers := self._execute("numbers_of_event", cursor).fetchone()) is not None:
+            run, seq, kind = numbers
+            self._execute("rewrite_event", data, checksum_of(cursor, run, seq, kind, data), cursor)
 
     def put(self, kind: str, key: str, data: bytes, expected: int | None) -> Document:
         """Write a document. Raises Conflict before anything is changed."""
@@ -166,22 +196,19 @@ class Journal:
         self.head = self._cursor
 
     def _values(self, entries: Sequence[Entry]) -> list[object]:
-        values = list[object]()
-        for entry in entries:
-            self._cursor += 1
-            values += (
-                self._cursor,
-                *self._runs[entry.tree, entry.run],
-                entry.seq,
-                self._types[entry.type],
-                entry.data,
-            )
+        values, cursor = list[object](), self._cursor
+        for name, run_name, seq, type_name, data in entries:
+            cursor += 1
+            tree, run = self._runs[name, run_name]
+            kind = self._types[type_name]
+            values += (cursor, tree, run, seq, kind, data, checksum_of(cursor, run, seq, kind, data))
+        self._cursor = cursor
         return values
 
     def _insert(self, query: str, count: int) -> str:
         """The same text for the same count, so that SQLite need not understand it again."""
         if (text := self._inserts.get((query, count))) is None:
-            rows = ", ".join(["(?, ?, ?, ?, ?, ?)"] * count)
+            rows = ", ".join(["(?, ?, ?, ?, ?, ?, ?)"] * count)
             text = self._inserts[query, count] = self._queries[query].replace("{rows}", rows)
         return text
 

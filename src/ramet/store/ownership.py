@@ -26,16 +26,19 @@ class Epoch:
         self.number = self._newest()  #: that of the kernel before, until this one has taken over
         self.is_taken = False
 
-    def hold(self, head: int) -> None:
-        """See in a transaction that this kernel is the newest, or have it become that. Raises OwnershipLost.
+    def check(self, head: int) -> None:
+        """See at the beginning of a transaction that this kernel may be the newest. Raises OwnershipLost.
 
-        `head` is the newest cursor that this kernel knows of: who begins must know of all that is there.
+        `head` is the newest cursor that this kernel knows of: who takes over must know of all that is there.
         """
         if self._newest() != self.number:
             raise another_writes()
+        if not self.is_taken and self._connection.execute(self._queries["head"]).fetchone()[0] != head:
+            raise another_writes()
+
+    def take(self) -> None:
+        """Become the newest kernel, in the transaction of the first change; idempotent."""
         if not self.is_taken:
-            if self._connection.execute(self._queries["head"]).fetchone()[0] != head:
-                raise another_writes()
             self.number += 1
             self._connection.execute(self._queries["put_epoch"], (self.number,))
             self.is_taken = True

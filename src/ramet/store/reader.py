@@ -7,8 +7,11 @@ import sqlite3
 from collections.abc import Sequence
 from typing import Any
 
+from ramet.core.errors import DamagedTree
 from ramet.store import schema
+from ramet.store.checksum import checksum_of
 from ramet.store.contract import Document, Stored
+from ramet.store.database import is_damage, plain
 
 _PAGE = 1_000  #: events of one statement
 _REMEMBERED = 20_000  #: runs whose names are kept in memory
@@ -17,13 +20,18 @@ _REMEMBERED = 20_000  #: runs whose names are kept in memory
 class Reader:
     """The tables of one file, as they are committed. One thread at a time; errors are SQLite's own."""
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        self._connection, self._queries = connection, schema.queries()
+    def __init__(self, connection: sqlite3.Connection, path: object = "the journal") -> None:
+        self._connection, self._queries, self._path = connection, schema.queries(), path
         self._runs: dict[int, tuple[str, str]] = {}
         self._types: dict[int, str] = {}
 
     def events(self, after: int, tree: str | None, run: str | None, limit: int) -> list[Stored]:
-        """Events in order of their cursors. Many are read in several moments, so that no transaction is long."""
+        """Events in order of their cursors. Many are read in several moments, so that no transaction is long.
+
+        Raises DamagedTree for an event of the tree or run that was asked for, if it is not as it was written. Whoever
+        reads those of all trees is given what is there.
+        """
+        is_checked = run is not None or tree is not None
         given: dict[str, object] = {}
         if run is not None:
             numbers = [number for (number,) in self._all("runs_named", {"run": run, "tree": tree})]
@@ -38,14 +46,19 @@ class Reader:
         found = list[Stored]()
         while len(found) < limit:
             asked = min(limit - len(found), _PAGE)
-            page = self._all(f"page{only}", {**given, "after": after, "limit": asked})
-            self._learn(page)
-            # What has no name by now was forgotten a moment ago.
-            found += (
-                Stored(cursor, *names, seq, self._types[kind], data)
-                for cursor, run, seq, kind, data in page
-                if (names := self._runs.get(run)) is not None
-            )
+            try:
+                page = self._all(f"page{only}", {**given, "after": after, "limit": asked})
+                self._learn(page)
+            except sqlite3.Error as error:
+                if tree is None or not is_damage(error):
+                    raise
+                raise DamagedTree(tree, self._path, plain(error)) from None
+            for cursor, number, seq, kind, data, checksum in page:
+                if (names := self._runs.get(number)) is None:
+                    continue  # It was forgotten a moment ago.
+                if is_checked:
+                    self._check(names[0], cursor, number, seq, kind, data, checksum)
+                found.append(Stored(cursor, *names, seq, self._types.get(kind, ""), data))
             if len(page) < asked:
                 break
             after = page[-1][0]
@@ -80,6 +93,13 @@ class Reader:
     def close(self) -> None:
         """Let go of the file."""
         self._connection.close()
+
+    def _check(self, tree: str, cursor: int, run: int, seq: int, kind: int, data: object, checksum: int | None) -> None:
+        """Raise DamagedTree for an event that is not as it was written. Events of version 1 have no checksum."""
+        if type(data) is not bytes or type(seq) is not int or kind not in self._types:
+            raise DamagedTree(tree, self._path, "it is no event", cursor=cursor)
+        if checksum is not None and checksum != checksum_of(cursor, run, seq, kind, data):
+            raise DamagedTree(tree, self._path, "its bytes are not those that were written", cursor=cursor)
 
     def _learn(self, page: list[Any]) -> None:
         """Have the names of what is on a page."""

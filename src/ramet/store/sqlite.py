@@ -1,6 +1,7 @@
 """The journal of one kernel in one file: SQLite with a write-ahead log, one thread that writes, one that reads.
 
-Beside the file lie `<file>.lock`, held by the kernel, and SQLite's own `-wal` and `-shm`. Other processes read with
+Beside the file lie `<file>.lock`, held by the kernel, `<file>.mark`, which says how far it is committed, and SQLite's
+own `-wal` and `-shm`. Other processes read with
 `SqliteStore(path, read_only=True)`, while a kernel runs and without one.
 """
 
@@ -15,7 +16,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
-from ramet.core.errors import StoreFailed
+from ramet.core.errors import Damaged, StoreFailed
 from ramet.store import database
 from ramet.store.commits import Commits
 from ramet.store.contract import Document, Entry, Put, Stored
@@ -51,8 +52,15 @@ class SqliteStore(SoleKernel):
         self._files: SqliteFiles | None = None
         self._pool: ThreadPoolExecutor | None = None
 
+    @property
+    def loss(self) -> Damaged | None:
+        """What whoever only reads finds missing of what was committed; None where nothing is."""
+        return self._files.loss if self._files is not None else None
+
     async def open(self) -> Self:
         """Begin. Raises StoreInUse ("pid 1234"), Damaged (newer, too), StoreFailed, InvalidValue; idempotent.
+
+        Damaged is also a journal of which what was committed is missing, except for one who only reads: `loss` says so.
 
         A path on a network file system is an InvalidValue: SQLite's locks do not hold there. So is one on FUSE, unless
         `allow_fuse` promises that no other machine has it.

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
+from ramet.core.errors import Damaged
 from ramet.disk.state_folder import check_database
 from ramet.store import database
 from ramet.store.checkpoints import Checkpoints
 from ramet.store.database_lock import DatabaseLock
+from ramet.store.high_water import MarkFile, loss_of, mark_of
 from ramet.store.journal import Journal
 from ramet.store.lock import KernelLock, refuse_network
 from ramet.store.ownership import FileWatch
@@ -28,6 +31,8 @@ class SqliteFiles:
         self.checkpoints: Checkpoints | None = None
         self._lock: KernelLock | None = None
         self._database_lock: DatabaseLock | None = None
+        self._mark: MarkFile | None = None
+        self.loss: Damaged | None = None  #: what whoever only reads finds missing; nobody writes to such a journal
         self._connections: list[sqlite3.Connection] = []
         self._path, self._near_lock = path, threading.Lock()
         self._near: Reader | None = None
@@ -39,10 +44,16 @@ class SqliteFiles:
                 database.make(path)
                 self._database_lock = DatabaseLock(path)
                 writes = self._kept(database.open_for_writing(path))
+                self._mark = MarkFile(path)
                 with database.opening(path):
-                    self.journal = Journal(writes, FileWatch(path, self._database_lock.identity))
+                    self.journal = Journal(writes, FileWatch(path, self._database_lock.identity), self._mark)
                     self.checkpoints = Checkpoints(self._kept(database.connect(path, "rw")), writes)
-            self.reader = Reader(self._kept(database.open_for_reading(path)))
+            marked = mark_of(path)  # Before the journal, which is never behind it.
+            reads = self._kept(database.open_for_reading(path))
+            self.reader = Reader(reads, path)
+            if read_only:
+                with contextlib.suppress(sqlite3.Error):  # Whoever reads such a page is told; other pages may be whole.
+                    self.loss = loss_of(path, database.position_of(reads), marked)
         except BaseException:
             self.release()
             raise
@@ -51,7 +62,7 @@ class SqliteFiles:
         """What is read in the calling thread, on a connection that is made for that when it is first needed."""
         with self._near_lock:
             if self._near is None:
-                self._near = Reader(database.open_for_reading(self._path))
+                self._near = Reader(database.open_for_reading(self._path), self._path)
             return read(self._near)
 
     def close_readers(self) -> None:
@@ -66,6 +77,8 @@ class SqliteFiles:
         """Close what is open, in any thread; idempotent."""
         for connection in self._connections:
             connection.close()
+        if self._mark is not None:
+            self._mark.close()
         for lock in (self._database_lock, self._lock):
             if lock is not None:
                 lock.release()

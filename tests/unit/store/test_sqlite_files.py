@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ramet.core.errors import Damaged, StoreFailed
+from ramet.core.errors import Damaged, DamagedTree, StoreFailed
 from ramet.store import schema
 from ramet.store.contract import Document, Entry
 from ramet.store.sqlite import SqliteStore
@@ -90,14 +90,14 @@ async def test_an_older_journal_is_migrated_whole_or_not_at_all(path: Path, monk
 
     assert as_text(path) == before
     monkeypatch.setattr(schema, "migrations", lambda: (*first, "CREATE TABLE more (x);"))
-    with pytest.raises(StoreFailed, match="of version 1; open it once for writing"):
+    with pytest.raises(StoreFailed, match="of version 2; open it once for writing"):
         await SqliteStore(path, read_only=True).open()
     store = await SqliteStore(path).open()
     assert len(await store.read()) == 100
     await store.close()
     assert as_text(path) == sorted([*before, ("more", "CREATE TABLE more (x)")])
     monkeypatch.undo()
-    await is_refused(path, "newer, of version 2")
+    await is_refused(path, "newer, of version 3")
 
 
 async def test_a_newer_journal_is_refused_untouched(path: Path) -> None:
@@ -110,7 +110,7 @@ async def test_a_newer_journal_is_refused_untouched(path: Path) -> None:
     with pytest.raises(Damaged, match=r"newer.*this ramet knows versions up to \d+; nothing was changed"):
         await SqliteStore(path).open()
 
-    assert sorted(each.name for each in path.parent.iterdir()) == ["journal.db", "journal.db.lock"]
+    assert sorted(each.name for each in path.parent.iterdir()) == ["journal.db", "journal.db.lock", "journal.db.mark"]
     await is_refused(path, "newer")
 
 
@@ -169,6 +169,87 @@ async def test_a_page_that_is_torn_is_an_error_and_not_an_answer(path: Path) -> 
 
     with pytest.raises((Damaged, StoreFailed), match="damaged"):
         await _read_all(path)
+
+
+def change_event(path: Path, change: str, cursor: int) -> None:
+    """Change an event by hand."""
+    connection = sqlite3.connect(path, isolation_level=None)
+    try:
+        assert connection.execute(f"UPDATE events SET {change} WHERE cursor = ?", (cursor,)).rowcount == 1
+    finally:
+        connection.close()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "data = CAST(replace(CAST(data AS TEXT), '10 ', '11 ') AS BLOB)",
+        "data = substr(data, 1, 100)",
+        "data = (SELECT data FROM events WHERE cursor = 13)",
+        "data = CAST(data AS TEXT)",
+        "seq = seq + 1",
+        "run = (SELECT run FROM events WHERE cursor = 13)",
+        "type = type + 1",
+        "checksum = checksum + 1",
+    ],
+)
+async def test_an_event_that_is_not_as_it_was_written_damages_its_tree_alone(path: Path, change: str) -> None:
+    """However well it reads: it is JSON still, or another event's. It can be forgotten, and all others be read."""
+    await a_journal(path)
+    change_event(path, change, 10)
+
+    store = await SqliteStore(path).open()
+    try:
+        with pytest.raises(DamagedTree) as refusal:
+            await store.read(tree="tree-1")
+        assert (refusal.value.tree, refusal.value.cursor, refusal.value.where) == ("tree-1", 10, str(path))
+        assert len(await store.read(tree="tree-0")) + len(await store.read(tree="tree-2")) == 66
+        assert len(await store.read()) == 100, "whoever reads all trees is not held up by one"
+        assert await store.forget("tree-1") == 34
+        assert len(await store.read()) == 66
+    finally:
+        await store.close()
+
+
+async def test_events_that_are_rewritten_and_events_of_version_1_are_as_they_should_be(path: Path) -> None:
+    """The first have a new checksum, the others have none."""
+    connection = sqlite3.connect(path)
+    connection.executescript(VERSION_1.read_text())
+    connection.close()
+
+    store = await SqliteStore(path).open()
+    await store.durable(store.append(Entry("tree-ä", "run-1", 3, "notice", b"new")))
+    for cursor in (1, 10):
+        await store.rewrite(cursor, b"other")
+    assert [each.data for each in await store.read(tree="tree-ä")] == [b"other", bytes(range(256)), b"other"]
+    await store.close()
+    change_event(path, "data = x'00'", 1)
+    store = await SqliteStore(path, read_only=True).open()
+    with pytest.raises(DamagedTree):
+        await store.read(tree="tree-ä")
+    await store.close()
+
+
+async def test_a_page_that_sqlite_cannot_read_damages_the_trees_that_are_on_it(path: Path) -> None:
+    """The others are read, where their pages are whole; the error is one that names a tree."""
+    store = await SqliteStore(path).open()
+    for tree in ("first", "second"):
+        for number in range(1, 201):
+            store.append(Entry(tree, tree, number, "notice", b"x" * 500))
+    await store.close()
+    whole = bytearray(path.read_bytes())
+    damaged = whole.index(b"x" * 500, len(whole) * 3 // 4) // 4096 * 4096
+    whole[damaged : damaged + 4096] = bytes([255]) * 4096
+    path.write_bytes(whole)
+
+    reader = await SqliteStore(path, read_only=True).open()
+    try:
+        assert len(await reader.read(tree="first")) == 200
+        with pytest.raises(DamagedTree) as refusal:
+            await reader.read(tree="second")
+        assert refusal.value.tree == "second"
+    finally:
+        await reader.close()
 
 
 async def test_an_empty_file_is_a_new_journal(path: Path) -> None:

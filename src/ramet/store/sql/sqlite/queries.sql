@@ -15,6 +15,13 @@ SELECT coalesce(max(value), 0) FROM marks WHERE name = 'epoch';
 INSERT INTO marks (name, value) VALUES ('epoch', ?)
 ON CONFLICT (name) DO UPDATE SET value = excluded.value;
 
+-- name: changes
+SELECT coalesce(max(value), 0) FROM marks WHERE name = 'changes';
+
+-- name: put_changes
+INSERT INTO marks (name, value) VALUES ('changes', ?)
+ON CONFLICT (name) DO UPDATE SET value = excluded.value;
+
 -- name: find_tree
 SELECT id FROM trees WHERE name = ?;
 
@@ -34,10 +41,10 @@ SELECT id FROM types WHERE name = ?;
 INSERT INTO types (name) VALUES (?);
 
 -- name: add_events
-INSERT INTO events (cursor, tree, run, seq, type, data) VALUES {rows};
+INSERT INTO events (cursor, tree, run, seq, type, data, checksum) VALUES {rows};
 
 -- name: add_events_in_epoch
-INSERT INTO events (cursor, tree, run, seq, type, data)
+INSERT INTO events (cursor, tree, run, seq, type, data, checksum)
 SELECT * FROM (VALUES {rows}) WHERE (SELECT value FROM marks WHERE name = 'epoch') = ?;
 
 -- name: runs_named
@@ -52,10 +59,13 @@ WHERE runs.id IN (SELECT value FROM json_each(?));
 SELECT id, name FROM types;
 
 -- name: page
-SELECT cursor, run, seq, type, data FROM events WHERE cursor > :after {only} ORDER BY cursor LIMIT :limit;
+SELECT cursor, run, seq, type, data, checksum FROM events WHERE cursor > :after {only} ORDER BY cursor LIMIT :limit;
+
+-- name: numbers_of_event
+SELECT run, seq, type FROM events WHERE cursor = ?;
 
 -- name: rewrite_event
-UPDATE events SET data = ? WHERE cursor = ?;
+UPDATE events SET data = ?, checksum = ? WHERE cursor = ?;
 
 -- name: forget_events
 DELETE FROM events WHERE tree = ?;

@@ -1,0 +1,104 @@
+"""The high-water mark of a journal: how far it was committed, in the file `<journal>.mark` beside it.
+
+It is written after each commit has returned, and never synced: so it is never ahead of what a power cut leaves, and
+may be behind. A journal that is behind its mark has lost what was committed: its write-ahead log was shortened or
+removed, or an older copy was put in its place. A mark that is missing, or cannot be read, says nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from pathlib import Path
+from typing import NamedTuple, Self
+from zlib import crc32
+
+from ramet.core.errors import Damaged
+from ramet.disk.regular_files import read_regular
+
+SUFFIX = ".mark"
+_SIZE = 64  #: bytes
+_LINE = re.compile(rb"ramet ([0-9]{20}) ([0-9]{16}) ([0-9a-f]{8}) *\n")
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
+_MOST = 2**62  #: what a stranger's mark may raise cursors to
+
+_log = logging.getLogger(__name__)
+
+
+class Mark(NamedTuple):
+    """How far a journal was committed."""
+
+    cursor: int  #: the newest that was used
+    changes: int  #: transactions that changed something else than events
+
+    @property
+    def line(self) -> bytes:
+        """What is in the file."""
+        said = b"ramet %020d %016d " % self
+        return (said + b"%08x" % crc32(said)).ljust(_SIZE - 1) + b"\n"
+
+    def is_behind(self, other: Mark) -> bool:
+        """Whether something is missing here that is there."""
+        return self.cursor < other.cursor or self.changes < other.changes
+
+    def beside(self, other: Mark) -> Self:
+        """Return what is behind neither of the two."""
+        return type(self)(max(self.cursor, min(other.cursor, _MOST)), max(self.changes, min(other.changes, _MOST)))
+
+
+NOTHING = Mark(0, 0)
+
+
+def mark_of(journal: Path) -> Mark:
+    """Return the mark beside a journal; that of an empty journal if there is none that can be read."""
+    try:
+        found = _LINE.fullmatch(read_regular(journal.with_name(journal.name + SUFFIX), limit=_SIZE))
+    except OSError:
+        return NOTHING
+    if found is None:
+        return NOTHING
+    mark = Mark(int(found[1]), int(found[2]))
+    return mark if mark.line == found[0] else NOTHING
+
+
+def loss_of(journal: Path, found: Mark, marked: Mark) -> Damaged | None:
+    """Return the error for a journal that is behind its mark; None for another one."""
+    if not found.is_behind(marked):
+        return None
+    why = (
+        f"what was committed last is not in it: it ends at event {found.cursor} and change {found.changes}, and "
+        f"event {marked.cursor} and change {marked.changes} were committed. Its write-ahead log was shortened or "
+        "removed, or an older copy was put in its place; nothing was changed. Put the files back that belong together, "
+        "or accept the loss: ramet repair --accept-loss"
+    )
+    return Damaged("the journal", journal, why)
+
+
+class MarkFile:
+    """The mark of a journal, written by its kernel."""
+
+    def __init__(self, journal: Path) -> None:
+        self._path, self._fd, self._written = journal.with_name(journal.name + SUFFIX), -1, NOTHING
+
+    def write(self, mark: Mark) -> None:
+        """Note how far the journal is committed. Never fails: a mark that is behind says less, and nothing wrong."""
+        if mark == self._written:
+            return
+        try:
+            if self._fd < 0:
+                self._fd = os.open(self._path, _NEW, 0o600)
+                os.ftruncate(self._fd, _SIZE)
+            os.pwrite(self._fd, mark.line, 0)
+        except OSError as problem:
+            if self._written is not NOTHING:
+                _log.warning("%s cannot be written: %s", self._path, problem)
+            self._written = NOTHING
+        else:
+            self._written = mark
+
+    def close(self) -> None:
+        """Let go of the file; idempotent."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)

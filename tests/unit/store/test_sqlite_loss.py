@@ -1,0 +1,207 @@
+"""A journal that has lost what was committed is not gone on with as if nothing had happened."""
+
+# Small files of a test, looked at by a loop that has nothing else to do.
+# ruff: noqa: ASYNC240
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ramet.core.errors import Damaged, StoreInUse
+from ramet.store.accepting_loss import accept_loss
+from ramet.store.compaction import compact
+from ramet.store.high_water import NOTHING, Mark, mark_of
+from ramet.store.sqlite import SqliteStore
+from tests.unit.store.kernel import entry
+from tests.unit.store.test_sqlite import kernel, line, opened
+
+EVENTS = 40
+
+
+@pytest.fixture
+async def path(tmp_path: Path) -> Path:
+    """What a kernel leaves that is killed: the log has what was committed since it was moved into the file."""
+    path = tmp_path / "left" / "journal.db"
+    path.parent.mkdir()
+    async with opened(tmp_path / "journal.db") as store:
+        await store.durable(store.append(entry(1)))
+    shutil.copy(tmp_path / "journal.db", tmp_path / "older.db")
+    async with opened(tmp_path / "journal.db") as store:
+        for number in range(2, EVENTS + 1):
+            await store.durable(store.append(entry(number)))
+        await store.put("kind", "key", b"value")
+        for suffix in ("", "-wal", ".mark"):
+            shutil.copy(tmp_path / f"journal.db{suffix}", path.parent)
+    return path
+
+
+def log_of(path: Path) -> Path:
+    return path.with_name("journal.db-wal")
+
+
+def shorten_log(path: Path) -> None:
+    with log_of(path).open("r+b") as log:
+        log.truncate(log_of(path).stat().st_size // 2)
+
+
+def cut_last_commit(path: Path) -> None:
+    with log_of(path).open("r+b") as log:
+        log.truncate(log_of(path).stat().st_size - 4096)
+
+
+def remove_log(path: Path) -> None:
+    log_of(path).unlink()
+
+
+def empty_log(path: Path) -> None:
+    log_of(path).write_bytes(b"")
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def remove(path: Path) -> None:
+    path.unlink()
+
+
+def remove_all_of_sqlite(path: Path) -> None:
+    path.unlink()
+    log_of(path).unlink()
+
+
+def put_older_in_place(path: Path) -> None:
+    log_of(path).unlink()
+    shutil.copy(path.parent.parent / "older.db", path)
+
+
+DAMAGES = [
+    shorten_log,
+    cut_last_commit,
+    remove_log,
+    empty_log,
+    empty,
+    remove,
+    remove_all_of_sqlite,
+    put_older_in_place,
+]
+
+
+async def test_what_a_killed_kernel_leaves_is_opened(path: Path) -> None:
+    """A control: all is there."""
+    async with opened(path) as store:
+        assert len(await store.read()) == EVENTS
+        assert await store.get("kind", "key") is not None
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+async def test_a_journal_that_lost_something_is_refused_until_that_is_accepted(
+    path: Path, damage: Callable[[Path], None]
+) -> None:
+    """The error names both ends and the way out; nothing is changed. Lost cursors are not used again."""
+    damage(path)
+    before = {each.name: each.read_bytes() for each in path.parent.iterdir()}
+
+    with pytest.raises(Damaged, match=rf"(?s)event {EVENTS} and change 1 were committed.*ramet repair --accept-loss"):
+        await SqliteStore(path).open()
+    if path.exists():
+        with pytest.raises(Damaged):
+            compact(path)
+
+    after = {each.name: each.read_bytes() for each in path.parent.iterdir() if each.suffix not in (".lock", ".db-shm")}
+    assert after == before
+
+    accepted = accept_loss(path)
+
+    assert accepted.is_loss
+    assert accepted.committed == Mark(EVENTS, 1)
+    async with opened(path) as store:
+        found = len(await store.read())
+        assert found < EVENTS or accepted.found == Mark(EVENTS, 0)
+        await store.durable(store.append(entry(found + 1)))
+        assert await store.head() == EVENTS + 1
+    assert not accept_loss(path).is_loss
+
+
+async def test_who_only_reads_is_told_and_refused_nothing(path: Path) -> None:
+    """What is left is there to be looked at, before somebody decides."""
+    shorten_log(path)
+
+    async with opened(path, read_only=True) as store:
+        assert 0 < len(await store.read()) < EVENTS
+        assert store.loss is not None
+        assert "--accept-loss" in str(store.loss)
+    async with opened(path.parent.parent / "journal.db", read_only=True) as store:
+        assert store.loss is None
+
+
+async def test_a_loss_is_not_accepted_while_a_kernel_has_the_journal(path: Path) -> None:
+    async with kernel("hold", path) as first:
+        await line(first)
+
+        with pytest.raises(StoreInUse):
+            accept_loss(path)
+
+
+@pytest.mark.parametrize("content", [None, b"", b"x" * 64, b"y" * 100_000, Mark(2, 0).line[:-1] + b"?", b"ramet 1"])
+async def test_a_mark_that_cannot_be_read_says_nothing(path: Path, content: bytes | None) -> None:
+    """A journal of an older version has none; a power cut may leave anything of a file that was never synced."""
+    mark = path.with_name("journal.db.mark")
+    mark.unlink()
+    if content is not None:
+        mark.write_bytes(content)
+    remove_log(path)
+
+    assert mark_of(path) == NOTHING
+    async with opened(path) as store:
+        await store.durable(store.append(entry(2)))
+    assert mark_of(path) == Mark(2, 0)
+
+
+async def test_a_mark_that_is_behind_hinders_nobody(path: Path) -> None:
+    """As after a power cut: it is written without being synced."""
+    path.with_name("journal.db.mark").write_bytes(Mark(3, 0).line)
+
+    async with opened(path) as store:
+        assert len(await store.read()) == EVENTS
+
+
+async def test_what_was_removed_is_not_missing(path: Path) -> None:
+    """The newest events may be forgotten, and documents deleted."""
+    async with opened(path) as store:
+        for tree in range(3):
+            await store.forget(f"tree-{tree}")
+        await store.delete("kind", "key")
+        await store.shrink()
+
+    async with opened(path) as store:
+        assert await store.head() == 0
+    assert mark_of(path).cursor == EVENTS
+
+
+async def test_no_kill_leaves_a_journal_behind_its_mark(tmp_path: Path) -> None:
+    """Wherever it hits, as the mark is written after the commit."""
+    path = tmp_path / "journal.db"
+    for turn in range(1, 5):
+        async with kernel("append", path) as process:
+            for _ in range(3 * turn):
+                said = await line(process)
+            process.kill()
+            await process.wait()
+        async with opened(path, read_only=True) as store:
+            assert await store.head() >= mark_of(path).cursor >= int(said)
+
+
+async def test_two_that_open_a_journal_that_lost_something_are_both_refused(path: Path) -> None:
+    """The first of them leaves neither a lock nor a new file behind."""
+    remove_all_of_sqlite(path)
+
+    for outcome in await asyncio.gather(*(SqliteStore(path).open() for _ in range(2)), return_exceptions=True):
+        assert isinstance(outcome, Damaged | StoreInUse)
+
+    assert not path.exists()
