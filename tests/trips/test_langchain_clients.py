@@ -1,0 +1,107 @@
+"""LangChain's ChatOpenAI and ChatAnthropic talk with an agent in each of their modes; what it does not do, it names."""
+
+from __future__ import annotations
+
+import asyncio
+import pathlib
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import anthropic
+import openai
+import pytest
+from langchain_anthropic import ChatAnthropic
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
+from langchain_openai import ChatOpenAI
+from pydantic import BaseModel
+
+from tests.support.parrot_agents import ParrotType
+from tests.support.serving import Served, serving
+
+pytestmark = pytest.mark.leaves(
+    "LangChain keeps the HTTP clients of its models, with their connections, for later ones"
+)
+REFUSED = (openai.BadRequestError, anthropic.BadRequestError)
+KINDS: dict[str, Callable[[str, str], BaseChatModel]] = {
+    "openai": lambda where, key: ChatOpenAI(base_url=f"{where}/v1", api_key=key, model="any", max_retries=0),  # type: ignore[arg-type]  # a str is taken
+    "anthropic": lambda where, key: ChatAnthropic(base_url=where, api_key=key, model="any", max_retries=0),  # type: ignore[arg-type,call-arg]  # likewise, and by this name
+}
+
+
+class Place(BaseModel):
+    """A place with a name."""
+
+    name: str
+
+
+def weather(place: str) -> str:
+    """Tell the weather of a place."""
+    return place
+
+
+@pytest.fixture
+async def served(folder: pathlib.Path) -> AsyncIterator[Served]:
+    async with serving(folder, listen=("127.0.0.1", 0), types={"parrot": ParrotType()}) as found:
+        yield found
+
+
+@pytest.fixture(params=KINDS)
+async def model(served: Served, request: pytest.FixtureRequest) -> BaseChatModel:
+    nonce = (await served.agent(agent_type="parrot"))[1]
+    return KINDS[request.param](served.server.where, nonce)
+
+
+async def test_every_mode_that_says_text(model: BaseChatModel) -> None:
+    """invoke, stream and batch, and their async kin: each is a turn of the one conversation, with its usage."""
+    whole = await asyncio.to_thread(model.invoke, "a b")
+    assert (whole.text, whole.usage_metadata["total_tokens"]) == ("1: a b ", 5)  # type: ignore[index]
+    pieces = await asyncio.to_thread(lambda: list(model.stream("c d")))
+    assert len(pieces) > 3
+    assert "".join(each.text for each in pieces) == "2: c d "
+    assert (await model.ainvoke([HumanMessage("e"), AIMessage("f"), HumanMessage("g")])).text == "3: g "
+    streamed = [each async for each in model.astream("h")]
+    assert "".join(each.text for each in streamed) == "4: h "
+    used = [each.usage_metadata for each in streamed if each.usage_metadata]
+    assert sum(each["output_tokens"] for each in used) == 2
+    batch = await asyncio.to_thread(model.batch, ["i", "i"])
+    assert sorted(each.text for each in batch) == ["5: i ", "6: i "]
+    assert sorted(each.text for each in await model.abatch(["j", "j"])) == ["7: j ", "8: j "]
+
+
+REFUSALS: dict[str, tuple[Callable[[BaseChatModel], Any], str]] = {
+    "bind_tools": (lambda model: model.bind_tools([weather]), "tools"),
+    "structured": (
+        lambda model: model.with_structured_output(Place),
+        "response_format|tools|tool_choice|output_config",
+    ),
+    "by tools": (lambda model: model.with_structured_output(Place, method="function_calling"), "tool"),
+    "by schema": (
+        lambda model: model.with_structured_output(Place, method="json_schema"),
+        "response_format|output_config|output_format",
+    ),
+    "stop": (lambda model: model.bind(stop=["x"]), "stop"),
+    "temperature": (lambda model: model.bind(temperature=0.5), "temperature"),
+}
+
+
+async def test_every_mode_that_asks_for_more_is_refused_by_name(model: BaseChatModel) -> None:
+    """Tools, structured answers, settings of a model: for whole answers and streams; the agent hears nothing of it."""
+    for make, named in REFUSALS.values():
+        asks = make(model)
+        with pytest.raises(REFUSED, match=named):
+            await asks.ainvoke("a")
+        with pytest.raises(REFUSED, match=named):
+            [each async for each in asks.astream("a")]
+    with pytest.raises(REFUSED, match="tools"):
+        await asyncio.to_thread(model.bind_tools([weather]).invoke, "a")
+    assert (await model.ainvoke("b")).text == "1: b "
+
+
+async def test_instructions_and_images_are_refused_by_name(model: BaseChatModel) -> None:
+    """The agent has its own instructions, and reads text."""
+    with pytest.raises(REFUSED, match=r"system|messages\[0\]\.role"):
+        await model.ainvoke([SystemMessage("Be brief."), HumanMessage("a")])
+    image = {"type": "image", "source_type": "url", "url": "https://example.org/a.png", "mime_type": "image/png"}
+    with pytest.raises(REFUSED, match=r"messages\[0\]\.content\[1\]\.type"):
+        await model.ainvoke([HumanMessage([{"type": "text", "text": "a"}, image])])
