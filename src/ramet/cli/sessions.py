@@ -6,7 +6,7 @@ import asyncio
 import json
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -18,12 +18,10 @@ from ramet.cli.clean import one_line
 from ramet.cli.consoles import console
 from ramet.cli.looking import print_table
 from ramet.cli.problems import report_damage
+from ramet.cli.sources.choosing import source_of
 from ramet.core.errors import Damaged
-from ramet.host.conversations import remove
-from ramet.host.records import Records, journal_in, records_of
-from ramet.host.session_rows import SessionRow, session_row, sessions
+from ramet.host.session_rows import SessionRow
 from ramet.models.messages import decode
-from ramet.store.sqlite import SqliteStore
 
 _ROLES = {"human": "user", "ai": "agent", "tool": "tool", "system": "system"}
 
@@ -48,7 +46,7 @@ def list_sessions(options: Namespace) -> int:
     ]
     print_table(("SESSION", "STATE", "TURNS", "BEGAN (UTC)", "USAGE", "FIRST PROMPT"), lines)
     if more:
-        _aside(f"{more} older; ramet sessions list --limit 0 lists all")
+        _aside(f"{more if more > 0 else 'some'} older; ramet sessions list --limit 0 lists all")
     elif not (rows or damaged):
         _aside("no conversation is on record here")
     return report_damage(damaged)
@@ -86,21 +84,20 @@ def rm(options: Namespace) -> int:
     return 0
 
 
-async def _rows(options: Namespace) -> tuple[list[SessionRow], int, Sequence[Damaged]]:
-    async with await records_of(options.dir) as records:
-        rows, more = await sessions(records, options.limit)
-        return rows, more, tuple(records.damaged.values())
+async def _rows(options: Namespace) -> tuple[Sequence[SessionRow], int, Sequence[Damaged]]:
+    async with source_of(options) as source:
+        rows, more = await source.sessions(options.limit)
+        return rows, more, source.damaged
 
 
-async def _shown(options: Namespace) -> tuple[SessionRow, list[dict[str, Any]]]:
-    async with await records_of(options.dir) as records:
-        return await session_row(records, options.id)
+async def _shown(options: Namespace) -> tuple[SessionRow, Sequence[Mapping[str, Any]]]:
+    async with source_of(options) as source:
+        return await source.session(options.id)
 
 
 async def _removed(options: Namespace) -> str:
-    store = SqliteStore(journal_in(options.dir))
-    async with Records(store, ()) as records:
-        return await remove(records, options.dir, options.id)
+    async with source_of(options) as source:
+        return await source.remove_session(options.id)
 
 
 def _aside(text: str) -> None:

@@ -141,13 +141,13 @@ def _sessions(add: Add) -> None:
         dest="verb", metavar="VERB", title="verbs", prog="ramet sessions", required=True
     )
     each = _adder(verbs)
-    listing = each("sessions list", "[--limit N] [--dir DIR]", "list conversations, the newest first")
+    listing = each("sessions list", f"[--limit N] {WHERE}", "list conversations, the newest first", anywhere=True)
     listing.add_argument("--limit", type=whole(0), default=50, metavar="N", help="at most (default: 50); 0: all")
     for verb, words, more in (
         ("show", "show what was said in a conversation", ""),
         ("rm", "remove a conversation, with all that its agents left", "Its id is free again then."),
     ):
-        known = each(f"sessions {verb}", "ID [--dir DIR]", words, more)
+        known = each(f"sessions {verb}", f"ID {WHERE}", words, more, anywhere=True)
         known.add_argument("id", type=name, metavar="ID", help="the session's id, or that of its root")
 
 

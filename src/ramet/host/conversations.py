@@ -148,9 +148,16 @@ async def remove(records: Records, working_dir: pathlib.Path | None, session: st
     transcripts = state_folder(working_dir) / "transcripts" if working_dir is not None else None
     removal = Removal(records.store, working_dir, transcripts)
     found = await records.store.get(TREES, row.root)
-    is_kept = found is None or lifetime_of(found.data).keep
-    if is_kept or await removal.remove(row.root, await records.rows(row.root), await removal.index()) is None:
+    rows, told = await records.rows(row.root), await removal.index()
+    if (
+        found is None
+        or lifetime_of(found.data).keep
+        or await removal.remove(row.root, rows, told, dry_run=True) is None
+    ):
         raise Denied("removal", f"the tree of {session!r} is to be kept (ramet keep --off {row.root})")
+    if not await removal.mark(found):  # From here on nobody opens it.
+        raise BusyError(f"the conversation {session!r} was opened meanwhile: close it first")
+    await removal.remove(row.root, rows, told)
     return row.root
 
 

@@ -74,13 +74,13 @@ class Removal:
         rows = await rows_to_remove(self._records, root, lifetime)
         if found is None or lifetime_of(found.data).keep or any(map(_is_kept, self._left(row.id for row in rows))):
             return None
-        if not await self._mark(found):
+        if not await self.mark(found):
             return None
         note = Removed(runs=tuple(row.id for row in rows), ended=lifetime.ended, keep_s=lifetime.keep_s, at=now)
         await self._store.put(EXPIRED, root, msgspec.json.encode(note))
         return await self.remove(root, rows, told)
 
-    async def _mark(self, tree: Document) -> bool:
+    async def mark(self, tree: Document) -> bool:
         """Note that a tree is being removed, so that nobody opens it again; False if its document has changed."""
         about = {**msgspec.json.decode(tree.data), REMOVING: True}
         with suppress(Conflict):

@@ -37,10 +37,11 @@ class SessionRow(Struct, frozen=True, kw_only=True):
     first_prompt: str  #: at most 200 characters
 
 
-async def sessions(records: Records, limit: int = 0) -> tuple[list[SessionRow], int]:
+async def sessions(records: Records, limit: int = 0, after: str = "") -> tuple[list[SessionRow], int]:
     """Return the newest conversations, the newest first, and how many more there are; without a limit all of them.
 
-    A conversation that cannot be read is passed over, and is in `records.damaged` then.
+    With the root of one of them as `after`, those that are older. A conversation that cannot be read is passed over,
+    and is in `records.damaged` then. Raises Unknown for a root of none.
     """
     found = list[tuple[str, Document, Mapping[str, Any]]]()
     for each in await records.store.list(TREES):
@@ -52,6 +53,11 @@ async def sessions(records: Records, limit: int = 0) -> tuple[list[SessionRow], 
         if about.get("conversation") or about.get("session"):
             found.append((str(about.get("began", "")), each, about))
     found.sort(key=lambda each: each[0], reverse=True)
+    if after:
+        begin = next((at + 1 for at, each in enumerate(found) if each[1].key == after), 0)
+        if not begin:
+            raise Unknown("session", after)
+        found = found[begin:]
     shown = found[:limit] if limit else found
     rows = list[SessionRow]()
     for _, document, about in shown:

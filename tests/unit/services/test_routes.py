@@ -15,6 +15,7 @@ ROUTES = Routes({"/a": 1, "/a/{one}": 2, "/a/new": 3, "/a/{two}/b/{three}": 4})
         ("/a", Found(1, {})),
         ("/a/x", Found(2, {"one": "x"})),
         ("/a/new", Found(3, {})),
+        ("/a/x%20y%2Fz/b/%C3%A4", Found(4, {"two": "x y/z", "three": "ä"})),
         ("/a/x y/b/{one}", Found(4, {"two": "x y", "three": "{one}"})),
     ],
 )

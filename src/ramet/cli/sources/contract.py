@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from types import TracebackType
@@ -14,6 +14,7 @@ from ramet.core.errors import Damaged
 from ramet.core.events import Event
 from ramet.host.records import RunRow
 from ramet.host.scheduler.view import ScheduleView
+from ramet.host.session_rows import SessionRow
 
 Change = Literal["pause", "resume", "trigger", "rm"]
 
@@ -64,6 +65,20 @@ class Source(Protocol):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """End."""
+
+    # ---- conversations
+
+    async def sessions(self, limit: int) -> tuple[Sequence[SessionRow], int]:
+        """The newest conversations, the newest first, and how many more there are; 0 is all of them.
+
+        Where it is not known how many more there are, -1 says that there are some.
+        """
+
+    async def session(self, id: str) -> tuple[SessionRow, Sequence[Mapping[str, Any]]]:
+        """One conversation, by the id of its session or root, and its messages. Raises Unknown."""
+
+    async def remove_session(self, id: str) -> str:
+        """Remove a conversation; the id of its root. Raises Unknown, and a RametError for one that is needed."""
 
     # ---- looking
 

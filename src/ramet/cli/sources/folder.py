@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,6 +17,7 @@ from ramet.host.doorbell import Answer, NoKernel, Refused, Request, Send, Stop, 
 from ramet.host.lifetimes import Keep, set_keep
 from ramet.host.records import INTERRUPTED, NoJournal, Records, RunRow, journal_in, kernel_of, records_of
 from ramet.host.scheduler.view import ScheduleView
+from ramet.host.session_rows import SessionRow, session_row, sessions
 from ramet.store.sqlite import SqliteStore
 
 #: Refusals of what was written on the command line, by their names at the door.
@@ -41,6 +42,20 @@ class Folder:
         if self._records is not None:
             records, self._records = self._records, None
             await records.__aexit__()
+
+    # ---- conversations
+
+    async def sessions(self, limit: int) -> tuple[Sequence[SessionRow], int]:
+        return await sessions(await self._journal(), limit)
+
+    async def session(self, id: str) -> tuple[SessionRow, Sequence[Mapping[str, Any]]]:
+        return await session_row(await self._journal(), id)
+
+    async def remove_session(self, id: str) -> str:
+        from ramet.host.conversations import remove  # with it come sessions and runs, which no other command needs
+
+        async with Records(SqliteStore(journal_in(self.dir)), ()) as records:
+            return await remove(records, self.dir, id)
 
     # ---- looking
 

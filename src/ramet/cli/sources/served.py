@@ -14,6 +14,7 @@ from ramet.core.events import Event
 from ramet.host.records import RunRow
 from ramet.host.redaction import STARS
 from ramet.host.scheduler.view import ScheduleView
+from ramet.host.session_rows import SessionRow
 from ramet.services.client.client import Client
 from ramet.services.client.refusals import Refused
 from ramet.services.config.settings import TOKEN_VARIABLE, Reference
@@ -44,6 +45,19 @@ class Served:
         # Whoever shows the operator's key is told what there is, so one that opens nothing is another.
         if isinstance(error, NotYours) or (isinstance(error, Refused) and error.status == 401):
             raise RametError(f"the server at {self.where} does not know this key, if there is one; {_KEY}") from None
+
+    # ---- conversations
+
+    async def sessions(self, limit: int) -> tuple[Sequence[SessionRow], int]:
+        rows = await self._kernel.sessions(limit + 1 if limit else 0)
+        return (rows[:limit], -1) if limit and len(rows) > limit else (rows, 0)
+
+    async def session(self, id: str) -> tuple[SessionRow, Sequence[Mapping[str, Any]]]:
+        shown = await self._kernel.session(id)
+        return shown.session, shown.messages
+
+    async def remove_session(self, id: str) -> str:
+        return await self._kernel.remove_session(id)
 
     # ---- looking
 

@@ -76,7 +76,7 @@ class Application:
             if sum(len(name) + len(value) for name, value in scope["headers"]) + len(scope["raw_path"]) > HEAD_BYTES:
                 large = Refusal(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, f"headers are at most {HEAD_BYTES} bytes")
                 await answers.problem(large)(scope, receive, told)
-            elif (found := self._routes.find(scope["path"])) is None:
+            elif (found := self._routes.find(scope["raw_path"].decode("latin-1"))) is None:
                 await _not_found(scope, receive, told)
             else:
                 scope["path_params"] = found.names

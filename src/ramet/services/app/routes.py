@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Generic, NamedTuple, TypeVar
+from urllib.parse import unquote
 
 T = TypeVar("T")
 
@@ -36,9 +37,9 @@ class Routes(Generic[T]):
             fork.end = what, names
 
     def find(self, path: str) -> Found[T] | None:
-        """What a path leads to, if it leads anywhere."""
+        """What a path leads to, if it leads anywhere. A part may have a slash, as it is sent in URLs: `%2F`."""
         fork, values = self._root, list[str]()
-        for part in path.split("/"):
+        for part in map(unquote, path.split("/")):
             following = fork.words.get(part)
             if following is None:
                 if fork.named is None or not part:

@@ -9,7 +9,20 @@ from typing import Final
 import msgspec
 from starlette.responses import Response
 
-from ramet.services.app import chat, gates, images, members, metrics, openapi, records, runs, schedules, teams, turns
+from ramet.services.app import (
+    chat,
+    gates,
+    images,
+    members,
+    metrics,
+    openapi,
+    records,
+    runs,
+    schedules,
+    sessions,
+    teams,
+    turns,
+)
 from ramet.services.app.answers import Refusal
 from ramet.services.app.calls import Call
 from ramet.services.app.messages import Health
@@ -45,6 +58,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
     *chat.OPERATIONS,
     *runs.OPERATIONS,
     *schedules.OPERATIONS,
+    *sessions.OPERATIONS,
     *records.OPERATIONS,
     *gates.OPERATIONS,
     *metrics.OPERATIONS,

@@ -18,6 +18,7 @@ from ramet.core.ticks import TickResult
 from ramet.host.records import RunRow
 from ramet.host.safety.inspection import EVERYTHING, Filter, Page, Passage
 from ramet.host.scheduler.view import ScheduleView
+from ramet.host.session_rows import SessionRow
 from ramet.services.client import kernel_asks as asks
 from ramet.services.client.asking import Ask
 from ramet.services.client.refusals import error_of
@@ -33,6 +34,7 @@ from ramet.services.views.contract import (
     PlainAgent,
     PutGatePolicy,
     RecipeRow,
+    ShownSession,
     StatePage,
     StateVersions,
     Stopped,
@@ -120,6 +122,26 @@ class Kernel:
     async def keep(self, id: str, on: bool = True) -> Kept:
         """Keep the tree of a run on record whatever its time is, or no longer. Raises Unknown."""
         return await self._way.send(asks.keep(id, on))
+
+    # ---- conversations
+
+    async def sessions(self, limit: int = 0) -> Sequence[SessionRow]:
+        """The newest conversations on record, the newest first; without a limit all of them."""
+        if 0 < limit <= MOST:
+            return (await self._way.send(asks.sessions("", limit))).sessions
+        found = [each async for page in self._pages(lambda after: asks.sessions(after, MOST)) for each in page.sessions]
+        return found[:limit] if limit else found
+
+    async def session(self, id: str) -> ShownSession:
+        """A conversation by the id of its session, or of its root, with what was said in it. Raises Unknown."""
+        return await self._way.send(asks.session(id))
+
+    async def remove_session(self, id: str) -> str:
+        """Remove a conversation that is not open, with all that its agents left; the id of its root.
+
+        Raises Unknown, InUse and Denied.
+        """
+        return (await self._way.send(asks.remove_session(id), waits=True)).root
 
     # ---- questions
 

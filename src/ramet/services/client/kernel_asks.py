@@ -22,9 +22,12 @@ from ramet.services.views.contract import (
     PassagePage,
     PutGatePolicy,
     RecipePage,
+    RemovedSession,
     RunPage,
     SchedulePage,
     Sent,
+    SessionPage,
+    ShownSession,
     StatePage,
     StateVersions,
     Stopped,
@@ -43,6 +46,18 @@ def run(id: str) -> Ask[RunRow]:
 
 def tree(id: str, after: str, limit: int) -> Ask[RunPage]:
     return Ask("GET", _run(id, "tree"), RunPage, params=_said(after=after, limit=limit))
+
+
+def sessions(after: str, limit: int) -> Ask[SessionPage]:
+    return Ask("GET", "/v1/sessions", SessionPage, params=_said(after=after, limit=limit))
+
+
+def session(id: str) -> Ask[ShownSession]:
+    return Ask("GET", f"/v1/sessions/{quote(id, safe='')}", ShownSession)
+
+
+def remove_session(id: str) -> Ask[RemovedSession]:
+    return Ask("DELETE", f"/v1/sessions/{quote(id, safe='')}", RemovedSession)
 
 
 def events(id: str, tree: bool, after: int, follow: bool) -> Ask[None]:

@@ -19,6 +19,7 @@ from ramet.core.ticks import TickResult
 from ramet.host.records import RunRow
 from ramet.host.safety.inspection import Kind
 from ramet.host.scheduler.view import ScheduleView
+from ramet.host.session_rows import SessionRow
 from ramet.services.contract import Asked
 
 MOST = 1_000  #: of one page
@@ -47,6 +48,27 @@ class RunPage(Struct, kw_only=True):
 
     runs: Sequence[RunRow]
     more: str = ""
+
+
+class SessionPage(Struct, kw_only=True):
+    """Conversations on record, the newest first; `after` of the next page is a root."""
+
+    sessions: Sequence[SessionRow]
+    more: str = ""
+
+
+class ShownSession(Struct, kw_only=True):
+    """A conversation and what was said in it: messages as the journal has them."""
+
+    session: SessionRow
+    messages: Sequence[Mapping[str, Any]]
+
+
+class RemovedSession(Struct, kw_only=True):
+    """A conversation that is gone, with all that its tree left; `root` is the id that its root had."""
+
+    session: str
+    root: str
 
 
 class EventOptions(Asked):

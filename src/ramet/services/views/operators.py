@@ -17,6 +17,7 @@ from ramet.services.views.contract import Approval, ApprovalPage, Kept, Paging, 
 from ramet.services.views.gates import GateViews
 from ramet.services.views.runs import IsElsewhere, RunViews, checked_limit
 from ramet.services.views.schedules import ScheduleViews
+from ramet.services.views.sessions import SessionViews
 from ramet.services.views.states import StateViews
 
 MOST_REASON = 10_000  #: characters
@@ -39,6 +40,7 @@ class KernelViews:
         self.runs = RunViews(journal, self._steering, is_elsewhere or _nowhere)
         self.schedules = ScheduleViews(scheduler, rules)
         self.gates = GateViews(journal)
+        self.sessions = SessionViews(journal, runtime.working_dir, is_elsewhere or _nowhere)
         self.states = StateViews(runtime.dynamic.registries, journal, self.runs)
 
     async def send(self, run: str, text: str) -> Sent:

@@ -1,0 +1,144 @@
+"""Conversations of a server: its operator lists, shows and removes them, over HTTP and on the command line."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import pathlib
+
+import pytest
+
+import ramet
+from ramet import ScriptedModel, Session
+from ramet.cli.main import main
+from ramet.core.errors import Denied, NotYours, Unknown
+from ramet.services.client.client import Client
+from ramet.services.refusals import InUse
+from ramet.services.types.llm import LlmType
+from tests.support.plain_models import Plain
+from tests.support.serving import Served, serving
+
+
+async def talk(served: Served, session: str, *prompts: str) -> None:
+    """A conversation that is closed in the end."""
+    model = ScriptedModel(["Sure."] * len(prompts))
+    async with Session(model, runtime=served.server.runtime, session_id=session) as open:
+        for each in prompts:
+            await open.ask(each)
+
+
+async def test_conversations_are_listed_page_by_page_and_shown(served: Served, client: Client) -> None:
+    """The newest first, each with its state, turns and first prompt; one by the session's id or its root's."""
+    for number in range(5):
+        await talk(served, f"chat-{number}", *["What is new?"] * (number + 1))
+    names = [f"chat-{number}" for number in (4, 3, 2, 1, 0)]
+    assert [each.id for each in await client.kernel.sessions()] == names
+    assert [each.id for each in await client.kernel.sessions(2)] == names[:2]
+    newest = (await client.kernel.sessions(1))[0]
+    assert (newest.state, newest.turns, newest.first_prompt) == ("closed", 5, "What is new?")
+
+    operator, pages, after = served.server.operator, list[str](), ""
+    while not pages or after:
+        page = (await served.ask("GET", f"/v1/sessions?limit=2&after={after}", operator)).json()
+        pages += [each["id"] for each in page["sessions"]]
+        after = page["more"]
+    assert pages == names
+
+    for name in ("chat-1", (await client.kernel.sessions())[3].root):
+        shown = await client.kernel.session(name)
+        assert shown.session.id == "chat-1"
+        assert [each["type"] for each in shown.messages] == ["human", "ai"] * 2
+    async with Session(ScriptedModel(["Hello."]), runtime=served.server.runtime, session_id="now") as open:
+        await open.ask("Who is there?")
+        assert (await client.kernel.session("now")).session.state == "open"
+
+
+async def test_a_conversation_is_removed_unless_it_is_needed(served: Served, client: Client) -> None:
+    """An open one, one that is kept and one that an agent goes on from stay; a removed one leaves its id free."""
+    runtime = served.server.runtime
+    async with Session(ScriptedModel(["Hello."]), runtime=runtime, session_id="a/b") as open:
+        await open.ask("Who is there?")
+        with pytest.raises(InUse, match="open"):
+            await client.kernel.remove_session("a/b")
+        root = open.id
+    await client.kernel.keep(root)
+    with pytest.raises(Denied, match="ramet keep --off"):
+        await client.kernel.remove_session("a/b")
+    await client.kernel.keep(root, False)
+    assert await client.kernel.remove_session("a/b") == root
+    with pytest.raises(Unknown, match="a/b"):
+        await client.kernel.remove_session("a/b")
+    assert await client.kernel.sessions() == []
+    assert not [each for each in await client.kernel.runs(ended=True) if each.root == root]
+    await talk(served, "a/b", "Again.")
+    assert (await client.kernel.session("a/b")).session.root != root
+
+
+async def test_conversations_are_the_operator_s(served: Served, client: Client) -> None:
+    """Any other key is told that there is nothing, whatever is there."""
+    await talk(served, "chat-1", "Hello.")
+    _, nonce = await served.agent()
+    _, team = await served.team()
+    for key in (nonce, team):
+        for method, path in (
+            ("GET", "/v1/sessions"),
+            ("GET", "/v1/sessions/chat-1"),
+            ("DELETE", "/v1/sessions/chat-1"),
+        ):
+            refused = await served.ask(method, path, key)
+            assert (refused.status_code, refused.json()["type"]) == (404, "urn:ramet:problem:not-yours"), path
+    with pytest.raises(NotYours):
+        async with ramet.connect(served.server.where, team) as other:
+            await other.kernel.sessions()
+    missing = await served.ask("GET", "/v1/sessions/nothing", served.server.operator)
+    assert (missing.status_code, missing.json()["known"]) == (404, ["chat-1"])
+    for limit in ("0", "1001", "x"):
+        assert (await served.ask("GET", f"/v1/sessions?limit={limit}", served.server.operator)).status_code == 422
+    unknown = await served.ask("GET", "/v1/sessions?after=nothing", served.server.operator)
+    assert unknown.status_code == 404
+
+
+async def test_the_command_line_asks_a_server(served: Served, capsys: pytest.CaptureFixture[str]) -> None:
+    """`ramet sessions list|show|rm --server`, with the same output as on a folder."""
+    await talk(served, "chat-1", "What is new?")
+    await talk(served, "chat-2", "Hello")
+    where = ["--server", served.server.where]
+
+    async def run(*words: str) -> tuple[int, str, str]:
+        status = await asyncio.to_thread(main, ["sessions", *words, *where])
+        return status, *capsys.readouterr()
+
+    status, listed, _ = await run("list", "--json")
+    assert (status, [json.loads(each)["id"] for each in listed.splitlines()]) == (0, ["chat-2", "chat-1"])
+    assert "some older" in (await run("list", "--limit", "1"))[2]
+    assert (await run("show", "chat-1"))[1] == "user:\nWhat is new?\nagent:\nSure.\n"
+    assert await run("rm", "chat-1") == (0, "", "removed chat-1\n")
+    status, _, told = await run("show", "chat-1")
+    assert (status, told) == (2, "ramet: unknown session 'chat-1'; known: chat-2\n")
+
+
+async def test_the_client_without_a_loop_has_them(served: Served) -> None:
+    """The same methods, which block."""
+    await talk(served, "chat-1", "What is new?")
+
+    def ask() -> list[str]:
+        with ramet.connect(served.server.where) as client:
+            said = [each.id for each in client.kernel.sessions()]
+            assert client.kernel.session("chat-1").messages
+            client.kernel.remove_session("chat-1")
+            return said + [each.id for each in client.kernel.sessions()]
+
+    assert await asyncio.to_thread(ask) == ["chat-1"]
+
+
+async def test_the_conversation_of_an_agent_stays_with_it(folder: pathlib.Path) -> None:
+    """One of a team is listed as well; it is refused to be removed, also after a restart that cannot open the agent."""
+    async with serving(folder, types={"llm": LlmType({"plain": Plain()}, default="plain")}) as served:
+        agent, nonce = await served.agent(agent_type="llm")
+        body = {"messages": [{"role": "user", "content": "Hello"}]}
+        assert (await served.ask("POST", f"/v1/agents/{agent}/turns", nonce, json=body)).is_success
+        root = (await served.ask("GET", f"/v1/agents/{agent}", nonce)).json()["run"]
+        for path in ("/v1/sessions", f"/v1/sessions/{root}"):
+            assert root in (await served.ask("GET", path, served.server.operator)).text
+        refused = await served.ask("DELETE", f"/v1/sessions/{root}", served.server.operator)
+        assert (refused.status_code, refused.json()["type"]) == (409, "urn:ramet:problem:in-use")
