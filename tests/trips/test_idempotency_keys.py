@@ -206,6 +206,15 @@ async def test_an_upload_is_compared_to_its_end(served: Served) -> None:
     assert other.status_code == 422
 
 
+async def test_a_stranger_leaves_nothing_on_record(both: Served) -> None:
+    """A key that opens nothing is refused before its body is read, in the form of the endpoint."""
+    for path in ("/v1/chat/completions", "/v1/messages", "/v1/teams"):
+        refused = await both.ask("POST", path, "agent_nobody", headers=keyed("one"), content=b"{")
+        assert refused.status_code == 401
+    assert both.server.runtime.journal is not None
+    assert await both.server.runtime.journal.store.list("idempotent request") == []
+
+
 async def test_the_document_says_so(served: Served) -> None:
     """Every POST with a key has the header in the OpenAPI document, and the refusals that come of it."""
     document = (await served.ask("GET", "/openapi.json")).json()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from http import HTTPStatus
@@ -52,12 +51,14 @@ def once(operation: Operation) -> Callable[[Call], Awaitable[Any]]:
     async def handle(call: Call) -> Any:
         if (sender := sender_of(call)) is None:
             return await operation.handle(call)
-        query = call.request.scope["query_string"] + b"\n"
+        if operation.own_refusals:  # Else the key was checked before.
+            call.parts.agent_of(call.key)
+        digest, hasher = "", sender.hasher(call.request.scope["query_string"])
         if operation.media == TAR:  # Too large to be read before it is taken in.
-            digest, call.hasher = "", hashlib.sha256(query)
+            call.hasher = hasher
         else:
-            body = await call.whole(max(JSON_BYTES, call.parts.message_bytes))
-            digest = hashlib.sha256(query + body).hexdigest()
+            hasher.update(await call.whole(max(JSON_BYTES, call.parts.message_bytes)))
+            digest = hasher.hexdigest()
         ledger = call.parts.ledger
         found = await ledger.claim(sender, call.parts.spawner.owner_of(call.key), digest)
         if isinstance(found, Answered):

@@ -16,8 +16,9 @@ async def _create(call: Call) -> CreatedTeam:
     if not call.parts.spawner.roster.is_operator(call.key):  # before a stranger's bytes are taken in
         raise NotYours("team", "")
     spawner, attempt = call.parts.spawner, call.attempt
-    if attempt is not None and attempt.is_again and (found := spawner.created_team(call.key, attempt.entropy)):
-        return found
+    if attempt is not None and attempt.is_again:
+        if (found := await spawner.created_team(call.key, attempt.entropy)) is not None:
+            return found
     entropy = attempt.entropy if attempt is not None else None
     return await spawner.create_team(await call.json(CreateTeam), call.key, entropy)
 

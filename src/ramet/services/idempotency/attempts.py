@@ -35,6 +35,11 @@ class Sender:
         holder = hashlib.sha256(self.shown.encode("utf-8", "surrogatepass")).hexdigest()
         return hashlib.sha256("\n".join((holder, self.route, self.key)).encode("utf-8", "surrogatepass")).hexdigest()
 
+    def hasher(self, query: bytes) -> hmac.HMAC:
+        """The digest of query and body, in the making: keyed, as a digest on record would let values be guessed."""
+        secret = f"{self.shown}\n{self.key}".encode("utf-8", "surrogatepass")
+        return hmac.new(secret, query + b"\n", hashlib.sha256)
+
     @property
     def is_secret(self) -> bool:
         """Whether the `Idempotency-Key` is too long to be guessed."""

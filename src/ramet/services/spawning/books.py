@@ -122,6 +122,11 @@ class Books:
         found = await self._store.get(TEAM, id.data.decode()) if id is not None else None
         return _decoded(TEAM, found.key, found.data, TeamRow) if found is not None else None
 
+    async def team(self, id: str) -> TeamRow | None:
+        """The team of that id, whichever kernel's it is, to be looked at only. Raises Damaged."""
+        found = await self._store.get(TEAM, id)
+        return _decoded(TEAM, found.key, found.data, TeamRow) if found is not None else None
+
     async def write(self, *rows: TeamRow | AgentRow) -> None:
         """Write all of these or none. Raises TakenOver if somebody else changed one since it was read or written."""
         if lost := self._lost.intersection(map(_place, rows)):

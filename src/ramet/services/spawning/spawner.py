@@ -223,11 +223,13 @@ class AgentSpawnerService:
             raise
         return CreatedTeam(self._info(room), own)
 
-    def created_team(self, key: str, entropy: Entropy) -> CreatedTeam | None:
-        """The team that was made of an `entropy`; None if there is none. Raises NotYours."""
+    async def created_team(self, key: str, entropy: Entropy) -> CreatedTeam | None:
+        """The team that was made of an `entropy`, whichever kernel has it; None if there is none. Raises NotYours."""
         if not self.roster.is_operator(key):
             raise NotYours("team", "")
         room = self._rooms.get(_team_id(entropy))
+        if room is None and (row := await self._now.books.team(_team_id(entropy))) is not None:
+            room = Room(row, self._now.books, self._runtime.clock)
         return None if room is None else CreatedTeam(self._info(room), keys.new_key("team", entropy))
 
     async def get_team(self, team: str, key: str) -> TeamInfo:
