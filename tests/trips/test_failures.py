@@ -17,7 +17,7 @@ from pydantic import BaseModel
 
 from ramet.agent.definition import Agent
 from ramet.core.budget import Limits
-from ramet.core.errors import BusyError, InvalidValue, RametError, Unknown
+from ramet.core.errors import Bug, BusyError, InvalidValue, RametError, Unknown
 from ramet.core.events import ModelRetried, RunEnded, RunSpawned, ToolEnded, ToolStarted, TurnEnded, decode
 from ramet.core.limits import SpawnLimits
 from ramet.core.outcome import Status
@@ -115,6 +115,22 @@ async def test_retries_are_on_record() -> None:
     assert result.value == "there"
     assert [event.attempt for event in retried] == [1, 2]
     assert "HTTP 500" in retried[0].reason
+
+
+@pytest.mark.parametrize(("error", "is_logged"), [(Bug("impossible"), True), (RametError("refused"), False)])
+async def test_of_our_errors_only_bugs_are_logged_with_their_traceback(
+    error: RametError, is_logged: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Any other is an answer, which whoever asked has: the run fails with it either way."""
+
+    async def fail() -> None:
+        raise error
+
+    async with AgentRuntime() as runtime:
+        result = await (await runtime.spawn(fail)).result()
+
+    assert (result.status, result.error and result.error.message) == (Status.FAILED, str(error))
+    assert bool([each for each in caplog.records if each.name == "ramet.turn" and each.exc_info]) is is_logged
 
 
 async def test_a_failed_turn_can_be_followed_by_another() -> None:

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from langchain_core.language_models import GenericFakeChatModel
+from langchain_core.messages import AIMessage
 from langchain_core.tools import tool
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
@@ -178,6 +180,19 @@ async def test_attributes_have_the_names_of_the_conventions(seen: Seen) -> None:
     times = [datetime.fromtimestamp(0, UTC) + timedelta(microseconds=(at or 0) // 1_000) for at in
              (tool_span.start_time, tool_span.end_time)]  # fmt: skip
     assert times == [started.at, ended.at]
+
+
+@pytest.mark.parametrize("is_told", [True, False])
+async def test_usage_that_nobody_reported_is_marked_in_its_spans(seen: Seen, is_told: bool) -> None:
+    """That of the question, and of all that it is part of; what a provider reported has no mark."""
+    model = ScriptedModel(["ok"]) if is_told else GenericFakeChatModel(messages=iter([AIMessage("ok")]))
+    async with Session(model, limits=Limits(tokens=50_000)) as session:
+        seen.watch(session)
+        await session.ask("the question")
+
+    spans = [span for span in seen.spans if "gen_ai.usage.output_tokens" in said(span)]
+    assert spans
+    assert {said(span).get("ramet.usage.estimated") for span in spans} == {None if is_told else True}
 
 
 async def test_nothing_that_anybody_said_is_in_a_span(seen: Seen) -> None:

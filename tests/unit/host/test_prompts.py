@@ -6,8 +6,12 @@ import json
 import math
 import pathlib
 import sys
+from typing import Literal
+
+import pytest
 
 from ramet import Agent
+from ramet.core.errors import InvalidValue
 from ramet.host.prompts import Prompts
 
 
@@ -25,3 +29,26 @@ def test_what_an_agent_may_use_is_listed_as_its_visibility_says() -> None:
     assert "- function dumps(obj, " in said
     assert "- module not_loaded_here.part" in said
     assert "not_loaded_here" not in sys.modules
+
+
+@pytest.mark.parametrize(("memory", "kept_in"), [("project", "project"), ("local", "project"), ("user", "user")])
+def test_notes_are_kept_where_their_kind_says_or_nowhere(
+    memory: Literal["user", "project", "local"], kept_in: str, tmp_path: pathlib.Path
+) -> None:
+    """Those of a project below its folder, those of a user below theirs; without that one the other does not do."""
+    agent, folders = Agent(name="scout", memory=memory), {"project": tmp_path / "p", "user": tmp_path / "u"}
+    alone = {name: folder if name == kept_in else None for name, folder in folders.items()}
+    lacking = {name: None if name == kept_in else folder for name, folder in folders.items()}
+
+    for given in (folders, alone):
+        notes = Prompts(given["project"], given["user"]).memory(agent)
+        assert notes is not None
+        assert notes.path.is_relative_to(folders[kept_in])
+    with pytest.raises(InvalidValue, match=f"a session with a {memory} folder"):
+        Prompts(lacking["project"], lacking["user"]).memory(agent)
+
+
+def test_an_agent_without_notes_needs_no_folder() -> None:
+    """None, and no tool for them."""
+    assert Prompts(None, None).memory(Agent(name="scout")) is None
+    assert Prompts(None, None).tools(Agent(name="scout"), pathlib.Path()) == ()

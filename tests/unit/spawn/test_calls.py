@@ -12,6 +12,8 @@ from langchain_core.messages import AIMessage
 from ramet.core.budget import Budget, Limits
 from ramet.core.errors import BudgetExceeded, ProtocolError
 from ramet.core.events import Event, ModelCharged
+from ramet.core.safety import SafetyPolicy
+from ramet.host.safety.gate import SafetyGate
 from ramet.spawn.calls import CallsPast, ReplyCalls, charge_aside, step_number
 from ramet.tools.workspace import workspace_tools
 from tests.support.context import make_context
@@ -31,6 +33,22 @@ def test_a_call_by_an_alias_is_a_call_of_the_tool() -> None:
     with pytest.raises(ProtocolError, match="may not begin"):
         calls.begin("c1")
     assert (calls.end("c0"), calls.end("c1")) == ("Bash", "Nothing")
+
+
+@pytest.mark.parametrize("how", ["end", "answer"])
+def test_behind_a_safety_gate_nothing_that_never_began_has_an_output(how: str) -> None:
+    """It is refused as a breach of the protocol and changes nothing: the call can still be said to be refused."""
+    context = make_context(tools=workspace_tools(), safety=SafetyGate(SafetyPolicy(otherwise="allow")))
+    calls = ReplyCalls(context, "main:1", reply("Read", "Bash"))
+    calls.intend("c1")
+    calls.commit("c1")
+    calls.begin("c1")
+
+    for _ in range(2):
+        with pytest.raises(ProtocolError, match="has an output, and never began"):
+            getattr(calls, how)("c0", refused=False)
+    getattr(calls, how)("c0", refused=True)
+    getattr(calls, how)("c1", refused=False)
 
 
 def test_a_call_whose_arguments_could_not_be_read_is_not_charged() -> None:

@@ -89,3 +89,6 @@ async def test_what_is_over_is_kept_for_a_while() -> None:
         for way in (runs[0].info.id, runs[0].info.path, "n-0"):
             with pytest.raises(Unknown, match="it ended as completed; its history has expired"):
                 register.find(way)
+        with pytest.raises(Unknown) as unknown:
+            register.find("n-of-nobody")
+        assert "it ended as" not in str(unknown.value)

@@ -1,0 +1,70 @@
+"""host/counts.py: what is counted of trees, whatever came before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from ramet.concurrency.clock import FakeClock
+from ramet.core.events import Event, RunEnded, RunSpawned, TurnEnded, TurnStarted
+from ramet.core.outcome import Result, Status
+from ramet.host.counts import Counts
+from ramet.host.recorder import Recorder
+
+STAMP: dict[str, Any] = {"root": "run-01", "run": "run-01", "path": "main", "agent": "main"}
+
+
+async def counted(*told: tuple[float, Event], ahead_s: float = 0) -> Counts:
+    """Counts of a tree whose events came so many seconds after it began, by a clock that may be ahead."""
+    clock, counting = FakeClock(), FakeClock()
+    recorder, counts = Recorder(clock), Counts(counting.now)
+    counts.attach(recorder)
+    await clock.advance(ahead_s)
+    for seconds, event in told:
+        await clock.advance(seconds - counting.monotonic())
+        await counting.advance(seconds - counting.monotonic())
+        recorder.append(event)
+    recorder.close()
+    return counts
+
+
+@pytest.fixture(autouse=True)
+def no_listener_failed(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """What fails in a listener is logged, and hurts nobody but its counts."""
+    yield
+    assert not caplog.records
+
+
+async def test_only_the_first_turn_of_a_run_tells_how_long_its_start_took() -> None:
+    """Later ones are turns; so is one of a run whose birth another process saw."""
+    counts = await counted(
+        (0, RunSpawned(**STAMP, name="main")),
+        (2, TurnStarted(**STAMP, turn=1)),
+        (3, TurnEnded(**STAMP, turn=1, status="completed")),
+        (50, TurnStarted(**STAMP, turn=2)),
+        (51, TurnEnded(**STAMP, turn=2, status="completed")),
+        (60, TurnStarted(**{**STAMP, "run": "run-of-before"}, turn=1)),
+    )
+
+    assert (counts.spawned, counts.turns["completed"]) == (1, 2)
+    assert (counts.starts.count, counts.starts.sum) == (1, 2.0)
+
+
+async def test_a_run_that_ends_before_its_first_turn_has_no_start() -> None:
+    """And what would come of it later is none."""
+    counts = await counted(
+        (0, RunSpawned(**STAMP, name="main")),
+        (1, RunEnded(**STAMP, result=Result(status=Status.CANCELLED))),
+        (9, TurnStarted(**STAMP, turn=1)),
+    )
+
+    assert (counts.starts.count, counts.ended["cancelled"]) == (0, 1)
+
+
+async def test_an_event_that_lies_in_the_future_has_no_lag() -> None:
+    """By a clock that is ahead: never a negative one."""
+    counts = await counted((0, RunSpawned(**STAMP, name="main")), (5, TurnStarted(**STAMP, turn=1)), ahead_s=60)
+
+    assert (counts.lag.count, counts.lag.sum) == (2, 0.0)
