@@ -6,6 +6,7 @@ READY  := .venv/.ready
 ARGS   ?=
 JOBS   ?= 3
 ROUNDS ?= 200
+MINUTES ?= 25
 FAST   ?= tests/unit tests/architecture
 SEED   ?= 2
 
@@ -36,7 +37,7 @@ CLUSTER := etcd:etcd-server containerd:containerd runc:runc docker-registry:dock
   iptables:iptables conntrack:conntrack ip:iproute2 jq:jq curl:curl openssl:openssl xz:xz-utils gcc:gcc kubectl:kubernetes-client \
   /usr/lib/cni/bridge:containernetworking-plugins /usr/include/stdio.h:libc6-dev
 
-.PHONY: help setup tools cluster-tools demo lint check test test-kubernetes chaos mutants format bench clean
+.PHONY: help setup tools cluster-tools demo lint check test test-kubernetes chaos mutants format bench soak clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -74,6 +75,9 @@ format: $(READY) ## rewrite the sources the way `make check` wants them
 
 bench: setup ## measure; see docs/performance.md
 	$(BIN)/python -m benchmarks $(ARGS)
+
+soak: setup ## serve for MINUTES (25) under mixed load, faults and restarts: what was lost, what grew; ARGS="--seed 3"
+	$(BIN)/python -m benchmarks.soak --minutes $(MINUTES) $(ARGS)
 
 clean: ## remove what these targets made
 	rm -rf .venv .cache .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis build dist

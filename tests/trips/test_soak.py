@@ -1,0 +1,21 @@
+"""The soak of `ramet serve`, as short as it can be: all kinds of turns, a kill, a restart, and its report."""
+
+from __future__ import annotations
+
+import json
+
+from benchmarks.soak.load import WEIGHTS
+from benchmarks.soak.soaking import Plan, soak
+
+
+async def test_a_short_soak_loses_nothing_and_ends_by_itself() -> None:
+    """One worker does each thing at least once; its turns are in their histories, and no socket is left."""
+    outcome = await soak(Plan(seconds=0.0, workers=1, lives=2, warm_up=0))
+
+    account, said = outcome.account, outcome.as_json()
+    assert outcome.is_sound, outcome.text()
+    assert set(account.done) == set(WEIGHTS)
+    assert list(outcome.end_codes) == [-9, 0]
+    assert {each.life for each in outcome.samples} == {0, 1}
+    assert json.loads(json.dumps(said))["turns"] == account.turns
+    assert "resident memory, MB" in outcome.text()
