@@ -35,6 +35,7 @@ class Ended:
 def connections(tmp_path: Path) -> tuple[sqlite3.Connection, sqlite3.Connection]:
     """One for the writer, and one for its checkpoints."""
     path = tmp_path / "journal.db"
+    database.make(path)
     return database.open_for_writing(path), database.connect(path, "rw")
 
 
