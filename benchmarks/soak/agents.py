@@ -42,11 +42,11 @@ class Told(BaseChatModel):
         text = answer(prompt)
         size = len(text) // PIECES + 1
         for at in range(0, len(text), size):
-            yield ChatGenerationChunk(message=AIMessageChunk(text[at : at + size]))
+            yield ChatGenerationChunk(message=AIMessageChunk(content=text[at : at + size]))
             if prompt.startswith("slow"):
                 await asyncio.sleep(SLOW_S / PIECES)
         used = UsageMetadata(input_tokens=10, output_tokens=PIECES, total_tokens=10 + PIECES)
-        yield ChatGenerationChunk(message=AIMessageChunk("", usage_metadata=used))
+        yield ChatGenerationChunk(message=AIMessageChunk(content="", usage_metadata=used))
 
 
 def answer(prompt: str) -> str:
