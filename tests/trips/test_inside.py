@@ -111,7 +111,7 @@ async def test_a_tool_works_where_the_loop_is(inside: Inside, tmp_path: pathlib.
 
 
 async def test_a_question_holds_the_very_messages_that_the_host_keeps(inside: Inside, tmp_path: pathlib.Path) -> None:
-    """A guest names what is known by its place: nothing is told twice, and a provider's cache holds."""
+    """A guest names what is known by its place: nothing is told twice, and a provider's cache holds; tools as well."""
     model = ScriptedModel([Call("Bash", {"command": "echo one"}), "Done.", "Again."])
     async with Session(model, workspace_tools(), system_prompt="Be brief.", cwd=tmp_path) as talk:
         await talk.ask("Begin.")
@@ -122,6 +122,7 @@ async def test_a_question_holds_the_very_messages_that_the_host_keeps(inside: In
         *asked_with, _ = history  # The last one is the answer.
         assert all(a is b for a, b in zip(model.requests[2].messages[1:], asked_with, strict=True))
         assert len(inside.guests) == 2, "each turn has a guest of its own"
+        assert {each.tools for each in model.requests} == {tuple(tool.name for tool in talk.context.tools)}
 
 
 # ---- other agents
