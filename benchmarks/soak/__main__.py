@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import signal
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -20,11 +21,16 @@ RESULTS = ROOT / "benchmarks" / "results"
 def main(argv: Sequence[str] | None = None) -> int:
     """Soak, print the report and write it; 0 only if nothing was lost, doubled or wrong."""
     asked = _parser().parse_args(argv)
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))  # asyncio.run cancels all in order.
     began = datetime.now(UTC)
     plan = Plan(
         seconds=asked.minutes * 60, workers=asked.workers, lives=asked.lives, warm_up=asked.warm_up, seed=asked.seed
     )
-    outcome = asyncio.run(soak(plan))
+    try:
+        outcome = asyncio.run(soak(plan))
+    except KeyboardInterrupt:
+        print("soak: ended before its time, without a report", file=sys.stderr)
+        return 130
     path = asked.json or RESULTS / f"soak-{began:%Y-%m-%dT%H%M%S}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     about = {
