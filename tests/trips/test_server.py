@@ -185,7 +185,8 @@ async def test_requests_are_logged_by_level_and_keys_never(served: Served, caplo
     """
     with caplog.at_level("INFO", logger="ramet.serve"):
         agent, nonce = await served.agent()
-        await served.ask("GET", f"/v1/agents/{agent}", nonce, params={"x": "query"})
+        await served.ask("GET", f"/v1/agents/{agent}", nonce)
+        await served.ask("GET", f"/v1/agents/{agent}", nonce, params={"x": "sought"})
         await served.ask("GET", "/healthz", "")
         await served.ask("GET", "/v1/agents/%0aWARNING", nonce)
         await served.ask("POST", "/v1/teams", "agent_wrong", json={"resources": {"agents": 1}})
@@ -196,11 +197,12 @@ async def test_requests_are_logged_by_level_and_keys_never(served: Served, caplo
     took = re.compile(r" \d+\.\d ms")
     lines = [(each.levelname, took.sub("", each.getMessage())) for each in caplog.records]
     assert ("INFO", f"GET /v1/agents/{agent} 200") in lines
+    assert ("WARNING", f"GET /v1/agents/{agent} 422: x: expected no parameter in the query of this path") in lines
     line = "GET /v1/agents/\\nWARNING 404: there is no agent '\\\\nWARNING' that this key opens"
     assert ("WARNING", line) in lines
     assert any(line.startswith("POST /v1/teams 401: this key opens nothing: ") for _, line in lines)
     assert any(line.startswith("POST /v1/teams 422: label: expected ") for _, line in lines)
-    secrets = (nonce, served.server.operator, "agent_wrong", "query", "personal")
+    secrets = (nonce, served.server.operator, "agent_wrong", "sought", "personal")
     assert not any(secret in caplog.text for secret in secrets)
     assert "healthz" not in caplog.text
 
