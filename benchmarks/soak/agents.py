@@ -29,7 +29,7 @@ class Told(BaseChatModel):
         return "told"
 
     def bind_tools(self, tools: Sequence[Any], **_: Any) -> Any:
-        """It needs no tools."""
+        """Return the model itself: no tools are needed."""
         return self
 
     def _generate(self, messages: list[BaseMessage], *_: Any, **__: Any) -> ChatResult:

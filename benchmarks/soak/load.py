@@ -30,7 +30,7 @@ WEIGHTS: Final = {"say": 76, "cut": 8, "cancel": 4, "fail": 8, "spawn": 4}
 
 
 class Account:
-    """What became of the turns of all workers."""
+    """Tally of how the turns of all workers ended."""
 
     def __init__(self) -> None:
         self.done: Counter[str] = Counter()  #: turns that were answered as they should be, by what they were

@@ -20,7 +20,7 @@ _TRACEBACK: Final = b"Traceback (most recent call last)"
 
 
 class Sample(Struct, frozen=True, kw_only=True):
-    """What a server used at one moment. Sizes in MB of 10^6 bytes; `cpu_ms` since the process began."""
+    """Use of a server at one moment. Sizes in MB of 10^6 bytes; `cpu_ms` since the process began."""
 
     life: int  #: number of the process, from 0
     at_s: float  #: since the soak began

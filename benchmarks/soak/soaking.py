@@ -24,7 +24,7 @@ _LOOK_S: Final = 0.05
 
 
 class Plan(Struct, frozen=True, kw_only=True):
-    """What a soak is to be. Without SIGKILL and SIGTERM in between, `lives` is 1."""
+    """Plan of a soak. Without SIGKILL and SIGTERM in between, `lives` is 1."""
 
     seconds: float
     workers: int = 4
@@ -34,7 +34,7 @@ class Plan(Struct, frozen=True, kw_only=True):
 
 
 class Outcome(Struct, frozen=True, kw_only=True):
-    """What came of a soak."""
+    """Outcome of a soak."""
 
     plan: Plan
     account: Account
@@ -52,7 +52,7 @@ class Outcome(Struct, frozen=True, kw_only=True):
 
     @property
     def rows(self) -> list[report.Row]:
-        """What grew."""
+        """Return the slopes of what grew."""
         return report.rows(self.samples, self.plan.warm_up)
 
     def text(self) -> str:

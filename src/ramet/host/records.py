@@ -80,7 +80,7 @@ class RunRow(Struct, frozen=True, kw_only=True):
 
 
 class Kernel(NamedTuple):
-    """Who holds a journal; `pid` is "unknown" where the lock file, which says it, was removed."""
+    """Holder of a journal; `pid` is "unknown" where the lock file, which says it, was removed."""
 
     pid: str
 

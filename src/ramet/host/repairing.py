@@ -73,7 +73,7 @@ async def _root_of(store: Store, run: str) -> str:
 
 
 def _known_facts(tree: Document) -> dict[str, Any]:
-    """What a tree's document says; of a document that cannot be read, its text."""
+    """Text of a tree's document; of a document that cannot be read, its text."""
     try:
         msgspec.json.decode(tree.data, type=Lifetime)
         about: dict[str, Any] = msgspec.json.decode(tree.data, type=dict[str, Any])

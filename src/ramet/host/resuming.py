@@ -148,7 +148,7 @@ class Left:
         return bool(self.about.get("conversation") or self.about.get("session"))
 
     async def story(self) -> TreeStory:
-        """What is on record of it. Raises DamagedTree."""
+        """Read what is on record of the tree. Raises DamagedTree."""
         return await self._journal.story(self.root)
 
     @property

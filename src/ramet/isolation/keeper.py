@@ -149,7 +149,7 @@ class Keeper:
 
     @property
     def children(self) -> tuple[Forked, ...]:
-        """Those who live, or are about to, parked ones included."""
+        """Processes that live, or are about to, parked ones included."""
         return tuple(self._living.values())
 
     def park(self, count: int) -> None:

@@ -18,7 +18,7 @@ _FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
 
 
 class Identity(NamedTuple):
-    """What a file is, whichever names it has."""
+    """Identity of a file, whichever names it has."""
 
     device: int
     inode: int

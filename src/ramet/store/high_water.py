@@ -34,7 +34,7 @@ class Mark(NamedTuple):
 
     @property
     def line(self) -> bytes:
-        """What is in the file."""
+        """Content of the file."""
         said = b"ramet %020d %016d " % self
         return (said + b"%08x" % crc32(said)).ljust(_SIZE - 1) + b"\n"
 

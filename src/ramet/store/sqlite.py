@@ -54,7 +54,7 @@ class SqliteStore(SoleKernel):
 
     @property
     def loss(self) -> Damaged | None:
-        """What whoever only reads finds missing of what was committed; None where nothing is."""
+        """Error for commits that a reader finds missing; None where none are."""
         return self._files.loss if self._files is not None else None
 
     async def open(self) -> Self:

@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class SqliteFiles:
-    """What is open, or nothing at all: the lock, the connections."""
+    """Open files of a store, or none at all: the locks, the connections."""
 
     def __init__(self, path: Path, read_only: bool, allow_fuse: bool) -> None:
         self.journal: Journal | None = None

@@ -96,7 +96,7 @@ class SpawnRequest:
 
 
 class StopReceipt(NamedTuple):
-    """What a stop achieved. `left` names what could not be ended, and nothing that was only being killed."""
+    """Result of a stop. `left` names what could not be ended, and nothing that was only being killed."""
 
     stopped: tuple[str, ...]  #: paths
     left: tuple[str, ...] = ()  #: `path: tool` of synchronous calls whose threads still run, fenced; deaf tasks

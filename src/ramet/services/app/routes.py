@@ -37,7 +37,7 @@ class Routes(Generic[T]):
             fork.end = what, names
 
     def find(self, path: str) -> Found[T] | None:
-        """What a path leads to, if it leads anywhere. A part may have a slash, as it is sent in URLs: `%2F`."""
+        """Return the route of a path, if it has one. A part may have a slash, as it is sent in URLs: `%2F`."""
         fork, values = self._root, list[str]()
         for part in map(unquote, path.split("/")):
             following = fork.words.get(part)

@@ -62,7 +62,7 @@ class Owners:
         return self._admitted(agent, key, owner=True).living
 
     def _made(self, agent: str, new: str) -> keys.Held | None:
-        """What a key may that was made before; None if it was not, or is nothing any more."""
+        """Return the rights of a key that was made before; None if it was not, or is nothing any more."""
         living = next((each for each in self._roster if each.id == agent), None)
         return None if living is None else keys.held(living.row.keys, new, self._clock.now())
 
