@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import pathlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import Any, Generic, Self, TypeVar
 from urllib.parse import quote, urlsplit
 
 import msgspec
@@ -27,6 +27,8 @@ from ramet.services.contract import (
     SupplyValues,
     TeamInfo,
 )
+from ramet.services.idempotency.attempts import HEADER
+from ramet.services.idempotency.attempts import checked_key as checked_idempotency_key
 from ramet.services.packaging.contract import BundleInfo, CreateImage, ImageInfo, Job
 
 T = TypeVar("T")
@@ -48,6 +50,17 @@ class Ask(Generic[T]):
     def content(self) -> bytes | None:
         """The body as it is sent."""
         return self.body if self.body is None or isinstance(self.body, bytes) else msgspec.json.encode(self.body)
+
+    @property
+    def is_repeatable(self) -> bool:
+        """Whether it has an `Idempotency-Key`: to send it again does nothing twice."""
+        return HEADER in self.headers
+
+    def once(self, idempotency_key: str | None) -> Self:
+        """The same request with an `Idempotency-Key`, if there is one: the server does it once. Raises InvalidValue."""
+        if idempotency_key is None:
+            return self
+        return replace(self, headers={**self.headers, HEADER: checked_idempotency_key(idempotency_key)})
 
     def answer(self, data: bytes) -> T:
         """What came back. Raises ProtocolError through `decoded` for what is none."""

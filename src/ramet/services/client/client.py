@@ -40,6 +40,9 @@ class AgentEvent(NamedTuple):
 class Client:
     """A server, from `async with` on. Every method takes a `key` that goes before the client's own.
 
+    Methods that make or say something take an `idempotency_key`: the server does such a request once, and the client
+    sends it again where its answer is lost.
+
     Methods raise what the services raise, by the same types, as far as the server says; besides `Gone` where no server
     answers, ProtocolError for an answer that is none, and Denied where another user's process listens at the socket:
     no key is shown to it.
@@ -76,10 +79,11 @@ class Client:
         name: str = "",
         config: Any = None,
         labels: Mapping[str, str] | None = None,
+        idempotency_key: str | None = None,
         key: str | None = None,
     ) -> CreatedTeam:
         """Reserve a team, with the operator's key."""
-        return await self.send(asking.create_team(resources, name, config, labels), key)
+        return await self.send(asking.create_team(resources, name, config, labels).once(idempotency_key), key)
 
     async def list_teams(self, *, key: str | None = None) -> Sequence[TeamInfo]:
         """The teams that the key opens."""
@@ -111,6 +115,7 @@ class Client:
         env: Mapping[str, str] | None = None,
         wait_s: float = 0.0,
         keep_failed_s: float | None = None,
+        idempotency_key: str | None = None,
         key: str | None = None,
     ) -> SpawnedAgent:
         """Start an agent in a team, with the team's key; `spawn_info` is plain data, or a structure."""
@@ -129,7 +134,7 @@ class Client:
             wait_s,
             keep_failed_s,
         )
-        return await self.send(ask, key, waits=True)
+        return await self.send(ask.once(idempotency_key), key, waits=True)
 
     async def list_agents(
         self,
@@ -154,10 +159,13 @@ class Client:
         env: Mapping[str, str] | None = None,
         env_vars: Mapping[str, str] | None = None,
         secrets: Mapping[str, str] | None = None,
+        idempotency_key: str | None = None,
         key: str | None = None,
     ) -> AgentInfo:
         """Supply all values that an agent waits for, with its owner's key or the operator's; the agent goes on."""
-        return await self.send(asking.supply_values(agent, env, env_vars, secrets), key, waits=True)
+        return await self.send(
+            asking.supply_values(agent, env, env_vars, secrets).once(idempotency_key), key, waits=True
+        )
 
     async def kill_agent(self, agent: str, *, key: str | None = None) -> None:
         """End an agent and all below it, wait until they are gone, and forget it."""
@@ -170,30 +178,38 @@ class Client:
         *,
         owner: bool = False,
         seconds: float | None = None,
+        idempotency_key: str | None = None,
         key: str | None = None,
     ) -> DelegatedKey:
         """A narrower key, or the ownership."""
-        return await self.send(asking.delegate(agent, rights, owner, seconds), key)
+        return await self.send(asking.delegate(agent, rights, owner, seconds).once(idempotency_key), key)
 
     async def revoke(self, agent: str, key_id: str, *, key: str | None = None) -> None:
         """Let a narrower key open nothing any more."""
         await self.send(asking.revoke(agent, key_id), key)
 
-    async def rotate(self, agent: str, *, key: str | None = None) -> str:
+    async def rotate(self, agent: str, *, idempotency_key: str | None = None, key: str | None = None) -> str:
         """Another key for the owner; the old one is dead."""
-        return (await self.send(asking.rotate(agent), key)).nonce
+        return (await self.send(asking.rotate(agent).once(idempotency_key), key)).nonce
 
     # ---- talking
 
     async def turn(
-        self, agent: str, body: bytes, *, format: str = "", on_leave: str = "", key: str | None = None
+        self,
+        agent: str,
+        body: bytes,
+        *,
+        format: str = "",
+        on_leave: str = "",
+        idempotency_key: str | None = None,
+        key: str | None = None,
     ) -> AsyncGenerator[Chunk, None]:
         """Say something, and read the answer as it comes; the last chunk is of the kind `done` or `error`.
 
         Goes on by itself where a connection is lost in between, or nobody can answer for a while. Closing the iteration
         leaves the turn alone, unless `on_leave` is "interrupt".
         """
-        ask: Ask[None] = asking.turn(agent, body, format, on_leave)
+        ask: Ask[None] = asking.turn(agent, body, format, on_leave).once(idempotency_key)
         turn, number, kind, tries = "", 0, "chunk", Tries()
         broken: RametError
 
@@ -216,10 +232,11 @@ class Client:
                 broken = problem
             if kind != "chunk" and isinstance(broken, Gone):
                 return
-            if not turn:
+            if not turn and not ask.is_repeatable:
                 raise broken
             await tries.again(broken)
-            ask = asking.read_turn(agent, turn, number)
+            if turn:
+                ask = asking.read_turn(agent, turn, number)
 
     async def read_turn(
         self, agent: str, turn: str, after: int = 0, *, key: str | None = None
@@ -229,23 +246,29 @@ class Client:
             async for event in events:
                 yield _chunk(event)
 
-    async def say(self, agent: str, body: bytes, *, format: str = "", key: str | None = None) -> bytes:
+    async def say(
+        self, agent: str, body: bytes, *, format: str = "", idempotency_key: str | None = None, key: str | None = None
+    ) -> bytes:
         """Say something, and have the whole answer. Raises what the turn failed with."""
         said = []
-        async with aclosing(self.turn(agent, body, format=format, key=key)) as chunks:
+        async with aclosing(self.turn(agent, body, format=format, idempotency_key=idempotency_key, key=key)) as chunks:
             async for chunk in chunks:
                 if chunk.kind == "error":
                     raise error_of(chunk.body, 0)
                 said.append(chunk.body)
         return b"".join(said)
 
-    async def interrupt(self, agent: str, turn: str = "", *, key: str | None = None) -> Interrupted:
+    async def interrupt(
+        self, agent: str, turn: str = "", *, idempotency_key: str | None = None, key: str | None = None
+    ) -> Interrupted:
         """End the turn under way, or the one of that id; the agent and its history stay."""
-        return await self.send(asking.interrupt(agent, turn), key)
+        return await self.send(asking.interrupt(agent, turn).once(idempotency_key), key)
 
-    async def control(self, agent: str, operation: Mapping[str, Any], *, key: str | None = None) -> Any:
+    async def control(
+        self, agent: str, operation: Mapping[str, Any], *, idempotency_key: str | None = None, key: str | None = None
+    ) -> Any:
         """Do `{"@type": name, …}`, an operation of the agent's type."""
-        return await self.send(asking.control(agent, operation), key, waits=True)
+        return await self.send(asking.control(agent, operation).once(idempotency_key), key, waits=True)
 
     async def history(self, agent: str, *, key: str | None = None) -> Sequence[Mapping[str, Any]]:
         """The conversation so far."""
@@ -261,15 +284,17 @@ class Client:
             async for each in found:
                 yield AgentEvent(*each)
 
-    async def mail(self, agent: str, text: str, *, key: str | None = None) -> None:
+    async def mail(self, agent: str, text: str, *, idempotency_key: str | None = None, key: str | None = None) -> None:
         """A message that the agent reads at its next step."""
-        await self.send(asking.mail(agent, text), key)
+        await self.send(asking.mail(agent, text).once(idempotency_key), key)
 
     # ---- packaging
 
-    async def upload_bundle(self, data: bytes, *, key: str | None = None) -> BundleInfo:
+    async def upload_bundle(
+        self, data: bytes, *, idempotency_key: str | None = None, key: str | None = None
+    ) -> BundleInfo:
         """Keep what is in a tar, plain or with gzip."""
-        return await self.send(asking.upload_bundle(data), key)
+        return await self.send(asking.upload_bundle(data).once(idempotency_key), key)
 
     async def list_bundles(self, *, key: str | None = None) -> Sequence[BundleInfo]:
         """The bundles of the key's team and of the operator; for the operator all."""
@@ -283,9 +308,11 @@ class Client:
         """Forget an image that no living agent was spawned from. Raises InUse."""
         await self.send(asking.delete_image(image), key)
 
-    async def create_image(self, bundles: Sequence[str], *, base: str = "", key: str | None = None) -> Job:
+    async def create_image(
+        self, bundles: Sequence[str], *, base: str = "", idempotency_key: str | None = None, key: str | None = None
+    ) -> Job:
         """Have an image made of bundles, on top of another one."""
-        return await self.send(asking.create_image(bundles, base), key)
+        return await self.send(asking.create_image(bundles, base).once(idempotency_key), key)
 
     async def list_images(self, *, key: str | None = None) -> Sequence[ImageInfo]:
         """The images that agents of the key's team can be spawned from; for the operator all."""
@@ -302,7 +329,20 @@ class Client:
     # ---- any request
 
     async def send(self, ask: Ask[T], key: str | None = None, *, waits: bool = False) -> T:
-        """Any request. `waits` is for what may take as long as it takes."""
+        """Any request. `waits` is for what may take as long as it takes.
+
+        One with an `Idempotency-Key` is sent again where its answer is lost, or nobody can answer for a while.
+        """
+        tries = Tries()
+        while True:
+            try:
+                return await self._sent(ask, key, waits)
+            except RametError as problem:
+                if not ask.is_repeatable:
+                    raise
+                await tries.again(problem)
+
+    async def _sent(self, ask: Ask[T], key: str | None, waits: bool) -> T:
         options, http = {"timeout": None} if waits else {}, self._opened()
         try:
             answer = await http.request(

@@ -111,9 +111,9 @@ class Kernel:
             async for cursor, data in told:
                 yield RunEvent(cursor, decode(data))
 
-    async def send(self, id: str, text: str) -> str:
+    async def send(self, id: str, text: str, *, idempotency_key: str | None = None) -> str:
         """A message that a run reads at its next step; its id. Raises Unknown, MailRefused."""
-        return (await self._way.send(asks.send(id, text))).mail
+        return (await self._way.send(asks.send(id, text).once(idempotency_key))).mail
 
     async def stop(self, id: str, reason: str = "") -> Stopped:
         """End a run and all below it, and wait until they are gone. Raises Unknown."""
@@ -188,6 +188,7 @@ class Kernel:
         until: datetime | None = None,
         repeatable: bool = False,
         in_process: bool = False,
+        idempotency_key: str | None = None,
     ) -> ScheduleView:
         """Have the server run an agent later or again; see `ramet.services.views.contract.AddSchedule`.
 
@@ -215,7 +216,7 @@ class Kernel:
             repeatable=repeatable,
             in_process=in_process,
         )
-        return await self._way.send(asks.add_schedule(asked))
+        return await self._way.send(asks.add_schedule(asked).once(idempotency_key))
 
     async def pause_schedule(self, id: str) -> ScheduleView:
         """Begin nothing of it until it is resumed; a run that is going goes on. Raises Unknown."""
@@ -225,9 +226,9 @@ class Kernel:
         """Go on with its next time. Raises Unknown."""
         return await self._way.send(asks.steer_schedule(id, "resume"))
 
-    async def trigger_schedule(self, id: str) -> ScheduleView:
+    async def trigger_schedule(self, id: str, *, idempotency_key: str | None = None) -> ScheduleView:
         """Run it now, beside its times. Raises Unknown."""
-        return await self._way.send(asks.steer_schedule(id, "trigger"))
+        return await self._way.send(asks.steer_schedule(id, "trigger").once(idempotency_key))
 
     async def remove_schedule(self, id: str) -> None:
         """Forget it; a run that is going goes on. Raises Unknown."""

@@ -47,7 +47,7 @@ def is_away(error: RametError) -> bool:
     """Whether an error says that nobody can answer just now, and that it may be asked for again."""
     if isinstance(error, Refused | StrangeAnswer):
         return error.status in _AWAY
-    return isinstance(error, refusals.TakenOver | OwnedElsewhere)
+    return isinstance(error, refusals.TakenOver | OwnedElsewhere | refusals.RequestInProgress)
 
 
 def error_of(document: bytes, status: int) -> RametError:

@@ -1,0 +1,102 @@
+"""The client's `idempotency_key`: a request whose answer was lost is sent again, and done once."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import pathlib
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+import ramet
+from ramet.core.errors import Gone, InvalidValue
+from ramet.services.client.client import Client
+from tests.support.serving import Served
+
+
+@asynccontextmanager
+async def losing(
+    served: Served, folder: pathlib.Path, key: str, is_lost: Callable[[bytes], bool] = lambda answer: True
+) -> AsyncIterator[tuple[Client, list[bytes]]]:
+    """A client whose connection breaks once, at the first answer that `is_lost`; and the answers that came so far."""
+    answers: list[bytes] = []
+    lost: list[bytes] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        back, on = await asyncio.open_unix_connection(served.server.where)
+
+        async def asks() -> None:
+            while data := await reader.read(65_536):
+                on.write(data)
+
+        asking = asyncio.create_task(asks())
+        with contextlib.suppress(OSError):
+            while data := await back.read(65_536):
+                answers.append(data)
+                if not lost and is_lost(data):
+                    lost.append(data)
+                    break
+                writer.write(data)
+                await writer.drain()
+        asking.cancel()
+        for each in (writer, on):
+            each.close()
+
+    where = folder / "lossy.sock"
+    async with await asyncio.start_unix_server(serve, where), ramet.connect(where, key) as client:
+        yield client, answers
+
+
+async def test_a_team_whose_answer_was_lost_is_made_once(served: Served, folder: pathlib.Path) -> None:
+    """The client asks again by itself, and has the key of the one that was made."""
+    async with losing(served, folder, served.server.operator) as (client, _):
+        made = await client.create_team({"agents": 2}, name="crew", idempotency_key="team-1")
+
+        assert [each.id for each in await client.list_teams()] == [made.team.id]
+        spawned = await client.spawn_agent(made.team.id, "bob", "echo", key=made.key, idempotency_key="bob-1")
+        again = await client.spawn_agent(made.team.id, "bob", "echo", key=made.key, idempotency_key="bob-1")
+    assert (again.agent.id, again.nonce) == (spawned.agent.id, spawned.nonce)
+
+
+async def test_without_a_key_nothing_is_sent_again(served: Served, folder: pathlib.Path) -> None:
+    """Who sent it has to look, as nobody knows whether it was done."""
+    async with losing(served, folder, served.server.operator) as (client, answers):
+        with pytest.raises(Gone, match="no server answers"):
+            await client.create_team({"agents": 2}, name="crew")
+
+        assert len(answers) == 1
+        assert [each.name for each in await client.list_teams()] == ["crew"]
+
+
+async def test_a_turn_that_was_lost_before_its_first_word_is_said_once(served: Served, folder: pathlib.Path) -> None:
+    """The answer is that of the turn that was begun."""
+    agent, nonce = await served.agent()
+    async with losing(served, folder, nonce) as (client, _):
+        assert await client.say(agent, b"one two", idempotency_key="turn-1") == b"onetwo"
+        assert await client.say(agent, b"one two", idempotency_key="turn-1") == b"onetwo"
+    assert [body for body, _ in served.echo.opened[0].heard] == [b"one two"]
+
+
+async def test_mail_that_is_sent_twice_arrives_once(served: Served) -> None:
+    """From a program without an event loop as well."""
+    agent, nonce = await served.agent()
+
+    def program() -> None:
+        with ramet.connect(served.server.where, nonce) as client:
+            for _ in range(2):
+                client.mail(agent, "hello", idempotency_key="mail-1")
+            client.mail(agent, "hello", idempotency_key="mail-2")
+
+    await asyncio.to_thread(program)
+    assert served.echo.opened[0].mailed == ["hello", "hello"]
+
+
+@pytest.mark.parametrize("key", ["", "ü", "a\nb", "x" * 256])
+async def test_a_key_that_is_none_is_refused_before_anything_is_sent(served: Served, key: str) -> None:
+    """By the name of the header."""
+    async with ramet.connect(served.server.where) as client:
+        with pytest.raises(InvalidValue, match="Idempotency-Key"):
+            await client.create_team({"agents": 1}, idempotency_key=key)
+        assert not await client.list_teams()
