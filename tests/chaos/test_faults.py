@@ -183,7 +183,7 @@ async def test_a_full_disk_ends_the_run_and_loses_nothing(tmp_path: pathlib.Path
     shell = ["unshare", "--mount", "sh", "-c", ON_A_SMALL_DISK, "sh", str(tmp_path), moment, *program]
     with (tmp_path / "words").open("wb") as words:
         process = await asyncio.create_subprocess_exec(*shell, cwd=ROOT, stdout=words, stderr=words)
-        code = await asyncio.wait_for(process.wait(), 60)
+        code = await asyncio.wait_for(process.wait(), 180)
     assert code == 0, (tmp_path / "words").read_text()[-3000:]
 
     assert (tmp_path / "lives").read_text() == "life ended with 1\n", "leaving the runtime raises"

@@ -77,17 +77,17 @@ class Several:
         process = self._processes.pop(name)
         assert process.stdin is not None
         process.stdin.close()
-        return await asyncio.wait_for(process.wait(), 60)
+        return await asyncio.wait_for(process.wait(), 180)
 
     async def died(self, name: str) -> int:
         """Wait until one has ended by itself; its code."""
-        return await asyncio.wait_for(self._processes[name].wait(), 60)
+        return await asyncio.wait_for(self._processes[name].wait(), 180)
 
     async def over(self, roots: int) -> dict[str, dict[str, Any]]:
         """Wait until so many trees are there and all are over; what is said of each."""
         reader = await PostgresStore(self.dsn, schema=self.schema, read_only=True).open()
         try:
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(180):
                 while True:
                     about = {each.key: msgspec.json.decode(each.data) for each in await reader.list(TREES)}
                     if len(about) == roots and all(each.get("over") for each in about.values()):

@@ -163,7 +163,7 @@ async def spawned(client: Client, place: Place, agent_type: str, **more: Any) ->
 
 async def free(client: Client, team: str) -> None:
     """Wait until nobody holds a part of a team."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(180):
         while (await client.get_team(team)).held != {"agents": 0}:  # noqa: ASYNC110 - it happens in another process
             await asyncio.sleep(0.01)
 

@@ -33,7 +33,7 @@ from tests.trips.test_teams_over_http import (
     test_turns,
 )
 
-pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(300)]  # the first test makes images
+pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(600)]  # the first test makes images
 
 __all__ = [
     "client",

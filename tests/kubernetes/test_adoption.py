@@ -27,7 +27,7 @@ from tests.chaos.talking import CALLS, TALKED
 from tests.support.left_pods import LEFT, Talk, abandoned, at_work, spec_of
 from tests.support.pods import HOST, IMAGES, NAMESPACE, PATIENCE_S, Pods
 
-pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(300)]  # a first push compiles all of the library
+pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(600)]  # a first push compiles all of the library
 
 _KINDS: tuple[Image, ...] = ("bare", "llm")
 
@@ -42,7 +42,7 @@ async def ours(pods: Pods) -> list[tuple[str, str]]:
 
 async def left_nothing(pods: Pods) -> None:
     """What belongs to a pod goes with it, in the cluster's own time."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(180):
         while await ours(pods):  # noqa: ASYNC110 - it is another's to say
             await asyncio.sleep(0.05)
 
@@ -119,7 +119,7 @@ async def test_a_pod_that_has_ended_is_gone(pods: Pods, scratch: Path) -> None:
     """With its last word as the reason, and nothing of it is left."""
     runs = scratch / "runs"
     with abandoned(pods, runs, patience_s=1) as (description, _):
-        async with pods.cluster.client(pods.namespace) as kube, asyncio.timeout(60):
+        async with pods.cluster.client(pods.namespace) as kube, asyncio.timeout(180):
             name = description["pod"]
             while (await kube.get(Pod, name)).status.phase != "Failed":  # type: ignore[union-attr]  # noqa: ASYNC110
                 await asyncio.sleep(0.05)

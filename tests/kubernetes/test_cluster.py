@@ -30,7 +30,7 @@ async def test_a_pod_reaches_this_machine(cluster: Cluster, namespace: str, base
         spec = PodSpec(containers=[Container(name="dial", image=base_image, args=["python3", "-c", dial])])
         spec.restartPolicy, spec.automountServiceAccountToken = "Never", False
         await kube.create(Pod(metadata=ObjectMeta(name="dial"), spec=spec))
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(180):
             assert await said == b"here"
 
 

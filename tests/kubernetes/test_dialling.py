@@ -22,7 +22,7 @@ from tests.support.pod_runs import spec
 from tests.support.pods import Pods
 from tests.support.waiting import eventually
 
-pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(300)]  # a first push compiles all of the library
+pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(600)]  # a first push compiles all of the library
 
 
 async def test_a_pod_dials_its_kernel_and_comes_back_when_the_line_breaks(

@@ -20,7 +20,7 @@ from tests.support.serving import short_folder
 from tests.support.waiting import eventually
 from tests.trips.test_examples import Done, started
 
-pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(300)]  # the first test makes images
+pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(600)]  # the first test makes images
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from ramet.wire import frames
 from tests.support.pods import Pods
 from tests.support.waiting import eventually
 
-pytestmark = [pytest.mark.kubernetes, pytest.mark.slow, pytest.mark.timeout(300)]  # the first test makes images
+pytestmark = [pytest.mark.kubernetes, pytest.mark.slow, pytest.mark.timeout(600)]  # the first test makes images
 GRANT = Grant(memory_mb=64, tmpfs_size_mb=8, workspace_size_mb=8)
 PATIENCE_S = 60.0  #: what a server's pods have
 
@@ -31,7 +31,7 @@ class Talk:
     async def over(self) -> None:
         """Say no more, and wait until all that was said was heard."""
         self._over.set()
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(180):
             await self._talking
 
     async def _say(self) -> None:

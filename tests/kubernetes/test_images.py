@@ -18,7 +18,7 @@ from ramet.services.packaging.service import PackagingService
 from tests.support.cluster import Cluster
 from tests.support.tars import tar
 
-pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(300)]  # a first push compiles all of the library
+pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(600)]  # a first push compiles all of the library
 
 #: What a guest says: who it is, whether it could write, where its bytecode is from, what its image's bundle says.
 SAY = """

@@ -25,7 +25,7 @@ from tests.support.pod_runs import spec
 from tests.support.pods import Pods
 from tests.support.tars import tar
 
-pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(300)]  # a first push compiles all of the library
+pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(600)]  # a first push compiles all of the library
 
 
 class Uploads:

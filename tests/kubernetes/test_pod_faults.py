@@ -35,7 +35,7 @@ from tests.support.pod_runs import SMALL, opened
 from tests.support.pods import PATIENCE_S, Pods, pod_of
 from tests.support.waiting import eventually
 
-pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(300)]  # the first test makes images
+pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(600)]  # the first test makes images
 both_ways = pytest.mark.parametrize("dials", [False, True], ids=["attached", "dialling"])
 
 
@@ -50,7 +50,7 @@ async def reached(dials: bool, pods: Pods, scratch: Path, **given: Any) -> Async
             backend = pods.backend(scratch / "runs", **given)
         yield await stack.enter_async_context(opened(backend, scratch))
     await pods.wait_gone()
-    async with pods.cluster.client(pods.namespace) as kube, asyncio.timeout(60):
+    async with pods.cluster.client(pods.namespace) as kube, asyncio.timeout(180):
         while await _secrets(kube):  # noqa: ASYNC110 - that of a pod goes with it, in the cluster's own time
             await asyncio.sleep(0.05)
 
@@ -125,7 +125,7 @@ async def test_a_quota_that_is_used_up_refuses_a_birth(dials: bool, pods: Pods, 
             assert refusal.value.limit == "quota"
             assert await visit.ask("who")
             made = [pod_of(visit.sandbox)]
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(180):
                 while await _secrets(kube) != made * dials:  # noqa: ASYNC110 - it is another's to say
                     await asyncio.sleep(0.05)
             assert await pods.names() == made
@@ -138,7 +138,7 @@ async def _secrets(kube: Any) -> list[str]:
 
 
 async def _in_force(kube: Any) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(180):
         while (await kube.get(ResourceQuota, "one")).status.used is None:  # noqa: ASYNC110 - it is another's to say
             await asyncio.sleep(0.05)
 

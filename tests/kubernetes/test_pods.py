@@ -39,7 +39,7 @@ CASES = [
     for check in CHECKS
     if whose != "Waited" or check.__name__ in WAITED
 ]
-pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(300)]  # the first test makes images
+pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(600)]  # the first test makes images
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ from tests.support.pods import Pods
 from tests.support.waiting import eventually
 from tests.trips.kit import kept, nothing_is_held, of_kind, run_of
 
-pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(300)]  # the first test makes images
+pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(600)]  # the first test makes images
 
 
 @tool

@@ -25,7 +25,7 @@ from tests.support.left_pods import GRANT, LEFT, Talk, at_work, spec_of
 from tests.support.pods import Pods, pod_of
 from tests.support.rights import Audit
 
-pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(300)]  # a first push compiles all of the library
+pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(600)]  # a first push compiles all of the library
 
 _LOGIN = "kubernetes.io/dockerconfigjson"
 

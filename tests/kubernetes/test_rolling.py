@@ -25,7 +25,7 @@ from tests.support.waiting import eventually
 
 __all__ = ["postgres"]  # a fixture is used by its name
 
-pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(300)]  # an image is made
+pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(600)]  # an image is made
 
 #: Says which call it is, waits for so many seconds, and says it again.
 KIT = b"""

@@ -27,7 +27,7 @@ from tests.support.postgres_stores import schema
 
 __all__ = ["postgres", "schema"]  # fixtures are used by their names
 
-pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(300)]  # a first push compiles all of the library
+pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(600)]  # a first push compiles all of the library
 
 
 LOGIN = "kubernetes.io/dockerconfigjson"

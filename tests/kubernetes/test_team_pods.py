@@ -26,7 +26,7 @@ from tests.support.cluster import Cluster
 from tests.support.pod_runs import opened
 from tests.support.pods import TEAM, Pods, is_going, pod_of
 
-pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(300)]  # the first test makes images
+pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(600)]  # the first test makes images
 GRANT = Grant(memory_mb=64, pids=32, tmpfs_size_mb=8, workspace_size_mb=8, reservation=TEAM)
 SECRET = "the other run's own"
 FILL = "dd if=/dev/zero of=/run/full bs=1M count=2000 2>/dev/null"  # Memory of the pod, and of no run.
@@ -324,7 +324,7 @@ async def test_a_teams_pod_is_there_before_its_first_run_and_goes_with_the_team(
             async def made() -> list[Pod]:
                 return [each async for each in kube.list(Pod)]
 
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(180):
                 while not (there := await made()):  # noqa: ASYNC110 - it is the cluster's to say
                     await asyncio.sleep(0.05)
             [pod] = there

@@ -36,7 +36,7 @@ from tests.support.pods import is_going, living_of, settings_of
 from tests.support.serve_process import plugin
 from tests.support.serving import short_folder
 
-pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(300)]  # the first test makes images
+pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(600)]  # the first test makes images
 
 ASKED = {"agents": 2, "cpu": 2, "memory_mb": 512}
 KIT = b"def work(text):\n    return text.upper()\n"
@@ -147,7 +147,7 @@ async def test_what_a_quota_leaves_no_room_for_is_refused(client: Asking, kube: 
     async def allow(memory: str) -> None:
         change: dict[str, Any] = {"spec": {"hard": {"limits.memory": memory}}}
         await kube.patch(ResourceQuota, bounds.BOUNDS, change, namespace=space_of(team))
-        async with asyncio.timeout(60):  # Until it is in force.
+        async with asyncio.timeout(180):  # Until it is in force.
             while True:
                 now = await kube.get(ResourceQuota, bounds.BOUNDS, namespace=space_of(team))
                 if now.status is not None and (now.status.hard or {}).get("limits.memory") == memory:

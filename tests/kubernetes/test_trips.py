@@ -20,7 +20,7 @@ from tests.support.waiting import eventually
 from tests.trips import isolated_agents as agents
 from tests.trips.isolated_kit import marked
 
-pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(300)]  # the first test makes images
+pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(600)]  # the first test makes images
 
 _marks = itertools.count()
 
@@ -95,14 +95,14 @@ async def test_trip_c_a_schedule_fires_in_a_pod_and_is_followed(runtime: AgentRu
     """Schedule → run in a pod → journal → whoever follows it sees it to its end; the schedule knows what it came to."""
     async with AgentScheduler(runtime) as scheduler:
         view = await scheduler.schedule_agent_in(0, agents.square, args=[14], policy=Policy(memory_mb=128))
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(180):
             while not (results := await scheduler.results(view.id)) or results[0].run is None:  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
         seen: list[Event] = []
         async with aclosing(runtime.get(results[0].run).events()) as events:
             async for event in events:
                 seen.append(event)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(180):
             while (result := (await scheduler.results(view.id))[0]).ended is None:  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
 

@@ -31,7 +31,7 @@ from tests.support.pod_runs import spec
 from tests.support.registries import PASSWORD, USER, needs_registry, registry
 from tests.support.tars import tar
 
-pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(300)]  # a first push compiles all of the library
+pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(600)]  # a first push compiles all of the library
 
 MAY_SPAWN = Policy(memory_mb=512, network="disabled", allow_sub_agents=True)
 #: What it is, by its bytes and by the name that its bundle has, and where that really is.

@@ -34,7 +34,7 @@ from tests.support.pods import Pods, pod_of
 from tests.support.tars import tar
 from tests.support.waiting import eventually
 
-pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(300)]  # the first test makes images
+pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(600)]  # the first test makes images
 OTHER = msgspec.structs.replace(SMALL, memory_mb=72)  #: of another shape
 
 
@@ -100,7 +100,7 @@ async def test_a_run_starts_in_a_pod_that_was_there_before_it_was_asked_for(
                 assert name not in await ready(backend, 2)
         assert name not in await objects(pods), "it goes with its run"
     await pods.wait_gone()
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(180):
         while await objects(pods, Secret):  # noqa: ASYNC110 - that of a pod goes with it, in the cluster's own time
             await asyncio.sleep(0.05)
 
@@ -160,7 +160,7 @@ async def test_a_pod_that_is_of_no_use_any_more_is_given_to_nobody(
             async with site.visit(grant=SMALL) as visit:
                 assert await visit.ask("who")
                 assert pod_of(visit.sandbox) != waiting
-                async with asyncio.timeout(60):
+                async with asyncio.timeout(180):
                     while waiting in await pods.names():  # noqa: ASYNC110 - it is another's to say
                         await asyncio.sleep(0.05)
 
@@ -191,7 +191,7 @@ async def test_those_that_wait_make_way_in_a_quota_that_is_full(pods: Pods, scra
     async with pods.cluster.client(pods.namespace) as kube:
         quota = ResourceQuota(metadata=ObjectMeta(name="two"), spec=ResourceQuotaSpec(hard={"pods": "2"}))
         await kube.create(quota)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(180):
             while (await kube.get(ResourceQuota, "two")).status.used is None:  # type: ignore[union-attr]  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
     async with warmed(pods, scratch) as (site, backend), site.visit(grant=SMALL) as one:
@@ -256,7 +256,7 @@ async def test_nobody_waits_for_what_is_not_asked_for_any_more(
         monkeypatch.setattr(spares, "_KEPT_S", 0.0)
         async with site.visit(grant=OTHER) as visit:
             assert pod_of(visit.sandbox) == other
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(180):
                 while await pods.names() != [other]:  # noqa: ASYNC110 - it is another's to say
                     await asyncio.sleep(0.05)
 

@@ -50,7 +50,7 @@ os.execve(sys.argv[2], sys.argv[2:], {**os.environ, **proxies})
 def namespaces() -> None:
     """Skips where an ordinary process gets no network of its own."""
     probe = [shutil.which("unshare") or "false", "-Urn", "true"]
-    if subprocess.run(probe, capture_output=True, timeout=30).returncode:
+    if subprocess.run(probe, capture_output=True, timeout=180).returncode:
         pytest.skip("user namespaces are off here: there is no cage to try from")
 
 
@@ -63,7 +63,7 @@ async def run(*command: str, env: dict[str, str] | None = None) -> tuple[int, st
         stderr=asyncio.subprocess.STDOUT,
         env={**os.environ, **(env or {})},
     )
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(180):
         output, _ = await process.communicate()
     assert process.returncode is not None
     return process.returncode, output.decode()
@@ -105,11 +105,11 @@ CLIENTS = {
     "curl": ["/usr/bin/env", "curl", "-sS", "{url}"],
     "urllib": [
         "-c",
-        "import sys, urllib.request as u; print(u.urlopen(sys.argv[1], timeout=30).read().decode())",
+        "import sys, urllib.request as u; print(u.urlopen(sys.argv[1], timeout=180).read().decode())",
         "{url}",
     ],
-    "httpx": ["-c", "import sys, httpx; print(httpx.get(sys.argv[1], timeout=30).text)", "{url}"],
-    "requests": ["-c", "import sys, requests; print(requests.get(sys.argv[1], timeout=30).text)", "{url}"],
+    "httpx": ["-c", "import sys, httpx; print(httpx.get(sys.argv[1], timeout=180).text)", "{url}"],
+    "requests": ["-c", "import sys, requests; print(requests.get(sys.argv[1], timeout=180).text)", "{url}"],
 }
 CLIENTS = {name: argv if argv[0] != "-c" else [sys.executable, *argv] for name, argv in CLIENTS.items()}
 

@@ -162,7 +162,7 @@ async def image_of(client: Client, **files: bytes) -> str:
     """The id of an image with these modules."""
     bundle = await client.upload_bundle(tar({f"{name}.py": content for name, content in files.items()}))
     job = await client.create_image([bundle.id])
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(180):
         while job.state in ("queued", "running"):
             job = await client.job(job.id)
     assert job.error is None

@@ -34,7 +34,7 @@ from lightkube.resources import (
 
 MANAGED = {"app.kubernetes.io/managed-by": "ramet"}  #: what ramet makes bears this
 LEFTOVERS = "leftovers-in-the-cluster"  #: the plugin of that name, registered where a cluster is given
-_GONE_S = 60.0  #: what an end may take, and a namespace its 5 s to begin with; passed only by a run that fails
+_GONE_S = 180.0  #: what an end may take, and a namespace its 5 s to begin with; passed only by a run that fails
 _KINDS = (
     core_v1.Pod, core_v1.Secret, core_v1.ServiceAccount, core_v1.ConfigMap, core_v1.Service, core_v1.ResourceQuota,
     core_v1.LimitRange, core_v1.PersistentVolumeClaim, rbac_authorization_v1.Role, rbac_authorization_v1.RoleBinding,

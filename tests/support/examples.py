@@ -20,7 +20,7 @@ def said_by(example: str, place: str, folder: pathlib.Path) -> list[str]:
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=300,
         check=False,
     )
     said = [each for each in done.stderr.splitlines() if kind != "postgres" or not each.endswith(_LOST)]

@@ -14,7 +14,7 @@ GREETER = {"greeter.py": b"def greet(text):\n    return 'hello from an image'\n"
 async def image_of(client: Client, bundle: str, *, asked: Client | None = None, key: str | None = None) -> str:
     """The id of an image of one bundle; whether it is done `asked` is asked, else the same client."""
     job = await client.create_image([bundle], key=key)
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(180):
         while job.state in ("queued", "running"):
             await asyncio.sleep(0.01)
             job = await (asked or client).job(job.id, key=key)

@@ -62,7 +62,7 @@ class Talk:
 
     async def hear(self) -> Said:
         """What it says next."""
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(180):
             while not self._frames:
                 data = await asyncio.get_running_loop().sock_recv(self.sandbox.channel, 1 << 16)
                 assert data, "it has closed"

@@ -14,7 +14,7 @@ from ramet.isolation.linux import calls
 from ramet.isolation.remote import inside
 from ramet.isolation.remote.streamline import StreamLine
 
-PATIENCE_S = 120.0  #: without a kernel: longer than any test waits
+PATIENCE_S = 400.0  #: without a kernel: longer than any test waits
 
 
 def main(scratch: Path, runs: Path, uid: int, listener: int | None = None) -> None:

@@ -42,7 +42,7 @@ class MarkedProgram:
             env={"PATH": os.fspath(self._folder / "bin"), "MARK": os.fspath(mark)},
             stdin=subprocess.DEVNULL,
             capture_output=True,
-            timeout=60,
+            timeout=180,
         )
 
     def started(self) -> list[str]:

@@ -37,7 +37,7 @@ class Network:
         """Have the router forward nothing, and say nothing of it: connections are half-open."""
         inside = ("ip", "netns", "exec", self.at("router"))
         value = "0" if is_dropped else "1"
-        subprocess.run((*inside, "sh", "-c", f"echo {value} > /proc/sys/net/ipv4/ip_forward"), check=True, timeout=30)
+        subprocess.run((*inside, "sh", "-c", f"echo {value} > /proc/sys/net/ipv4/ip_forward"), check=True, timeout=180)
 
     def unplug(self, is_unplugged: bool) -> None:
         """Take the machine's link down. Its way to the kernel is set anew when it is up again."""
@@ -46,7 +46,7 @@ class Network:
             self._ip("-n", self.at("machine"), "route", "replace", "default", "via", "10.91.2.1")
 
     def _ip(self, *args: str) -> None:
-        subprocess.run(("ip", *args), check=True, timeout=30, capture_output=True)
+        subprocess.run(("ip", *args), check=True, timeout=180, capture_output=True)
 
 
 @contextlib.contextmanager
@@ -73,4 +73,4 @@ def network() -> Iterator[Network]:
         yield made
     finally:
         for host in ("router", "kernel", "machine"):
-            subprocess.run(("ip", "netns", "del", made.at(host)), check=False, timeout=30, capture_output=True)
+            subprocess.run(("ip", "netns", "del", made.at(host)), check=False, timeout=180, capture_output=True)

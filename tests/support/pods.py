@@ -198,7 +198,7 @@ class Pods:
 
     async def wait_gone(self) -> None:
         """Wait until no pod is there."""
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(180):
             while await self.names():  # noqa: ASYNC110 - it is another's to say
                 await asyncio.sleep(0.05)
 

@@ -22,7 +22,7 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
-_START_S = 60.0  #: what a start may take: after a crash the server reads its log first
+_START_S = 180.0  #: what a start may take: after a crash the server reads its log first
 _names = itertools.count(1)
 _libc = ctypes.CDLL(None)
 _PR_SET_PDEATHSIG = 1

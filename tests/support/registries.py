@@ -38,7 +38,7 @@ class TokenServer:
         self.realm, self.asked, self.anybody = "", list[list[str]](), False
         wanted = "req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=tokens"
         command = ["openssl", *wanted.split(), "-keyout", str(self._key), "-out", str(self._certificate)]
-        subprocess.run(command, check=True, capture_output=True, timeout=60)
+        subprocess.run(command, check=True, capture_output=True, timeout=180)
 
     @property
     def config(self) -> dict[str, str]:
@@ -74,7 +74,7 @@ class TokenServer:
         head = {"typ": "JWT", "alg": "RS256", "x5c": ["".join(pem[1:-1])]}
         said = ".".join(_url64(json.dumps(each).encode()) for each in (head, claims))
         command = ["openssl", "dgst", "-sha256", "-sign", str(self._key)]
-        signed = subprocess.run(command, input=said.encode(), check=True, capture_output=True, timeout=60)
+        signed = subprocess.run(command, input=said.encode(), check=True, capture_output=True, timeout=180)
         return f"{said}.{_url64(signed.stdout)}"
 
 

@@ -63,5 +63,5 @@ async def serving(folder: pathlib.Path, **options: Any) -> AsyncIterator[Served]
         where = server.where
         transport = httpx2.AsyncHTTPTransport(uds=None if where.startswith("http://") else where)
         base = where if where.startswith("http://") else "http://ramet"
-        async with httpx2.AsyncClient(transport=transport, base_url=base, timeout=60) as http:
+        async with httpx2.AsyncClient(transport=transport, base_url=base, timeout=180) as http:
             yield Served(server, echo, http)

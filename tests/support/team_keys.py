@@ -82,7 +82,7 @@ class ServeProcess:
 def team_client(folder: pathlib.Path, key: str = "") -> Iterator[TeamClient]:
     """A client of the server that runs in a folder, with the key of its one team, which is made if there is none."""
     transport = httpx2.HTTPTransport(uds=str(folder / ".ramet" / "serve.sock"))
-    with httpx2.Client(transport=transport, base_url="http://ramet", timeout=60) as http:
+    with httpx2.Client(transport=transport, base_url="http://ramet", timeout=180) as http:
         yield TeamClient(folder, http, key)
 
 

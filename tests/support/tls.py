@@ -19,7 +19,7 @@ def make_certificate(folder: pathlib.Path) -> pathlib.Path:
     wanted = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=localhost -addext"
     names = "subjectAltName=DNS:localhost,DNS:other.localhost,IP:127.0.0.1"
     command = ["openssl", *wanted.split(), names, "-keyout", str(key), "-out", str(file)]
-    subprocess.run(command, check=True, capture_output=True, timeout=60)
+    subprocess.run(command, check=True, capture_output=True, timeout=180)
     file.write_text(key.read_text() + file.read_text())
     return file
 

@@ -13,7 +13,7 @@ _SHARE = 4  #: so many times what a look took is waited until the next one,
 _LONGEST_S = 0.1  #: and at most this
 
 
-async def eventually(condition: Callable[[], object], *, within_s: float = 60) -> None:
+async def eventually(condition: Callable[[], object], *, within_s: float = 180) -> None:
     """Return once `condition` holds; a test that waits in vain fails after a minute, or `within_s`.
 
     A look that costs much, as one at all processes of the machine does, is taken less often: what is waited for needs

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["place"]
 
-HANG_S = float(os.environ.get("RAMET_HANG_S", "120"))  # of real time; passed only by a test that fails
+HANG_S = float(os.environ.get("RAMET_HANG_S", "400"))  # of real time; passed only by a test that fails
 
 
 @pytest.fixture(autouse=True)

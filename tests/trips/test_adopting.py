@@ -322,7 +322,7 @@ async def test_a_claimed_tick_is_its_owners_while_that_ones_kernel_lives(stores:
 
 
 async def _ended(scheduler: AgentScheduler, id: str, number: int) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(180):
         while sum(each.ended is not None for each in await scheduler.results(id)) < number:  # noqa: ASYNC110 - as users do
             await asyncio.sleep(0.005)
 

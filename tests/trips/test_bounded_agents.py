@@ -57,7 +57,7 @@ async def test_failed_agents_of_a_team_are_bounded_and_the_oldest_go() -> None:
             assert await listed(served, team) == [lives, *failed[2:]]
             assert await listed(served, other) == [elsewhere]
             assert (agents / failed[2] / "note").exists()
-            async with asyncio.timeout(60):  # A name is free once the record of who had it is gone, after the folder.
+            async with asyncio.timeout(180):  # A name is free once the record of who had it is gone, after the folder.
                 while (again := await spawn(served, team, "a0")).status_code == 422:  # noqa: ASYNC110 - it asks a server
                     await asyncio.sleep(0.01)
             assert again.status_code == 201, again.text

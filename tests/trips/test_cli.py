@@ -250,7 +250,7 @@ async def test_ctrl_c_cancels_the_tree_and_prints_what_was_found(project: Path) 
         await screen.shows("writes")
         screen.type("\x03")
         status = await screen.end()
-        await asyncio.wait_for(server.gone.wait(), 60)
+        await asyncio.wait_for(server.gone.wait(), 180)
 
     after = _plain(screen.text).rpartition("No answer. This is what was found so far:")[2]
     assert status == 130

@@ -123,7 +123,7 @@ async def rows(project: Path, *args: str) -> list[dict[str, Any]]:
 
 async def until(project: Path, holds: Any) -> list[dict[str, Any]]:
     """The rows, once they are as they are to be."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(180):
         while not holds(found := await rows(project)):  # noqa: ASYNC110 - of another process
             await asyncio.sleep(0.1)
     return found
@@ -226,7 +226,7 @@ async def test_a_conversation_that_was_never_begun_holds_up_nobody(project: Path
         process.kill()
         await process.wait()
 
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(180):
         done = await on(project, "resume")
 
     assert (done.status, done.out.strip()) == (0, "")

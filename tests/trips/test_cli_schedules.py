@@ -101,7 +101,7 @@ async def listed(project: Path) -> dict[str, Any]:
 
 async def until(project: Path, id: str, holds: Callable[[ScheduleView], object]) -> None:
     """Return once a schedule stands so, for who looks from beside."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(180):
         while True:
             async with await records_of(project) as records:
                 found = await Books(records.store).read(id)
@@ -234,7 +234,7 @@ async def test_what_is_cancelled_beside_a_kernel_is_forgotten_and_its_run_goes_o
         gone = await schedule(project, "rm", "held")
         known, again = await listed(project), await schedule(project, "rm", "held")
         (project / "go").touch()
-        async with await records_of(project) as records, asyncio.timeout(60):
+        async with await records_of(project) as records, asyncio.timeout(180):
             while await records.store.get("schedule", "held") is not None:  # noqa: ASYNC110 - by another process
                 await asyncio.sleep(0.01)
             (root,) = await records.trees(ended=True)

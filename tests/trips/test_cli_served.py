@@ -188,7 +188,7 @@ async def test_schedules_are_changed(place: Place, way: str) -> None:
     resumed = _json(await place.on(way, "schedule", "resume", "daily", "--json"))
     triggered = await place.on(way, "schedule", "trigger", "daily")
 
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(180):
         while (last := _json(await place.on(way, "schedule", "list", "--json"))[0]["last"]) is None:
             pass
     gone = await place.on(way, "schedule", "rm", "daily")
@@ -256,7 +256,7 @@ async def test_following_ends_with_a_signal_with_the_server_and_with_the_run(fol
     socket = folder / ".ramet" / "serve.sock"
     async with serve(folder) as process, Client(socket) as client:
         await client.kernel.add_schedule(f"{folder}/jobs.py:hold", in_s=0)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(180):
             while not (rows := await client.kernel.runs()):
                 pass
         logs = ("logs", "-f", rows[0].id, "--server", str(socket))

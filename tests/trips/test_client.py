@@ -64,7 +64,7 @@ async def test_bundles_and_images(client: Client) -> None:
 
     bundle = await client.upload_bundle(packed.getvalue())
     job = await client.create_image([bundle.id])
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(180):
         while job.state != "done":
             job = await client.job(job.id)
 

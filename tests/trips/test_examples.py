@@ -22,7 +22,7 @@ from tests.chaos.kernels import inheriting_orphans
 from tests.support.providers import Provider, provider
 from tests.support.serving import short_folder
 
-BOUND_S = 60.0  #: passed only by a test that fails
+BOUND_S = 180.0  #: passed only by a test that fails
 EVERY = ("simple_agent", "team_scenario")
 
 

@@ -33,13 +33,13 @@ class Killed:
         """A POST, with an Idempotency-Key."""
         headers = {"authorization": f"Bearer {key}", **({"idempotency-key": id} if id else {})}
         transport = httpx2.AsyncHTTPTransport(uds=str(self.folder / ".ramet" / "serve.sock"))
-        async with httpx2.AsyncClient(transport=transport, base_url="http://ramet", timeout=60) as http:
+        async with httpx2.AsyncClient(transport=transport, base_url="http://ramet", timeout=180) as http:
             return await http.post(path, headers=headers, **body)
 
     async def get(self, path: str, key: str = TOKEN) -> Any:
         """What is there."""
         transport = httpx2.AsyncHTTPTransport(uds=str(self.folder / ".ramet" / "serve.sock"))
-        async with httpx2.AsyncClient(transport=transport, base_url="http://ramet", timeout=60) as http:
+        async with httpx2.AsyncClient(transport=transport, base_url="http://ramet", timeout=180) as http:
             return (await http.get(path, headers={"authorization": f"Bearer {key}"})).raise_for_status().json()
 
     async def killed(self, point: str, path: str, key: str, id: str, **body: Any) -> httpx2.Response:
@@ -123,7 +123,7 @@ async def test_a_turn_is_asked_once_whatever_is_killed(killed: Killed) -> None:
 async def test_another_kernel_finds_it(all_kernels: Kernels, stack: AsyncExitStack, tmp_path: pathlib.Path) -> None:
     """Killed after a birth, and in the middle of a turn: the kernel that takes over answers both requests."""
     one, two = [all_kernels.begin(name, module=MODULE) for name in ("one", "two")]
-    http = await stack.enter_async_context(httpx2.AsyncClient(timeout=60))
+    http = await stack.enter_async_context(httpx2.AsyncClient(timeout=180))
 
     async def ask(url: str, path: str, key: str, id: str, body: Any) -> httpx2.Response:
         headers = {"authorization": f"Bearer {key}", "idempotency-key": id}

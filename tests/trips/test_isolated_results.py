@@ -315,7 +315,7 @@ def test_seed_000_runs_as_it_is_shown(tmp_path: pathlib.Path) -> None:
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
         check=False,
     )
 

@@ -101,7 +101,7 @@ async def test_a_result_is_there_for_its_time_and_then_says_that_this_is_over(tm
         with pytest.raises(Expired, match="kept for 3600") as refusal:
             await runtime.result(run)
         assert (await runtime.result(longer)).value == "noted note"
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(180):
             while {each.key for each in await store.list(TREES)} != {longer}:  # noqa: ASYNC110 - the kernel is at it
                 await asyncio.sleep(0.005)
         assert await store.read(tree=run) == []
@@ -127,7 +127,7 @@ async def test_what_lives_or_is_kept_is_not_removed(tmp_path: pathlib.Path) -> N
         await kept.result()
         gone = await ended(runtime)
         journal = await _opened(runtime)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(180):
             while gone not in await collected(runtime):
                 pass
 

@@ -38,7 +38,7 @@ def times_asked(folder: pathlib.Path) -> int:
 async def asks_on(kernel: Kernel, agent: str, key: str) -> list[int]:
     """The statuses of a question that is asked again and again, until it is cancelled."""
     statuses: list[int] = []
-    async with httpx2.AsyncClient(base_url=kernel.url, timeout=60) as http:
+    async with httpx2.AsyncClient(base_url=kernel.url, timeout=180) as http:
         try:
             while True:
                 answer = await http.get(f"/v1/agents/{agent}", headers={"authorization": f"Bearer {key}"})
@@ -103,7 +103,7 @@ async def test_images_outlive_the_kernel_that_they_were_uploaded_to(
     image = await image_of(one, (await one.upload_bundle(tar(GREETER))).id)
     bob = await spawn_greeter(one, "crew", "bob", image, crew.key)
     needy = await one.create_image([(await two.upload_bundle(tar({"requirements.txt": b"greeting"}))).id])
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(180):
         while (await two.job(needy.id)).state != "running":  # noqa: ASYNC110 - in another process
             await asyncio.sleep(0.01)
     begun[0].kill()
@@ -132,7 +132,7 @@ async def test_a_kernel_that_is_told_to_stop_lets_turns_end_that_only_it_can_end
     turn = Reader(two, ann, b"one wait two", format="words")
     await eventually(lambda: bool(turn.chunks))
     begun[0].process.send_signal(signal.SIGTERM)
-    async with httpx2.AsyncClient(base_url=begun[0].url, timeout=60) as http:
+    async with httpx2.AsyncClient(base_url=begun[0].url, timeout=180) as http:
         while (await http.get("/readyz")).status_code == 200:  # noqa: ASYNC110 - in another process
             await asyncio.sleep(0.01)
         assert (await http.get("/readyz")).status_code == 503
@@ -227,7 +227,7 @@ async def test_a_rolling_restart_under_load_answers_every_turn_once(
     load = Load(dict(clients), agents, tmp_path)
     for name in begun:
         del load.clients[name]  # As a Service does, before a kernel is told to end.
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(180):
             while load.under_way[name]:  # noqa: ASYNC110 - they come to their ends
                 await asyncio.sleep(0.01)
         begun[name].process.send_signal(signal.SIGTERM)
@@ -295,7 +295,7 @@ async def test_a_kernel_that_wakes_up_late_has_no_team_any_more_that_went_elsewh
         await two.spawn_agent("crew", "eve", "echo", key=crew.key)
     finally:
         begun[0].process.send_signal(signal.SIGCONT)
-    async with asyncio.timeout(60):  # It has to hear of it first.
+    async with asyncio.timeout(180):  # It has to hear of it first.
         while len(await one.list_agents("crew", key=crew.key)) < 3:  # noqa: ASYNC110 - it is another process
             await asyncio.sleep(0.01)
     assert await one.say(ann.agent.id, b"hello", key=ann.nonce) == b"hello"

@@ -58,7 +58,7 @@ async def clients(at_work: Kernels) -> AsyncIterator[Three]:
 
 
 async def raw(kernel: Kernel, path: str, headers: dict[str, str], method: str = "GET") -> httpx2.Response:
-    async with httpx2.AsyncClient(base_url=kernel.url, timeout=60) as http:
+    async with httpx2.AsyncClient(base_url=kernel.url, timeout=180) as http:
         return await http.request(method, path, headers=headers)
 
 

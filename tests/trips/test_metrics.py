@@ -32,7 +32,7 @@ async def scraped(served: Served, key: str = "") -> Scrape:
 
 async def scraped_when(served: Served, holds: Callable[[Scrape], object]) -> Scrape:
     """The first scrape of which this holds, scraped with the operator's key."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(180):
         while True:
             found = await scraped(served, served.server.operator)
             if holds(found):

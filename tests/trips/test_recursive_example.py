@@ -32,7 +32,7 @@ def test_the_example_prints_the_same_on_every_backend(backend: str, tmp_path: pa
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
         check=False,
     )
 

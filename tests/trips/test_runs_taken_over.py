@@ -105,7 +105,7 @@ async def test_a_run_that_is_being_taken_up_is_waited_for(both: Two, postgres: S
     run = agent.served.run
     with cut_off(stores[0], postgres):
         await eventually(lambda: two.server.is_taking_up(""))
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(180):
             while not await is_of(stores[1], "two", run):
                 pass
         following = asyncio.create_task(two.ask("GET", f"/v1/runs/{run}/events?follow=true", TOKEN))
@@ -270,7 +270,7 @@ async def test_a_run_of_a_schedule_is_waited_for(both: Two, postgres: Server, mo
     await first.server.runtime.get(run).run.context.settled()
     name = "one" if first is both.one else "two"
     with cut_off(store, postgres):
-        await asyncio.wait_for(asked.wait(), 60)
+        await asyncio.wait_for(asked.wait(), 180)
         await eventually(lambda: not second.server.kernels.directory.is_alive(name))  # type: ignore[union-attr]
         stopping = asyncio.create_task(second.ask("POST", f"/v1/runs/{run}/stop", TOKEN, json={}))
         requests = second.server._parts.metrics.requests
@@ -279,7 +279,7 @@ async def test_a_run_of_a_schedule_is_waited_for(both: Two, postgres: Server, mo
         stopped = await stopping
 
     assert stopped.status_code == 200, stopped.text
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(180):
         while (told := await result(second, schedule))[0] == "running":
             pass
     assert told == ("cancelled", "")

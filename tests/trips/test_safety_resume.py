@@ -110,7 +110,7 @@ async def test_a_question_of_the_gate_waits_on(place: str, tmp_path: pathlib.Pat
         handle = await resumed(runtime, tmp_path, SafetyGate(ASKS, [Second()]))
         (pending,) = runtime.trees[handle.id].inbox.pending
         runtime.trees[handle.id].inbox.answer(pending.id, True)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(180):
             await handle.result()
 
     assert effects(tmp_path) == ["pay"]

@@ -44,7 +44,7 @@ async def test_whoever_resumes_all_trees_calls_no_function_of_a_schedule_again(
     async with AgentRuntime(store=store_at(place)) as runtime:
         (handle,) = await (runtime.adopt() if how == "adopt" else runtime.resume())
         result = await handle.result()
-        async with AgentScheduler(runtime) as scheduler, asyncio.timeout(60):
+        async with AgentScheduler(runtime) as scheduler, asyncio.timeout(180):
             while not (results := await scheduler.results("job")) or results[0].ended is None:  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
 
@@ -85,7 +85,7 @@ async def left_at_the_gate(*, ended: bool = False) -> Listing:
 
 async def wait_for_end(scheduler: AgentScheduler) -> TickResult:
     """How its one tick ended."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(180):
         while not (results := await scheduler.results("job")) or results[0].ended is None:  # noqa: ASYNC110
             await asyncio.sleep(0.005)
     return results[0]
@@ -117,11 +117,11 @@ async def test_a_kernel_that_comes_back_notes_how_its_run_ended_elsewhere(postgr
         await eventually(lambda: scheduled.CALLS == ["began"])
         ((tick,), handles) = await scheduler.results("job"), list[Handle]()
         with cut_off(stores[0], postgres):
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(180):
                 while not handles:
                     handles = await two.resume(only=tick.run)
             assert (await handles[0].result()).status == "lost"
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(180):
                 while await stores[1].owner_of(tick.run or "") is not None:  # noqa: ASYNC110
                     await asyncio.sleep(0.005)
         result = await wait_for_end(scheduler)
@@ -168,7 +168,7 @@ async def test_a_runtime_that_stops_in_that_moment_leaves_the_run_to_others() ->
     runtime.journal.users.add(beside)  # As one does that works in the same folder.
     async with runtime, AgentScheduler(runtime) as scheduler:
         assert scheduler._serving is not None
-        await asyncio.wait({scheduler._serving}, timeout=60)
+        await asyncio.wait({scheduler._serving}, timeout=180)
         await asyncio.gather(*store.doing)
         (found,) = await Books(store).all()
     await runtime.journal.leave(beside)

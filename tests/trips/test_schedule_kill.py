@@ -55,7 +55,7 @@ async def test_whenever_a_process_is_killed_a_tick_has_one_run(
     await killed(SCRIPT, place, when, write, done)
 
     async with AgentRuntime(store=store_at(place)) as runtime, AgentScheduler(runtime) as scheduler:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(180):
             while not (results := await scheduler.results("job")) or results[0].ended is None:  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
         (view,) = await scheduler.list()
@@ -95,7 +95,7 @@ async def test_of_several_kernels_one_goes_on_with_the_tick_of_another_that_was_
         child = await asyncio.create_subprocess_exec(*program, env={**os.environ, "PYTHONPATH": str(ROOT)})
         assert await child.wait() == -signal.SIGKILL
         await asyncio.gather(*(clock.advance(7200) for clock in clocks))
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(180):
             for each in schedulers:
                 while [result.status for result in await each.results("job")] != ["completed"]:
                     await asyncio.gather(*(clock.advance(1) for clock in clocks))

@@ -95,7 +95,7 @@ class Stage:
 
     async def ended(self, id: str, count: int) -> list[TickResult]:
         """The results of a schedule, once so many have ended and nothing runs."""
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(180):
             while True:
                 results = await self.results(id)
                 if len(results) >= count and all(each.status in ENDED for each in results):
@@ -371,7 +371,7 @@ async def test_a_run_that_is_going_goes_on_when_its_schedule_is_cancelled(
     scheduled.GATE.set()
 
     await eventually(lambda: scheduled.CALLS == ["began", "ended"])
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(180):
         while await stage.store.get(KIND, view.id) is not None:  # noqa: ASYNC110 - a store tells nobody
             await asyncio.sleep(0)
 
@@ -443,7 +443,7 @@ async def test_a_run_is_told_of_once_it_is_on_record(clock: FakeClock, monkeypat
 
         monkeypatch.setattr(runtime, "spawn", late)
         view = await scheduler.schedule_agent_in(0, scheduled.waits, in_process=True)
-        await asyncio.wait_for(asked.wait(), 60)
+        await asyncio.wait_for(asked.wait(), 180)
         (unborn,) = await scheduler.results(view.id)
         may_be_born.set()
         await eventually(lambda: scheduled.CALLS == ["began"])
@@ -718,7 +718,7 @@ async def test_with_a_policy_it_runs_in_a_sandbox(tmp_path: Path) -> None:
         AgentScheduler(runtime) as scheduler,
     ):
         view = await scheduler.schedule_agent_in(0, scheduled.triples, args=[14], policy=Policy(memory_mb=128))
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(180):
             while not (results := await scheduler.results(view.id)) or results[0].ended is None:  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
 
@@ -731,7 +731,7 @@ async def test_a_function_of_a_script_travels_into_a_sandbox(tmp_path: Path) -> 
     script.write_text("FACTOR = 3\n\ndef work(number):\n    return FACTOR * number\n")
     async with AgentRuntime(backend="local") as runtime, AgentScheduler(runtime) as scheduler:
         view = await scheduler.schedule_agent_in(0, f"{script}:work", args=[14], policy=Policy(memory_mb=128))
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(180):
             while not (results := await scheduler.results(view.id)) or results[0].ended is None:  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
 

@@ -50,7 +50,7 @@ async def going(all_kernels: Kernels, stack: AsyncExitStack) -> AsyncIterator[Go
         one = all_kernels.begin("one", **settings)
         first = await stack.enter_async_context(all_kernels.client(one))
         view = await first.kernel.add_schedule(NIGHTLY, in_s=0, prompt="Note it.", in_process=True)
-        await asyncio.wait_for(asked.arrived(2), 60)
+        await asyncio.wait_for(asked.arrived(2), 180)
         others = [all_kernels.begin(name, **settings) for name in ("two", "three")]
         clients = [await stack.enter_async_context(all_kernels.client(each)) for each in others]
         (tick,) = await clients[0].kernel.schedule_results(view.id)
@@ -60,7 +60,7 @@ async def going(all_kernels: Kernels, stack: AsyncExitStack) -> AsyncIterator[Go
 
 async def ended(client: Client, schedule: str) -> list[TickResult]:
     """How its ticks ended, once all have."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(180):
         while True:
             results = await client.kernel.schedule_results(schedule)
             if results and all(each.ended is not None for each in results):
@@ -141,7 +141,7 @@ async def test_a_function_in_a_sandbox_that_outlives_its_kernel_is_called_once(
 
 async def begun(client: Client, schedule: str) -> str:
     """The id of its tick's run, once that is in a sandbox."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(180):
         while not (ticks := await client.kernel.schedule_results(schedule)) or ticks[0].run is None:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         async for each in client.kernel.events(ticks[0].run, follow=True):

@@ -131,7 +131,7 @@ def test_no_bytes_harm_a_server(folder: pathlib.Path, caplog: pytest.LogCaptureF
                         said += piece
             with contextlib.suppress(OSError):
                 writer.write_eof()
-                async with asyncio.timeout(60):
+                async with asyncio.timeout(180):
                     said += await reader.read()
             return bytes(said)
         finally:

@@ -105,7 +105,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[Server]:
             yield server
             below = psutil.Process(server.process.pid).children(recursive=True)
             assert server.end(signal.SIGTERM) == 0
-            assert not psutil.wait_procs(below, timeout=30)[1]
+            assert not psutil.wait_procs(below, timeout=180)[1]
             told = (folder / "stderr").read_text().splitlines()
             assert [line for line in told if " WARNING ramet.serve: " not in line] == []  # requests refused
         finally:
@@ -378,7 +378,7 @@ async def test_the_safety_gate(server: Server, client: Client, team: CreatedTeam
     assert (await agent.say("$ echo safe")).startswith("safe\n")
     assert REASON in await agent.say("$ rm -rf /")
     file = server.folder / ".ramet" / "journal.db"
-    with closing(sqlite3.connect(file, timeout=30)) as store:
+    with closing(sqlite3.connect(file, timeout=180)) as store:
         change = "UPDATE documents SET data = ? WHERE kind = 'safety_policy' AND key = 'house'"
         [(rules,)] = store.execute("SELECT data FROM documents WHERE kind = 'safety_policy' AND key = 'house'")
         with store:

@@ -39,7 +39,7 @@ def a_folder() -> Iterator[tuple[pathlib.Path, httpx2.Client]]:
     with short_folder() as folder:
         plugin(folder, ENTRY_POINTS)
         transport = httpx2.HTTPTransport(uds=str(folder / ".ramet" / "serve.sock"))
-        with httpx2.Client(transport=transport, base_url="http://ramet", timeout=60) as http:
+        with httpx2.Client(transport=transport, base_url="http://ramet", timeout=180) as http:
             yield folder, http
 
 

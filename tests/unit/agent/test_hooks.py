@@ -171,7 +171,7 @@ async def test_a_function_that_blocks_stops_nobody_else() -> None:
     free = threading.Event()
 
     def blocks(payload: Payload) -> str:
-        assert free.wait(60)
+        assert free.wait(180)
         return "allow"
 
     deciding = asyncio.ensure_future(ask({"PreToolUse": [blocks]}))

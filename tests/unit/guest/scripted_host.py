@@ -20,7 +20,7 @@ from ramet.wire.requests import Answer, Born, Done, Ended, Said, StartFunction, 
 from ramet.wire.values import decode, encode
 
 #: What a test may take in all; one that waits in vain fails then.
-BOUND_S = 60.0
+BOUND_S = 180.0
 S = TypeVar("S", bound=Said)
 
 

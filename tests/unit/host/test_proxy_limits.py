@@ -36,7 +36,7 @@ async def test_no_more_tunnels_than_are_allowed(tmp_path: pathlib.Path) -> None:
             async with client(run.path) as second:
                 assert [await first.ask(target), await second.ask(target), await run.ask(target)] == [200, 200, 503]
                 assert await other.ask(target) == 200
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(180):
                 while await run.ask(target) != 200:
                     pass
 
@@ -55,7 +55,7 @@ async def test_a_tunnel_whose_server_broke_off_takes_no_place(tmp_path: pathlib.
         run = await house.open(target)
         async with client(run.path) as holding:
             assert await holding.ask(target) == 200
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(180):
                 while await run.ask(target) != 200:
                     pass
 
@@ -123,7 +123,7 @@ async def test_all_runs_together_leave_the_process_its_descriptors(tmp_path: pat
             assert [await first.ask(target), await second.ask(target)] == [200, 200]
             async with client(other.path) as third:
                 assert await third.status() == 503
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(180):
             while await other.ask(target) != 200:
                 pass
 

@@ -95,7 +95,7 @@ def _ran(program: str, *words: str) -> str:
         env=env,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
         check=False,
     )
     assert ran.returncode == 0, ran.stderr

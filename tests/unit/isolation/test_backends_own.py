@@ -109,7 +109,7 @@ def test_without_bubblewrap_it_is_said_what_to_install(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=180,
     )
     assert "bwrap" in ran.stdout
     assert "apt install bubblewrap" in ran.stdout
@@ -287,7 +287,7 @@ async def test_what_is_said_to_the_proxys_port_inside_comes_to_its_socket_outsid
             env = (await visit.ask("who"))["env"]
             assert env["HTTPS_PROXY"] == env["https_proxy"] == env["ALL_PROXY"] == "http://127.0.0.1:3128"
             await visit.ask("connect_tcp", host="127.0.0.1", port=3128)
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(180):
                 accepted, _ = await asyncio.get_running_loop().sock_accept(listener)
             accepted.close()
             assert await visit.fails("connect_tcp", host="127.0.0.1", port=9) == "ECONNREFUSED", "nobody else is there"
@@ -448,7 +448,7 @@ def test_an_ordinary_user_has_the_same(tmp_path: Path, kind: type[Forking]) -> N
         capture_output=True,
         text=True,
         check=False,
-        timeout=100,
+        timeout=300,
     )
     assert ran.returncode == 0, ran.stderr
     level = "L2" if kind is BwrapBackend else "L1"

@@ -63,7 +63,7 @@ def placed(group: Cgroup, script: str) -> Iterator[subprocess.Popen[str]]:
 
 def go(process: subprocess.Popen[str]) -> str:
     """Let it go on; what it printed by its end."""
-    return process.communicate("\n", timeout=60)[0]
+    return process.communicate("\n", timeout=180)[0]
 
 
 def reap(pid: int) -> None:

@@ -76,7 +76,7 @@ def becoming(
         [sys.executable, "-I", "-c", SEEN, json.dumps(found.path), json.dumps(shown)],
         capture_output=True,
         check=False,
-        timeout=60,
+        timeout=180,
         extra_groups=[USER + 1],
     )
 
@@ -226,7 +226,7 @@ def launched(launch: Launch) -> subprocess.CompletedProcess[bytes]:
             pass_fds=[theirs.fileno()],
             capture_output=True,
             check=False,
-            timeout=60,
+            timeout=180,
         )
 
 

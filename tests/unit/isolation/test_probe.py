@@ -64,7 +64,7 @@ def found(
         [*before, sys.executable, "-c", _PROGRAM, str(SOURCES), json.dumps(given)],
         env={**os.environ, **({} if path is None else {"PATH": path})},
         capture_output=True,
-        timeout=60,
+        timeout=180,
         check=False,
     )
     assert not answer.returncode, answer.stderr.decode()

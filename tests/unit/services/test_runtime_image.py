@@ -50,7 +50,7 @@ IMPORTS = "import sys; sys.path.insert(0, sys.argv[1]); from importlib import im
 def alone(code: str, *args: str | Path, options: tuple[str, ...] = ()) -> str:
     """What an interpreter prints that sees nothing which is installed here."""
     argv = [sys.executable, "-I", "-S", "-B", *options, "-c", code, *map(str, args)]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=180, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

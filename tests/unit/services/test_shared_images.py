@@ -298,7 +298,7 @@ async def test_a_job_is_asked_about_anywhere_and_has_failed_when_its_kernel_is_l
         two = await kernels.begin("two", installs=installing(kernels.folder / "wheels"))
         bundle = await two.upload(tar({"requirements.txt": b"greeting\n"}))
         job = await one.create_image("", [bundle.id])
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(180):
             while (await two.job(job.id)).state != "running":  # noqa: ASYNC110 - of another kernel
                 await asyncio.sleep(0.01)
 

@@ -479,7 +479,7 @@ async def test_a_name_is_free_when_nothing_of_who_had_it_is_left(site: Site, mon
 
     def slowly(folder: pathlib.Path, name: str) -> None:
         removing.set()
-        go_on.wait(60)
+        go_on.wait(180)
         remove(folder, name)
 
     monkeypatch.setattr(lives, "_remove", slowly)

@@ -71,7 +71,7 @@ async def fill(path: str) -> None:
         "append": lambda: _append(store),
         "close": store.close,
     }
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(180):
         for name, use in uses.items():
             problem = await _problem(use)
             if problem != why:

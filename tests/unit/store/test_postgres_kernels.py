@@ -130,7 +130,7 @@ async def test_the_lock_of_a_killed_kernel_is_free_soon(postgres: Server, schema
         writer.kill()
 
     store = PostgresStore(postgres.dsn, schema=schema)
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(180):
         while True:
             with contextlib.suppress(StoreInUse):
                 await store.open()
@@ -185,7 +185,7 @@ async def test_no_event_is_seen_before_one_of_a_lower_cursor(
     go_on = threading.Event()
     async with opened(PostgresStore(postgres.dsn, schema=schema, kernel="slow")) as slow:
         first = slow.append(entry(1, tree="t-slow", run="r-slow"))
-        held = asyncio.ensure_future(slow._changed(lambda _: go_on.wait(60), 0))
+        held = asyncio.ensure_future(slow._changed(lambda _: go_on.wait(180), 0))
         query = "SELECT 1 FROM pg_locks WHERE mode = 'RowExclusiveLock' AND relation = %s::regclass"
         with psycopg.connect(postgres.dsn, autocommit=True) as connection:
             while connection.execute(query, [f'"{schema}".events']).fetchone() is None:  # noqa: ASYNC110

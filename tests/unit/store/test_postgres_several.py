@@ -274,7 +274,7 @@ async def test_a_kernel_that_can_only_write_gives_up_what_it_has(postgres: Serve
 
         news = asyncio.Event()
         two.on_kernels(news.set)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(180):
             while await two.claim_fallen() != ["t-1"]:
                 await news.wait()
                 news.clear()
@@ -320,7 +320,7 @@ async def test_who_does_not_come_back_after_a_restart_of_the_server_is_adopted_i
         two.on_kernels(news.set)
         with cut_off(one, own_postgres):
             own_postgres.restart()
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(180):
                 while not adopted:
                     news.clear()
                     adopted += await two.claim_fallen()
@@ -366,7 +366,7 @@ async def test_a_fall_is_told_though_the_wait_for_it_is_interrupted_in_that_mome
     with psycopg.connect(postgres.dsn, autocommit=True) as hears:
         hears.execute(sql.SQL("LISTEN {}").format(sql.Identifier(schema)))
         await asyncio.to_thread(watch._block, 4711, 0.0)
-        [told] = hears.notifies(timeout=60, stop_after=1)
+        [told] = hears.notifies(timeout=180, stop_after=1)
     connection.close()
 
     assert (told.payload, cancels) == ("kernels", [])
@@ -399,7 +399,7 @@ async def test_a_kernel_that_joined_and_fell_between_two_looks_is_told_to_all_on
                 watch.tell()
                 await begun.acquire()  # It has told what there was to tell.
                 hears.execute("SELECT pg_notify(%s, %s)", [schema, f"look {number}"])
-                for each in hears.notifies(timeout=60):
+                for each in hears.notifies(timeout=180):
                     told.append(each.payload)
                     if each.payload == f"look {number}":
                         break

@@ -66,7 +66,7 @@ async def line(process: asyncio.subprocess.Process) -> str:
 
 def did(*command: str) -> list[str]:
     """What a process says that is to end by itself, and well."""
-    said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=180, check=False)
     assert said.returncode == 0, said.stdout + said.stderr
     return said.stdout.splitlines()
 

@@ -77,7 +77,7 @@ async def test_nothing_is_lost_or_repeated_over_wires_that_break(seed: int) -> N
             limit = dice.randrange(200_000) if again < 20 else None
             await _joined(one, other, Wire(dice, limit), Wire(dice, None))
 
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(180):
         carrying = asyncio.ensure_future(wires())
         said = await asyncio.gather(talk(one), talk(other))
         assert said[0] == sent
@@ -91,7 +91,7 @@ async def test_an_end_is_told_after_all_that_was_said() -> None:
     one, other = CarriedLine(PATIENCE_S), CarriedLine(PATIENCE_S)
     dice = random.Random(0)
 
-    async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+    async with asyncio.timeout(180), asyncio.TaskGroup() as group:
         group.create_task(_joined(one, other, Wire(dice, None), Wire(dice, None)))
         await one.send(Frame(b"hello"))
         await other.receive()

@@ -79,7 +79,7 @@ async def test_what_nobody_takes_in_is_not_kept() -> None:
 
 async def test_both_may_talk_at_once_faster_than_they_listen() -> None:
     """More than both pipes hold, and more than one side may be ahead; all of it comes, once and in order."""
-    async with attached() as (wire, pipe), asyncio.timeout(30):
+    async with attached() as (wire, pipe), asyncio.timeout(180):
         sent = [Frame(b"%d" % at, bytes(100_000)) for at in range(150)]
         line = CarriedLine(PATIENCE_S)
 

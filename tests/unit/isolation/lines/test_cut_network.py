@@ -147,7 +147,7 @@ async def started(
         pytest.param("unplug", 60, AS_IT_COMES, marks=pytest.mark.chaos),
     ],
 )
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 async def test_nothing_is_lost_or_comes_twice(
     how: Literal["drop", "unplug"], cut_s: float | None, patience: tuple[str, str], tmp_path: Path
 ) -> None:

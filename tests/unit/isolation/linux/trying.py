@@ -100,7 +100,7 @@ def tried(*attempts: str, behind: str = "", uid: int | None = None, staged: bool
     answer = subprocess.run(
         [sys.executable, "-I", "-B", "-c", _PROGRAM, str(SOURCES), json.dumps(request)],
         capture_output=True,
-        timeout=60,
+        timeout=180,
         check=False,
     )
     assert not answer.returncode, answer.stderr.decode()

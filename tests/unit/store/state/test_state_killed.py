@@ -44,7 +44,7 @@ async def test_what_was_committed_survives_a_kill_and_is_whole(tmp_path: Path) -
             sys.executable, "-c", _PROGRAM, str(path), stdout=asyncio.subprocess.PIPE
         )
         assert process.stdout is not None
-        told = [int(await asyncio.wait_for(process.stdout.readline(), 60)) for _ in range(kill_after)]
+        told = [int(await asyncio.wait_for(process.stdout.readline(), 180)) for _ in range(kill_after)]
         process.send_signal(signal.SIGKILL)
         told += [int(line) for line in (await process.stdout.read()).split(b"\n")[:-1]]
         await process.wait()
