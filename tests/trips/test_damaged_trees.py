@@ -318,6 +318,64 @@ def test_the_session_of_a_damaged_tree_is_named_and_its_id_is_free_once_it_is_se
     assert asyncio.run(talk("broken")) != broken
 
 
+@pytest.mark.parametrize("data", [b"", b'{"root":', b'{"root":7}', b"[]", 5], ids=str)
+def test_the_id_of_a_conversation_is_found_where_its_own_document_is_damaged(
+    tmp_path: Path, capsys: Captured, data: bytes | int
+) -> None:
+    """The documents of trees say whose it is; it is gone on with, and its id leads to it again."""
+
+    async def talk() -> str:
+        async with Session(ScriptedModel(["Sure."]), cwd=tmp_path, session_id="broken") as talk:
+            await talk.ask("Well?")
+            return talk.id
+
+    root = asyncio.run(talk())
+    changed(tmp_path, "UPDATE documents SET data = ? WHERE kind = 'session'", data)
+
+    assert main(["sessions", "show", "broken", "--json", "--dir", str(tmp_path)]) == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[0])["root"] == root
+    assert asyncio.run(talk()) == root
+    assert main(["sessions", "rm", "broken", "--dir", str(tmp_path)]) == 0
+    assert asyncio.run(talk()) != root
+
+
+def test_a_document_with_a_wrong_value_hinders_no_other_conversation(tmp_path: Path, capsys: Captured) -> None:
+    """It is named by who lists conversations, and by who looks for damage, and can be set aside."""
+
+    async def talk(session: str) -> str:
+        async with Session(ScriptedModel(["Sure."]), cwd=tmp_path, session_id=session) as talk:
+            await talk.ask("Well?")
+            return talk.id
+
+    broken, _ = asyncio.run(talk("broken")), asyncio.run(talk("whole"))
+    said = "json_set(CAST(data AS TEXT), '$.keep_s', 'long')"
+    changed(tmp_path, f"UPDATE documents SET data = CAST({said} AS BLOB) WHERE kind = ? AND key = ?", TREES, broken)
+
+    capsys.readouterr()
+    assert main(["sessions", "list", "--json", "--dir", str(tmp_path)]) == 1
+    out, err = capsys.readouterr()
+    assert [json.loads(line)["id"] for line in out.splitlines()] == ["whole"]
+    assert f"--set-aside {broken}" in err
+    assert main(["repair", "--dir", str(tmp_path)]) == 1
+    assert f"--set-aside {broken}" in capsys.readouterr().err
+    assert main(["repair", "--set-aside", broken, "--dir", str(tmp_path)]) == 0
+    assert main(["sessions", "list", "--json", "--dir", str(tmp_path)]) == 0
+
+
+@pytest.mark.parametrize(("column", "value"), [("run", b"x"), ("data", 5), ("seq", "y")])
+def test_an_event_with_a_value_of_another_kind_hinders_no_other_tree(
+    folder: Path, roots: list[str], capsys: Captured, column: str, value: object
+) -> None:
+    """A page that a disk changed may hold anything."""
+    cursor = newest_event(folder, roots[1])
+    changed(folder, f"UPDATE events SET {column} = ? WHERE cursor = ?", value, cursor)
+
+    status, found, err = listed(folder, capsys)
+
+    assert (status, found) == (1, [roots[0], roots[2]])
+    assert f"event {cursor} of tree {roots[1]}" in err
+
+
 async def test_the_events_of_gates_are_inspected_beside_a_damaged_one(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

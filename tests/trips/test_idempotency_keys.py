@@ -11,6 +11,7 @@ from typing import Any
 import httpx2
 import pytest
 
+from ramet.core.errors import Aborted, OutputInvalid, RametError, TaskFailed
 from tests.support.parrot_agents import ParrotType
 from tests.support.serving import Served, serving
 from tests.support.tars import tar
@@ -162,6 +163,34 @@ async def test_who_leaves_a_whole_answer_gets_it_by_asking_again(both: Served) -
     parrot.go_on.set()
     assert (await second).json()["choices"][0]["message"]["content"] == "1: a wait b "
     assert len(parrot.heard) == 1
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [TaskFailed("'charge' was not answered within 1 s"), Aborted("it was stopped"), OutputInvalid("no answer", tries=2)],
+    ids=["too late", "stopped", "no answer"],
+)
+async def test_an_operation_that_failed_in_the_middle_is_not_done_again(
+    served: Served, monkeypatch: pytest.MonkeyPatch, failure: RametError
+) -> None:
+    """It may have taken effect, so its failure is the first answer; what was refused before is done."""
+    agent, nonce = await served.agent()
+    echo: Any = served.echo.opened[0]
+    asked = list[object]()
+
+    async def charge(operation: object) -> object:
+        asked.append(operation)
+        raise failure
+
+    monkeypatch.setattr(echo, "control", charge)
+    path, wrong = f"/v1/agents/{agent}/control", {"@type": "whisper"}
+    assert (await served.ask("POST", path, nonce, headers=keyed("one"), json=wrong)).status_code == 404
+    first, second = await twice(served, path, nonce, json={"@type": "shout", "times": 2})
+
+    assert first.status_code >= 400
+    assert (first.status_code, first.content) == (second.status_code, second.content)
+    assert second.headers[REPLAYED] == "true"
+    assert len(asked) == 1
 
 
 async def test_a_turn_is_read_again_from_its_beginning(served: Served) -> None:

@@ -7,6 +7,7 @@ import logging
 import os
 import select
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from functools import partial
@@ -87,6 +88,53 @@ async def test_a_process_has_one_watch(pipe: tuple[int, int]) -> None:
         first.stop()
         with pytest.raises(BusyError):
             first.start()
+
+
+FORK = """
+import asyncio, faulthandler, os, sys
+from ramet.host.stalls import StallWatch
+
+async def main():
+    watch = StallWatch(after_s=3_600).start()
+    if not (pid := os.fork()):
+        if sys.argv[1] == "stops its watch":
+            watch.stop()
+        elif sys.argv[1] == "has a dump of its own":
+            faulthandler.dump_traceback_later(3_600)
+        elif sys.argv[1] == "watches":
+            watch.stop()
+            StallWatch(after_s=3_600).start()
+        sys.exit(7)
+    print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+    watch._beat()
+    watch.stop()
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("child", ["ends", "stops its watch", "has a dump of its own", "watches"])
+def test_a_forked_child_of_a_watched_process_ends(child: str) -> None:
+    """The thread that dumps is not in the child, which must not wait for it; the parent is watched on."""
+    said = subprocess.run(
+        [sys.executable, "-c", FORK, child], capture_output=True, text=True, check=True, timeout=60, start_new_session=True
+    )
+    assert said.stdout.splitlines()[-1:] == ["7"]
+    assert "Timeout" not in said.stderr
+
+
+def test_a_fork_leaves_the_parent_watched(pipe: tuple[int, int]) -> None:
+    """A dump is written for a stall that follows a fork at once."""
+    read, write = pipe
+
+    async def main() -> None:
+        with StallWatch(after_s=0.05, dump_to=write):
+            if not (pid := os.fork()):
+                os._exit(0)
+            os.waitpid(pid, 0)
+            assert select.select([read], [], [])[0], "the loop stands still until there is a dump"
+
+    asyncio.run(main())
 
 
 @pytest.mark.parametrize("after_s", [0, -1, float("nan"), float("inf"), True, 86_401])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pathlib
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -83,6 +83,19 @@ async def test_one_at_a_time(store: Store) -> None:
     assert not (await claimed(ledger, digest="other")).is_again
 
 
+async def test_a_second_release_ends_no_later_attempt(store: Store) -> None:
+    """An attempt that is over may be released again while the next one with the same key is at work."""
+    ledger = Ledger(store, FakeClock())
+    first = await claimed(ledger)
+    await ledger.drop(first)
+    second = await claimed(ledger)
+    ledger.release(first)
+    with pytest.raises(RequestInProgress):
+        await ledger.claim(ONE, "team-1", "d")
+    await ledger.answer(second, "d", 204, {}, b"")
+    assert isinstance(await ledger.claim(ONE, "team-1", "d"), Answered)
+
+
 async def test_what_a_killed_process_began_is_gone_on_with(store: Store) -> None:
     """With the same ids and keys, and by one process only."""
     first = await claimed(Ledger(store, FakeClock()))
@@ -154,6 +167,27 @@ async def test_a_team_has_a_share(store: Store) -> None:
     await retention.sweep()
     assert [await ledger.is_known(each) for each in senders] == [False, False, False, False, True]
     assert await ledger.is_known(Sender("other", "r", "1"))
+
+
+async def test_records_of_a_clock_that_was_ahead_take_no_share_for_good(store: Store) -> None:
+    """They count as made when the clock was set back: older than what comes after, and gone a day later."""
+    ahead = Ledger(store, FakeClock(start=datetime(2036, 1, 1, tzinfo=UTC)))
+    early = [Sender("k", "r", f"early-{number}") for number in range(3)]
+    for each in early:
+        await answered(ahead, each, b"x")
+    clock = FakeClock()
+    retention = Retention(store, clock, most_records=3, sweep_records=1)
+    ledger = Ledger(store, clock, retention=retention)
+    await retention.sweep()
+    late = [Sender("k", "r", f"late-{number}") for number in range(3)]
+    for each in late:
+        await clock.advance(1)
+        await answered(ledger, each, b"x")
+    await retention.sweep()
+    assert [await ledger.is_known(each) for each in (*early, *late)] == [False] * 3 + [True] * 3
+    await clock.advance(timedelta(hours=24).total_seconds())
+    await retention.sweep()
+    assert await store.list(REQUEST) == []
 
 
 async def test_a_large_answer_is_only_remembered(store: Store) -> None:

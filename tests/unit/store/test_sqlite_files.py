@@ -15,6 +15,7 @@ from ramet.store import schema
 from ramet.store.contract import Document, Entry
 from ramet.store.sqlite import SqliteStore
 from tests.unit.store.kernel import entry
+from tests.unit.store.test_sqlite import opened
 
 #: A journal as version 1 wrote it, as text. It stays as it is: every later version must read it.
 VERSION_1 = Path(__file__).with_name("journal_v1.sql")
@@ -78,6 +79,32 @@ async def test_a_journal_of_version_1_is_read_and_gone_on_with(path: Path) -> No
     assert as_text(path) == as_text(path.with_name("new.db"))
 
 
+async def test_a_journal_of_version_1_is_looked_at_before_it_is_gone_on_with(path: Path) -> None:
+    """Nothing is changed by that, and who reads goes on with it when a kernel brings it up to date."""
+    connection = sqlite3.connect(path)
+    connection.executescript(VERSION_1.read_text())
+    connection.close()
+    before = path.read_bytes()
+
+    async with opened(path, read_only=True) as reader:
+        assert [each.cursor for each in await reader.read()] == [1, 2, 5]
+        assert [each.cursor for each in await reader.read(tree="tree-ä")] == [1, 2]
+        assert [each.cursor for each in await reader.read(run="run-1")] == [1, 5]
+        assert await reader.get("schedule", "daily") == Document("schedule", "daily", 3, b'{"every":86400}')
+        assert path.read_bytes() == before
+        async with opened(path) as store:
+            await store.durable(store.append(entry(1)))
+        assert len(await reader.read()) == 4
+
+
+async def test_a_schema_whose_names_are_no_text_is_damaged(path: Path) -> None:
+    """SQLite quotes such a name when it says what is wrong."""
+    await a_journal(path)
+    path.write_bytes(path.read_bytes().replace(b"INDEX events_of_trees", b"INDEX event\x9f_of_trees"))
+
+    await is_refused(path, "it is damaged .malformed database schema")
+
+
 async def test_an_older_journal_is_migrated_whole_or_not_at_all(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All steps in one transaction: one that fails leaves the version that was there, which is still read."""
     await a_journal(path)
@@ -90,8 +117,8 @@ async def test_an_older_journal_is_migrated_whole_or_not_at_all(path: Path, monk
 
     assert as_text(path) == before
     monkeypatch.setattr(schema, "migrations", lambda: (*first, "CREATE TABLE more (x);"))
-    with pytest.raises(StoreFailed, match="of version 2; open it once for writing"):
-        await SqliteStore(path, read_only=True).open()
+    async with opened(path, read_only=True) as reader:
+        assert len(await reader.read()) == 100
     store = await SqliteStore(path).open()
     assert len(await store.read()) == 100
     await store.close()

@@ -148,7 +148,19 @@ async def test_a_loss_is_not_accepted_while_a_kernel_has_the_journal(path: Path)
             accept_loss(path)
 
 
-@pytest.mark.parametrize("content", [None, b"", b"x" * 64, b"y" * 100_000, Mark(2, 0).line[:-1] + b"?", b"ramet 1"])
+@pytest.mark.parametrize(
+    "content",
+    [
+        None,
+        b"",
+        b"x" * 64,
+        b"y" * 100_000,
+        Mark(2, 0).line[:-1] + b"?",
+        b"ramet 1",
+        pytest.param(Mark(2**62 + 1, 0).line, id="more events than there can be"),
+        pytest.param(Mark(0, 10**16 - 1).line, id="more changes than there can be"),
+    ],
+)
 async def test_a_mark_that_cannot_be_read_says_nothing(path: Path, content: bytes | None) -> None:
     """A journal of an older version has none; a power cut may leave anything of a file that was never synced."""
     mark = path.with_name("journal.db.mark")
@@ -161,6 +173,18 @@ async def test_a_mark_that_cannot_be_read_says_nothing(path: Path, content: byte
     async with opened(path) as store:
         await store.durable(store.append(entry(2)))
     assert mark_of(path) == Mark(2, 0)
+
+
+async def test_a_mark_that_cannot_be_written_is_said_once(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """From the first commit on; the journal is written all the same."""
+    async with opened(path) as store:
+        mark = path.with_name("journal.db.mark")
+        mark.unlink()
+        mark.mkdir()
+        for number in range(2):
+            await store.durable(store.append(entry(EVENTS + 1 + number)))
+
+    assert [each.getMessage().split(":")[0] for each in caplog.records] == [f"{mark} cannot be written"]
 
 
 async def test_a_mark_that_is_behind_hinders_nobody(path: Path) -> None:
