@@ -6,6 +6,9 @@ which is in C and needs no interpreter; a timer of the loop puts it off again an
 
 A process has one such thread. `ramet serve` uses it, whose process is ours; a program that has a runtime in it, and may
 use `faulthandler.dump_traceback_later` itself, starts a watch only if it wants one.
+
+A fork does not copy that thread, and whoever cancels a dump waits for it: a child would wait for ever, also when it
+ends. So the dump is called off before each fork, and asked for again in the parent.
 """
 
 from __future__ import annotations
@@ -14,7 +17,9 @@ import asyncio
 import faulthandler
 import logging
 import math
+import os
 import sys
+import threading
 from dataclasses import dataclass
 from typing import Self
 
@@ -27,6 +32,8 @@ STALL_S = 5.0
 _MOST_S = 86_400.0
 #: Beats in the time after which a dump is written.
 _BEATS = 5
+#: Held while a dump is asked for or called off, and from before a fork until after it.
+_guard = threading.RLock()
 
 
 @dataclass(frozen=True)
@@ -70,9 +77,10 @@ class StallWatch:
 
     def stop(self) -> None:
         """Watch no more, in any thread; idempotent. A dump that the program itself had asked for is not put back."""
-        if StallWatch._of_process is self:
-            StallWatch._of_process = None
-            faulthandler.cancel_dump_traceback_later()
+        with _guard:
+            if StallWatch._of_process is self:
+                StallWatch._of_process = None
+                faulthandler.cancel_dump_traceback_later()
         if self._timer is not None:
             self._timer.cancel()
         self._loop = self._timer = None
@@ -102,10 +110,31 @@ class StallWatch:
     def _put_off(self) -> None:
         """Have the dump written `after_s` from now, unless this is called before."""
         assert self._loop is not None, "it is watched"
-        to = self._dump_to if self._dump_to is not None else _stderr()
-        if to is not None:
-            faulthandler.dump_traceback_later(self.after_s, file=to)
+        self._ask_for_dump()
         self._timer = self._loop.call_later(self.after_s / _BEATS, self._beat)
+
+    def _ask_for_dump(self) -> None:
+        to = self._dump_to if self._dump_to is not None else _stderr()
+        with _guard:
+            if to is not None and StallWatch._of_process is self:
+                faulthandler.dump_traceback_later(self.after_s, file=to)
+
+    @classmethod
+    def _before_fork(cls) -> None:
+        _guard.acquire()
+        if cls._of_process is not None:
+            faulthandler.cancel_dump_traceback_later()
+
+    @classmethod
+    def _after_fork_in_parent(cls) -> None:
+        if cls._of_process is not None:
+            cls._of_process._ask_for_dump()
+        _guard.release()
+
+    @classmethod
+    def _after_fork_in_child(cls) -> None:
+        cls._of_process = None  # It watches no loop of this process.
+        _guard.release()
 
 
 def _stderr() -> int | None:
@@ -114,3 +143,10 @@ def _stderr() -> int | None:
         return sys.stderr.fileno()
     except (AttributeError, OSError, ValueError):
         return None
+
+
+os.register_at_fork(
+    before=StallWatch._before_fork,
+    after_in_parent=StallWatch._after_fork_in_parent,
+    after_in_child=StallWatch._after_fork_in_child,
+)

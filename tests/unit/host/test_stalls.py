@@ -94,6 +94,10 @@ FORK = """
 import asyncio, faulthandler, os, sys
 from ramet.host.stalls import StallWatch
 
+async def watch_again():
+    with StallWatch(after_s=3_600):
+        await asyncio.sleep(0)
+
 async def main():
     watch = StallWatch(after_s=3_600).start()
     if not (pid := os.fork()):
@@ -102,8 +106,7 @@ async def main():
         elif sys.argv[1] == "has a dump of its own":
             faulthandler.dump_traceback_later(3_600)
         elif sys.argv[1] == "watches":
-            watch.stop()
-            StallWatch(after_s=3_600).start()
+            asyncio.run(watch_again())
         sys.exit(7)
     print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
     watch._beat()
@@ -117,7 +120,12 @@ asyncio.run(main())
 def test_a_forked_child_of_a_watched_process_ends(child: str) -> None:
     """The thread that dumps is not in the child, which must not wait for it; the parent is watched on."""
     said = subprocess.run(
-        [sys.executable, "-c", FORK, child], capture_output=True, text=True, check=True, timeout=60, start_new_session=True
+        [sys.executable, "-c", FORK, child],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+        start_new_session=True,
     )
     assert said.stdout.splitlines()[-1:] == ["7"]
     assert "Timeout" not in said.stderr
@@ -131,7 +139,7 @@ def test_a_fork_leaves_the_parent_watched(pipe: tuple[int, int]) -> None:
         with StallWatch(after_s=0.05, dump_to=write):
             if not (pid := os.fork()):
                 os._exit(0)
-            os.waitpid(pid, 0)
+            os.waitpid(pid, 0)  # noqa: ASYNC222 - it has ended
             assert select.select([read], [], [])[0], "the loop stands still until there is a dump"
 
     asyncio.run(main())
