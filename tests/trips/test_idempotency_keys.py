@@ -167,7 +167,11 @@ async def test_who_leaves_a_whole_answer_gets_it_by_asking_again(both: Served) -
 
 @pytest.mark.parametrize(
     "failure",
-    [TaskFailed("'charge' was not answered within 1 s"), Aborted("it was stopped"), OutputInvalid("no answer", tries=2)],
+    [
+        TaskFailed("'charge' was not answered within 1 s"),
+        Aborted("it was stopped"),
+        OutputInvalid("no answer", tries=2),
+    ],
     ids=["too late", "stopped", "no answer"],
 )
 async def test_an_operation_that_failed_in_the_middle_is_not_done_again(

@@ -12,7 +12,16 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from ramet.concurrency.deadline import to_its_end
-from ramet.core.errors import Conflict, Gone, InvalidValue, RametError
+from ramet.core.errors import (
+    Aborted,
+    Conflict,
+    Gone,
+    InvalidValue,
+    OutputInvalid,
+    OutputTooLarge,
+    RametError,
+    TaskFailed,
+)
 from ramet.services.app import answers
 from ramet.services.app.answers import Refusal
 from ramet.services.app.calls import JSON_BYTES, Call
@@ -27,6 +36,8 @@ REPLAYED: Final = "idempotent-replayed"
 _KEPT_HEADERS: Final = ("content-type", "location")
 #: Refusals above 499 by which nothing was done.
 _NOT_DONE: Final = frozenset({HTTPStatus.NOT_IMPLEMENTED, HTTPStatus.BAD_GATEWAY, HTTPStatus.SERVICE_UNAVAILABLE})
+#: Failures of what is not repeated that come after it began: such a failure is the first answer.
+_MAY_BE_DONE: Final = (TaskFailed, Aborted, OutputInvalid, OutputTooLarge)
 
 
 def sender_of(call: Call) -> Sender | None:
@@ -75,16 +86,18 @@ async def _attempted(call: Call, operation: Operation, ledger: Ledger, attempt: 
     call.attempt = attempt
     is_repeated = attempt.is_again
     try:
-        answer = await operation.handle(call)
+        try:
+            answer = await operation.handle(call)
+        except BaseException as error:
+            if operation.repetition == "refused" and isinstance(error, _MAY_BE_DONE):
+                await to_its_end(_keep(ledger, attempt, digest, answers.problem(error)))
+            elif not attempt.has_begun_turn and _is_refusal(error):
+                await to_its_end(ledger.drop(attempt))
+            raise
         response = _response(answer, operation)
         if response is None or (response.status_code >= 400 and attempt.has_begun_turn):
-            ledger.release(attempt)
             return answer
         await to_its_end(_keep(ledger, attempt, digest or await _streamed(call), response))
-    except BaseException as error:
-        if not attempt.has_begun_turn and _is_refusal(error):
-            await to_its_end(ledger.drop(attempt))
-        raise
     finally:
         ledger.release(attempt)
     if is_repeated:

@@ -55,6 +55,7 @@ class Attempt:
         """`version` is that of its record; with `has_begun_turn` the turn `turn_id` was begun, and is on record."""
         self.sender, self.version, self.is_again = sender, version, is_again
         self.has_begun_turn = has_begun_turn
+        self.is_released = False  #: it is under way no more
         self._salt = salt
         self._secret = f"{sender.shown}\n{sender.key}".encode("utf-8", "surrogatepass")
 

@@ -101,7 +101,9 @@ class Ledger:
 
     def release(self, attempt: Attempt) -> None:
         """Have the attempt under way no more. What is on record of it stays. Idempotent."""
-        self._under_way.pop(attempt.sender.place, None)
+        if not attempt.is_released:  # Else the place may be that of a later attempt by now.
+            attempt.is_released = True
+            self._under_way.pop(attempt.sender.place, None)
 
     # ---- inside
 

@@ -6,6 +6,9 @@ import contextlib
 import logging
 from typing import Final
 
+import msgspec
+from msgspec.structs import replace
+
 from ramet.concurrency.clock import Clock
 from ramet.core.errors import Conflict, Damaged
 from ramet.services.idempotency.records import ANSWER, KEEP_S, REQUEST, Record, decoded
@@ -62,10 +65,12 @@ class Retention:
                 continue
             if record.at + KEEP_S <= now:
                 await self._remove(each)
-            else:
-                shares.setdefault(record.owner, []).append((record, each))
+                continue
+            if record.at > now and record.state == "answered":  # The clock was ahead, and was set back.
+                record, each = await self._dated(record, each, now)
+            shares.setdefault(record.owner, []).append((record, each))
         for share in shares.values():
-            share.sort(key=lambda each: each[0].at, reverse=True)
+            share.sort(key=lambda each: min(each[0].at, now), reverse=True)
             size = 0
             for number, (record, document) in enumerate(share):
                 size += record.size
@@ -73,6 +78,14 @@ class Retention:
                 # What is begun may be under way; there are never so many of these.
                 if is_beyond and (record.state != "begun" or number >= 2 * self._most_records):
                     await self._remove(document)
+
+    async def _dated(self, record: Record, document: Document, now: float) -> tuple[Record, Document]:
+        """Date a record anew, so that it expires; an answered one, as its version is nobody's who is at work."""
+        dated = replace(record, at=now)
+        with contextlib.suppress(Conflict):
+            data = msgspec.json.encode(dated)
+            document = await self._store.put(REQUEST, document.key, data, expected=document.version)
+        return dated, document
 
     async def _remove(self, document: Document) -> None:
         """Remove a record that nobody changed meanwhile. Its answer goes first: no answer is without a record."""
