@@ -50,6 +50,8 @@ def opening(path: Path) -> Iterator[None]:
         if is_damage(error):
             raise Damaged("the journal", path, plain(error)) from None
         raise StoreFailed(path, plain(error)) from None
+    except UnicodeDecodeError as error:  # SQLite says what is wrong with a name that is no text any more.
+        raise Damaged("the journal", path, f"it is damaged ({error.object.decode('utf-8', 'replace')})") from None
     except OSError as error:
         raise StoreFailed(path, error.strerror or str(error)) from None
 
@@ -97,17 +99,18 @@ def open_for_writing(path: Path, *, accepts_loss: bool = False) -> sqlite3.Conne
 
 
 def open_for_reading(path: Path) -> sqlite3.Connection:
-    """The journal as it is, never changed. Raises Damaged, and StoreFailed where there is none yet."""
+    """The journal as it is, never changed, of this version or an older one.
+
+    Raises Damaged, and StoreFailed where there is none yet.
+    """
     with opening(path):
         if not path.exists():
             raise StoreFailed(path, "there is no such file")
         connection = connect(path, "ro")
         try:
             connection.execute("PRAGMA query_only = ON")
-            version, newest = schema.version_of(connection, path), len(schema.migrations())
-            if version != newest:
-                what = f"it is of version {version}" if version else "there is no journal in it yet"
-                raise StoreFailed(path, f"{what}; open it once for writing")
+            if not schema.version_of(connection, path):
+                raise StoreFailed(path, "there is no journal in it yet; open it once for writing")
             _see_that_it_is_whole(connection, path)
         except BaseException:
             connection.close()

@@ -21,7 +21,8 @@ SUFFIX = ".mark"
 _SIZE = 64  #: bytes
 _LINE = re.compile(rb"ramet ([0-9]{20}) ([0-9]{16}) ([0-9a-f]{8}) *\n")
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
-_MOST = 2**62  #: what a stranger's mark may raise cursors to
+#: Numbers that no journal comes to: a mark with larger ones is a stranger's.
+_MOST_CURSOR, _MOST_CHANGES = 2**62, 10**15
 
 _log = logging.getLogger(__name__)
 
@@ -44,7 +45,7 @@ class Mark(NamedTuple):
 
     def beside(self, other: Mark) -> Self:
         """Return what is behind neither of the two."""
-        return type(self)(max(self.cursor, min(other.cursor, _MOST)), max(self.changes, min(other.changes, _MOST)))
+        return type(self)(max(self.cursor, other.cursor), max(self.changes, other.changes))
 
 
 NOTHING = Mark(0, 0)
@@ -59,7 +60,8 @@ def mark_of(journal: Path) -> Mark:
     if found is None:
         return NOTHING
     mark = Mark(int(found[1]), int(found[2]))
-    return mark if mark.line == found[0] else NOTHING
+    is_possible = mark.cursor <= _MOST_CURSOR and mark.changes <= _MOST_CHANGES
+    return mark if is_possible and mark.line == found[0] else NOTHING
 
 
 def loss_of(journal: Path, found: Mark, marked: Mark) -> Damaged | None:
@@ -80,6 +82,7 @@ class MarkFile:
 
     def __init__(self, journal: Path) -> None:
         self._path, self._fd, self._written = journal.with_name(journal.name + SUFFIX), -1, NOTHING
+        self._has_failed = False  #: when it was written last: that is said once
 
     def write(self, mark: Mark) -> None:
         """Note how far the journal is committed. Never fails: a mark that is behind says less, and nothing wrong."""
@@ -91,11 +94,11 @@ class MarkFile:
                 os.ftruncate(self._fd, _SIZE)
             os.pwrite(self._fd, mark.line, 0)
         except OSError as problem:
-            if self._written is not NOTHING:
+            if not self._has_failed:
                 _log.warning("%s cannot be written: %s", self._path, problem)
-            self._written = NOTHING
+            self._written, self._has_failed = NOTHING, True
         else:
-            self._written = mark
+            self._written, self._has_failed = mark, False
 
     def close(self) -> None:
         """Let go of the file; idempotent."""

@@ -21,7 +21,8 @@ class Reader:
     """The tables of one file, as they are committed. One thread at a time; errors are SQLite's own."""
 
     def __init__(self, connection: sqlite3.Connection, path: object = "the journal") -> None:
-        self._connection, self._queries, self._path = connection, schema.queries(), path
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        self._connection, self._queries, self._path = connection, schema.queries_of(version), path
         self._runs: dict[int, tuple[str, str]] = {}
         self._types: dict[int, str] = {}
 
@@ -54,6 +55,8 @@ class Reader:
                     raise
                 raise DamagedTree(tree, self._path, plain(error)) from None
             for cursor, number, seq, kind, data, checksum in page:
+                if type(number) is not int and tree is not None:
+                    raise DamagedTree(tree, self._path, "it is no event", cursor=cursor)
                 if (names := self._runs.get(number)) is None:
                     continue  # It was forgotten a moment ago.
                 if is_checked:
@@ -71,11 +74,11 @@ class Reader:
     def document(self, kind: str, key: str) -> Document | None:
         """The newest version."""
         row = self._connection.execute(self._queries["document"], (kind, key)).fetchone()
-        return Document(kind, key, *row) if row else None
+        return _document(kind, key, *row) if row else None
 
     def documents(self, kind: str, prefix: str) -> list[Document]:
         """All of a kind whose keys begin like this, in their order."""
-        return [Document(kind, *row) for row in self._all("documents", {"kind": kind, "prefix": prefix})]
+        return [_document(kind, *row) for row in self._all("documents", {"kind": kind, "prefix": prefix})]
 
     def blob(self, name: bytes) -> bytes | None:
         """The bytes of that name."""
@@ -105,7 +108,7 @@ class Reader:
         """Have the names of what is on a page."""
         if len(self._runs) > _REMEMBERED:
             self._runs.clear()
-        if unknown := {row[1] for row in page} - self._runs.keys():
+        if unknown := {row[1] for row in page if type(row[1]) is int} - self._runs.keys():
             rows = self._all("names_of_runs", (json.dumps([*unknown]),))
             self._runs |= {number: (tree, run) for number, tree, run in rows}
         if {row[3] for row in page} - self._types.keys():
@@ -113,3 +116,8 @@ class Reader:
 
     def _all(self, query: str, given: Any = ()) -> list[Any]:
         return self._connection.execute(self._queries[query], given).fetchall()
+
+
+def _document(kind: str, key: str, version: int, data: object) -> Document:
+    """A row of a document. Data that are no bytes are those of a damaged one, which nobody can decode."""
+    return Document(kind, key, version, data if type(data) is bytes else b"")
