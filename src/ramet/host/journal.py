@@ -39,7 +39,7 @@ from ramet.store.contract import Document, Entry, Store
 
 _log = logging.getLogger("ramet.journal")
 
-TREES = "tree"  #: the kind of documents that say what trees are open
+TREES = session_ids.TREES
 REMOVING = "removing"  #: in such a document, of a tree that is being removed
 PAGE = 10_000  #: events that are read at once
 

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 from msgspec import Struct
 
-from ramet.core.errors import InvalidValue, Unknown
+from ramet.core.errors import DamagedTree, InvalidValue, Unknown
 from ramet.host.journal import change_tree
 from ramet.store.contract import Document, Store
 
@@ -45,6 +45,14 @@ class Lifetime(Struct, frozen=True, kw_only=True):
 def lifetime_of(data: bytes) -> Lifetime:
     """What a tree's document says."""
     return msgspec.json.decode(data, type=Lifetime)
+
+
+def read_lifetime(tree: Document, where: str) -> Lifetime:
+    """Return what a tree's document says. Raises DamagedTree, which names `where` the document is."""
+    try:
+        return lifetime_of(tree.data)
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:
+        raise DamagedTree(tree.key, where, f"its document is damaged ({problem})") from None
 
 
 def lifetimes_of(trees: Iterable[Document]) -> dict[str, Lifetime]:

@@ -10,9 +10,10 @@ import msgspec
 from ramet.core.errors import Damaged, DamagedTree, Unknown
 from ramet.core.story import TreeStory
 from ramet.host.journal import TREES
-from ramet.host.lifetimes import Lifetime
+from ramet.host.lifetimes import Lifetime, read_lifetime
 from ramet.host.records import Records
 from ramet.host.session_ids import unregister
+from ramet.host.stored_events import location_of
 from ramet.store.contract import Document, Store
 
 _MOST_KEPT = 100_000  #: bytes of a damaged document that are kept in the one that takes its place
@@ -28,6 +29,11 @@ class Checked(NamedTuple):
 async def check(records: Records) -> Checked:
     """Read every tree that was not set aside, and return which cannot be read, and what the journal has lost."""
     readable = 0
+    for each in await records.store.list(TREES):
+        try:
+            read_lifetime(each, location_of(records.store))
+        except DamagedTree as problem:
+            records.damaged[each.key] = problem
     for root in await records.trees(ended=True):
         story = TreeStory()
         try:
@@ -49,7 +55,7 @@ async def set_aside(store: Store, run: str, now: datetime) -> str:
     root = await _root_of(store, run)
     found = await store.get(TREES, root)
     about = _known_facts(found) if found is not None else {}
-    session = about.get("session")
+    session = about.get("session") or about.get("was_session")  # A kill may have come before its id was free.
     said = {**about, "over": True, "ended": now, "set_aside": True, "session": None, "conversation": False}
     if session is not None:
         said["was_session"] = session

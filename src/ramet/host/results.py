@@ -9,8 +9,9 @@ import msgspec
 from ramet.core.errors import BusyError, Expired, Unknown
 from ramet.core.outcome import Result
 from ramet.host.journal import TREES, Journal
-from ramet.host.lifetimes import lifetime_of
+from ramet.host.lifetimes import read_lifetime
 from ramet.host.retention import EXPIRED, Removed
+from ramet.host.stored_events import location_of
 from ramet.store.contract import Store
 
 
@@ -21,7 +22,7 @@ async def see_that_it_is_kept(journal: Journal | None, root: str, run: str, now:
     found = await journal.store.get(TREES, root)
     if found is None:
         await _see_whether_it_expired(journal.store, run)
-    elif (lifetime := lifetime_of(found.data)).has_expired(now):
+    elif (lifetime := read_lifetime(found, location_of(journal.store))).has_expired(now):
         raise Expired(run, lifetime.ended, lifetime.keep_s)
 
 

@@ -222,7 +222,8 @@ async def _drop_empty(store: Store, roots: Collection[str], before: datetime, *,
     """Forget trees of which nothing is on record: their kernel died before anything happened in them."""
     for root in roots if not dry_run else ():
         found = await store.get(TREES, root)
-        if found is not None and lifetime_of(found.data).began < before:
+        lifetime = lifetimes_of([found] if found is not None else []).get(root)
+        if lifetime is not None and lifetime.began < before:
             await store.delete(TREES, root)
 
 

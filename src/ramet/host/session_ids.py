@@ -11,6 +11,7 @@ import msgspec
 from ramet.core.errors import Conflict, InvalidValue
 from ramet.store.contract import Document, Store
 
+TREES: Final = "tree"  #: the kind of documents that say what trees are open
 SESSIONS: Final = "session"  #: the kind of documents that name the root of a session's tree, by the session's id
 MAX_ID: Final = 200
 
@@ -31,9 +32,17 @@ def checked_session_id(session: str | None) -> str | None:
 
 
 async def root_of(store: Store, session: str) -> tuple[str, int]:
-    """Return the root of a session's tree, which may be removed, and the version of its document; "" and 0 for none."""
+    """Return the root of a session's tree, which may be removed, and the version of its document; "" and 0 for none.
+
+    Where the document is damaged, the documents of trees say which is the newest of that session.
+    """
     found = await store.get(SESSIONS, session)
-    return ("", 0) if found is None else (msgspec.json.decode(found.data, type=Entry).root, found.version)
+    if found is None:
+        return "", 0
+    try:
+        return msgspec.json.decode(found.data, type=Entry).root, found.version
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return await _newest_of(store, session), found.version
 
 
 async def register(store: Store, session: str, root: str, *, expected: int = 0) -> bool:
@@ -60,3 +69,14 @@ async def register_older(store: Store, trees: list[tuple[Document, Mapping[str, 
         if session and session not in known:
             await register(store, session, document.key)
             known.add(session)
+
+
+async def _newest_of(store: Store, session: str) -> str:
+    """Return the root of the newest tree that says that it is of a session; "" for none."""
+    newest = ("", "")
+    for each in await store.list(TREES):
+        with suppress(msgspec.DecodeError, UnicodeError, RecursionError):
+            about = msgspec.json.decode(each.data, type=dict[str, Any])
+            if about.get("session") == session:
+                newest = max(newest, (str(about.get("began", "")), each.key))
+    return newest[1]

@@ -13,7 +13,7 @@ from ramet.core.outcome import Usage
 from ramet.core.story import RunStory, TreeStory
 from ramet.host import session_ids
 from ramet.host.journal import TREES, said_of
-from ramet.host.lifetimes import lifetime_of
+from ramet.host.lifetimes import read_lifetime
 from ramet.host.records import INTERRUPTED, Records
 from ramet.host.stored_events import location_of
 from ramet.store.contract import Document
@@ -81,7 +81,7 @@ async def session_row(records: Records, name: str) -> tuple[SessionRow, list[dic
 
 
 async def _row(records: Records, document: Document, about: Mapping[str, Any]) -> SessionRow:
-    lifetime, story = lifetime_of(document.data), await _story(records, document.key)
+    lifetime, story = read_lifetime(document, location_of(records.store)), await _story(records, document.key)
     root = story.root if story.runs else None
     is_closed = lifetime.over or story.is_over
     return SessionRow(
