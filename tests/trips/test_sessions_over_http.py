@@ -98,6 +98,21 @@ async def test_conversations_are_the_operator_s(served: Served, client: Client) 
     assert unknown.status_code == 404
 
 
+async def seven() -> int:
+    """A job that is no conversation."""
+    return 7
+
+
+async def test_a_tree_that_is_no_conversation_is_neither_shown_nor_removed(served: Served, client: Client) -> None:
+    """Its root leads to nothing here, as it is not listed; the tree stays."""
+    handle = await served.server.runtime.spawn(seven)
+    await handle.result()
+    for ask in (client.kernel.session, client.kernel.remove_session):
+        with pytest.raises(Unknown, match=handle.id):
+            await ask(handle.id)
+    assert handle.id in [each.root for each in await client.kernel.runs(ended=True)]
+
+
 async def test_the_command_line_asks_a_server(served: Served, capsys: pytest.CaptureFixture[str]) -> None:
     """`ramet sessions list|show|rm --server`, with the same output as on a folder."""
     await talk(served, "chat-1", "What is new?")
