@@ -50,7 +50,7 @@ async def sessions(records: Records, limit: int = 0, after: str = "") -> tuple[l
         except DamagedTree as problem:
             records.damaged[each.key] = problem
             continue
-        if about.get("conversation") or about.get("session"):
+        if _is_conversation(about):
             found.append((str(about.get("began", "")), each, about))
     found.sort(key=lambda each: each[0], reverse=True)
     if after:
@@ -69,15 +69,23 @@ async def sessions(records: Records, limit: int = 0, after: str = "") -> tuple[l
 
 
 async def session_row(records: Records, name: str) -> tuple[SessionRow, list[dict[str, Any]]]:
-    """Return one conversation, by the session's id or its root's, and its messages as data. Raises Unknown."""
+    """Return one conversation, by the session's id or its root's, and its messages as data.
+
+    Raises Unknown, also for the root of a tree that is no conversation.
+    """
     for root in (name, (await session_ids.root_of(records.store, name))[0]):
         found = await records.store.get(TREES, root) if root else None
-        if found is not None:
-            row = await _row(records, found, said_of(found, location_of(records.store)))
+        about = said_of(found, location_of(records.store)) if found is not None else {}
+        if found is not None and _is_conversation(about):
+            row = await _row(records, found, about)
             story = await _story(records, found.key)
             return row, story.root.messages if story.runs else []
     known = tuple(each.key for each in await records.store.list(session_ids.SESSIONS))
     raise Unknown("session", name, known)
+
+
+def _is_conversation(about: Mapping[str, Any]) -> bool:
+    return bool(about.get("conversation") or about.get("session"))
 
 
 async def _row(records: Records, document: Document, about: Mapping[str, Any]) -> SessionRow:

@@ -101,7 +101,7 @@ class StallWatch:
             _log.warning(
                 "the event loop stood still for %.1f s, and every agent with it; a dump that begins with 'Timeout' "
                 "says where each thread was after %g s. A tool that does that belongs into a process: "
-                'sync_tools="process"',
+                'sync_tools="process". A process that was stopped (SIGSTOP, a debugger) is counted as well',
                 since,
                 self.after_s,
             )
