@@ -245,3 +245,9 @@ def _is_reply(message: BaseMessage) -> bool:
 
 def _is_other_block(block: object) -> bool:
     return isinstance(block, dict) and block.get("type") not in ("text", "tool_use", "thinking", "reasoning")
+
+
+def check_compaction(compaction: object) -> None:
+    """Raise InvalidValue for what is neither a `Compaction` nor one of the two words for none of one's own."""
+    if compaction is not None and compaction is not False and not isinstance(compaction, Compaction):
+        raise InvalidValue("compaction", compaction, "a ramet.agent.compaction.Compaction, False for none, or None")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import pathlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast
 
@@ -15,6 +15,7 @@ from ramet.agent.output import OutputContract
 from ramet.agent.task import Task
 from ramet.agent.typed.forms import Types
 from ramet.core.agentref import AgentRef
+from ramet.core.arguments import KnownFields, check_yes_or_no
 from ramet.core.budget import Limits
 from ramet.core.capabilities import Capability
 from ramet.core.errors import InvalidValue
@@ -37,7 +38,7 @@ R = TypeVar("R")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Agent(Declares, Generic[T]):
+class Agent(Declares, Generic[T], metaclass=KnownFields):
     """A definition: who it is, what it may use, how long it may go on.
 
     `tools=None` inherits the parent's, an empty tuple means none; entries are tools, functions with a docstring, names
@@ -83,13 +84,16 @@ class Agent(Declares, Generic[T]):
         for each in ("tools", "disallowed_tools", "skills"):
             entries = getattr(self, each)
             if entries is not None:
-                if isinstance(entries, str):
+                if isinstance(entries, str) or not isinstance(entries, Iterable):
                     raise InvalidValue(each, entries, "a list of names")
                 object.__setattr__(self, each, tuple(entries))
         if self.tools is not None and not all(isinstance(each, str) for each in self.tools):
             object.__setattr__(self, "tools", _brought(self.tools))
         if self.model == "inherit":  # as agent files spell it
             object.__setattr__(self, "model", None)
+        check_model("model", self.model)
+        for each in ("read_only", "background", "concludes"):
+            check_yes_or_no(each, getattr(self, each))
         if self.max_turns is not None and (
             not isinstance(self.max_turns, int) or isinstance(self.max_turns, bool) or self.max_turns < 1
         ):
@@ -191,11 +195,26 @@ class Agent(Declares, Generic[T]):
 
     def with_limits(self, limits: Limits | None = None, **fields: Any) -> Agent[T]:
         """The same agent with other limits; fields alone change these of the limits that it has."""
-        return self.replace(limits=dataclasses.replace(limits or (self.limits if fields else Limits()), **fields))
+        if limits is None:
+            limits = self.limits if fields else Limits()
+        if not isinstance(limits, Limits):
+            raise InvalidValue("limits", limits, "ramet.Limits")
+        return self.replace(limits=dataclasses.replace(limits, **fields))
 
 
 #: What `resources` and `with_resources` may say, as a policy spells it.
 RESOURCE_FIELDS = ("cpu_cores", "memory_mb", "pids", "tmpfs_size_mb", "workspace_size_mb", "max_output_bytes")
+
+
+def check_model(field: str, model: object) -> None:
+    """Raise InvalidValue for what is no model: a chain around one, say, which nobody can give tools or charge."""
+    if model is None or isinstance(model, str):
+        return
+    from langchain_core.language_models import BaseChatModel  # Who has such an object has loaded it.
+
+    if not isinstance(model, BaseChatModel):
+        accepted = "a LangChain chat model itself (no chain or binding around it), or a name as 'provider:model'"
+        raise InvalidValue(field, model, accepted)
 
 
 def _brought(entries: Sequence[Any]) -> tuple[str | BaseTool, ...]:

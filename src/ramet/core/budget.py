@@ -14,6 +14,7 @@ import math
 from dataclasses import dataclass, fields
 from typing import NamedTuple
 
+from ramet.core.arguments import KnownFields
 from ramet.core.errors import BudgetExceeded, InvalidValue
 
 
@@ -39,7 +40,7 @@ LAST_WORD_TOKENS = 4096
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits:
+class Limits(metaclass=KnownFields):
     """The most that a run and all below it may use; None is no limit of its own. `seconds` is wall-clock time."""
 
     tokens: int | None = None  #: input (cache reads included) and output

@@ -27,6 +27,14 @@ class InvalidValue(RametError, ValueError):
         super().__init__(f"{_short(field)}: {shown} is not accepted; expected {accepted}")
 
 
+class MissingValue(InvalidValue):
+    """A required field that was not given: says which, and what would have been taken."""
+
+    def __init__(self, field: str, accepted: str) -> None:
+        super().__init__(field, None, accepted)
+        self.args = (f"{_short(field)} is missing; expected {accepted}",)
+
+
 class Unknown(RametError, LookupError):
     """A name that stands for nothing here: says what kind of thing, which name, and which names exist."""
 

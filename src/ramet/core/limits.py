@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Literal
 
+from ramet.core.arguments import KnownFields
 from ramet.core.errors import InvalidValue
 
 
 @dataclass(frozen=True, kw_only=True)
-class SpawnLimits:
+class SpawnLimits(metaclass=KnownFields):
     """Bounds on the shape of a tree. They count the living, so an end makes room; `Limits.agents` counts births."""
 
     depth: int = 3  #: how many levels may stand below the root

@@ -11,11 +11,12 @@ from enum import StrEnum
 from typing import Any, Literal, NamedTuple, TypeVar, cast
 
 import msgspec
-from msgspec import Struct, field
+from msgspec import Struct, StructMeta, field
 from msgspec.structs import force_setattr
 
 from ramet.core import reservation as reservations
 from ramet.core import rights
+from ramet.core.arguments import KnownFields, unknown_field
 from ramet.core.errors import InvalidValue, SpawnRefused
 from ramet.core.reservation import Reservation
 
@@ -40,7 +41,11 @@ Network = Literal["disabled", "allow_list"]
 T = TypeVar("T")
 
 
-class Terms(Struct, frozen=True, kw_only=True):
+class _TermsMeta(KnownFields, StructMeta):
+    """Type of policies and grants: structures whose constructors name a field that there is not."""
+
+
+class Terms(Struct, metaclass=_TermsMeta, frozen=True, kw_only=True):
     """What a policy and a grant have in common: neither ever shows a value of `env_vars` or `secrets`."""
 
     def __repr__(self) -> str:
@@ -275,8 +280,7 @@ def from_json(data: bytes | str | Mapping[str, Any]) -> Policy:
         raise InvalidValue("policy", f"a {type(fields).__name__}", "an object with the fields of a policy")
     for name in fields:
         if name not in Policy.__struct_fields__:
-            known = ", ".join(Policy.__struct_fields__)
-            raise InvalidValue(f"policy.{name}", name, f"one of the fields {known}")
+            raise unknown_field(f"policy.{name}", name, Policy.__struct_fields__)
     return Policy(**fields)
 
 

@@ -21,7 +21,7 @@ from ramet.host.journal import TREES, Journal
 from ramet.host.lifetimes import lifetime_of
 from ramet.host.opening import OpenTree, TreePlan
 from ramet.host.records import Records
-from ramet.host.resuming import Brought, left_behind
+from ramet.host.resuming import Brought, left_behind, supplied_by
 from ramet.host.retention import Removal
 from ramet.host.session_rows import OPEN, session_row
 from ramet.spawn.run import Run
@@ -108,6 +108,7 @@ async def resume(
 
     Raises Unknown, which names ids like it, BusyError or OwnedElsewhere where it is open already, DefinitionMissing.
     """
+    supplied_by(**brought)  # It refuses what is of a wrong type, before a session is looked for.
     journal = runtime.journal
     found = None
     if journal is not None:

@@ -7,14 +7,16 @@ import pathlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from types import NoneType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from ramet.agent.compaction import Compaction
+from ramet.agent.compaction import Compaction, check_compaction
 from ramet.agent.definition import Agent
 from ramet.agent.files.permissions import find_permissions
 from ramet.agent.hook_config import HookConfig
 from ramet.agent.hooks import HookRunner
 from ramet.concurrency.clock import Clock
+from ramet.core.arguments import check_callable, check_instance, check_yes_or_no
 from ramet.core.errors import InvalidValue
 from ramet.core.ids import RunId, run_id
 from ramet.core.limits import SpawnLimits
@@ -74,6 +76,16 @@ class TreePlan:
     root: str = ""  #: the id of its root, of one who had to know it before
     repeatable: bool = True  #: its root, a function, is called again where it was cut off
     conversation: bool = False  #: its root is that of a session, which can be opened again after its end
+
+    def __post_init__(self) -> None:
+        check_instance("agents", self.definitions, Mapping, "a mapping of names to ramet.Agent")
+        check_instance("spawn_limits", self.spawn_limits, SpawnLimits, "ramet.SpawnLimits")
+        check_callable("approver", self.approver)
+        check_yes_or_no("unattended", self.unattended)
+        if self.omitted_type not in ("fork", "general-purpose"):
+            raise InvalidValue("omitted_type", self.omitted_type, "'fork' or 'general-purpose'")
+        check_compaction(self.compaction)
+        check_instance("policy", self.children, (Policy, NoneType), "ramet.Policy")
 
 
 class OpenTree(NamedTuple):

@@ -10,11 +10,12 @@ from datetime import datetime
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict
 
-from ramet.agent.compaction import Compaction, repair
-from ramet.agent.definition import Agent
+from ramet.agent.compaction import Compaction, check_compaction, repair
+from ramet.agent.definition import Agent, check_model
 from ramet.agent.hook_config import HookConfig
 from ramet.agent.hooks import HookRunner
 from ramet.agent.loop import left_open
+from ramet.core.arguments import check_callable
 from ramet.core.errors import Damaged, DamagedTree, DefinitionMissing, InvalidValue, Unknown
 from ramet.core.ids import CallId, RunId
 from ramet.core.limits import SpawnLimits
@@ -22,6 +23,7 @@ from ramet.core.outcome import Usage
 from ramet.core.permissions import Permissions, from_data
 from ramet.core.policy import Policy, from_json
 from ramet.core.story import RunStory, TreeStory
+from ramet.host.arguments import definitions_of
 from ramet.host.journal import Journal, said_of
 from ramet.host.opening import OpenTree, TreePlan
 from ramet.host.project import Project
@@ -30,7 +32,6 @@ from ramet.host.safety.gate import SafetyGate
 from ramet.host.stored_events import location_of
 from ramet.models.messages import decode
 from ramet.spawn.births import cwd_of
-from ramet.spawn.plan import as_agent
 from ramet.spawn.reviving import Supplies, revive
 from ramet.spawn.run import Run
 from ramet.tools.agents import spawning_tools
@@ -114,12 +115,15 @@ def supplied_by(
     approver: Callable[..., Any] | None = None,
     compaction: Compaction | Literal[False] | None = None,
 ) -> Supplied:
-    """What was brought along, with nothing for what was not."""
+    """What was brought along, with nothing for what was not. Raises InvalidValue for what is of a wrong type."""
+    check_model("llm", llm)
+    check_callable("approver", approver)
+    check_compaction(compaction)
     return Supplied(
         llm=llm,
         models=models or {},
         tools=as_tools(tools, "tools"),
-        agents=tuple(map(as_agent, agents)),
+        agents=definitions_of(agents),
         secrets=secrets or {},
         env_vars=env_vars or {},
         hooks=tuple(hooks),

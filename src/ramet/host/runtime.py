@@ -10,6 +10,7 @@ import secrets
 import weakref
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
+from types import NoneType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 from langchain_core.messages import BaseMessage, HumanMessage
@@ -17,6 +18,7 @@ from langchain_core.messages import BaseMessage, HumanMessage
 from ramet.agent.composition.steps import levels
 from ramet.agent.definition import Agent
 from ramet.concurrency.clock import Clock, SystemClock
+from ramet.core.arguments import check_instance
 from ramet.core.budget import Limits
 from ramet.core.errors import OwnedElsewhere, StoreFailed, Unknown
 from ramet.core.ids import RunId, run_id
@@ -26,6 +28,7 @@ from ramet.core.policy import Policy, grant_root
 from ramet.disk.state_folder import checked_state_folder, state_folder
 from ramet.host.adopting import Adoption
 from ramet.host.agents import AgentHandle, by_stream, to_the_end
+from ramet.host.arguments import check_messages, check_runtime
 from ramet.host.audit import Audit
 from ramet.host.blobs import blob_of
 from ramet.host.doorbell import Doorbell
@@ -51,7 +54,7 @@ from ramet.host.trees import KEPT_TREES, Trees
 from ramet.isolation.contract import Backend
 from ramet.isolation.folder_retention import FolderLimits
 from ramet.spawn.handle import Handle
-from ramet.spawn.plan import as_agent
+from ramet.spawn.plan import as_agent, check_prompt
 from ramet.spawn.run import Run
 from ramet.spawn.services import GRACE_S
 from ramet.store.contract import Store
@@ -115,6 +118,7 @@ class AgentRuntime:
         keep_trees: int = KEPT_TREES,
         entropy: Callable[[int], bytes] = secrets.token_bytes,
     ) -> None:
+        check_runtime(working_dir, clock, prices, retry, grace_s, store, audit, keep_folders, keep_trees)
         show_logs()
         self.working_dir = pathlib.Path(working_dir).absolute() if working_dir is not None else None
         if transcripts is None and self.working_dir is not None:
@@ -259,20 +263,11 @@ class AgentRuntime:
         Raises InvalidValue, NotShippable, IsolationUnavailable.
         """
         definition = as_agent(agent)
-        opened = self.open_tree(
-            TreePlan(
-                definitions=agents or {},
-                cwd=cwd,
-                spawn_limits=spawn_limits or _room_for(policy, definition),
-                keep_s=checked_keep(keep_results_seconds),
-                gate=gate,
-                root=run,
-                repeatable=repeatable,
-            )
-        )
+        check_messages("history", history)
+        check_instance("policy", policy, (Policy, NoneType), "ramet.Policy")
+        check_instance("limits", limits, (Limits, NoneType), "ramet.Limits")
+        check_instance("agents", agents, (Mapping, NoneType), "a mapping of names to ramet.Agent")
         policy = policy or definition.policy
-        if policy is not None:
-            await self.sandboxes.placement().backend(grant_root(policy))
         request = SpawnRequest(
             prompt=prompt,
             name="main",
@@ -284,6 +279,21 @@ class AgentRuntime:
             on_output=on_output,
             shelf=shelf,
         )
+        if not history:
+            check_prompt(definition, prompt)
+        opened = self.open_tree(
+            TreePlan(
+                definitions=agents or {},
+                cwd=cwd,
+                spawn_limits=spawn_limits or _room_for(policy, definition),
+                keep_s=checked_keep(keep_results_seconds),
+                gate=gate,
+                root=run,
+                repeatable=repeatable,
+            )
+        )
+        if policy is not None:
+            await self.sandboxes.placement().backend(grant_root(policy))
         root = opened.tree.spawner.root(
             definition,
             tools=(*as_tools(tools, "tools"), *spawning_tools()),

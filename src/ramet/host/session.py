@@ -8,16 +8,18 @@ import os
 import pathlib
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
+from types import NoneType
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self
 
 import msgspec
 from langchain_core.messages import AIMessageChunk, HumanMessage
 
 from ramet.agent.compaction import Compaction
-from ramet.agent.definition import Agent
+from ramet.agent.definition import Agent, check_model
 from ramet.agent.hook_config import HookConfig
 from ramet.agent.hooks import HookRunner
 from ramet.agent.loop import MAX_TURNS
+from ramet.core.arguments import check_instance, check_text
 from ramet.core.budget import NO_LIMITS, Limits
 from ramet.core.errors import BusyError, Denied, InvalidValue, RametError, Unknown
 from ramet.core.events import Event
@@ -27,6 +29,7 @@ from ramet.core.limits import DEFAULT_SPAWN_LIMITS, SpawnLimits
 from ramet.core.outcome import Result, Status, T, Usage
 from ramet.core.policy import Policy, secrets_of, variables_of
 from ramet.host.approvals import Inbox
+from ramet.host.arguments import check_messages, definitions_of
 from ramet.host.conversations import Beginning, Conversation, resume
 from ramet.host.dynamic.agents import ref_of
 from ramet.host.library_logs import show_logs
@@ -105,6 +108,7 @@ class Session(Generic[T]):
         history: Sequence[BaseMessage] = (),
         verbose: bool = False,
     ) -> None:
+        _check_arguments(llm, model, limits, runtime, root_policy, history)
         if verbose:
             show_logs(verbose=True)
         self._cwd = _folder(cwd)
@@ -115,7 +119,7 @@ class Session(Generic[T]):
             raise InvalidValue("backend", backend, "none beside a runtime, which has one of its own")
         if policy is None and backend is not None:
             policy = sandboxed_children(self._cwd)
-        call = tuple(as_agent(each) for each in agents)
+        call = definitions_of(agents)
         self.project = project or self.runtime.open_project(self._cwd, call)
         definitions = self.project.with_call(call) if project is not None else self.project
         root = _root(agent, definitions, llm if llm is not None else model, system_prompt, max_turns)
@@ -217,7 +221,7 @@ class Session(Generic[T]):
             if self._own_runtime:
                 await self.runtime.stop()
             raise
-        self.project = self.runtime.open_project(self._cwd, tuple(map(as_agent, agents)))
+        self.project = self.runtime.open_project(self._cwd, definitions_of(agents))
         self.result, self._closed = None, False
         return self
 
@@ -487,6 +491,20 @@ class Session(Generic[T]):
         return f"{text}\n\n{decision.context}" if decision.context else text
 
 
+def _check_arguments(
+    llm: object, model: object, limits: object, runtime: object, root_policy: object, history: object
+) -> None:
+    """Raise InvalidValue for what is of a wrong type, and for two models."""
+    check_model("llm", llm)
+    check_model("model", model)
+    if llm is not None and model is not None:
+        raise InvalidValue("model", model, "None beside llm: a session has one model")
+    check_instance("limits", limits, Limits, "ramet.Limits")
+    check_instance("runtime", runtime, (AgentRuntime, NoneType), "ramet.AgentRuntime")
+    check_instance("root_policy", root_policy, (Policy, NoneType), "ramet.Policy")
+    check_messages("history", history)
+
+
 def _check_message(text: str) -> None:
     if not isinstance(text, str) or not text.strip() or len(text) > MAX_PROMPT:
         raise InvalidValue("message", text, f"text of 1 to {MAX_PROMPT} characters")
@@ -505,6 +523,7 @@ def _brought_by(*agents: Agent) -> list[BaseTool]:
 def _folder(cwd: str | os.PathLike[str] | None) -> pathlib.Path | None:
     if cwd is None:
         return None
+    check_instance("cwd", cwd, (str, os.PathLike), "an existing folder")
     folder = pathlib.Path(cwd).absolute()
     if not folder.is_dir():
         raise InvalidValue("cwd", str(cwd), "an existing folder")
@@ -519,6 +538,7 @@ def _root(
     max_turns: int,
 ) -> Agent:
     """The definition of the root: any definition may be the main agent."""
+    check_text("system_prompt", system_prompt)
     if isinstance(agent, str):
         if agent not in definitions:
             raise Unknown("agent type", agent, tuple(sorted(definitions)))

@@ -26,7 +26,7 @@ from ramet.spawn.admission import NO_SHARE, Share
 from ramet.spawn.granting import Clamp, bound_of, capsule_of, check_may_spawn, granted, with_time_of
 from ramet.spawn.run import Run
 from ramet.spawn.services import Services
-from ramet.tools.context import SpawnRequest
+from ramet.tools.context import SpawnRequest, check_request
 from ramet.wire.capsule import Capsule
 
 if TYPE_CHECKING:
@@ -67,11 +67,13 @@ def plan_birth(parent: Run, request: SpawnRequest, services: Services, limits: S
     that is not there, InvalidValue for what cannot be, NoToolsLeft when the tools resolve to nothing, NotShippable for
     a function that cannot travel into its sandbox.
     """
+    check_request(request)
     if parent.grant is not None:
         check_may_spawn(parent, parent.grant)
     if parent.info.depth >= limits.depth:
         raise SpawnRefused("depth", f"agents may stand {limits.depth} levels deep; do this yourself", free=0)
     agent, is_fork = _definition(parent, request, services)
+    check_prompt(agent, request.prompt, is_fork=is_fork)
     isolation = request.isolation or agent.isolation
     if isolation not in ISOLATIONS:
         raise InvalidValue("isolation", isolation, "inline or worktree")
@@ -109,6 +111,12 @@ def plan_birth(parent: Run, request: SpawnRequest, services: Services, limits: S
         bound=bound,
         capsule=capsule_of(agent, request, grant),
     )
+
+
+def check_prompt(agent: Agent, prompt: str, *, is_fork: bool = False) -> None:
+    """Raise InvalidValue where an agent of a model would be born with nothing to do."""
+    if agent.function is None and not prompt.strip() and (is_fork or not agent.initial_prompt):
+        raise InvalidValue("prompt", prompt, "text: what the agent is to do")
 
 
 def spawnable(parent: Run, services: Services) -> Mapping[str, str]:

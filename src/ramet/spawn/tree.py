@@ -21,7 +21,7 @@ from ramet.spawn.spawner import Spawner
 from ramet.spawn.supervisor import Supervisor
 from ramet.spawn.verdict import partial
 from ramet.spawn.waiting import wait_at_most
-from ramet.tools.context import Created, RunView, SpawnRequest, StopReceipt, ToolUseContext, current_call
+from ramet.tools.context import Created, RunView, SpawnRequest, StopReceipt, ToolUseContext, check_request, current_call
 from ramet.tools.envelope import report
 from ramet.wire.requests import Stated, UseState
 
@@ -41,6 +41,7 @@ class RunTree:
 
     async def spawn(self, parent: ToolUseContext, request: SpawnRequest) -> Handle:
         """Give birth below the run of this context. Raises SpawnRefused, Unknown, InvalidValue."""
+        check_request(request)
         run = self._run_of(parent)
         if asked := _asked_by(run):
             if (born := self.register.asked_births.get(asked)) is not None:

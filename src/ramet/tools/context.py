@@ -12,14 +12,16 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Ite
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from types import NoneType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from ramet.concurrency.cancel import AbortController
 from ramet.concurrency.clock import Clock, SystemClock
 from ramet.concurrency.mailbox import Mailbox
 from ramet.concurrency.slots import Slot, Slots
+from ramet.core.arguments import KnownFields, check_callable, check_instance, check_text
 from ramet.core.budget import NO_LIMITS, Budget, Limits
-from ramet.core.errors import BudgetExceeded
+from ramet.core.errors import BudgetExceeded, InvalidValue
 from ramet.core.events import BudgetRefused, Event
 from ramet.core.ids import CallId, Path, RunId, SessionId, StepId, step_id
 from ramet.core.outcome import NOTHING_USED, Result, Usage
@@ -65,7 +67,7 @@ class RunInfo:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class SpawnRequest:
+class SpawnRequest(metaclass=KnownFields):
     """What is asked for at a birth. Nothing here is granted yet."""
 
     prompt: str = ""
@@ -93,6 +95,23 @@ class SpawnRequest:
     call_id: CallId | None = None
     key: str = ""  #: tells births of one run apart that no tool call asked for
     asked: str = ""  #: the request of a sandbox that asks for it, as of `CurrentCall`
+
+    def __post_init__(self) -> None:
+        check_text("prompt", self.prompt)
+        check_text("description", self.description)
+        check_instance("name", self.name, (str, NoneType), "text, or None")
+        check_instance("args", self.args, (tuple, list), "a tuple")
+        check_instance("kwargs", self.kwargs, Mapping, "a mapping")
+        check_instance("limits", self.limits, Limits, "ramet.Limits")
+        check_instance("policy", self.policy, (Policy, NoneType), "ramet.Policy")
+        check_callable("on_output", self.on_output)
+        if self.mode not in (None, "fresh", "fork"):
+            raise InvalidValue("mode", self.mode, "'fresh', 'fork', or None")
+
+
+def check_request(request: object) -> None:
+    """Raise InvalidValue for what is no request to spawn, as a dict of its fields."""
+    check_instance("request", request, SpawnRequest, "a ramet.SpawnRequest")
 
 
 class StopReceipt(NamedTuple):

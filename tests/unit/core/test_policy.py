@@ -215,7 +215,7 @@ def test_a_name_that_is_no_field_is_refused_by_name() -> None:
 
     assert refusal.value.field == "policy.memroy_mb"
     assert CANARY not in str(refusal.value)
-    with pytest.raises(TypeError, match="memroy_mb"):
+    with pytest.raises(InvalidValue, match="memroy_mb"):
         policy(memroy_mb=5)
 
 

@@ -34,6 +34,7 @@ RAISED: list[RametError] = [
     errors.IsolationUnavailable("L2", "L0", ("userns",), "enable it"),
     errors.MailRefused("x", "it is a function"),
     errors.MissingExtra("models", "openai"),
+    errors.MissingValue("name", "text"),
     errors.ModelFailed("m", "no answer", status=500, retryable=True, retry_after_s=1.0),
     errors.NoToolsLeft("a", ("x", "y")),
     errors.NotShippable("result", "it is a lock", "return data"),

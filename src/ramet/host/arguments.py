@@ -1,0 +1,61 @@
+"""What a program gives a runtime or a session, checked before anything begins."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from types import NoneType
+from typing import Any
+
+from langchain_core.messages import BaseMessage
+
+from ramet.agent.definition import Agent, as_agent
+from ramet.core.arguments import check_instance
+from ramet.core.errors import InvalidValue
+from ramet.host.audit import Audit
+from ramet.isolation.folder_retention import FolderLimits
+from ramet.models.gate import RetryPolicy
+
+
+def check_messages(field: str, messages: object) -> None:
+    """Raise InvalidValue for what is no list of messages; it names the first that is none."""
+    if isinstance(messages, str) or not isinstance(messages, Sequence):
+        raise InvalidValue(field, messages, "a list of LangChain messages")
+    for place, each in enumerate(messages):
+        check_instance(f"{field}[{place}]", each, BaseMessage, "a LangChain message")
+
+
+def definitions_of(agents: Any) -> tuple[Agent, ...]:
+    """Return the definitions that a list means. Raises InvalidValue for what is no list, and for what is none."""
+    if isinstance(agents, str | Mapping) or not isinstance(agents, Iterable):
+        raise InvalidValue("agents", agents, "a list, each entry ramet.Agent, a dict of its fields, or a function")
+    return tuple(map(as_agent, agents))
+
+
+def check_runtime(
+    working_dir: object,
+    clock: object,
+    prices: object,
+    retry: object,
+    grace_s: object,
+    store: object,
+    audit: object,
+    keep_folders: object,
+    keep_trees: object,
+) -> None:
+    """Raise InvalidValue for an argument of a runtime that is of a wrong type."""
+    check_instance("working_dir", working_dir, (str, os.PathLike, NoneType), "the path of a folder, or None")
+    if clock is not None and not all(hasattr(clock, name) for name in ("now", "monotonic", "sleep")):
+        raise InvalidValue("clock", clock, "a clock (ramet.concurrency.clock), or None")
+    check_instance("prices", prices, (Mapping, NoneType), "a mapping of names of models to prices, or None")
+    check_instance("retry", retry, (RetryPolicy, NoneType), "a ramet.models.gate.RetryPolicy, or None")
+    is_number = isinstance(grace_s, int | float) and not isinstance(grace_s, bool)
+    if not is_number or not 0 <= grace_s < math.inf:  # type: ignore[operator]  # a number by now
+        raise InvalidValue("grace_s", grace_s, "a number of seconds from 0")
+    if store is not None and not all(hasattr(store, name) for name in ("open", "append", "close")):
+        raise InvalidValue("store", store, "a store (ramet.store), or None")
+    check_instance("audit", audit, (Audit, NoneType), "a ramet.host.audit.Audit, or None")
+    check_instance("keep_folders", keep_folders, (FolderLimits, NoneType), "a FolderLimits (ramet.isolation), or None")
+    if isinstance(keep_trees, bool) or not isinstance(keep_trees, int) or keep_trees < 0:
+        raise InvalidValue("keep_trees", keep_trees, "a whole number from 0")
