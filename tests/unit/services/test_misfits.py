@@ -8,11 +8,21 @@ import msgspec
 import pytest
 
 from ramet.core.errors import InvalidValue
+from ramet.core.policy import Policy
 from ramet.services.contract import decoded
 
 
 class Inner(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     size: int = 0
+
+
+class Part(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    amount: int
+    of: str = ""
+
+
+class Nothing(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """An operation without arguments."""
 
 
 class Outer(msgspec.Struct, forbid_unknown_fields=True):
@@ -21,14 +31,23 @@ class Outer(msgspec.Struct, forbid_unknown_fields=True):
     inner: Inner = Inner()
     sizes: list[int] = []
     kind: Literal["red", "blue"] = "red"
+    parts: list[Part] = []
+    named: dict[str, Inner] = {}
+    policy: Policy | None = None
+    nothing: Nothing = Nothing()
     few: Annotated[int, msgspec.Meta(le=5)] = 2
 
 
 REFUSED = {
     '{"name": "a", "nmae": "b"}': "info.nmae: 'nmae' is not accepted; expected one of the fields name, resources, ",
-    "{}": "info.name: None is not accepted; expected a value: it is required",
+    "{}": "info.name is missing; expected text",
+    '{"name": "a", "parts": [{}]}': "info.parts[0].amount is missing; expected a whole number",
     '{"name": 1}': "info.name: 1 is not accepted; expected str, not int",
-    '{"name": "a", "inner": {"siz": 1}}': "info.inner.siz: 'siz' is not accepted; expected no field of this name",
+    '{"name": "a", "inner": {"siz": 1}}': "info.inner.siz: 'siz' is not accepted; expected one of the fields size",
+    '{"name": "a", "parts": [{"amuont": 1}]}': "info.parts[0].amuont: 'amuont' is not accepted; expected one of the fields amount, of",
+    '{"name": "a", "named": {"x": {"z": 1}}}': "info.named[...].z: 'z' is not accepted; expected one of the fields size",
+    '{"name": "a", "policy": {"memory": 64}}': "info.policy.memory: 'memory' is not accepted; expected one of the fields cpu_cores, memory_mb, ",
+    '{"name": "a", "nothing": {"z": 1}}': "info.nothing.z: 'z' is not accepted; expected no field at all",
     '{"name": "a", "inner": {"size": "x"}}': "info.inner.size: 'x' is not accepted; expected int, not str",
     '{"name": "a", "sizes": [1, "x"]}': "info.sizes[1]: 'x' is not accepted; expected int, not str",
     '{"name": "a", "resources": {"cpu": "x"}}': 'info.resources[...]: \'{"cpu":"x"}\' is not accepted; expected float',
