@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
+from msgspec import inspect
 
-from ramet.core.errors import InvalidValue
+from ramet.core.arguments import unknown_field
+from ramet.core.errors import InvalidValue, MissingValue
 
 _PATH = re.compile(r" - at `\$\.?([^`]*)`$")
 _FIELD = re.compile(r"^Object (contains unknown|missing required) field `([^`]*)`")
 _KIND = re.compile(r"^Expected `([^`]*)`, got `([^`]*)`$")
 _STEP = re.compile(r"\.?([^.\[\]]+)|\[(\d+)\]")
+_TYPE_STEP = re.compile(r"\.?([^.\[\]]+)|\[[^\]]*\]")
+_OBJECTS = (inspect.StructType, inspect.TypedDictType, inspect.DataclassType)
 _CHARS = 80  #: of a value that is shown again
 #: What private values are below. A policy has other fields, too, which are shown.
 _PRIVATE, _POLICY = frozenset({"env", "env_vars", "secrets"}), "policy"
@@ -36,10 +41,46 @@ def misfit(problem: msgspec.ValidationError, kind: Any, data: object, whole: str
     name = ".".join(part for part in (within, path, named[2] if named is not None else "") if part) or whole
     if named is None:
         return InvalidValue(name, _at(path, data, within), _words(said))
+    fields = _fields_at(kind, path)
     if named[1] == "missing required":
-        return InvalidValue(name, None, "a value: it is required")
-    known = getattr(kind, "__struct_fields__", ()) if not path else ()
-    return InvalidValue(name, named[2], f"one of the fields {', '.join(known)}" if known else "no field of this name")
+        return MissingValue(name, _type_words(fields.get(named[2])))
+    return unknown_field(name, named[2], tuple(fields))
+
+
+def _fields_at(kind: Any, path: str) -> dict[str, inspect.Type]:
+    """The fields of the object at a path, with their types; of several objects that it may be, all."""
+    found = list(_alternatives(inspect.type_info(kind)))
+    for step in _TYPE_STEP.finditer(path):
+        found = [one for each in found for below in _below(each, step[1]) for one in _alternatives(below)]
+    objects = [each for each in found if isinstance(each, _OBJECTS)]
+    return {field.encode_name: field.type for each in objects for field in each.fields}
+
+
+def _alternatives(info: inspect.Type) -> Sequence[inspect.Type]:
+    return info.types if isinstance(info, inspect.UnionType) else (info,)
+
+
+def _below(info: inspect.Type, name: str | None) -> Sequence[inspect.Type]:
+    """The type of a field, or without a name of an item."""
+    if name is not None:
+        fields = info.fields if isinstance(info, _OBJECTS) else ()
+        return [each.type for each in fields if each.encode_name == name]
+    if isinstance(info, inspect.CollectionType):
+        return [info.item_type]
+    return [info.value_type] if isinstance(info, inspect.DictType) else []
+
+
+def _type_words(info: inspect.Type | None) -> str:
+    """What is expected of a type, as a reader of JSON knows it."""
+    words = (
+        (inspect.StrType, "text"),
+        (inspect.BoolType, "true or false"),
+        (inspect.IntType, "a whole number"),
+        (inspect.FloatType, "a number"),
+        (inspect.CollectionType, "a list"),
+        ((inspect.DictType, *_OBJECTS), "an object"),
+    )
+    return next((said for kinds, said in words if isinstance(info, kinds)), "a value")
 
 
 def _words(said: str) -> str:
