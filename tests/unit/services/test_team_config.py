@@ -1,0 +1,80 @@
+"""The configuration of a team is for the backend: it checks it, gets it before the first sandbox, and others show it."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from msgspec import Raw
+
+from ramet.core.errors import InvalidValue
+from ramet.isolation.contract import ConfigurableBackend
+from ramet.isolation.local import LocalBackend
+from ramet.services.contract import CreateTeam
+from ramet.store.contract import Store
+from ramet.store.sqlite import SqliteStore
+from tests.support.sites import OPERATOR, Site
+
+
+class ZonedBackend(LocalBackend):
+    """A backend that places the sandboxes of a team in a zone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.zones: dict[str, str] = {}
+
+    def check_team(self, config: Any) -> None:
+        if not isinstance(config, Mapping) or set(config) != {"zone"}:
+            raise InvalidValue("config", config, "an object with a zone")
+
+    async def configure_team(self, team: str, config: Any) -> None:
+        self.zones[team] = config["zone"]
+
+
+def asked(config: bytes) -> CreateTeam:
+    return CreateTeam(name="crew", resources={"agents": 1}, config=Raw(config))
+
+
+async def test_the_configuration_of_a_team_reaches_the_backend_and_is_shown(tmp_path: pathlib.Path) -> None:
+    backend = ZonedBackend()
+    assert isinstance(backend, ConfigurableBackend)
+    async with Site(tmp_path, backend=backend) as site:
+        team = await site.spawner.create_team(asked(b'{"zone": "b"}'), OPERATOR)
+
+        assert backend.zones == {team.team.id: "b"}
+        assert bytes(team.team.config) == b'{"zone": "b"}'
+        assert bytes((await site.spawner.get_team("crew", team.key)).config) == b'{"zone": "b"}'
+
+
+async def test_a_backend_gets_the_configuration_of_teams_again_that_an_earlier_server_had(
+    tmp_path: pathlib.Path,
+) -> None:
+    def store() -> Store:
+        return SqliteStore(tmp_path / "journal.db")
+
+    async with Site(tmp_path, store(), backend=ZonedBackend()) as site:
+        team = await site.spawner.create_team(asked(b'{"zone": "b"}'), OPERATOR)
+
+    backend = ZonedBackend()
+    async with Site(tmp_path, store(), backend=backend):
+        assert backend.zones == {team.team.id: "b"}
+
+
+async def test_a_configuration_that_the_backend_refuses_leaves_no_team(tmp_path: pathlib.Path) -> None:
+    async with Site(tmp_path, backend=ZonedBackend()) as site:
+        with pytest.raises(InvalidValue, match=r"^config: .* is not accepted; expected an object with a zone"):
+            await site.spawner.create_team(asked(b'{"zoen": "b"}'), OPERATOR)
+
+        assert not site.spawner.teams
+
+
+@pytest.mark.parametrize("backend", [None, LocalBackend()], ids=["default", "local"])
+async def test_a_backend_without_configuration_of_teams_takes_none(tmp_path: pathlib.Path, backend: Any) -> None:
+    """It was kept, and read by nobody."""
+    async with Site(tmp_path, backend=backend) as site:
+        with pytest.raises(InvalidValue, match=r"^config: .* is not accepted; expected null: .* no configuration of"):
+            await site.spawner.create_team(asked(b'{"zone": "b"}'), OPERATOR)
+        assert not site.spawner.teams
+        await site.spawner.create_team(asked(b"null"), OPERATOR)

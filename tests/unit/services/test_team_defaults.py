@@ -1,0 +1,69 @@
+"""What a team counts and an agent does not state: all of it is named at once, and the team may state it for its agents."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Any
+
+import pytest
+
+from ramet.core.errors import InvalidValue
+from ramet.services.contract import CreatedTeam, CreateTeam
+from ramet.store.sqlite import SqliteStore
+from tests.support.sites import OPERATOR, Site
+
+RESOURCES = {"agents": 3, "tokens": 1000, "usd": 2, "cpu": 4}
+
+
+async def made(site: Site, **fields: Any) -> CreatedTeam:
+    return await site.spawner.create_team(CreateTeam(name="crew", resources=RESOURCES, **fields), OPERATOR)
+
+
+async def test_all_that_is_not_stated_is_named_at_once(tmp_path: pathlib.Path) -> None:
+    """Each refusal named one of them, so that a caller came three times."""
+    async with Site(tmp_path) as site:
+        team = await made(site)
+        with pytest.raises(InvalidValue) as refused:
+            await site.agent(team, "a")
+
+        assert refused.value.field == "limits.tokens, limits.usd, policy"
+        assert str(refused.value).startswith(
+            "limits.tokens, limits.usd, policy are missing; expected a value of each: team 'crew' "
+        )
+        assert await site.free(team) == 3
+
+
+async def test_an_agent_gets_the_default_of_its_team_for_what_it_does_not_state(tmp_path: pathlib.Path) -> None:
+    """A limit that it states is its own; what a team says is held like any other, and is told with the team."""
+    async with Site(tmp_path, SqliteStore(tmp_path / "journal.db")) as site:
+        team = await site.spawner.create_team(
+            CreateTeam(resources={"agents": 3, "tokens": 1000, "usd": 2}, defaults={"tokens": 300, "usd": 0.5}),
+            OPERATOR,
+        )
+        await site.agent(team, "a")
+        await site.agent(team, "b", limits={"tokens": 100.0})
+
+        assert (await site.spawner.get_team(team.team.id, team.key)).held == {"agents": 2, "tokens": 400, "usd": 1.0}
+        assert team.team.defaults == {"tokens": 300, "usd": 0.5}
+        assert [each.opening.limits.tokens for each in site.echo.opened] == [300, 100]
+
+    async with Site(tmp_path, SqliteStore(tmp_path / "journal.db")) as later:
+        assert (await later.spawner.get_team(team.team.id, team.key)).defaults == {"tokens": 300, "usd": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("defaults", "says"),
+    [
+        ({"gpu": 1}, r"defaults\.gpu: 'gpu' is not accepted; expected one of the fields tokens, usd$"),
+        ({"cpu": 1}, r"defaults\.cpu: 'cpu' is not accepted; expected one of the fields tokens, usd$"),
+        ({"tokens": 1.5}, r"defaults\.tokens: 1.5 is not accepted; expected a whole number"),
+        ({"tokens": 1001}, r"defaults\.tokens: 1001 is not accepted; expected at most 1000, which is all that it has$"),
+    ],
+)
+async def test_a_default_is_of_what_the_team_counts_and_fits_into_it(
+    tmp_path: pathlib.Path, defaults: dict[str, float], says: str
+) -> None:
+    async with Site(tmp_path) as site:
+        with pytest.raises(InvalidValue, match=says):
+            await made(site, defaults=defaults)
+        assert not site.spawner.teams
