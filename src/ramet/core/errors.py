@@ -28,11 +28,11 @@ class InvalidValue(RametError, ValueError):
 
 
 class MissingValue(InvalidValue):
-    """A required field that was not given: says which, and what would have been taken."""
+    """A required field that was not given, or several: says which, and what would have been taken."""
 
     def __init__(self, field: str, accepted: str) -> None:
         super().__init__(field, None, accepted)
-        self.args = (f"{_short(field)} is missing; expected {accepted}",)
+        self.args = (f"{_short(field)} {'are' if ', ' in field else 'is'} missing; expected {accepted}",)
 
 
 class Unknown(RametError, LookupError):

@@ -9,10 +9,10 @@ is free until others make up for it. Every operation returns a new team and leav
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from ramet.core.errors import Bug, InvalidValue, OverCapacity
+from ramet.core.errors import Bug, InvalidValue, MissingValue, OverCapacity
 from ramet.core.ids import checked_name
 
 #: What does not come back once it is used. A team that counts one of these admits only agents that say how much.
@@ -70,9 +70,8 @@ class Team:
         return replace(self, held={id: each for id, each in self.held.items() if id != agent}, spent=spent)
 
     def _counted(self, need: Mapping[str, float]) -> dict[str, float]:
-        for name in USED_UP:
-            if name in self.total and name not in need:
-                raise InvalidValue(f"limits.{name}", None, f"a limit: team {self.name!r} counts {name}")
+        if missing := [f"limits.{name}" for name in USED_UP if name in self.total and name not in need]:
+            raise unstated(self.name, missing)
         return {name: amount(name, need[name], whole=name in WHOLE) for name in self.total if name in need}
 
     def _check_room(self, need: Mapping[str, float], free: Mapping[str, float]) -> None:
@@ -89,6 +88,12 @@ def resources(field: str, given: Mapping[str, float]) -> dict[str, float]:
         checked_name(field, name): amount(f"{field}.{name}", value, whole=name in WHOLE)
         for name, value in given.items()
     }
+
+
+def unstated(team: str, fields: Sequence[str]) -> MissingValue:
+    """Return the refusal of an agent that does not state what its team counts: it names all of that."""
+    each = " of each" if len(fields) > 1 else ""
+    return MissingValue(", ".join(fields), f"a value{each}: team {team!r} counts it, and has no default")
 
 
 def amount(field: str, value: object, *, whole: bool = False) -> float:

@@ -44,8 +44,9 @@ class CreateTeam(Asked):
 
     resources: dict[str, float]
     name: str = ""
-    config: Raw = Raw(b"null")  #: opaque; the backend checks it
+    config: Raw = Raw(b"null")  #: opaque; the backend checks it, and gets it
     labels: dict[str, str] = {}
+    defaults: dict[str, float] = {}  #: limits of its agents that do not state them: of what is counted, but the machine
 
 
 class TeamInfo(Struct, kw_only=True):
@@ -65,6 +66,8 @@ class TeamInfo(Struct, kw_only=True):
     agents: int
     labels: dict[str, str]
     created_at: str
+    defaults: dict[str, float] = {}
+    config: Any = None  #: as its backend got it
 
 
 class CreatedTeam(Struct):

@@ -73,7 +73,6 @@ def plan_birth(parent: Run, request: SpawnRequest, services: Services, limits: S
     if parent.info.depth >= limits.depth:
         raise SpawnRefused("depth", f"agents may stand {limits.depth} levels deep; do this yourself", free=0)
     agent, is_fork = _definition(parent, request, services)
-    check_prompt(agent, request.prompt, is_fork=is_fork)
     isolation = request.isolation or agent.isolation
     if isolation not in ISOLATIONS:
         raise InvalidValue("isolation", isolation, "inline or worktree")
@@ -96,6 +95,7 @@ def plan_birth(parent: Run, request: SpawnRequest, services: Services, limits: S
         agent = agent.replace(model=request.model)
     if agent.model is not None and agent.function is None:
         services.model(agent.model)
+    check_prompt(agent, request.prompt, is_fork=is_fork)
     return Plan(
         request=request,
         agent=agent,

@@ -1,4 +1,4 @@
-"""The configuration of a team is for the backend: it checks it, gets it before the first sandbox, and others show it."""
+"""The configuration of a team is for the backend, which checks it and gets it before the first sandbox."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ async def test_the_configuration_of_a_team_reaches_the_backend_and_is_shown(tmp_
         team = await site.spawner.create_team(asked(b'{"zone": "b"}'), OPERATOR)
 
         assert backend.zones == {team.team.id: "b"}
-        assert bytes(team.team.config) == b'{"zone": "b"}'
-        assert bytes((await site.spawner.get_team("crew", team.key)).config) == b'{"zone": "b"}'
+        assert team.team.config == {"zone": "b"}
+        assert (await site.spawner.get_team("crew", team.key)).config == {"zone": "b"}
 
 
 async def test_a_backend_gets_the_configuration_of_teams_again_that_an_earlier_server_had(

@@ -1,4 +1,4 @@
-"""What a team counts and an agent does not state: all of it is named at once, and the team may state it for its agents."""
+"""What a team counts and an agent does not state is named at once, and the team may state it for its agents."""
 
 from __future__ import annotations
 

@@ -153,7 +153,7 @@ def test_a_sandboxed_parents_child_has_no_folder_behind_a_symbolic_link(tmp_path
     session = Session(ScriptedModel([]), root_policy=policy, cwd=repo, backend="local")
     agent = Agent(name="a", instructions="Look around.")
 
-    assert planned(session, SpawnRequest(agent=agent, cwd="below")).cwd == repo / "below"
+    assert planned(session, SpawnRequest(prompt="Look.", agent=agent, cwd="below")).cwd == repo / "below"
     for cwd in ("link", "link/below", str(repo / "link")):
         with pytest.raises(InvalidValue, match="symbolic link"):
             planned(session, SpawnRequest(agent=agent, cwd=cwd))

@@ -140,9 +140,19 @@ def agent_path(agent: str, *rest: str) -> str:
 
 
 def create_team(
-    resources: Mapping[str, float], name: str, config: Any, labels: Mapping[str, str] | None
+    resources: Mapping[str, float],
+    name: str,
+    config: Any,
+    labels: Mapping[str, str] | None,
+    defaults: Mapping[str, float] | None,
 ) -> Ask[CreatedTeam]:
-    asked = CreateTeam(resources=dict(resources), name=name, config=_raw(config), labels=dict(labels or {}))
+    asked = CreateTeam(
+        resources=dict(resources),
+        name=name,
+        config=_raw(config),
+        labels=dict(labels or {}),
+        defaults=dict(defaults or {}),
+    )
     return Ask("POST", "/v1/teams", CreatedTeam, asked)
 
 

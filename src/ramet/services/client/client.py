@@ -79,11 +79,13 @@ class Client:
         name: str = "",
         config: Any = None,
         labels: Mapping[str, str] | None = None,
+        defaults: Mapping[str, float] | None = None,
         idempotency_key: str | None = None,
         key: str | None = None,
     ) -> CreatedTeam:
-        """Reserve a team, with the operator's key."""
-        return await self.send(asking.create_team(resources, name, config, labels).once(idempotency_key), key)
+        """Reserve a team, with the operator's key. `defaults` are limits of its agents that do not state them."""
+        ask = asking.create_team(resources, name, config, labels, defaults)
+        return await self.send(ask.once(idempotency_key), key)
 
     async def list_teams(self, *, key: str | None = None) -> Sequence[TeamInfo]:
         """The teams that the key opens."""

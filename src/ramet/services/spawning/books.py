@@ -40,6 +40,7 @@ class TeamRow(Struct, frozen=True, kw_only=True):
     config: Raw
     created_at: datetime
     doomed: bool = False
+    defaults: dict[str, float] = {}
     kernel: str = ""  #: the name of the one that has it, of several on one store; "" is anybody's
 
 

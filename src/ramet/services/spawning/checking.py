@@ -11,12 +11,13 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from ramet.core import rights
+from ramet.core.arguments import unknown_field
 from ramet.core.budget import Limits
 from ramet.core.errors import InvalidValue, Unknown
 from ramet.core.ids import checked_name
 from ramet.core.policy import Policy
 from ramet.core.reservation import LEAST, MOST, Reservation
-from ramet.core.team import amount
+from ramet.core.team import USED_UP, WHOLE, amount, unstated
 from ramet.host.runtime import AgentRuntime
 from ramet.services.contract import (
     AgentType,
@@ -97,6 +98,7 @@ class Checks:
         limits = limits_of(row.limits, counted)
         image = await self._images.image(row.image, row.team)
         policy = self._policy(row, type, info, image)
+        _check_stated(row, policy, counted)
         need = self._need(policy, row.limits, counted)
         opening = Opening(
             id=row.id,
@@ -136,10 +138,28 @@ class Checks:
         grant = self._rules.grant_of(policy)
         if grant is not None:
             return need | {"cpu": grant.cpu_cores, "memory_mb": float(grant.memory_mb)}
-        for name in _MACHINE:
-            if name in counted:
-                raise InvalidValue("policy", None, f"a policy, which says how much {name} it has: its team counts that")
         return need
+
+
+def _check_stated(row: AgentRow, policy: Policy | None, counted: Mapping[str, float]) -> None:
+    """Raise MissingValue, which names all that a team counts and its agent does not state."""
+    missing = [f"limits.{name}" for name in USED_UP if name in counted and name not in row.limits]
+    if policy is None and any(name in counted for name in _MACHINE):
+        missing.append("policy")
+    if missing:
+        raise unstated(row.path.rpartition("/")[0], missing)
+
+
+def checked_defaults(defaults: Mapping[str, float], counted: Mapping[str, float]) -> dict[str, float]:
+    """Limits that a team states for its agents. Raises InvalidValue for what it does not count, and for too much."""
+    known = tuple(name for name in counted if name not in ("agents", *_MACHINE))
+    for name, value in defaults.items():
+        if name not in known:
+            raise unknown_field(f"defaults.{name}", name, known)
+        amount(f"defaults.{name}", value, whole=name in WHOLE)
+        if value > counted[name]:
+            raise InvalidValue(f"defaults.{name}", value, f"at most {counted[name]:.12g}, which is all that it has")
+    return dict(defaults)
 
 
 def _sharing(policy: Policy | None, team: str, counted: Mapping[str, float]) -> Policy | None:

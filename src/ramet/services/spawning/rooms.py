@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
 from ramet.concurrency.clock import Clock
@@ -60,6 +61,11 @@ class Room:
         return self.deleting is not None or self._row.doomed
 
     @property
+    def defaults(self) -> dict[str, float]:
+        """Limits of its agents that do not state them."""
+        return dict(self._row.defaults)
+
+    @property
     def key(self) -> str:
         """The hash of the team's key."""
         return self._row.key
@@ -78,6 +84,8 @@ class Room:
             agents=len(team.held),
             labels=dict(self._row.labels),
             created_at=self._row.created_at.isoformat(),
+            defaults=dict(self._row.defaults),
+            config=msgspec.json.decode(self._row.config),
         )
 
     def take_name(self, name: str) -> None:

@@ -38,7 +38,7 @@ from ramet.services.refusals import TakenOver
 from ramet.services.rules import Rules
 from ramet.services.spawning import keys
 from ramet.services.spawning.books import TEAM, AgentRow, Books, TeamRow
-from ramet.services.spawning.checking import Checks, check_notes, checked_wait, kept, reservation_of
+from ramet.services.spawning.checking import Checks, check_notes, checked_defaults, checked_wait, kept, reservation_of
 from ramet.services.spawning.failed import checked_keep_failed
 from ramet.services.spawning.lives import Lives
 from ramet.services.spawning.owners import Owners
@@ -205,6 +205,7 @@ class AgentSpawnerService:
             spent={},
             labels=dict(asked.labels),
             config=kept("config", asked.config),
+            defaults=checked_defaults(asked.defaults, total),
             created_at=self._runtime.clock.now(),
             kernel=self._now.takeover.kernel,
         )
@@ -383,7 +384,7 @@ class AgentSpawnerService:
             transport_format=self._checks.transport_format(asked),
             image=asked.image,
             policy=asked.policy,
-            limits=dict(asked.limits),
+            limits=room.defaults | asked.limits,
             env=dict(asked.env),
             labels=dict(asked.labels),
             metadata=dict(asked.metadata),
