@@ -212,6 +212,14 @@ def lifetime(seconds: float) -> list[float]:
     return [began, time.monotonic()]
 
 
+def leave_one_at_work(seconds: float) -> str:
+    """Return while a child is at work."""
+    from ramet.sub_agent_client import start_sub_agent
+
+    start_sub_agent(agent=lifetime, args=(seconds,), name="late")
+    return "the parent's"
+
+
 def cancel_one() -> dict[str, Any]:
     """End a child that would not end, twice; what it held is free for the next."""
     from ramet import Policy

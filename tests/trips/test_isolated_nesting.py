@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 import ramet
+from ramet.core.events import RunEnded
 from tests.trips import isolated_agents as agents
 from tests.trips.isolated_kit import backend, runtime
 
@@ -47,6 +48,17 @@ async def test_a_childs_failure_is_a_result_to_its_parent(runtime: ramet.AgentRu
 
     assert (result.output["status"], result.output["exit_code"], result.output["output"]) == ("failed", 1, None)
     assert "in the child" in result.output["error"]
+
+
+async def test_a_function_that_returns_awaits_the_children_that_it_left_at_work(runtime: ramet.AgentRuntime) -> None:
+    """As in the host: they were cut off, and their work was lost, when a function in a sandbox ended in good order."""
+    handle = await runtime.spawn(agents.leave_one_at_work, args=(0.2,), policy=MAY)
+    recorder = runtime.trees[handle.run.info.id].recorder
+    result = await handle.result()
+
+    assert (result.status, result.value) == ("completed", "the parent's")
+    ends = [(each.path, str(each.result.status)) for each in recorder.kept if isinstance(each, RunEnded)]
+    assert ends == [("main/late", "completed"), ("main", "completed")]
 
 
 async def test_ac_s0_4_three_levels_and_a_large_leaf(runtime: ramet.AgentRuntime) -> None:
