@@ -23,7 +23,7 @@ from ramet.host.addresses import is_own_endpoint
 from ramet.host.door import ProxyDecision
 from ramet.host.proxy import Proxy
 from ramet.isolation.cgroups import reap_groups
-from ramet.isolation.contract import Backend, ProcessBackend, ReservingBackend
+from ramet.isolation.contract import Backend, ConfigurableBackend, ProcessBackend, ReservingBackend
 from ramet.isolation.folder_retention import FolderLimits
 from ramet.isolation.folders import PROXY_SOCKET, RunFolder, RunFolders
 from ramet.isolation.mounts import Roots, roots_of, sources_of
@@ -135,6 +135,19 @@ class Sandboxes:
         if isinstance(self._wanted, ReservingBackend):  # Our own bound it from the first sandbox on, and need no word.
             self._asked = self._wanted
             await self._wanted.reserve(reservation)
+
+    def check_team(self, config: Any) -> None:
+        """Raise InvalidValue for a configuration of a team that the backend does not take; None is none."""
+        if isinstance(self._wanted, ConfigurableBackend):
+            self._wanted.check_team(config)
+        elif config is not None:
+            raise InvalidValue("config", config, "null: the backend of this server takes no configuration of teams")
+
+    async def configure_team(self, team: str, config: Any) -> None:
+        """Tell the backend the configuration of a team. Raises SpawnRefused, SandboxFailed, IsolationUnavailable."""
+        if config is not None and isinstance(self._wanted, ConfigurableBackend):
+            self._asked = self._wanted
+            await self._wanted.configure_team(team, config)
 
     async def keep(self, names: Callable[[], Awaitable[Collection[str]]]) -> None:
         """Let go of what was reserved, but for these. What goes wrong is for the next runtime to find.

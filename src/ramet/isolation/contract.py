@@ -203,3 +203,17 @@ class ReservingBackend(Backend, Protocol):
 
     async def disband(self, name: str) -> None:
         """Let go of what a reservation has on the host, once its sandboxes have ended. Idempotent."""
+
+
+@runtime_checkable
+class ConfigurableBackend(Backend, Protocol):
+    """Takes configuration of teams, which nobody else reads: a zone, say, or a class of machines."""
+
+    def check_team(self, config: Any) -> None:
+        """Raise InvalidValue for a configuration, plain data of JSON, that is not accepted."""
+
+    async def configure_team(self, team: str, config: Any) -> None:
+        """Know the configuration of a team, by the name of its reservations, before its first sandbox starts.
+
+        Comes again with each server that goes on with the team. Idempotent. Raises what `reserve` does.
+        """

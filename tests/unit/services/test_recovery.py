@@ -8,6 +8,7 @@ import json
 import pathlib
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
 
 import msgspec
 import pytest
@@ -15,6 +16,7 @@ from msgspec import Raw
 
 from ramet.core.errors import Damaged, Gone, InvalidValue, ModelFailed, NotYours
 from ramet.core.policy import Policy
+from ramet.isolation.local import LocalBackend
 from ramet.services.contract import CreateTeam, Image, ListAgents, SpawnedAgent
 from ramet.store.contract import Document, Put
 from ramet.store.memory import MemoryStore
@@ -371,7 +373,19 @@ async def test_whenever_a_server_is_killed_no_capacity_is_lost_and_no_agent_is_a
             assert {each.id for each in living} <= set(folders) <= set(records)
 
 
-async def test_what_is_kept_of_anybody_keeps_no_later_server_from_beginning(site: Site, later: pathlib.Path) -> None:
+class LenientBackend(LocalBackend):
+    """A backend that takes any configuration of a team."""
+
+    def check_team(self, config: Any) -> None:
+        pass
+
+    async def configure_team(self, team: str, config: Any) -> None:
+        pass
+
+
+async def test_what_is_kept_of_anybody_keeps_no_later_server_from_beginning(
+    tmp_path: pathlib.Path, later: pathlib.Path
+) -> None:
     """JSON that only just fits on this stack is refused now, instead of when it is read again on another one."""
 
     async def begun(site: Site, levels: int) -> None:
@@ -382,14 +396,15 @@ async def test_what_is_kept_of_anybody_keeps_no_later_server_from_beginning(site
                 pass
 
     taken = 0
-    for depth in range(50, 1_000, 25):
-        config = Raw(b"[" * depth + b"]" * depth)
-        with contextlib.suppress(InvalidValue):
-            await site.spawner.create_team(CreateTeam(resources={"agents": 1}, config=config), OPERATOR)
-            taken += 1
+    async with Site(tmp_path / "first", backend=LenientBackend(tmp_path / "runs")) as site:
+        for depth in range(50, 1_000, 25):
+            config = Raw(b"[" * depth + b"]" * depth)
+            with contextlib.suppress(InvalidValue):
+                await site.spawner.create_team(CreateTeam(resources={"agents": 1}, config=config), OPERATOR)
+                taken += 1
 
-    assert taken > 2
-    await begun(await site.as_killed(later), 50)
+        assert taken > 2
+        await begun(await site.as_killed(later, backend=LenientBackend(tmp_path / "runs")), 50)
 
 
 async def test_what_could_not_be_read_again_is_refused_by_name(site: Site) -> None:

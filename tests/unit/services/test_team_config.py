@@ -21,8 +21,8 @@ from tests.support.sites import OPERATOR, Site
 class ZonedBackend(LocalBackend):
     """A backend that places the sandboxes of a team in a zone."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, runs: pathlib.Path) -> None:
+        super().__init__(runs)
         self.zones: dict[str, str] = {}
 
     def check_team(self, config: Any) -> None:
@@ -38,7 +38,7 @@ def asked(config: bytes) -> CreateTeam:
 
 
 async def test_the_configuration_of_a_team_reaches_the_backend_and_is_shown(tmp_path: pathlib.Path) -> None:
-    backend = ZonedBackend()
+    backend = ZonedBackend(tmp_path / "runs")
     assert isinstance(backend, ConfigurableBackend)
     async with Site(tmp_path, backend=backend) as site:
         team = await site.spawner.create_team(asked(b'{"zone": "b"}'), OPERATOR)
@@ -54,25 +54,26 @@ async def test_a_backend_gets_the_configuration_of_teams_again_that_an_earlier_s
     def store() -> Store:
         return SqliteStore(tmp_path / "journal.db")
 
-    async with Site(tmp_path, store(), backend=ZonedBackend()) as site:
+    async with Site(tmp_path, store(), backend=ZonedBackend(tmp_path / "runs")) as site:
         team = await site.spawner.create_team(asked(b'{"zone": "b"}'), OPERATOR)
 
-    backend = ZonedBackend()
+    backend = ZonedBackend(tmp_path / "runs")
     async with Site(tmp_path, store(), backend=backend):
         assert backend.zones == {team.team.id: "b"}
 
 
 async def test_a_configuration_that_the_backend_refuses_leaves_no_team(tmp_path: pathlib.Path) -> None:
-    async with Site(tmp_path, backend=ZonedBackend()) as site:
+    async with Site(tmp_path, backend=ZonedBackend(tmp_path / "runs")) as site:
         with pytest.raises(InvalidValue, match=r"^config: .* is not accepted; expected an object with a zone"):
             await site.spawner.create_team(asked(b'{"zoen": "b"}'), OPERATOR)
 
         assert not site.spawner.teams
 
 
-@pytest.mark.parametrize("backend", [None, LocalBackend()], ids=["default", "local"])
-async def test_a_backend_without_configuration_of_teams_takes_none(tmp_path: pathlib.Path, backend: Any) -> None:
+@pytest.mark.parametrize("is_default", [True, False], ids=["default", "local"])
+async def test_a_backend_without_configuration_of_teams_takes_none(tmp_path: pathlib.Path, is_default: bool) -> None:
     """It was kept, and read by nobody."""
+    backend = None if is_default else LocalBackend(tmp_path / "runs")
     async with Site(tmp_path, backend=backend) as site:
         with pytest.raises(InvalidValue, match=r"^config: .* is not accepted; expected null: .* no configuration of"):
             await site.spawner.create_team(asked(b'{"zone": "b"}'), OPERATOR)

@@ -61,6 +61,11 @@ class Room:
         return self.deleting is not None or self._row.doomed
 
     @property
+    def config(self) -> Any:
+        """Its configuration, for the backend alone."""
+        return msgspec.json.decode(self._row.config)
+
+    @property
     def defaults(self) -> dict[str, float]:
         """Limits of its agents that do not state them."""
         return dict(self._row.defaults)
@@ -85,7 +90,7 @@ class Room:
             labels=dict(self._row.labels),
             created_at=self._row.created_at.isoformat(),
             defaults=dict(self._row.defaults),
-            config=msgspec.json.decode(self._row.config),
+            config=self.config,
         )
 
     def take_name(self, name: str) -> None:

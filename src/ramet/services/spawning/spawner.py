@@ -11,12 +11,13 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from functools import partial
 from typing import NamedTuple, Self
 
+import msgspec
 from msgspec.structs import replace
 
 from ramet.concurrency.cancel import is_being_cancelled
 from ramet.concurrency.deadline import to_its_end
 from ramet.concurrency.threads import in_thread
-from ramet.core.errors import Aborted, Conflict, InvalidValue, NotYours, SpawnRefused
+from ramet.core.errors import Aborted, Conflict, InvalidValue, NotYours, RametError, SpawnRefused
 from ramet.core.ids import checked_name
 from ramet.core.team import resources
 from ramet.host.runtime import AgentRuntime
@@ -132,6 +133,7 @@ class AgentSpawnerService:
         except BaseException:
             await to_its_end(lives.close_all("the server could not begin"))
             raise
+        await self._configure(rooms)
         await self._runtime.sandboxes.warm()
         self._rooms, self._opened = rooms, _Opened(books, lives, takeover)
 
@@ -144,8 +146,18 @@ class AgentSpawnerService:
         if self._opened is None:
             return
         async with self._taking_over:
+            before = set(self._rooms)
             await self._now.takeover()
+            await self._configure({id: room for id, room in self._rooms.items() if id not in before})
         await self._runtime.sandboxes.reap()
+
+    async def _configure(self, rooms: Mapping[str, Room]) -> None:
+        """Tell the backend the configuration of teams of an earlier server; one that it refuses now is logged."""
+        for id, room in rooms.items():
+            try:
+                await self._runtime.sandboxes.configure_team(id, room.config)
+            except RametError as problem:
+                _log.warning("team %s: its configuration did not reach the backend: %s", room.label, problem)
 
     @property
     def teams(self) -> Collection[str]:
@@ -195,6 +207,8 @@ class AgentSpawnerService:
         total = resources("resources", asked.resources)
         if asked.name and any(asked.name in (each.id, each.label) for each in self._rooms.values()):
             raise _name_taken(asked.name)
+        config = kept("config", asked.config)
+        self._runtime.sandboxes.check_team(msgspec.json.decode(config))
         own = keys.new_key("team", entropy)
         row = TeamRow(
             id=_team_id(entropy),
@@ -204,7 +218,7 @@ class AgentSpawnerService:
             held={},
             spent={},
             labels=dict(asked.labels),
-            config=kept("config", asked.config),
+            config=config,
             defaults=checked_defaults(asked.defaults, total),
             created_at=self._runtime.clock.now(),
             kernel=self._now.takeover.kernel,
@@ -213,6 +227,7 @@ class AgentSpawnerService:
         self._rooms[room.id] = room  # At once: nobody else may take its name.
         try:
             await room.found()
+            await self._runtime.sandboxes.configure_team(room.id, room.config)
             if (reservation := reservation_of(row.id, total)) is not None:
                 await self._runtime.sandboxes.reserve(reservation)
         except Conflict:
