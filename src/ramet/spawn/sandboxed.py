@@ -138,9 +138,9 @@ def _begin_anew(run: Run, why: NotAdopted) -> None:
 
 
 async def _end_children(run: Run, verdict: Verdict) -> None:
-    """What a function, or an attempt that failed, has left at work ends with it; a conversation may be told later."""
+    """End what an attempt that failed has left at work. Behind a good end its run waits for that, as in the host."""
     tree = run.context.tree
-    if tree is None or (run.capsule is None and verdict.status is Status.COMPLETED):
+    if tree is None or verdict.status is Status.COMPLETED:
         return
     for child in run.bound_children():
         with contextlib.suppress(Unknown):  # It has just ended by itself.
