@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from langchain_core.runnables import RunnableLambda
 
+import ramet
 from ramet.agent.definition import Agent
 from ramet.core.budget import Limits
 from ramet.core.errors import InvalidValue
@@ -22,6 +23,7 @@ from ramet.tools.context import SpawnRequest
 
 CANARY = "canary-71fe"
 NO_MODEL: Any = RunnableLambda(lambda said: said)
+UNTYPED: Any = ramet  #: as a program without a type checker sees it
 
 
 def refusal(make: Callable[[], Any]) -> str:
@@ -179,19 +181,34 @@ def test_a_request_refuses_a_field_of_a_wrong_type(given: dict[str, Any], begins
     ("make", "begins"),
     [
         (
-            lambda: Policy(unknown=1),
+            lambda: UNTYPED.Policy(unknown=1),
             "policy.unknown: 'unknown' is not accepted; expected one of the fields cpu_cores, ",
         ),
-        (lambda: Limits(token=1), "limits.token: 'token' is not accepted; expected one of the fields tokens, usd, "),
-        (lambda: SpawnLimits(dept=1), "spawn_limits.dept: 'dept' is not accepted; expected one of the fields depth, "),
-        (lambda: Agent(nmae="a"), "agent.nmae: 'nmae' is not accepted; expected one of the fields "),
-        (lambda: SpawnRequest(promt="a"), "spawn_request.promt: 'promt' is not accepted; expected one of the fields "),
-        (lambda: Agent(name="a").with_limits(token=1), "limits.token: 'token' is not accepted; expected one of the "),
-        (lambda: Agent(name="a").replace(prompt="a"), "agent.prompt: 'prompt' is not accepted; expected one of the "),
-        (lambda: Agent(name="a").with_limits(5), "limits: 5 is not accepted; expected ramet.Limits"),
-        (lambda: Agent(name="a", tools=5), "tools: 5 is not accepted; expected a list"),
-        (lambda: Agent(name="a", background="no"), "background: 'no' is not accepted; expected True or False"),
-        (lambda: Agent(), "agent.name is missing; expected str"),
+        (
+            lambda: UNTYPED.Limits(token=1),
+            "limits.token: 'token' is not accepted; expected one of the fields tokens, usd, ",
+        ),
+        (
+            lambda: UNTYPED.SpawnLimits(dept=1),
+            "spawn_limits.dept: 'dept' is not accepted; expected one of the fields depth, ",
+        ),
+        (lambda: UNTYPED.Agent(nmae="a"), "agent.nmae: 'nmae' is not accepted; expected one of the fields "),
+        (
+            lambda: UNTYPED.SpawnRequest(promt="a"),
+            "spawn_request.promt: 'promt' is not accepted; expected one of the fields ",
+        ),
+        (
+            lambda: UNTYPED.Agent(name="a").with_limits(token=1),
+            "limits.token: 'token' is not accepted; expected one of the ",
+        ),
+        (
+            lambda: UNTYPED.Agent(name="a").replace(prompt="a"),
+            "agent.prompt: 'prompt' is not accepted; expected one of the ",
+        ),
+        (lambda: UNTYPED.Agent(name="a").with_limits(5), "limits: 5 is not accepted; expected ramet.Limits"),
+        (lambda: UNTYPED.Agent(name="a", tools=5), "tools: 5 is not accepted; expected a list"),
+        (lambda: UNTYPED.Agent(name="a", background="no"), "background: 'no' is not accepted; expected True or False"),
+        (lambda: UNTYPED.Agent(), "agent.name is missing; expected str"),
     ],
 )
 def test_a_field_that_there_is_not_is_refused_by_name(make: Callable[[], Any], begins: str) -> None:

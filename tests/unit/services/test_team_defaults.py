@@ -12,7 +12,7 @@ from ramet.services.contract import CreatedTeam, CreateTeam
 from ramet.store.sqlite import SqliteStore
 from tests.support.sites import OPERATOR, Site
 
-RESOURCES = {"agents": 3, "tokens": 1000, "usd": 2, "cpu": 4}
+RESOURCES: dict[str, float] = {"agents": 3, "tokens": 1000, "usd": 2, "cpu": 4}
 
 
 async def made(site: Site, **fields: Any) -> CreatedTeam:
