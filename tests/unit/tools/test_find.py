@@ -327,3 +327,19 @@ def test_the_schema_says_the_names_that_models_know() -> None:
         TOOLS["Grep"].args
     )
     assert "ignore_case" not in TOOLS["Grep"].args
+
+
+@pytest.mark.parametrize("mode", ["files_with_matches", "count", "content"])
+async def test_grep_and_glob_show_a_file_under_one_name(context: ToolUseContext, program: str, mode: str) -> None:
+    """A name of bytes that are not UTF-8, and one of more than 300 characters."""
+    odd, long = os.fsdecode(b"caf\xe9.txt"), f"{'d' * 200}/{'f' * 200}.txt"
+    (context.cwd / long).parent.mkdir()
+    for name in (odd, long):
+        (context.cwd / name).write_bytes(b"needle \xff\n")
+
+    names = set((await call(context, "Glob", pattern="**/*.txt")).split("\n"))
+    found = (await call(context, "Grep", pattern="needle", output_mode=mode)).split("\n")
+
+    assert names == {r"caf\udce9.txt", long}
+    assert {line.partition(":")[0] for line in found} == names
+    assert mode != "content" or {line.partition(":")[2] for line in found} == {"1:needle \ufffd"}
