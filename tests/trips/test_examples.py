@@ -93,7 +93,7 @@ async def test_a_simple_agent(backend: str, folder: pathlib.Path) -> None:
     assert first == "model: offline (no key is set): it answers by rules"
     assert agent in [f"agent: lighthouse/keeper, idle, isolation {each}" for each in (level, "L0")]
     assert question == "Why is the lamp dark at night?"
-    assert any("`timeout_ms: 400` in `lamp > motor` (lamp.yaml:4)" in line for line in answer)
+    assert any("`lamp.motor.timeout_ms` = 400 (lamp.yaml:4: `timeout_ms: 400 " in line for line in answer)
     assert answer[-2:] == [f"done: 1 turn, idle, isolation {agent[-2:]}", "left: 0 agents, 0 teams"]
 
 

