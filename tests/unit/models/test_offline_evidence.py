@@ -128,7 +128,7 @@ async def test_where_there_is_no_fault_the_answer_says_so(tmp_path: pathlib.Path
 
     text = await asked(tmp_path, "Why is the api failing?", TEAM)
 
-    assert "No fault was found in 1 files of logs, 1 files of settings, 1 files of source" in text
+    assert "No fault was found in 1 file of logs, 1 file of settings, 1 file of source" in text
     assert "Confidence: none." in text
     assert not section(text, "Log lines that report trouble")
 

@@ -13,6 +13,7 @@ SIGNED = (
     "*From ramet's offline researcher, which works by rules: it matched text and followed names and numbers between "
     "files; it did not reason about them. With `--model provider:name` a language model answers.*"
 )
+_TEST = r"(^|[/_.-])tests?([/_.-]|$)"
 _DEFINES = r"^\s*(\w+ )*(def|class|function|func|fn|struct|enum|trait|interface|type|mod|const|let|var) \w*"
 
 
@@ -40,7 +41,7 @@ def answer(question: Question, lines: list[Line], linked: list[Line], read: str,
     words = [line.cite() for line in ranked if line not in symptoms and question.held_by(line.text[:SHOWN])]
     meant = any(question.held_by(f"{line.path} {line.text}") for line in symptoms)
     settings = list({(s.line[:2], s.key): s for line in (*linked, *lines) for s in of.settings_on(line)}.values())
-    settings = [s for s in settings if s.line.kind == "settings" or "test" not in s.line.path]
+    settings = [s for s in settings if s.line.kind == "settings" or not re.search(_TEST, s.line.path)]
     trouble, code, near = list[str](), list[Line](), dict[of.Setting, None]()
     for line in symptoms[:5]:
         writers, shared = written_by(line, linked), of.values_shared(line, settings)[:4]
@@ -76,7 +77,7 @@ def answer(question: Question, lines: list[Line], linked: list[Line], read: str,
     else:
         told += [f"Nothing was found in {read}: no line holds a word of the question."]
     if trouble and not meant:
-        told += ["No log line that reports trouble holds a word of the question."]
+        told += ["No log line that was read and reports trouble holds a word of the question."]
     for title, found in sections.items():
         most = 25 if title in ("Log lines that report trouble", "Not looked at") else 8
         more = [f"and {len(found) - most} more"] if len(found) > most else []

@@ -16,9 +16,9 @@ _ASKS_FOR_FAULT = re.compile(
     r"wrong|crash\w*|stuck|problem\w*|issue\w*|not working|warum|pourquoi|почему)\b|为什么)"
 )
 _STOP = frozenset(
-    "about after all and any are before between both but can cannot could did does each find for from get give goes had "
-    "has have how into its just like look make many more most much must nor not now off one only other our out over "
-    "please same show some such tell than that the their them then there these they this those through too under "
+    "about after all and any are before between both but can cannot could did does each find for from get give goes "
+    "had has have how into its just like look make many more most much must nor not now off one only other our out "
+    "over please same show some such tell than that the their them then there these they this those through too under "
     "use used uses using was way were what when where which while who why will with work would you fail failing "
     "failed fails error errors broken wrong problem problems issue cause crash crashes slow explain describe happens "
     "defined configured code file files default der die das und wie warum les des est que los las por".split()

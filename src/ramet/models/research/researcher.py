@@ -106,7 +106,9 @@ class _Research:
             self._omit([f"{len(failed)} {what} failed ({failed[0]})"] if failed else [], bound=True)
         self._omit(["the rest: the search was cut short"] if self._ended else [], bound=True)
         self._omit(["folders that the tools always skip, such as .git, .venv, node_modules and __pycache__"])
-        read = ", ".join(f"{len(files)} files of {kind}" for kind, files in self._best().items())
+        read = ", ".join(
+            f"{len(files)} file{'s' * (len(files) != 1)} of {kind}" for kind, files in self._best().items()
+        )
         return Step(text=answer(self._question, lines, linked, read, self._left_out))
 
     def scout(self, files: Mapping[str, int]) -> Step:
