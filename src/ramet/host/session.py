@@ -167,7 +167,6 @@ class Session(Generic[T]):
         self._starting = asyncio.Lock()
         if not self._beginning.may_be_on_record:
             self._conversation = self._beginning.begin()
-        self.result: Result[T] | None = None  #: of the last turn
         self._closed = False
 
     @classmethod
@@ -222,7 +221,7 @@ class Session(Generic[T]):
                 await self.runtime.stop()
             raise
         self.project = self.runtime.open_project(self._cwd, definitions_of(agents))
-        self.result, self._closed = None, False
+        self._closed = False
         return self
 
     @classmethod
@@ -319,27 +318,27 @@ class Session(Generic[T]):
                 turn.close()
 
     def listen(self) -> TurnStream | None:
-        """To the turn that goes on, of a session that was resumed in the middle of one; None if there is none.
+        """Read the turn under way that no prompt of this session began; None if there is none, or somebody reads it.
 
-        From now on: called at once after `resume`, it misses nothing that was not on record then.
+        Such a turn goes on after `resume`, or was begun by mail or by a notice. `async for` yields what
+        `submit_message` yields, from now on: called at once after `resume`, it misses nothing that was not on record
+        then. Leaving the iteration does not interrupt the turn.
         """
         run = self._root
         if not run.is_living or run.state is State.IDLE or run.turns == 0 or run.on_turn is not None:
             return None
-        return TurnStream(run, self._opened.recorder)
+        return TurnStream(run, self._opened.recorder, self._turn_over)
 
     async def wait_for_turn(self) -> Result[T] | None:
-        """Wait for the end of the turn that goes on, of a session that was resumed in the middle of one.
+        """Wait for the end of the turn under way that no prompt of this session began.
 
         Returns how the turn ended, or None if there is none.
         """
         if (turn := self.listen()) is None:
             return None
-        async with aclosing(turn.items()) as items:
-            async for _ in items:
-                pass
-        self.result = turn.result or self._root.result
-        return self.result
+        async for _ in turn:
+            pass
+        return turn.result or self._root.result
 
     async def ask(self, text: str) -> Result[T]:
         """Work on a prompt and return how it ended."""
@@ -361,7 +360,7 @@ class Session(Generic[T]):
         """End the whole tree. When this returns it is gone; what could not be ended is in `left`."""
         receipt = await self._opened.tree.supervisor.stop_tree(reason)
         if self._root.result is not None:
-            self.result = self._root.result
+            self._root.turn_result = self._root.result
         return receipt
 
     async def close(self, reason: str = "the session was closed") -> None:
@@ -416,6 +415,11 @@ class Session(Generic[T]):
     def approvals(self) -> Inbox:
         """Calls that wait for a person's word, from anywhere in the tree."""
         return self._opened.inbox
+
+    @property
+    def result(self) -> Result[T] | None:
+        """How the newest turn ended that ended in this session, whether a prompt, mail or a notice began it."""
+        return self._conversation.root.turn_result if self._conversation is not None else None
 
     @property
     def transcripts(self) -> pathlib.Path | None:
@@ -477,7 +481,6 @@ class Session(Generic[T]):
         return run
 
     def _turn_over(self, result: Result) -> None:
-        self.result = result
         if result.status is Status.FAILED and result.error is not None:  # Who reads text only would see nothing.
             _log.error("%s failed: %s: %s", self._root.info.path, result.error.type, result.error.message)
 

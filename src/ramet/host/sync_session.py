@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import pathlib
-from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from ramet.agent.definition import Agent
@@ -75,8 +75,9 @@ class SyncSession(Generic[T]):
 
     def submit_message(self, text: str) -> Generator[AIMessageChunk | Event]:
         """Work on a prompt: yields what `Session.submit_message` does. Leaving early interrupts the turn."""
-        items = self._session.submit_message(text)
+        yield from self._read(self._session.submit_message(text))
 
+    def _read(self, items: AsyncGenerator[AIMessageChunk | Event]) -> Generator[AIMessageChunk | Event]:
         async def next_item() -> tuple[AIMessageChunk | Event] | None:
             async for item in items:
                 return (item,)
@@ -92,8 +93,22 @@ class SyncSession(Generic[T]):
         """Work on a prompt and return how it ended."""
         return self._call(self._session.ask(text))
 
+    def listen(self) -> Generator[AIMessageChunk | Event]:
+        """Read the turn under way that no prompt of this session began; nothing if there is none.
+
+        Yields what `submit_message` does. Leaving early does not interrupt the turn.
+        """
+
+        async def begin() -> AsyncGenerator[AIMessageChunk | Event] | None:
+            turn = self._session.listen()
+            return turn.reading() if turn is not None else None
+
+        items = self._call(begin())
+        if items is not None:
+            yield from self._read(items)
+
     def wait_for_turn(self) -> Result[T] | None:
-        """Wait for the end of the turn that goes on, of a session that was resumed in the middle of one."""
+        """Wait for the end of the turn under way that no prompt of this session began."""
         return self._call(self._session.wait_for_turn())
 
     def send(self, text: str) -> None:
@@ -143,7 +158,7 @@ class SyncSession(Generic[T]):
 
     @property
     def result(self) -> Result[T] | None:
-        """How the last turn ended."""
+        """How the newest turn ended that ended in this session."""
         return self._session.result
 
     @property

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing
 
 from langchain_core.messages import AIMessageChunk
@@ -18,7 +18,10 @@ _SAID_AGAIN = frozenset({"text", "tool_use", "input_json_delta"})
 
 
 class TurnStream:
-    """Reads one turn of a run from now on, until it is over; `result` is how it ended, and `over` is told that."""
+    """Reads one turn of a run from now on, until it is over; `result` is how it ended, and `over` is told that.
+
+    `async for item in stream` yields chunks of text and events. Leaving that iteration ends the reading, not the turn.
+    """
 
     def __init__(self, run: Run, recorder: Recorder, over: Callable[[Result], None] = lambda result: None) -> None:
         self._run, self._tell = run, over
@@ -31,6 +34,18 @@ class TurnStream:
         self._reader.close()
         if self._run.on_turn == self._over:
             self._run.on_turn = None
+
+    def __aiter__(self) -> AsyncIterator[AIMessageChunk | Event]:
+        return self.reading()
+
+    async def reading(self) -> AsyncGenerator[AIMessageChunk | Event]:
+        """Yield the items of the turn, and stop reading at the end of the iteration."""
+        try:
+            async with aclosing(self.items()) as items:
+                async for item in items:
+                    yield item
+        finally:
+            self.close()
 
     async def items(self, after: int = -1) -> AsyncGenerator[AIMessageChunk | Event]:
         """What was said since it began to read, and what comes; of events those behind the number `after`.

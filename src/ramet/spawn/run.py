@@ -118,6 +118,7 @@ class Run:
     asked: int = 0  #: children that it was let start, births under way included
     timed_from: float = 0.0  #: when its time began, by the monotonic clock: a root's does with each turn
     on_turn: Callable[[Result], None] | None = None  #: told the result of each turn, if anybody waits for it
+    turn_result: Result | None = None  #: of the newest turn that ended here, once that is on record
     change: Callable[[], None] | None = None  #: made when its next turn begins
     memory: Any = None  #: its working copy of its state, once it was asked for
     told: Result | None = None  #: the result, once whoever waits may know it
@@ -218,9 +219,14 @@ class Run:
             self._ended.set_result(result)
 
     def announce_turn(self, result: Result) -> None:
-        """Tell whoever waits for this turn."""
-        if self.on_turn is not None:
-            self.on_turn(result)
+        """Keep the result of a turn, and hand it to the reader of that turn."""
+        self.tell_turn(result, self.on_turn)
+
+    def tell_turn(self, result: Result, reader: Callable[[Result], None] | None) -> None:
+        """Keep the result of a turn, and hand it to `reader`, which read that turn when it ended."""
+        self.turn_result = result
+        if reader is not None:
+            reader(result)
 
     def drop_deadline(self, *, keep: bool = False) -> None:
         """Stop watching the time, unless it goes on beyond this turn."""

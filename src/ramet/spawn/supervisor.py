@@ -278,7 +278,7 @@ class Supervisor:
         self.fact(run, Fact.TURN_OVER)
         if not (run.waking and run.context.mailbox.has("user")):  # A prompt that came into it has yet to be answered.
             result, waiter = self.result_of(run, verdict), run.on_turn  # Who comes later waits for the next turn.
-            self._services.after(lambda failure: _tell(waiter, result, failure), True)
+            self._services.after(lambda failure: _tell(run, waiter, result, failure), True)
         self.consider(run)
 
     def _would_end(self, run: Run, verdict: Verdict) -> bool:
@@ -431,9 +431,8 @@ class Supervisor:
             run.artifacts = (str(left),) if left is not None else ()
 
 
-def _tell(waiter: Callable[[Result], None] | None, result: Result, failure: RametError | None) -> None:
-    if waiter is not None:
-        waiter(result if failure is None else _unkept(result, failure))
+def _tell(run: Run, waiter: Callable[[Result], None] | None, result: Result, failure: RametError | None) -> None:
+    run.tell_turn(result if failure is None else _unkept(result, failure), waiter)
 
 
 def _unkept(result: Result, failure: RametError) -> Result:
