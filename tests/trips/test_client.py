@@ -188,5 +188,49 @@ async def test_without_an_event_loop(served: Served) -> None:
             return bodies
 
     assert await asyncio.to_thread(program) == [b"one", b"two", b"", b"three"]
-    with pytest.raises(RametError), contextlib.ExitStack() as stack:
-        stack.enter_context(ramet.connect(served.server.where))
+    with contextlib.ExitStack() as stack:
+        with pytest.raises(RametError, match=r"use `async with ramet\.connect\(…\)` here") as refused:
+            stack.enter_context(ramet.connect(served.server.where))
+    assert "_sync" not in str(refused.value)
+
+
+async def test_a_blocking_client_is_refused_in_an_event_loop_at_each_call(served: Served) -> None:
+    """Every method of it would stop the loop; the words name calls that exist."""
+    client = await asyncio.to_thread(lambda: ramet.connect(served.server.where).__enter__())
+    try:
+        for call in (client.list_teams, client.kernel.runs, lambda: list(client.turn("x", b""))):
+            with pytest.raises(RametError, match=r"use `async with ramet\.connect\(…\)` here"):
+                call()
+    finally:
+        await asyncio.to_thread(client.__exit__)
+    with pytest.raises(RametError, match="this client is not open: use it inside `with`"):
+        await asyncio.to_thread(client.list_teams)
+
+
+async def test_the_end_of_a_conversation_is_read_alone(client: Client, served: Served) -> None:
+    """`last=n` is the newest n messages, and all of them if there are fewer."""
+    made = await client.create_team({"agents": 1})
+    spawned = await client.spawn_agent(made.team.id, "bob", "echo", key=made.key)
+    agent, nonce = spawned.agent.id, spawned.nonce
+    for body in (b"one", b"two", b"three"):
+        await client.say(agent, body, key=nonce)
+
+    read = [
+        [each["content"] for each in await client.history(agent, last=last, key=nonce)] for last in (1, 2, 3, 9, None)
+    ]
+
+    every = ["one", "two", "three"]
+    assert read == [every[2:], every[1:], every, every, every]
+    for wrong in (0, -1):
+        with pytest.raises(InvalidValue, match=f"last: {wrong} is not accepted; expected a whole number from 1"):
+            await client.history(agent, last=wrong, key=nonce)
+
+
+async def test_mail_is_deduplicated_only_by_agents_that_can(client: Client) -> None:
+    """What is asked is done or refused, never passed over."""
+    made = await client.create_team({"agents": 1})
+    spawned = await client.spawn_agent(made.team.id, "bob", "echo", key=made.key)
+    agent, nonce = spawned.agent.id, spawned.nonce
+
+    with pytest.raises(InvalidValue, match="dedupe_s: 60.0 is not accepted; expected nothing: agents of type 'echo'"):
+        await client.mail(agent, "psst", dedupe_s=60.0, key=nonce)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import gc
 import math
 import weakref
@@ -280,12 +281,69 @@ def test_a_listener_is_not_kept_alive() -> None:
     assert (gone(), reasons) == (None, [])
 
 
-def test_what_cannot_be_held_weakly_is_refused_rather_than_lost() -> None:
-    """A built-in's bound method would be gone at once: adding it fails, instead of the abort going unheard."""
-    heard: list[AbortController] = []
+class Slotted:
+    """An object that nothing can refer to weakly; its `hear` is a bound method."""
 
-    with pytest.raises(TypeError):
-        AbortController().add_listener(heard.append)
+    __slots__ = ("heard",)
+
+    def __init__(self) -> None:
+        self.heard: list[AbortController] = []
+
+    def hear(self, controller: AbortController) -> None:
+        self.heard.append(controller)
+
+
+@pytest.mark.parametrize("kind", ["lambda", "closure", "partial", "callable object", "built-in method", "slotted object"])
+def test_what_is_no_bound_method_is_held_until_the_abort(kind: str) -> None:
+    """A function that only the controller knows is called: nothing else could keep a lambda alive."""
+    controller, heard, slotted = AbortController(), list[AbortController](), Slotted()
+
+    def listeners() -> dict[str, Any]:
+        def closure(stopped: AbortController) -> None:
+            heard.append(stopped)
+
+        class Caller:
+            def __call__(self, stopped: AbortController) -> None:
+                heard.append(stopped)
+
+        return {
+            "lambda": lambda stopped: heard.append(stopped),
+            "closure": closure,
+            "partial": functools.partial(list.append, heard),
+            "callable object": Caller(),
+            "built-in method": heard.append,
+            "slotted object": slotted.hear,
+        }
+
+    controller.add_listener(listeners()[kind])
+    gc.collect()
+    controller.abort("now")
+
+    assert (heard or slotted.heard) == [controller]
+
+
+def test_a_function_is_not_held_beyond_the_abort_or_its_removal() -> None:
+    """A controller that was stopped refers to no listener any more."""
+    one, other = AbortController(), AbortController()
+
+    def stopped(_: AbortController) -> None: ...
+
+    gone = weakref.ref(stopped)
+    one.add_listener(stopped)
+    other.add_listener(stopped)
+    one.abort("now")
+    other.remove_listener(stopped)
+
+    del stopped
+    gc.collect()
+
+    assert gone() is None
+
+
+def test_a_listener_that_cannot_be_called_is_refused() -> None:
+    """The error names the field, the value, and what would be taken."""
+    with pytest.raises(InvalidValue, match="listener: 5 is not accepted; expected a function"):
+        AbortController().add_listener(5)  # type: ignore[arg-type]  # the act under test
 
 
 # --- nothing stays --------------------------------------------------------------------------------------------------
