@@ -1,8 +1,8 @@
 """Stopping: a tree of controllers, from parent to child only.
 
-A parent refers to its children, and a controller to its listeners, weakly: whatever finished is forgotten without
-anybody having to say so. A child refers to its parent strongly, and a bound method as a listener lives as long as its
-object does.
+A parent refers to its children weakly: whatever finished is forgotten without anybody having to say so. A child refers
+to its parent strongly. A listener that is a bound method lives as long as its object does; any other listener is held
+until the abort, since a lambda or a closure has nobody else.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import types
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -19,6 +20,8 @@ from ramet.core.errors import Aborted, InvalidValue
 _log = logging.getLogger("ramet.cancel")
 _FEW = 64
 Listener = Callable[["AbortController"], Any]
+#: Returns a listener, or None if its object is gone.
+_Held = Callable[[], Listener | None]
 
 
 def is_being_cancelled() -> bool:
@@ -38,7 +41,7 @@ class AbortController:
         self.deadline = deadline  #: on the clock's monotonic scale; the nearest of own and parent's
         self._children: list[weakref.ref[AbortController]] | None = None
         self._sweep_at = _FEW  #: so many references, and the dead ones among them are dropped
-        self._listeners: list[weakref.ref[Any]] | None = None
+        self._listeners: list[_Held] | None = None
         self._event: asyncio.Event | None = None
         if deadline is not None and math.isnan(deadline):
             raise InvalidValue("deadline", deadline, "a time on the clock's monotonic scale, or None")
@@ -77,18 +80,21 @@ class AbortController:
             raise Aborted(self.reason)
 
     def add_listener(self, listener: Listener) -> None:
-        """Call `listener(self)` once on abort (now, if it already happened). Held weakly: keep it alive yourself."""
+        """Call `listener(self)` once on abort, or now if the abort has happened.
+
+        A bound method is held weakly: keep its object alive yourself. A plain function, or any other callable, is held
+        until the abort, or until `remove_listener`. Raises InvalidValue for a listener that cannot be called.
+        """
+        if not callable(listener):
+            raise InvalidValue("listener", listener, "a function that takes the controller")
         if self.reason is not None:
             self._call(listener)
             return
-        reference: weakref.ref[Any] = (
-            weakref.WeakMethod(listener) if hasattr(listener, "__self__") else weakref.ref(listener)
-        )
         if self._listeners is None:
             self._listeners = []
         elif len(self._listeners) % 64 == 63:
             self._listeners = [each for each in self._listeners if each() is not None]
-        self._listeners.append(reference)
+        self._listeners.append(_held(listener))
 
     def remove_listener(self, listener: Listener) -> None:
         """Forget a listener; unknown ones are no error."""
@@ -127,3 +133,13 @@ class AbortController:
             listener(self)
         except (Exception, asyncio.CancelledError):
             _log.exception("an abort listener failed; the others are told all the same")
+
+
+def _held(listener: Listener) -> _Held:
+    """Hold a bound method of an object that allows it weakly, and anything else as it is."""
+    if isinstance(listener, types.MethodType):
+        try:
+            return weakref.WeakMethod(listener)
+        except TypeError:  # An object with __slots__ and no place for weak references.
+            pass
+    return lambda: listener

@@ -53,19 +53,21 @@ class Portal:
         self._loop.close()
 
 
-def refuse_in_loop(name: str) -> None:
-    """Raise where an event loop runs in this thread: it would stand still."""
+def refuse_in_loop(blocking: str, instead: str) -> None:
+    """Raise RametError where an event loop runs in this thread: `blocking` would stop it, `instead` would not."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
         return
-    raise RametError(f"{name}_sync() would block the event loop that runs here; await {name}() instead")
+    raise RametError(f"{blocking} would block the event loop that runs here; {instead}")
 
 
 class HomeLoop:
     """The event loop that somebody works in: the caller's, or from `begin` to `end` one of its own."""
 
-    def __init__(self) -> None:
+    def __init__(self, not_open: str) -> None:
+        """`not_open` is the error of a call before `begin` or after `end`."""
+        self._not_open = not_open
         self._portal: Portal | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -82,8 +84,7 @@ class HomeLoop:
         self._loop = asyncio.get_running_loop()
 
     def begin(self, start: Callable[[], Coroutine[Any, Any, Any]], *, is_running: bool) -> None:
-        """Start it there; idempotent. Raises RametError inside a loop, and where it runs in one already."""
-        refuse_in_loop("start")
+        """Start it there; idempotent. Raises RametError where it runs in a loop already. Not to be called in a loop."""
         if self._portal is None:
             if is_running:
                 raise RametError("this runtime was started in an event loop; use it there")
@@ -95,12 +96,12 @@ class HomeLoop:
         if self._portal is not None:
             return self._portal.call(work)
         if self._loop is None or self._loop.is_closed():
-            raise RametError("this runtime was not started")
+            work.close()
+            raise RametError(self._not_open)
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     def end(self, stop: Callable[[], Coroutine[Any, Any, Any]]) -> None:
-        """Stop it there, and the loop; idempotent. Raises RametError inside a loop."""
-        refuse_in_loop("stop")
+        """Stop it there, and the loop; idempotent. Not to be called in a loop."""
         portal, self._portal = self._portal, None
         if portal is not None:
             portal.call(stop())

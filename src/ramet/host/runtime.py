@@ -130,7 +130,7 @@ class AgentRuntime:
         self.user_dir, self.grace_s = user_dir, grace_s
         self._user_texts = user_texts
         self._entropy = entropy
-        self._loop = HomeLoop()
+        self._loop = HomeLoop("this runtime was not started")
         self.telemetry = Telemetry()
         self.sandboxes = Sandboxes(
             self.working_dir, backend, self.telemetry.traceparent, folder_limits=keep_folders, clock=self.clock
@@ -365,6 +365,7 @@ class AgentRuntime:
 
     def start_sync(self) -> Self:
         """`start`, for code without an event loop; idempotent. Raises RametError inside of one."""
+        refuse_in_loop("start_sync()", "await start() instead")
         self._loop.begin(self.start, is_running=self._running)
         return self
 
@@ -377,12 +378,13 @@ class AgentRuntime:
         **options: Any,
     ) -> AgentResult:
         """`run_agent`, for code without an event loop: starts the runtime if need be. Raises RametError in a loop."""
-        refuse_in_loop("run_agent")
+        refuse_in_loop("run_agent_sync()", "await run_agent() instead")
         self.start_sync()
         return self._loop.call(self.run_agent(agent, policy, args, kwargs, **options))
 
     def stop_sync(self) -> None:
         """`stop`, after `start_sync`; idempotent. Raises RametError inside an event loop."""
+        refuse_in_loop("stop_sync()", "await stop() instead")
         self._loop.end(self.stop)
 
     @property

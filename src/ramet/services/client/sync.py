@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from typing import Any, Self, TypeVar
 
+from ramet.core.errors import RametError
 from ramet.host.portal import HomeLoop, refuse_in_loop
 from ramet.services.client.blocking import blocking, iterating
 from ramet.services.client.client import Client
@@ -17,20 +18,27 @@ class SyncClient:
     """A server, from `with` on. Raises RametError inside an event loop."""
 
     def __init__(self, client: Client) -> None:
-        self.client, self._loop = client, HomeLoop()
+        self.client = client
+        self._loop = HomeLoop("this client is not open: use it inside `with`")
         #: What goes on in the server, for its operator.
-        self.kernel = SyncKernel(client.kernel, self._loop.call)
+        self.kernel = SyncKernel(client.kernel, self.call)
 
     def __enter__(self) -> Self:
-        refuse_in_loop("connect")
+        _refuse_in_loop()
         self._loop.begin(self.client.__aenter__, is_running=False)
         return self
 
     def __exit__(self, *_: object) -> None:
+        _refuse_in_loop()
         self._loop.end(self.client.__aexit__)
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
-        """Do it in the client's own loop, and wait."""
+        """Do it in the client's own loop, and wait. Raises RametError inside an event loop, and if it is not open."""
+        try:
+            _refuse_in_loop()
+        except RametError:
+            work.close()
+            raise
         return self._loop.call(work)
 
     create_team = blocking(Client.create_team)
@@ -61,3 +69,7 @@ class SyncClient:
     list_images = blocking(Client.list_images)
     get_image = blocking(Client.get_image)
     job = blocking(Client.job)
+
+
+def _refuse_in_loop() -> None:
+    refuse_in_loop("a client of `with ramet.connect(…)`", "use `async with ramet.connect(…)` here")
