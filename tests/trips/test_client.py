@@ -232,5 +232,5 @@ async def test_mail_is_deduplicated_only_by_agents_that_can(client: Client) -> N
     spawned = await client.spawn_agent(made.team.id, "bob", "echo", key=made.key)
     agent, nonce = spawned.agent.id, spawned.nonce
 
-    with pytest.raises(InvalidValue, match="dedupe_s: 60.0 is not accepted; expected nothing: agents of type 'echo'"):
+    with pytest.raises(InvalidValue, match=r"dedupe_s: 60\.0 is not accepted; expected nothing: agents of type 'echo'"):
         await client.mail(agent, "psst", dedupe_s=60.0, key=nonce)

@@ -92,7 +92,7 @@ async def test_a_window_that_is_none_is_refused(wrong: object) -> None:
     async with Session(ScriptedModel(["Ready."])) as session:
         await session.ask("Go.")
 
-        with pytest.raises(InvalidValue, match="dedupe_s: .* is not accepted; expected seconds above 0, or None"):
+        with pytest.raises(InvalidValue, match=r"dedupe_s: .* is not accepted; expected seconds above 0, or None"):
             session.send("ping", dedupe_s=wrong)  # type: ignore[arg-type]  # the act under test
 
         assert _pushed(session) == []

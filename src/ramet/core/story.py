@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from ramet.core.budget import Amount
+from ramet.core.equal_mail import RecentMail
 from ramet.core.events import (
     ApprovalAnswered,
     ApprovalAsked,
@@ -93,6 +94,7 @@ class RunStory:
     refusal: BudgetRefused | None = None  #: what a budget refused it last in its newest turn
     unread: dict[str, Letter] = field(default_factory=dict)
     seen: list[str] = field(default_factory=list)  #: ids of mail that it ever got
+    recent_mail: RecentMail | None = None  #: None as long as it has had none from outside
     approvals: dict[str, ApprovalAsked] = field(default_factory=dict)  #: questions about calls without an answer, by id
     words: dict[str, ApprovalAnswered] = field(default_factory=dict)  #: those to these questions that came
     past_approvals: list[str] = field(default_factory=list)  #: ids of questions about calls that were answered
@@ -254,6 +256,9 @@ class TreeStory:
                 if event.kind == "user" or run.born.path.startswith(f"{event.sender}/"):
                     run.wakes = 0
                 run.seen.append(event.mail_id)
+                if event.kind in ("user", "agent") and event.at is not None:
+                    run.recent_mail = run.recent_mail or RecentMail()
+                    run.recent_mail.add(event.mail_id, event.sender, event.text, event.at)
                 run.unread[event.mail_id] = Letter(event.mail_id, event.sender, event.kind, event.text)
             case MailDelivered():
                 letter = run.unread.pop(event.mail_id, None)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from ramet.concurrency.mailbox import Mail
+from ramet.concurrency.mailbox import Kind, Mail
 from ramet.core.errors import Unknown
 from ramet.host.runtime import living
 from ramet.spawn.run import Run
@@ -31,10 +31,14 @@ class AgentRegistry(Mapping[str, RunView]):
     def __len__(self) -> int:
         return sum(len(tree.register.runs) for tree in self._trees())
 
-    def push(self, run_id: str, text: str, *, sender: str = "user") -> str:
-        """Put mail into a run's mailbox; says what becomes of it. Raises Unknown, MailRefused."""
+    def push(self, run_id: str, text: str, *, sender: str = "user", dedupe_s: float | None = None) -> str:
+        """Put mail into a run's mailbox, and say what becomes of it; `dedupe_s` as of `Session.send`.
+
+        Raises Unknown, MailRefused.
+        """
         tree, run = self._find(run_id)
-        return tree.post.deliver(run, text, sender=sender, kind="user" if sender == "user" else "agent")
+        kind: Kind = "user" if sender == "user" else "agent"
+        return tree.post.deliver(run, text, sender=sender, kind=kind, dedupe_s=dedupe_s)
 
     def drain(self, run_id: str) -> list[Mail]:
         """Take a run's unread mail out of its mailbox, oldest first. Raises Unknown."""

@@ -348,9 +348,13 @@ class Session(Generic[T]):
         assert self.result is not None
         return self.result
 
-    def send(self, text: str) -> None:
-        """Put a user's word into the root's mailbox: it is read at its next step, or wakes it, before a prompt, too."""
-        self._opened.tree.post.deliver(self._root, text, sender="user", kind="user")
+    def send(self, text: str, *, dedupe_s: float | None = None) -> str:
+        """Put a user's word into the root's mailbox: it is read at its next step, or wakes it, before a prompt, too.
+
+        With `dedupe_s`, a word that equals one of the last so many seconds is not delivered again. Returns what becomes
+        of the word. Raises MailRefused, and InvalidValue for a `dedupe_s` that is no time.
+        """
+        return self._opened.tree.post.deliver(self._root, text, sender="user", kind="user", dedupe_s=dedupe_s)
 
     async def interrupt(self, reason: str = "interrupted by the user") -> None:
         """End the turn under way, keeping the agent, its history and its background children."""

@@ -111,13 +111,13 @@ class SyncSession(Generic[T]):
         """Wait for the end of the turn under way that no prompt of this session began."""
         return self._call(self._session.wait_for_turn())
 
-    def send(self, text: str) -> None:
-        """Put a user's word into the root's mailbox."""
+    def send(self, text: str, *, dedupe_s: float | None = None) -> str:
+        """Put a user's word into the root's mailbox: what `Session.send` does."""
 
-        async def send() -> None:
-            self._session.send(text)
+        async def send() -> str:
+            return self._session.send(text, dedupe_s=dedupe_s)
 
-        self._call(send())
+        return self._call(send())
 
     def interrupt(self, reason: str = "interrupted by the user") -> None:
         """End the turn under way, from another thread."""

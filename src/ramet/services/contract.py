@@ -336,6 +336,14 @@ class AgentType(Protocol):
 
 
 @runtime_checkable
+class DeduplicatesMail(Protocol):
+    """An agent that can leave out mail that says what it was told a moment ago; of others, nobody may ask that."""
+
+    async def mail_once(self, text: str, dedupe_s: float) -> None:
+        """Take a message like `mail`, unless it equals one of the last `dedupe_s` seconds. Raises MailRefused."""
+
+
+@runtime_checkable
 class OwnFormats(Protocol):
     """An agent type whose agents differ in the formats that they are talked with in."""
 

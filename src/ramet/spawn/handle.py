@@ -89,9 +89,12 @@ class Handle:
         self._run.left = left._replace(value=None)
         return left.value
 
-    def send(self, text: str) -> str:
-        """Put a user's word into its mailbox, waking or resuming it. Raises MailRefused."""
-        return self._post.deliver(self._run, text, sender="user", kind="user")
+    def send(self, text: str, *, dedupe_s: float | None = None) -> str:
+        """Put a user's word into its mailbox, waking or resuming it, and say what becomes of it.
+
+        With `dedupe_s`, a word that equals one of the last so many seconds is not delivered again. Raises MailRefused.
+        """
+        return self._post.deliver(self._run, text, sender="user", kind="user", dedupe_s=dedupe_s)
 
     async def cancel(self, reason: str = "cancelled by its owner") -> StopReceipt:
         """End it and all below it; when this returns they are gone. What could not be ended is in `left`."""

@@ -6,6 +6,7 @@ import itertools
 
 from ramet.concurrency.cancel import AbortController
 from ramet.concurrency.mailbox import Kind, Mail
+from ramet.core.equal_mail import RecentMail, checked_window
 from ramet.core.errors import BudgetExceeded, MailRefused, SpawnRefused
 from ramet.core.events import MailPushed
 from ramet.core.lifecycle import OVER, Fact, State
@@ -28,14 +29,26 @@ class Post:
         """Number mail behind `number`: what another process numbered has been seen, and would be taken for that."""
         self._numbers = itertools.count(number + 1)
 
-    def deliver(self, run: Run, text: str, *, sender: str, kind: Kind, asked: str = "") -> str:
-        """Put mail into a run's mailbox, say what becomes of it; `asked` as of `CurrentCall`. Raises MailRefused."""
+    def deliver(
+        self, run: Run, text: str, *, sender: str, kind: Kind, asked: str = "", dedupe_s: float | None = None
+    ) -> str:
+        """Put mail into a run's mailbox, and say what becomes of it; `asked` as of `CurrentCall`.
+
+        With `dedupe_s`, a message that equals one of the same sender, less than so many seconds old, is not delivered.
+        Raises MailRefused, and InvalidValue for a `dedupe_s` that is no time.
+        """
+        window_s = checked_window(dedupe_s)
         if run.state is State.STOPPED:
             raise MailRefused(run.info.path, "it was stopped, and what was stopped is not resumed")
         if run.state is State.EXPIRED:
             raise MailRefused(run.info.path, "it finished too long ago; its history is gone")
         if run.agent.function is not None:
             raise MailRefused(run.info.path, "it is a function and reads no mail")
+        if window_s is not None and run.recent_mail is not None:
+            equal = run.recent_mail.find(sender, text, run.context.clock.now(), window_s)
+            if equal is not None:
+                since = f"the same message as {equal.id} less than {window_s:g} s ago"
+                return f"Not delivered again: {run.info.path} got {since}."
         mail = Mail(id=f"mail-{next(self._numbers)}", sender=sender, text=text, kind=kind)
         if kind == "user" or run.info.path.startswith(f"{sender}/"):
             run.wakes = 0  # A word from above: only what agents tell each other on their own is bounded.
@@ -71,6 +84,9 @@ class Post:
             run.context.emit(
                 MailPushed, mail_id=mail.id, sender=mail.sender, kind=mail.kind, text=mail.text, asked=asked
             )
+            if mail.kind in ("user", "agent"):
+                run.recent_mail = run.recent_mail or RecentMail()
+                run.recent_mail.add(mail.id, mail.sender, mail.text, run.context.clock.now())
 
     def _revive(self, run: Run) -> None:
         """Bring a finished run back, with what its limits leave it. Raises MailRefused, having changed nothing."""

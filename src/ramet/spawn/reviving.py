@@ -208,6 +208,7 @@ def _revived(tree: RunTree, story: RunStory, runs: Mapping[str, Run], budget: Bu
     run.context.begun = {CallId(call): StepId(begun.step_id) for call, begun in story.begun.items()}
     letters = [Mail(id=each.id, sender=each.sender, text=each.text, kind=each.kind) for each in story.left_unread()]  # type: ignore[arg-type]  # written by us
     run.context.mailbox.restore(letters, seen=story.seen)
+    run.recent_mail = story.recent_mail
     if birth.get("brief") and not story.is_briefed:
         run.pending.append(HumanMessage(content=birth["brief"]))
     if story.result is not None:

@@ -18,6 +18,7 @@ from ramet.agent.definition import Agent
 from ramet.agent.hook_config import HookConfig
 from ramet.agent.toolset import Toolset
 from ramet.core.budget import Budget, Limits
+from ramet.core.equal_mail import RecentMail
 from ramet.core.ids import RunId
 from ramet.core.lifecycle import LIVING, State
 from ramet.core.outcome import NOTHING_USED, Artifact, ErrorInfo, Result, Status, Usage
@@ -85,6 +86,7 @@ class Run:
     spawned: Counter[str] = field(default_factory=Counter)  #: births that it has asked for in this turn, by content
     turns: int = 0
     attempt: int = 1  #: at the turn that goes on here
+    recent_mail: RecentMail | None = None  #: None as long as it has had none from outside
     wakes: int = 0  #: turns begun by a notice since the last word of a user
     lives: int = 1  #: a finished agent that gets mail lives again
     children: dict[RunId, Run] = field(default_factory=dict)  #: the living ones

@@ -293,7 +293,9 @@ class Slotted:
         self.heard.append(controller)
 
 
-@pytest.mark.parametrize("kind", ["lambda", "closure", "partial", "callable object", "built-in method", "slotted object"])
+@pytest.mark.parametrize(
+    "kind", ["lambda", "closure", "partial", "callable object", "built-in method", "slotted object"]
+)
 def test_what_is_no_bound_method_is_held_until_the_abort(kind: str) -> None:
     """A function that only the controller knows is called: nothing else could keep a lambda alive."""
     controller, heard, slotted = AbortController(), list[AbortController](), Slotted()

@@ -25,6 +25,12 @@ class After(Asked):
     after: int = 0
 
 
+class Newest(Asked):
+    """How many of the newest messages are wanted; without a number all of them."""
+
+    last: int | None = None
+
+
 class WhichTurn(Asked):
     """One turn by its id, under way or waiting; none is the one under way."""
 
@@ -40,10 +46,11 @@ class AgentFilter(Asked):
     label: Sequence[str] = ()
 
 
-class Mail(Asked):
+class Mail(Asked, omit_defaults=True):
     """A message that an agent reads at its next step."""
 
     text: str
+    dedupe_s: float | None = None  #: seconds in which an equal message is left out; only for agents that can
 
 
 class Rotated(Struct):

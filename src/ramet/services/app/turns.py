@@ -11,7 +11,7 @@ from starlette.responses import Response
 from ramet.core.errors import RametError
 from ramet.services.app.begun_turns import begun
 from ramet.services.app.calls import Call
-from ramet.services.app.messages import After, History, Interrupted, Mail, TurnOptions, WhichTurn
+from ramet.services.app.messages import After, History, Interrupted, Mail, Newest, TurnOptions, WhichTurn
 from ramet.services.app.operations import BYTES, Operation
 from ramet.services.app.sse import BrokenOff, EventStream
 from ramet.services.app.telling import told
@@ -66,11 +66,13 @@ async def _control(call: Call) -> Response:
 
 async def _mail(call: Call) -> None:
     call.parts.spawner.roster.admit(call.path("agent"), call.key, "mail")
-    await call.parts.agents.mail(call.path("agent"), call.key, (await call.json(Mail)).text)
+    mail = await call.json(Mail)
+    await call.parts.agents.mail(call.path("agent"), call.key, mail.text, mail.dedupe_s)
 
 
 async def _history(call: Call) -> History:
-    return History(await call.parts.agents.history(call.path("agent"), call.key))
+    last = call.query(Newest).last
+    return History(await call.parts.agents.history(call.path("agent"), call.key, last))
 
 
 async def _events(call: Call) -> EventStream:
@@ -138,8 +140,9 @@ OPERATIONS: Final = (
         of="agent",
         method="GET",
         path="/v1/agents/{agent}/history",
-        summary="The conversation so far",
+        summary="The conversation so far, or its last messages",
         handle=_history,
+        query=Newest,
         answers=History,
         refuses=(410,),
     ),

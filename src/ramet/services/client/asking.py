@@ -260,16 +260,17 @@ def control(agent: str, operation: Mapping[str, Any]) -> Ask[Any]:
     return Ask("POST", agent_path(agent, "control"), Any, dict(operation))
 
 
-def history(agent: str) -> Ask[History]:
-    return Ask("GET", agent_path(agent, "history"), History)
+def history(agent: str, last: int | None = None) -> Ask[History]:
+    params = {"last": last} if last is not None else {}
+    return Ask("GET", agent_path(agent, "history"), History, params=params)
 
 
 def events(agent: str, after: int) -> Ask[None]:
     return Ask("GET", agent_path(agent, "events"), None, params={"after": after})
 
 
-def mail(agent: str, text: str) -> Ask[None]:
-    return Ask("POST", agent_path(agent, "mail"), None, Mail(text=text))
+def mail(agent: str, text: str, dedupe_s: float | None = None) -> Ask[None]:
+    return Ask("POST", agent_path(agent, "mail"), None, Mail(text=text, dedupe_s=dedupe_s))
 
 
 # ---- packaging

@@ -272,9 +272,11 @@ class Client:
         """Do `{"@type": name, …}`, an operation of the agent's type."""
         return await self.send(asking.control(agent, operation).once(idempotency_key), key, waits=True)
 
-    async def history(self, agent: str, *, key: str | None = None) -> Sequence[Mapping[str, Any]]:
-        """The conversation so far."""
-        return (await self.send(asking.history(agent), key)).messages
+    async def history(
+        self, agent: str, *, last: int | None = None, key: str | None = None
+    ) -> Sequence[Mapping[str, Any]]:
+        """The conversation so far, or its `last` messages."""
+        return (await self.send(asking.history(agent, last), key)).messages
 
     async def events(self, agent: str, after: int = 0, *, key: str | None = None) -> AsyncGenerator[AgentEvent, None]:
         """The events of its tree behind a cursor, and those that come, until it has ended.
@@ -286,9 +288,21 @@ class Client:
             async for each in found:
                 yield AgentEvent(*each)
 
-    async def mail(self, agent: str, text: str, *, idempotency_key: str | None = None, key: str | None = None) -> None:
-        """A message that the agent reads at its next step."""
-        await self.send(asking.mail(agent, text).once(idempotency_key), key)
+    async def mail(
+        self,
+        agent: str,
+        text: str,
+        *,
+        dedupe_s: float | None = None,
+        idempotency_key: str | None = None,
+        key: str | None = None,
+    ) -> None:
+        """A message that the agent reads at its next step.
+
+        With `dedupe_s`, a message that equals one of the last so many seconds is left out. Raises InvalidValue for an
+        agent that cannot do that.
+        """
+        await self.send(asking.mail(agent, text, dedupe_s).once(idempotency_key), key)
 
     # ---- packaging
 

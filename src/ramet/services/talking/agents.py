@@ -19,12 +19,14 @@ import msgspec
 from msgspec import Raw
 
 from ramet.concurrency.clock import Clock, SystemClock
+from ramet.core.equal_mail import checked_window
 from ramet.core.errors import Bug, InvalidValue, RametError, Unknown
 from ramet.services.contract import (
     AgentInfo,
     AgentState,
     AgentType,
     Chunk,
+    DeduplicatesMail,
     GoesOn,
     Opening,
     ReadsParameters,
@@ -195,15 +197,23 @@ class AgentService:
         except (TypeError, ValueError) as problem:
             raise Bug(f"an operation of the agent type {type.name!r} answered with no data: {problem}") from None
 
-    async def mail(self, agent: str, key: str, text: str) -> None:
+    async def mail(self, agent: str, key: str, text: str, dedupe_s: float | None = None) -> None:
         """Tell it something that it reads at its next step: it is on record by then, if the agent has a record.
 
-        Raises InvalidValue, MailRefused, Gone, StoreFailed.
+        With `dedupe_s`, a message that equals one of the last so many seconds is left out.
+        Raises InvalidValue, also for a `dedupe_s` that the agent cannot heed, MailRefused, Gone, StoreFailed.
         """
         living = self._alive(self._admit(agent, key, "mail"))
         if not text:
             raise InvalidValue("text", text, "some text")
-        await living.served.mail(text)
+        window_s, served = checked_window(dedupe_s), living.served
+        if window_s is None:
+            await served.mail(text)
+        elif isinstance(served, DeduplicatesMail):
+            await served.mail_once(text, window_s)
+        else:
+            accepted = f"nothing: agents of type {living.info().type!r} read every message"
+            raise InvalidValue("dedupe_s", dedupe_s, accepted)
         await _settled(living)
 
     # ---- what there is to know
@@ -212,12 +222,17 @@ class AgentService:
         """What it is, and how it is."""
         return self._admit(agent, key, "info").info()
 
-    async def history(self, agent: str, key: str) -> Sequence[Mapping[str, Any]]:
-        """The conversation so far: at least `role` and `content` of each message."""
+    async def history(self, agent: str, key: str, last: int | None = None) -> Sequence[Mapping[str, Any]]:
+        """The conversation so far, or its `last` messages: at least `role` and `content` of each.
+
+        Raises InvalidValue for a `last` below 1.
+        """
+        if last is not None and last < 1:
+            raise InvalidValue("last", last, "a whole number from 1")
         living, grant = self._admit(agent, key, "history"), self._grant(agent, key, "history")
         history = await living.served.history()
         grant.check()
-        return history
+        return history if last is None else history[-last:]
 
     def events(self, agent: str, key: str, after: int = 0) -> AsyncGenerator[TreeEvent]:
         """The events of its tree behind a cursor, and those that come, until it has ended. Close it to stop reading.

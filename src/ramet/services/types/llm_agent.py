@@ -192,6 +192,10 @@ class LlmAgent:
         """A message that is read at its next step; one at rest is woken by it. Raises MailRefused."""
         self._session.send(text)
 
+    async def mail_once(self, text: str, dedupe_s: float) -> None:
+        """Take a message like `mail`, unless it equals one of the last `dedupe_s` seconds. Raises MailRefused."""
+        self._session.send(text, dedupe_s=dedupe_s)
+
     async def close(self, reason: str) -> None:
         """End it and all below it, and wait until they are gone. Idempotent."""
         self._closing = True

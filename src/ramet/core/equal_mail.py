@@ -1,0 +1,58 @@
+"""Mail that says the same: by whom and what, when it came, and whether that was within a window."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from datetime import datetime
+from typing import NamedTuple
+
+from ramet.core.errors import InvalidValue
+
+MOST = 1_024  #: of the newest messages of a run, so many are compared
+
+
+class Received(NamedTuple):
+    """A message that was accepted."""
+
+    id: str
+    at: datetime
+
+
+class RecentMail:
+    """The newest messages of one run, by sender and text."""
+
+    __slots__ = ("_received",)
+
+    def __init__(self) -> None:
+        self._received: dict[bytes, Received] = {}  #: in the order of their arrival
+
+    def add(self, id: str, sender: str, text: str, at: datetime) -> None:
+        """Keep a message that was accepted."""
+        key = _content(sender, text)
+        self._received.pop(key, None)
+        self._received[key] = Received(id, at)
+        if len(self._received) > MOST:
+            del self._received[next(iter(self._received))]
+
+    def find(self, sender: str, text: str, now: datetime, window_s: float) -> Received | None:
+        """Return the newest message of this sender and text, if it came less than `window_s` ago."""
+        found = self._received.get(_content(sender, text))
+        if found is None or abs((now - found.at).total_seconds()) >= window_s:
+            return None
+        return found
+
+
+def checked_window(dedupe_s: float | None) -> float | None:
+    """Return a window as it is. Raises InvalidValue for what is no time."""
+    if dedupe_s is None:
+        return None
+    if isinstance(dedupe_s, bool) or not isinstance(dedupe_s, int | float):
+        raise InvalidValue("dedupe_s", dedupe_s, "seconds above 0, or None")
+    if not math.isfinite(dedupe_s) or dedupe_s <= 0:
+        raise InvalidValue("dedupe_s", dedupe_s, "seconds above 0, or None")
+    return dedupe_s
+
+
+def _content(sender: str, text: str) -> bytes:
+    return hashlib.sha256(f"{sender}\0{text}".encode("utf-8", "surrogatepass")).digest()[:16]
