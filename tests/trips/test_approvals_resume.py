@@ -116,7 +116,7 @@ async def test_what_was_answered_is_not_asked_again(place: str, tmp_path: pathli
         assert (await handle.result()).status is Status.COMPLETED
 
     assert effects(tmp_path) == (["note", "pay"] if word == "allowed" else ["note"])
-    assert ("Denied: it was not approved" in str(llm.requests[0].messages)) is (word == "denied")
+    assert ("Denied: it was not approved: by somebody" in str(llm.requests[0].messages)) is (word == "denied")
     assert [type(event) for event in await on_record(place)] == [ApprovalAsked, ApprovalAnswered]
 
 

@@ -474,7 +474,7 @@ async def test_a_question_from_the_depth_is_answered_at_the_root(allowed: bool) 
     assert (asked.path, asked.call_id) == ("main/toiler/below", "deep")
     assert said_so.allowed is allowed
     assert danger.calls == allowed
-    assert answer == ("the gate is open" if allowed else "Denied: it was not approved")
+    assert answer == ("the gate is open" if allowed else "Denied: it was not approved: because")
 
 
 async def test_a_denial_never_runs_siblings_again() -> None:

@@ -36,7 +36,7 @@ def rarities() -> Story:
     story = Story()
     story.born("main", 0)
     story.called("main", 1, "b", "Bash", command="rm -rf build")
-    story.add(ApprovalAsked, "main", 1, approval_id="a", tool="Bash", question="Really?")
+    story.add(ApprovalAsked, "main", 1, approval_id="a", tool="Bash", question="Really?", args={"command": "rm"})
     story.add(ApprovalAnswered, "main", 65, approval_id="a", allowed=False, reason="no")
     story.answered("main", 65, "b", "Bash", "denied", "a person said no")
     story.add(HookFailed, "main", 66, hook="check.sh", event="PreToolUse", reason="timeout")

@@ -49,8 +49,12 @@ def context_with(events: list[Event] | None = None, **fields: Any) -> ToolUseCon
 
 
 def ask(box: Inbox, context: ToolUseContext, question: str = "Delete it?") -> asyncio.Task[bool]:
-    """Ask as a dispatcher does."""
-    return asyncio.create_task(box.ask(context, tool="Bash", question=question, args={"command": "rm x"}))
+    """Ask as a dispatcher does; whether it was allowed."""
+
+    async def allowed() -> bool:
+        return (await box.ask(context, tool="Bash", question=question, args={"command": "rm x"})).allowed
+
+    return asyncio.create_task(allowed())
 
 
 @pytest.mark.parametrize("word", [True, False])
