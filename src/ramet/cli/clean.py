@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Mapping
+from typing import Any
 
 #: Escape sequences go as a whole, or their tails would be read as text. A string sequence without an end loses only its
 #: introducer, so that an unfinished one cannot swallow what follows. Bounds keep hostile input linear.
@@ -32,3 +35,14 @@ def one_line(text: str, limit: int = 200) -> str:
     """The text on one line, at most `limit` characters, an ellipsis where more was."""
     short = " ".join(clean(text[: 8 * limit]).split())
     return short if len(short) <= limit else short[: limit - 1].rstrip() + "…"
+
+
+def arguments(args: Mapping[str, Any], limit: int = 400) -> str:
+    """Arguments of a call as JSON on one line; nothing for none."""
+    return one_line(json.dumps(args, ensure_ascii=False, separators=(",", ":"), default=str), limit) if args else ""
+
+
+def asked(tool: str, args: Mapping[str, Any], question: str) -> str:
+    """What a run asks a person: the tool, its arguments, and the question, on one line."""
+    call = f"{one_line(tool, 40)} {arguments(args)}".rstrip()
+    return f"{call}: {one_line(question)}"

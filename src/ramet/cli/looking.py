@@ -16,7 +16,7 @@ from rich.text import Text
 
 from ramet.cli import figures
 from ramet.cli.answer import print_text, text_of
-from ramet.cli.clean import one_line
+from ramet.cli.clean import asked, one_line
 from ramet.cli.consoles import console, glyphs_for, is_live
 from ramet.cli.live import LiveTree
 from ramet.cli.picture import Picture
@@ -181,10 +181,7 @@ def _facts(row: RunRow, now: datetime) -> Iterable[tuple[str, str | list[str]]]:
     if row.approvals:
         yield (
             "approvals",
-            [
-                f"{one_line(each.approval_id)}: {one_line(each.tool)}: {one_line(each.question)}"
-                for each in row.approvals
-            ],
+            [f"{one_line(each.approval_id)}: {asked(each.tool, each.args, each.question)}" for each in row.approvals],
         )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ramet.cli import figures
-from ramet.cli.clean import one_line
+from ramet.cli.clean import asked, one_line
 from ramet.cli.picture import ENDINGS, WAITING_TOOLS, Picture
 from ramet.core.events import (
     ApprovalAnswered,
@@ -72,7 +72,7 @@ def _said(event: Event, picture: Picture) -> Line | None:
         case ClampEvent():
             return Line(f"{event.field} {event.asked:g} was lowered to {event.given:g}, the parent's")
         case ApprovalAsked():
-            return Line(f"asks to run {one_line(event.tool, 40)}: {one_line(event.question)}")
+            return Line(f"asks to run {asked(event.tool, event.args, event.question)}")
         case ApprovalAnswered():
             why = f": {one_line(event.reason)}" if event.reason else ""
             return Line(("allowed" if event.allowed else "not allowed") + why)

@@ -10,13 +10,14 @@ from collections.abc import Sequence
 import msgspec
 from rich.text import Text
 
-from ramet.cli.clean import one_line
+from ramet.cli.clean import arguments, one_line
 from ramet.cli.consoles import console
 from ramet.cli.looking import print_table
 from ramet.cli.problems import report_damage
 from ramet.cli.sources.choosing import source_of
 from ramet.cli.sources.contract import Question
 from ramet.core.errors import Damaged
+from ramet.host.records import INTERRUPTED
 
 
 def approvals(options: Namespace) -> int:
@@ -26,8 +27,10 @@ def approvals(options: Namespace) -> int:
         for each in questions:
             print(msgspec.json.encode(each).decode())
         return report_damage(damaged)
-    print_table(("ID", "PATH", "TOOL", "QUESTION", "ARGUMENTS"), [_line(each) for each in questions])
+    print_table(("ID", "PATH", "STATE", "TOOL", "QUESTION", "ARGUMENTS"), [_line(each) for each in questions])
     aside = "ramet approve ID, or ramet deny ID" if questions else "nothing waits for a word"
+    if any(each.state == INTERRUPTED for each in questions):
+        aside += "; first go on with interrupted runs: ramet resume"
     console(sys.stderr).print(Text(aside, "dim"), soft_wrap=True)
     return report_damage(damaged)
 
@@ -38,11 +41,11 @@ async def _questions(options: Namespace) -> tuple[list[Question], Sequence[Damag
 
 
 def _line(question: Question) -> tuple[str, ...]:
-    arguments = msgspec.json.encode(question.args).decode() if question.args else ""
     return (
         one_line(question.id),
         one_line(question.path, 80),
+        question.state,
         one_line(question.tool, 40),
         one_line(question.question, 200),
-        one_line(arguments, 400),
+        arguments(question.args),
     )

@@ -22,7 +22,7 @@ from ramet.models.messages import decode, encode
 from ramet.models.plain import clean
 from ramet.models.question import Kept, decode_question, encode_question, foreign
 from ramet.models.relay import RelayModel, decode_chunk
-from ramet.tools.context import GateWord, HookDecision, ModelRequest, ToolUseContext, current, current_call
+from ramet.tools.context import Approval, GateWord, HookDecision, ModelRequest, ToolUseContext, current, current_call
 from ramet.wire import requests
 from ramet.wire.requests import Record, Reply
 
@@ -187,13 +187,14 @@ class ChannelApproval:
     def __init__(self, link: Link) -> None:
         self._link = link
 
-    async def __call__(self, context: ToolUseContext, *, tool: str, question: str, args: dict[str, Any]) -> bool:
+    async def __call__(self, context: ToolUseContext, *, tool: str, question: str, args: dict[str, Any]) -> Approval:
         """Ask; only a yes is a yes."""
         call = current_call.get()
         call_id = call.call_id if call is not None else None
         shown = args if len(msgspec.json.encode(clean(args))) <= MAX_SHOWN else {}  # The host has them, too.
         answer = await self._link.ask(requests.Approve, tool=tool, question=question, args=shown, call_id=call_id)
-        return answer.as_(requests.Word).allowed
+        word = answer.as_(requests.Word)
+        return Approval(word.allowed, word.reason)
 
 
 class ChannelSafety:

@@ -30,9 +30,12 @@ from ramet.core.events import ApprovalAnswered, ApprovalAsked, Event
 from ramet.core.ids import CallId, Path, RunId
 from ramet.core.story import RunStory
 from ramet.host.showing import MAX_TEXT, cut, shown
-from ramet.tools.context import CurrentCall, ToolUseContext, current_call
+from ramet.tools.context import Approval, CurrentCall, ToolUseContext, current_call
 
 DEADLINE_S = 600.0
+#: Reasons on record that say who decided, and nothing that a model could heed.
+BY_HOOK, BY_APPROVER = "by a hook", "by the approver"
+APPROVER_FAILED = "the approver failed"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,7 +78,7 @@ class _Recalled(NamedTuple):
 
     entry: Pending
     word: asyncio.Future[Word]
-    said: bool | None  #: what is on record
+    said: Word | None  #: what is on record
     still_waits: Callable[[], bool]
     tell: Tell
 
@@ -179,11 +182,13 @@ class Inbox:
             )
             word = asyncio.get_running_loop().create_future()
             answered = story.words.get(entry.id)
-            said = answered.allowed if answered is not None else None
+            said = Word(answered.allowed, answered.reason) if answered is not None else None
             self._recalled[entry.id] = _Recalled(entry, word, said, partial(still_waits, call), tell)
 
-    async def ask(self, context: ToolUseContext, *, tool: str, question: str, args: dict[str, Any]) -> bool:
-        """Return True only if a PermissionRequest hook, the approver or a person said yes before the deadline.
+    async def ask(self, context: ToolUseContext, *, tool: str, question: str, args: dict[str, Any]) -> Approval:
+        """Return a yes only if a PermissionRequest hook, the approver or a person said yes before the deadline.
+
+        A no has the reason that was given for it.
 
         Raises Aborted if the run is stopped; the question then leaves the inbox.
         """
@@ -194,7 +199,7 @@ class Inbox:
         recalled = self._recalled.get(approval_id)
         if recalled is not None and recalled.said is not None:
             del self._recalled[approval_id]
-            return recalled.said
+            return _approval(recalled.said)
         at_once = await self._decided_at_once(context, tool, question, args)
         recalled = self._recalled.pop(approval_id, None)
         if recalled is None:
@@ -216,7 +221,7 @@ class Inbox:
                     call_id=call.call_id if call is not None else None,
                 )
             answered = word.result() if word.done() else at_once or await self._wait(context, entry, word)
-            return answered.allowed
+            return _approval(answered)
         finally:
             self._waiting.pop(entry.id, None)
             if entry.id in self._told:
@@ -269,7 +274,7 @@ class Inbox:
             payload = {"tool_name": tool, "tool_input": args, "question": question}
             decision = await hooks.fire("PermissionRequest", context, payload, matcher=tool)
             if decision.verdict != "ask":
-                return Word(decision.verdict == "allow", decision.reason or "by a hook")
+                return Word(decision.verdict == "allow", decision.reason or BY_HOOK)
         if self._closed is not None:
             return Word(False, self._closed)
         if self._unattended and self._approver is None:
@@ -313,5 +318,13 @@ async def _ask_approver(approver: Approver, entry: Pending) -> Word:
             if inspect.isawaitable(returned):
                 returned = await returned
     except (Exception, SystemExit, KeyboardInterrupt) as error:
-        return Word(False, f"the approver failed: {type(error).__name__}: {error}")
-    return Word(returned is True, "by the approver")
+        return Word(False, f"{APPROVER_FAILED}: {type(error).__name__}: {error}")
+    return Word(returned is True, BY_APPROVER)
+
+
+def _approval(word: Word) -> Approval:
+    """A word as the model may read it: what the host's own code raised stays on record."""
+    if word.allowed or word.reason in (BY_HOOK, BY_APPROVER):
+        return Approval(word.allowed)
+    reason = APPROVER_FAILED if word.reason.startswith(APPROVER_FAILED) else word.reason
+    return Approval(False, reason[:MAX_TEXT])

@@ -12,7 +12,7 @@ import os
 import pathlib
 from collections.abc import AsyncGenerator, Callable, Collection
 from datetime import datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from msgspec import Struct
 
@@ -49,6 +49,7 @@ class Question(Struct, frozen=True, kw_only=True):
     approval_id: str
     tool: str
     question: str
+    args: dict[str, Any] = {}  #: bounded for showing
 
 
 class RunRow(Struct, frozen=True, kw_only=True):
@@ -276,7 +277,8 @@ class Telling:
             calls=tuple(OpenCall(call_id=id, tool=each.tool) for id, each in run.begun.items()),
             unread=len(run.left_unread()),
             approvals=tuple(
-                Question(approval_id=id, tool=each.tool, question=each.question) for id, each in run.approvals.items()
+                Question(approval_id=id, tool=each.tool, question=each.question, args=each.args)
+                for id, each in run.approvals.items()
             ),
             result=run.result,
         )

@@ -9,7 +9,7 @@ from ramet.core.errors import ProtocolError
 from ramet.core.ids import CallId, StepId
 from ramet.models.question import bounded_json
 from ramet.spawn.calls import ReplyCalls
-from ramet.tools.context import CurrentCall, HookDecision, ToolUseContext, current_call
+from ramet.tools.context import Approval, CurrentCall, HookDecision, ToolUseContext, current_call
 from ramet.tools.permitting import narrowed, ruling_on
 from ramet.wire.requests import Approve, Decided, FireHook, HookWord, Intend, Word
 
@@ -63,19 +63,19 @@ class Gates:
             question = ruling.reason
         if question is None:  # No hook and no rule asks: a tool asks by itself, in words that nobody has checked.
             question = f"the sandbox asks: {quoted(request.question)}"
-        allowed = False
+        word = Approval(False, ruling.reason if ruling.verdict == "deny" else "")
         if self._context.approve is not None and ruling.verdict != "deny":
             token = current_call.set(CurrentCall(self._context, call_id, StepId("")))  # whose question it is
             self._asking.add(call_id)
             try:
-                allowed = await self._context.approve(self._context, tool=tool, question=question, args=call["args"])
+                word = await self._context.approve(self._context, tool=tool, question=question, args=call["args"])
             finally:
                 self._asking.discard(call_id)
                 current_call.reset(token)
             await self._context.slot.take()  # Waiting for the word let it go.
-        if not allowed:
+        if not word:
             calls.deny(call_id)
-        return Word(allowed=allowed)
+        return Word(allowed=word.allowed, reason=word.reason)
 
     async def intend(self, request: Intend, calls: ReplyCalls) -> Decided:
         """Have a call voted on: what is decided holds for what the reply called, as the hooks left it.

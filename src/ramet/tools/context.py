@@ -261,11 +261,28 @@ class Ask(Protocol):
     ) -> AsyncGenerator[AIMessageChunk | AIMessage]: ...
 
 
+class Approval(NamedTuple):
+    """A person's word on a call; in a condition it counts as `allowed`."""
+
+    allowed: bool
+    reason: str = ""  #: for the model, of a no
+
+    def __bool__(self) -> bool:
+        return self.allowed is True
+
+    @property
+    def denial(self) -> str:
+        """A no in words."""
+        return f"it was not approved: {self.reason}" if self.reason else "it was not approved"
+
+
 class Approve(Protocol):
     """The way to a person's word."""
 
-    def __call__(self, context: ToolUseContext, *, tool: str, question: str, args: dict[str, Any]) -> Awaitable[bool]:
-        """True only if somebody said yes before the deadline."""
+    def __call__(
+        self, context: ToolUseContext, *, tool: str, question: str, args: dict[str, Any]
+    ) -> Awaitable[Approval]:
+        """Return a yes only if somebody said yes before the deadline."""
 
 
 class GateWord(NamedTuple):

@@ -219,7 +219,7 @@ async def _ask_person(context: ToolUseContext, tool: BaseTool, call: ToolCall, q
     finally:
         current_call.reset(token)
     if not approved:
-        return _refused(context, call, "Denied: it was not approved", status="denied")
+        return _refused(context, call, f"Denied: {approved.denial}", status="denied")
     await context.slot.take()  # Waiting for the word let it go, unless other calls are at work.
     return None
 

@@ -413,9 +413,10 @@ class Checkpoint(Struct, frozen=True, kw_only=True):
 
 
 class Word(Struct, frozen=True, kw_only=True):
-    """A person's word."""
+    """A person's word; `reason` is for the model, of a no."""
 
     allowed: bool
+    reason: str = ""
 
 
 class Decided(Struct, frozen=True, kw_only=True):

@@ -35,8 +35,11 @@ class NewSchedule:
     in_process: bool = False  #: it runs in the kernel's own process, not in a sandbox
 
 
+WAITS = "waits"
+
+
 class Question(Struct, frozen=True, kw_only=True):
-    """What an agent at work asks a person. `args` are bounded for showing."""
+    """What an agent asks a person. `args` are bounded for showing."""
 
     id: str  #: what it is answered by
     run: str
@@ -45,6 +48,7 @@ class Question(Struct, frozen=True, kw_only=True):
     tool: str
     question: str
     args: dict[str, Any]
+    state: str = WAITS  #: or INTERRUPTED: a word is heard once somebody goes on with the run
 
 
 class Source(Protocol):

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from ramet.cli.sources.contract import Change, NewSchedule, Question
+from ramet.cli.sources.contract import WAITS, Change, NewSchedule, Question
 from ramet.core.errors import Damaged, DamagedTree, InvalidValue, RametError, StoreInUse, Unknown
 from ramet.core.events import Event
 from ramet.core.story import TreeStory
@@ -91,12 +91,12 @@ class Folder:
         records = await self._journal()
         found: list[tuple[datetime, Question]] = []
         for root in await records.trees():
-            if records.lives(root):  # Nobody hears an answer in one that was interrupted.
-                try:
-                    async with aclosing(records.events(root)) as events:
-                        found += await asked_in(events)
-                except DamagedTree as problem:
-                    records.damaged[root] = problem
+            state = WAITS if records.lives(root) else INTERRUPTED
+            try:
+                async with aclosing(records.events(root)) as events:
+                    found += await asked_in(events, state)
+            except DamagedTree as problem:
+                records.damaged[root] = problem
         return [question for _, question in sorted(found, key=lambda each: each[0])]
 
     # ---- steering
@@ -108,7 +108,20 @@ class Folder:
         return await self._ask(Stop(run=run, reason=reason), run)
 
     async def answer(self, approval: str, allowed: bool, reason: str) -> dict[str, Any]:
-        return await self._ask(Answer(approval=approval, allowed=allowed, reason=reason))
+        try:
+            return await self._ask(Answer(approval=approval, allowed=allowed, reason=reason))
+        except (NoKernel, Unknown):
+            asked = next((each for each in await self._questions_on_record() if each.id == approval), None)
+            if asked is None or asked.state != INTERRUPTED:
+                raise
+            went_on = f"first go on with it: ramet resume {asked.run}"
+            raise NoKernel(f"{asked.path} was interrupted; {went_on}") from None
+
+    async def _questions_on_record(self) -> list[Question]:
+        try:
+            return await self.questions()
+        except NoJournal:
+            return []
 
     async def keep(self, run: str, on: bool) -> dict[str, Any]:
         """Written here, or by the kernel that holds the journal."""
@@ -181,7 +194,7 @@ class Folder:
         return f"{nobody}: {run} has ended ({row.state})"
 
 
-async def asked_in(events: AsyncIterator[Event]) -> list[tuple[datetime, Question]]:
+async def asked_in(events: AsyncIterator[Event], state: str = WAITS) -> list[tuple[datetime, Question]]:
     """The questions of a tree without a word to them, and when they were asked."""
     story = TreeStory()
     async for event in events:
@@ -197,6 +210,7 @@ async def asked_in(events: AsyncIterator[Event]) -> list[tuple[datetime, Questio
                 tool=asked.tool,
                 question=asked.question,
                 args=asked.args,
+                state=state,
             ),
         )
         for run in story.runs.values()

@@ -144,8 +144,8 @@ class SafetyGate:
             return Vote(voter="person", verdict="deny", reason=f"nobody could be asked: {_told(problem)}")
         finally:
             current_call.reset(token)
-        if allowed is not True:
-            return Vote(voter="person", verdict="deny", reason="it was not approved")
+        if not allowed:
+            return Vote(voter="person", verdict="deny", reason=allowed.denial[:MAX_REASON])
         return Vote(voter="person", verdict="allow", reason="it was approved")
 
     async def _in_time(self, context: ToolUseContext, work: Coroutine[Any, Any, T]) -> T:
