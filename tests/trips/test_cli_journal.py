@@ -22,11 +22,16 @@ __all__ = ["warm"]  # a fixture is used by its name
 pytestmark = pytest.mark.usefixtures("warm")
 
 JOBS = """
-import asyncio, pathlib, sys
+import asyncio, pathlib, sys, time
 
 def add(a, b):
     print("adding")
     return a + b
+
+def sit(folder):
+    (pathlib.Path(folder) / "begun").touch()
+    while not (pathlib.Path(folder) / "go").exists():
+        time.sleep(0.01)
 
 def bad():
     raise ValueError("no\\x1b[31m way")
@@ -72,6 +77,20 @@ async def main() -> None:
 asyncio.run(main())
 """
 
+STAYS = """
+import asyncio, sys
+sys.path.insert(0, sys.argv[1])
+from jobs import sit
+from ramet import AgentRuntime
+
+async def main() -> None:
+    async with AgentRuntime(sys.argv[1], grace_s=0.1) as runtime:
+        await (await runtime.spawn(sit, args=(sys.argv[1],))).result()
+        await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
 SILENT = """
 import asyncio, sys
 from ramet import AgentRuntime, Session
@@ -92,6 +111,19 @@ def project(tmp_path: Path) -> Path:
     (tmp_path / "jobs.py").write_text(JOBS)
     (tmp_path / "kernel.py").write_text(KERNEL)
     return tmp_path
+
+
+@asynccontextmanager
+async def program(project: Path, text: str) -> AsyncIterator[Process]:
+    """A program of its own on the folder, killed on leaving."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", text, str(project), env=environment(None), cwd=project
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        await process.wait()
 
 
 @asynccontextmanager
@@ -166,6 +198,31 @@ async def test_a_kernel_at_work_is_looked_at_told_and_stopped_from_beside(projec
     assert "cancelled: stopped by its user" in told.decode()
     assert await rows(project) == []
     assert not (project / ".ramet" / "kernel.sock").exists()
+
+
+async def test_a_synchronous_function_is_stopped_with_its_process(project: Path) -> None:
+    """A thread cannot be ended, but the process of `ramet run` ends with its run: the stop waits for that, status 0."""
+    sitting = ("run", "jobs.py:sit", json.dumps(str(project)), "--dir", str(project))
+    async with started(*sitting, stdout=PIPE, stderr=PIPE) as process:
+        await eventually((project / "begun").exists)
+        (row,) = await rows(project)
+
+        stopped = await on(project, "stop", row["id"])
+
+        assert (stopped.status, stopped.out, stopped.err) == (0, "stopped main\n", "")
+        assert await process.wait() != 0
+    assert (await on(project, "stop", row["id"])).status == 1
+
+
+async def test_a_synchronous_function_of_a_kernel_that_stays_is_named(project: Path) -> None:
+    """A kernel that goes on keeps the thread: what could not be ended is said, status 1."""
+    async with program(project, STAYS):
+        await eventually((project / "begun").exists)
+        (row,) = await rows(project)
+
+        stopped = await on(project, "stop", row["id"])
+
+        assert (stopped.status, stopped.out) == (1, "stopped main\ncould not be ended: main: sit\n")
 
 
 @pytest.mark.parametrize("verb", ["approve", "deny"])
