@@ -75,6 +75,10 @@ class NoKernel(RametError):
     """Nobody answers for this working directory."""
 
 
+class KernelEnded(NoKernel):
+    """The kernel took a request, and ended before it had answered."""
+
+
 class Refused(RametError):
     """The kernel said no; `kind` is the name of the error there."""
 
@@ -204,7 +208,7 @@ async def ring(working_dir: pathlib.Path, request: Request, *, patience_s: float
     except TimeoutError:
         raise NoKernel(f"the kernel in {working_dir} does not answer") from None
     except (ConnectionError, msgspec.DecodeError):
-        raise NoKernel(f"the kernel in {working_dir} ended before it had answered") from None
+        raise KernelEnded(f"the kernel in {working_dir} ended before it had answered") from None
     finally:
         writer.close()
     if "error" in said:

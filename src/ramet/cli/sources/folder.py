@@ -10,10 +10,12 @@ from types import TracebackType
 from typing import Any, Self
 
 from ramet.cli.sources.contract import WAITS, Change, NewSchedule, Question
+from ramet.cli.sources.kernel_process import kernel_process
 from ramet.core.errors import Damaged, DamagedTree, InvalidValue, RametError, StoreInUse, Unknown
 from ramet.core.events import Event
+from ramet.core.outcome import Status
 from ramet.core.story import TreeStory
-from ramet.host.doorbell import Answer, NoKernel, Refused, Request, Send, Stop, ring
+from ramet.host.doorbell import Answer, KernelEnded, NoKernel, Refused, Request, Send, Stop, ring
 from ramet.host.lifetimes import Keep, set_keep
 from ramet.host.records import INTERRUPTED, NoJournal, Records, RunRow, journal_in, kernel_of, records_of
 from ramet.host.scheduler.view import ScheduleView
@@ -105,7 +107,23 @@ class Folder:
         return await self._ask(Send(run=run, text=text), run)
 
     async def stop(self, run: str, reason: str) -> dict[str, Any]:
-        return await self._ask(Stop(run=run, reason=reason), run)
+        """Also where the process ends with the run: a thread that nobody can end is gone with it."""
+        with kernel_process(self.dir) as process:
+            try:
+                said = await self._ask(Stop(run=run, reason=reason), run)
+            except KernelEnded:
+                if await process.has_ended() and (stopped := await self._stopped(run)):
+                    return {"stopped": stopped, "left": []}
+                raise
+            return {**said, "left": []} if said["left"] and await process.has_ended() else said
+
+    async def _stopped(self, run: str) -> list[str]:
+        """The paths of a run and of those below it that were stopped, if it is over."""
+        rows = await self.tree(run)
+        top = next(row for row in rows if row.id == run)
+        below = [row for row in rows if row.path == top.path or row.path.startswith(f"{top.path}/")]
+        stopped = [row.path for row in below if row.state == Status.CANCELLED]
+        return stopped if top.is_over and top.state == Status.CANCELLED else []
 
     async def answer(self, approval: str, allowed: bool, reason: str) -> dict[str, Any]:
         try:
@@ -176,7 +194,7 @@ class Folder:
             error.args = refusal.args  # Of its fields only the words have come through the door.
             raise error from None
         except NoKernel as nobody:
-            raise NoKernel(await self._why(str(nobody), run)) from None
+            raise type(nobody)(await self._why(str(nobody), run)) from None
 
     async def _why(self, nobody: str, run: str | None) -> str:
         """Why nobody answered, by what the journal says of the run."""

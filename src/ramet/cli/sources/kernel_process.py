@@ -1,0 +1,62 @@
+"""The process of a folder's kernel, held so that its end can be waited for: its pid may be another's a moment later."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from ramet.host.doorbell import NoKernel, Trees, ring
+from ramet.host.records import NoJournal, journal_in, kernel_of
+
+#: A kernel that answers so long after it was asked to stop a run goes on with other work.
+ENDS_S = 3.0
+#: A kernel that does not answer any more has so long to be gone.
+GONE_S = 60.0
+
+
+class KernelProcess:
+    """A process by its descriptor, or none: then it never ends here."""
+
+    def __init__(self, folder: Path, descriptor: int | None) -> None:
+        self._folder, self._descriptor = folder, descriptor
+
+    async def has_ended(self) -> bool:
+        """Wait until the process is gone; False if the kernel still answers after ENDS_S, or nobody knows it."""
+        if await self._gone_within(ENDS_S):
+            return True
+        with contextlib.suppress(NoKernel):
+            await ring(self._folder, Trees(), patience_s=ENDS_S)
+            return False
+        return await self._gone_within(GONE_S)
+
+    async def _gone_within(self, seconds: float) -> bool:
+        if self._descriptor is None:
+            return False
+        loop, gone = asyncio.get_running_loop(), asyncio.Event()
+        loop.add_reader(self._descriptor, gone.set)  # It can be read once the process has ended.
+        try:
+            async with asyncio.timeout(seconds):
+                await gone.wait()
+        except TimeoutError:
+            return False
+        finally:
+            loop.remove_reader(self._descriptor)
+        return True
+
+
+@contextlib.contextmanager
+def kernel_process(folder: Path) -> Iterator[KernelProcess]:
+    """Hold the process of a folder's kernel."""
+    descriptor = None
+    with contextlib.suppress(NoJournal, OSError, ValueError, AttributeError):  # No Linux, no kernel, or no pid of it.
+        kernel = kernel_of(journal_in(folder))
+        if kernel is not None:
+            descriptor = os.pidfd_open(int(kernel.pid))
+    try:
+        yield KernelProcess(folder, descriptor)
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)
