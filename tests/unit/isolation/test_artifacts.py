@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from ramet.core.errors import OutputTooLarge, SandboxFailed
+from ramet.core.errors import InvalidValue, OutputTooLarge, SandboxFailed, Unknown
 from ramet.core.outcome import Artifact
-from ramet.isolation.artifacts import MAX_DEPTH, collect
+from ramet.isolation.artifacts import MAX_DEPTH, collect, read_file
 
 MIB = 1024 * 1024
 
@@ -146,3 +146,64 @@ def test_a_host_that_cannot_copy_says_so(workspace: Path, tmp_path: Path) -> Non
         collect(workspace, tmp_path / "nowhere" / "artifacts", max_bytes=MIB)
     with pytest.raises(SandboxFailed, match="No such file"):
         collect(tmp_path / "nowhere", tmp_path / "artifacts", max_bytes=MIB)
+
+
+# --- one file of a run that is at work
+
+
+def test_a_file_is_read_by_its_name_below_the_workspace(workspace: Path) -> None:
+    """Whatever folder it is in."""
+    (workspace / "a").mkdir()
+    (workspace / "a" / "b.bin").write_bytes(bytes(range(256)))
+
+    assert read_file(workspace, "a/b.bin", max_bytes=256) == bytes(range(256))
+
+
+@pytest.mark.parametrize(
+    "name", ["", "/etc/passwd", "..", "../secret", "a/../../secret", "a//b", "./a", "a/", "a\0b", "a\nb", "x" * 2000]
+)
+def test_a_name_that_may_lead_outside_is_refused(workspace: Path, name: str) -> None:
+    """The refusal says what a name is."""
+    (workspace.parent / "secret").write_text("secret")
+
+    with pytest.raises(InvalidValue, match="path: .* is not accepted; expected the name of a file below the workspace"):
+        read_file(workspace, name, max_bytes=100)
+
+
+def test_what_is_no_plain_file_is_refused(workspace: Path) -> None:
+    """Links, also as folders on the way, FIFOs, folders, and files that have another name."""
+    (workspace.parent / "secret").write_text("secret")
+    (workspace / "folder").mkdir()
+    (workspace / "link").symlink_to(workspace.parent / "secret")
+    (workspace / "way").symlink_to(workspace.parent)
+    os.mkfifo(workspace / "pipe")
+    os.link(workspace.parent / "secret", workspace / "twin")
+
+    for name, why in (
+        ("link", "a link"),
+        ("way/secret", "a link"),
+        ("pipe", "a FIFO"),
+        ("folder", "a folder"),
+        ("twin", "it has 2 names"),
+    ):
+        with pytest.raises(InvalidValue, match=f"path: '{name}' is not accepted; expected .*: {why}"):
+            read_file(workspace, name, max_bytes=100)
+
+
+def test_a_file_that_is_not_there_is_unknown(workspace: Path) -> None:
+    """So is one in a folder that is not there, or below a file."""
+    (workspace / "file").touch()
+    for name in ("none", "none/none", "file/none"):
+        with pytest.raises(Unknown, match="unknown file"):
+            read_file(workspace, name, max_bytes=100)
+
+
+def test_a_file_above_the_limit_is_not_read(workspace: Path) -> None:
+    """Its size is looked at first: a file without end is not read to its end."""
+    with (workspace / "large").open("wb") as large:
+        large.truncate(1 << 40)
+
+    with pytest.raises(OutputTooLarge) as refused:
+        read_file(workspace, "large", max_bytes=100)
+
+    assert (refused.value.size, refused.value.limit) == (1 << 40, 100)
