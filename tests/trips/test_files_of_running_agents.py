@@ -21,12 +21,14 @@ __all__ = ["backend", "runtime"]
 def draft_and_wait() -> None:
     """Leave two files and a link, and wait."""
     import pathlib
+    import sys
     import time
 
     pathlib.Path("draft.txt").write_text("so far")
     pathlib.Path("large.bin").write_bytes(b"x" * 5_000)
     pathlib.Path("link").symlink_to("/etc/passwd")
-    print("ready", flush=True)
+    sys.stdout.write("ready\n")
+    sys.stdout.flush()
     time.sleep(600)
 
 

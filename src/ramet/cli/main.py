@@ -96,6 +96,10 @@ def _run(argv: Sequence[str]) -> int:
             from ramet.cli.steering import steer
 
             return steer(options)
+        case "cp":
+            from ramet.cli.copying import copy
+
+            return copy(options)
         case "approvals":
             from ramet.cli.waiting import approvals
 

@@ -157,6 +157,16 @@ def _steering(add: Add) -> None:
     send.add_argument("text", type=name, metavar="TEXT", help="what to say")
     stop = add("stop", f"ID {WHERE}", "stop a run and all below it", anywhere=True)
     stop.add_argument("id", type=name, metavar="ID", help="the run")
+    cp = add(
+        "cp",
+        f"ID PATH [TO] {WHERE}",
+        "copy a file out of the sandbox of a run at work",
+        "Plain files only, of at most the policy's max_output_bytes.",
+        anywhere=True,
+    )
+    cp.add_argument("id", type=name, metavar="ID", help="the run")
+    cp.add_argument("path", type=name, metavar="PATH", help="the file's name below the run's workspace")
+    cp.add_argument("to", nargs="?", type=name, metavar="TO", help="a new file (default: of that name, here); - stdout")
     add("approvals", WHERE, "list what waits for a word: approve or deny it", anywhere=True)
     for verb, words in (("approve", "allow what a run asks for"), ("deny", "do not allow what a run asks for")):
         each = add(verb, f"ID [--reason TEXT] {WHERE}", words, anywhere=True)

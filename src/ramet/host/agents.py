@@ -9,6 +9,7 @@ from ramet.concurrency.deadline import to_its_end
 from ramet.core.errors import Gone
 from ramet.core.events import CommandRun, Event
 from ramet.core.outcome import AgentResult, Result
+from ramet.host.workspace_files import file_of
 from ramet.isolation.contract import Metrics, Ran, Sandbox
 from ramet.spawn.handle import Handle
 from ramet.tools.context import StopReceipt
@@ -60,6 +61,14 @@ class AgentHandle:
         ran = await self._box().run_command(argv, timeout_s=timeout_s, max_bytes=max_bytes)
         self._handle.run.context.emit(CommandRun, argv=tuple(argv), code=ran.code)
         return ran
+
+    async def read_file(self, path: str) -> bytes:
+        """Return the content of a file of its workspace, by its name below it, while the agent is at work.
+
+        Plain files only, of at most the policy's `max_output_bytes`. Raises Gone after its end, InvalidValue, Unknown,
+        OutputTooLarge.
+        """
+        return await file_of(self._handle.run, path)
 
     def _box(self) -> Sandbox:
         box = self._handle.run.box

@@ -59,6 +59,12 @@ class Stop(Struct, frozen=True, kw_only=True, tag="stop", forbid_unknown_fields=
     reason: str = "stopped by its user"
 
 
+class FindWorkspace(Struct, frozen=True, kw_only=True, tag="workspace", forbid_unknown_fields=True):
+    """Have the files of a run on this machine as they are now, and say where."""
+
+    run: str
+
+
 class Answer(Struct, frozen=True, kw_only=True, tag="answer", forbid_unknown_fields=True):
     """A person's word on a question."""
 
@@ -67,7 +73,7 @@ class Answer(Struct, frozen=True, kw_only=True, tag="answer", forbid_unknown_fie
     reason: str = ""
 
 
-Request = Trees | Send | Stop | Answer | Keep | Collect | PutSchedule | DropSchedule
+Request = Trees | Send | Stop | FindWorkspace | Answer | Keep | Collect | PutSchedule | DropSchedule
 _requests = msgspec.json.Decoder(Request)
 
 
@@ -169,14 +175,17 @@ class Doorbell:
             case Stop(run=run, reason=reason):
                 receipt = await self._steering.stop(run, reason)
                 return {"stopped": receipt.stopped, "left": receipt.left}
+            case FindWorkspace(run=run):
+                found = await self._steering.workspace(run)
+                return {"folder": str(found.folder), "max_bytes": found.max_bytes}
             case Answer(approval=approval, allowed=allowed, reason=reason):
                 await self._steering.answer(approval, allowed, reason)
                 return {"approval": approval, "allowed": allowed}
             case Keep(run=run, on=on):
                 return {"tree": await self._steering.keep(run, on), "kept": on}
             case Collect() if self.collect is not None:
-                found: dict[str, Any] = msgspec.to_builtins(await self.collect(request))
-                return found
+                collected: dict[str, Any] = msgspec.to_builtins(await self.collect(request))
+                return collected
             case Collect():
                 raise InvalidValue("request", "collect", "another: this kernel removes nothing")
             case PutSchedule() | DropSchedule():

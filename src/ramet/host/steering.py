@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 
 from ramet.core.errors import InvalidValue, OwnedElsewhere, StoreFailed, Unknown
 from ramet.host.lifetimes import set_keep
+from ramet.host.workspace_files import Workspace, file_of, workspace_of
 
 if TYPE_CHECKING:
     from ramet.core.ids import RunId
@@ -83,6 +84,14 @@ class Steering:
             if isinstance(failed.__cause__, OwnedElsewhere):
                 raise
         return receipt
+
+    async def workspace(self, run: str) -> Workspace:
+        """The workspace of a run at work, as it is now. Raises like `reach`, and like `workspace_of`."""
+        return await workspace_of((await self.reach(run)).run)
+
+    async def read_file(self, run: str, path: str) -> bytes:
+        """The content of a file of a run at work. Raises like `reach`, and like `file_of`."""
+        return await file_of((await self.reach(run)).run, path)
 
     def approvals(self) -> list[Pending]:
         """The questions that wait for a person, the oldest first."""

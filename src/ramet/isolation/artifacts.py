@@ -14,7 +14,7 @@ import unicodedata
 from pathlib import Path
 from typing import NamedTuple
 
-from ramet.core.errors import OutputTooLarge, SandboxFailed
+from ramet.core.errors import InvalidValue, OutputTooLarge, SandboxFailed, Unknown
 from ramet.core.outcome import Artifact
 from ramet.isolation import trees
 
@@ -24,6 +24,7 @@ MAX_NAME = 1024  #: bytes of a whole name
 MAX_REFUSED = 100  #: names that are listed
 _MAX_ENTRIES = 100  #: looked at, for each file that may be taken
 _CHUNK = 1024 * 1024
+_PATH = "the name of a file below the workspace"
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 #: Control, format, half a pair, line, paragraph. Format characters turn lines round; two of them join letters.
@@ -50,6 +51,62 @@ def collect(workspace: Path, into: Path, *, max_bytes: int, max_files: int = MAX
         return _copied(workspace, into, _survey(workspace, max_bytes=max_bytes, max_files=max_files))
     except OSError as error:
         raise SandboxFailed(f"artifacts could not be copied: {error}") from error
+
+
+def read_file(workspace: Path, path: str, *, max_bytes: int) -> bytes:
+    """Return the content of one file of a workspace, which may be at work: a plain file, opened from the workspace down.
+
+    Raises InvalidValue for a `path` that leads elsewhere or to something else, Unknown where nothing is, OutputTooLarge
+    by the size that the file has before it is read, and SandboxFailed if the host cannot read.
+    """
+    names = path.split("/")
+    if any(each in ("", ".", "..") or "\0" in each for each in names) or len(names) > MAX_DEPTH + 1:
+        raise InvalidValue("path", path, f"{_PATH}, such as 'report.md' or 'out/report.md'")
+    if why := _objection_to_name(path):
+        raise InvalidValue("path", path, f"{_PATH}: {why}")
+    try:
+        with trees.opened(workspace) as root, contextlib.ExitStack() as stack:
+            folder = root
+            for name in names[:-1]:
+                _check_folder(folder, name, path)
+                folder = os.open(name, _FOLDER, dir_fd=folder)
+                stack.callback(os.close, folder)
+            return _content(folder, names[-1], path, max_bytes)
+    except (FileNotFoundError, NotADirectoryError):
+        raise Unknown("file", path) from None
+    except OSError as error:
+        raise SandboxFailed(f"the file {_printable(path)} could not be read: {error}") from error
+
+
+def _check_folder(folder: int, name: str, path: str) -> None:
+    """Raise InvalidValue for a link on the way to a file."""
+    if stat.S_ISLNK(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
+        raise InvalidValue("path", path, f"{_PATH}: {_printable(name)} is a link")
+
+
+def _content(folder: int, name: str, path: str, max_bytes: int) -> bytes:
+    seen = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    kind = stat.S_IFMT(seen.st_mode)
+    if kind != stat.S_IFREG:  # Before it is opened: to open a FIFO or a device has effects.
+        what = "a folder" if kind == stat.S_IFDIR else _KINDS.get(kind, "a device")
+        raise InvalidValue("path", path, f"{_PATH}: {what}")
+    fd = trees.open_file(folder, name)
+    try:
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode):
+            raise InvalidValue("path", path, f"{_PATH}: it was changed meanwhile")
+        if found.st_nlink != 1:
+            others = f"it has {found.st_nlink} names, and the others may be anywhere"
+            raise InvalidValue("path", path, f"{_PATH}: {others}")
+        if found.st_size > max_bytes:
+            raise OutputTooLarge("bytes of a file", size=found.st_size, limit=max_bytes)
+        content, left = bytearray(), found.st_size  # What it grows by meanwhile is not taken.
+        while left and (data := os.read(fd, min(left, _CHUNK))):
+            content += data
+            left -= len(data)
+        return bytes(content)
+    finally:
+        os.close(fd)
 
 
 class _File(NamedTuple):

@@ -38,6 +38,7 @@ HELPS = {
                 "keep",
                 "send",
                 "stop",
+                "cp",
                 "approvals",
                 "approve",
                 "deny",

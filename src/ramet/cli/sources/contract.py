@@ -115,6 +115,9 @@ class Source(Protocol):
     async def stop(self, run: str, reason: str) -> dict[str, Any]:
         """End a run and all below it: the paths that were `stopped`, and the calls that are `left`."""
 
+    async def read_file(self, run: str, path: str) -> bytes:
+        """The content of a file of a run at work, by its name below the run's workspace."""
+
     async def answer(self, approval: str, allowed: bool, reason: str) -> dict[str, Any]:
         """Answer a question: its id as `approval`, and what was `allowed`."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
 from datetime import UTC, datetime
@@ -15,11 +16,12 @@ from ramet.core.errors import Damaged, DamagedTree, InvalidValue, RametError, St
 from ramet.core.events import Event
 from ramet.core.outcome import Status
 from ramet.core.story import TreeStory
-from ramet.host.doorbell import Answer, KernelEnded, NoKernel, Refused, Request, Send, Stop, ring
+from ramet.host.doorbell import Answer, FindWorkspace, KernelEnded, NoKernel, Refused, Request, Send, Stop, ring
 from ramet.host.lifetimes import Keep, set_keep
 from ramet.host.records import INTERRUPTED, NoJournal, Records, RunRow, journal_in, kernel_of, records_of
 from ramet.host.scheduler.view import ScheduleView
 from ramet.host.session_rows import SessionRow, session_row, sessions
+from ramet.isolation.artifacts import read_file
 from ramet.store.sqlite import SqliteStore
 
 #: Refusals of what was written on the command line, by their names at the door.
@@ -124,6 +126,11 @@ class Folder:
         below = [row for row in rows if row.path == top.path or row.path.startswith(f"{top.path}/")]
         stopped = [row.path for row in below if row.state == Status.CANCELLED]
         return stopped if top.is_over and top.state == Status.CANCELLED else []
+
+    async def read_file(self, run: str, path: str) -> bytes:
+        """Read here, where the kernel says: a file may be larger than what fits through its door."""
+        found = await self._ask(FindWorkspace(run=run), run)
+        return await asyncio.to_thread(read_file, Path(found["folder"]), path, max_bytes=found["max_bytes"])
 
     async def answer(self, approval: str, allowed: bool, reason: str) -> dict[str, Any]:
         try:

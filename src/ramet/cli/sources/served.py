@@ -102,6 +102,9 @@ class Served:
         found = await self._kernel.stop(run, reason)
         return {"stopped": list(found.stopped), "left": list(found.left)}
 
+    async def read_file(self, run: str, path: str) -> bytes:
+        return await self._kernel.read_file(run, path)
+
     async def answer(self, approval: str, allowed: bool, reason: str) -> dict[str, Any]:
         await self._kernel.answer(approval, allowed, reason)
         return {"approval": approval, "allowed": allowed}

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from starlette.responses import Response
+
 from ramet.host.records import RunRow
 from ramet.services.app.calls import Call
 from ramet.services.app.messages import Mail
-from ramet.services.app.operations import Operation
+from ramet.services.app.operations import BYTES, Operation
 from ramet.services.app.sse import EventStream
 from ramet.services.app.telling import told
 from ramet.services.views.contract import (
@@ -24,6 +26,7 @@ from ramet.services.views.contract import (
     Sent,
     Stopped,
     StopRun,
+    WhichFile,
 )
 from ramet.services.views.operators import KernelViews, paged
 
@@ -57,6 +60,11 @@ async def _send(call: Call) -> Sent:
 
 async def _stop(call: Call) -> Stopped:
     return await _kernel(call).stop(call.path("run"), (await call.json(StopRun)).reason)
+
+
+async def _file(call: Call) -> Response:
+    content = await _kernel(call).read_file(call.path("run"), call.query(WhichFile).path)
+    return Response(content, media_type=BYTES, headers={"x-content-type-options": "nosniff"})
 
 
 async def _keep(call: Call) -> Kept:
@@ -143,6 +151,16 @@ OPERATIONS: Final = (
         takes=StopRun,
         answers=Stopped,
         refuses=(410,),
+    ),
+    Operation(
+        id="run_file",
+        of="run",
+        method="GET",
+        path="/v1/runs/{run}/file",
+        summary="A file of a run at work, by its name below the run's workspace",
+        handle=_file,
+        query=WhichFile,
+        refuses=(410, 413),
     ),
     Operation(
         id="keep_run",

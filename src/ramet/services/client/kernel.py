@@ -119,6 +119,13 @@ class Kernel:
         """End a run and all below it, and wait until they are gone. Raises Unknown."""
         return await self._way.send(asks.stop(id, reason), waits=True)
 
+    async def read_file(self, id: str, path: str) -> bytes:
+        """The content of a file of a run at work, by its name below the run's workspace.
+
+        Raises Unknown, Gone for a run that is not at work or works in no sandbox, InvalidValue, OutputTooLarge.
+        """
+        return await self._way.send(asks.read_file(id, path))
+
     async def keep(self, id: str, on: bool = True) -> Kept:
         """Keep the tree of a run on record whatever its time is, or no longer. Raises Unknown."""
         return await self._way.send(asks.keep(id, on))

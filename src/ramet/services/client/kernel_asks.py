@@ -72,6 +72,10 @@ def stop(id: str, reason: str) -> Ask[Stopped]:
     return Ask("POST", _run(id, "stop"), Stopped, StopRun(reason=reason))
 
 
+def read_file(id: str, path: str) -> Ask[bytes]:
+    return Ask("GET", _run(id, "file"), bytes, params={"path": path})
+
+
 def keep(id: str, on: bool) -> Ask[Kept]:
     return Ask("POST", _run(id, "keep"), Kept, KeepTree(on=on))
 

@@ -29,6 +29,7 @@ class SyncKernel:
     events = iterating(Kernel.events)
     send = blocking(Kernel.send)
     stop = blocking(Kernel.stop)
+    read_file = blocking(Kernel.read_file)
     keep = blocking(Kernel.keep)
     sessions = blocking(Kernel.sessions)
     session = blocking(Kernel.session)

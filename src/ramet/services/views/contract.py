@@ -43,6 +43,12 @@ class Paging(Asked):
     limit: Limit = USUAL
 
 
+class WhichFile(Asked):
+    """A file by its name below the workspace of a run."""
+
+    path: str
+
+
 class RunPage(Struct, kw_only=True):
     """Runs as they stand, each without its result: that is told of one run."""
 

@@ -65,6 +65,19 @@ class KernelViews:
             raise Gone(f"run {run!r} is not at work: {_where(row)}") from None
         return Stopped(stopped=list(receipt.stopped), left=list(receipt.left))
 
+    async def read_file(self, run: str, path: str) -> bytes:
+        """The content of a file of a run at work.
+
+        Raises Unknown, Gone for a run that is not at work or works in no sandbox, InvalidValue, OutputTooLarge.
+        """
+        try:
+            return await self._steering.read_file(run, path)
+        except Unknown as problem:
+            if problem.kind == "file":
+                raise
+            row = await self.runs.run(run)
+            raise Gone(f"run {run!r} is not at work: {_where(row)}") from None
+
     async def keep(self, run: str, on: bool) -> Kept:
         """Keep the tree of a run on record whatever its time is, or no longer. Raises Unknown."""
         await self.runs.tree_of(run)  # It is on record by then, if it is at work.
