@@ -54,7 +54,7 @@ def collect(workspace: Path, into: Path, *, max_bytes: int, max_files: int = MAX
 
 
 def read_file(workspace: Path, path: str, *, max_bytes: int) -> bytes:
-    """Return the content of one file of a workspace, which may be at work: a plain file, opened from the workspace down.
+    """Return the content of one plain file of a workspace, which may be at work; it is opened from the workspace down.
 
     Raises InvalidValue for a `path` that leads elsewhere or to something else, Unknown where nothing is, OutputTooLarge
     by the size that the file has before it is read, and SandboxFailed if the host cannot read.

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ramet.cli.picture import Picture
-from ramet.core.events import Event, StateChanged
+from ramet.core.events import Event, RunSpawned, StateChanged, TurnStarted
 from ramet.core.outcome import Status, Usage
 from tests.unit.cli.story import Story, at, cut_short, under_way
 
@@ -78,3 +78,12 @@ def test_children_may_be_heard_of_before_their_parents(dice: random.Random) -> N
     assert next(row.path for row in picture.walk()) == "main"
     assert {row.path for row in picture.walk()} == {"main", "main/logs", "main/sources"}
     assert all(row.over for row in picture.rows.values())
+
+
+def test_a_function_works_and_does_not_think() -> None:
+    """Only what has a model thinks."""
+    story = Story()
+    story.add(RunSpawned, "main", 0, name="add", prompt="")
+    story.add(TurnStarted, "main", 0, turn=1)
+
+    assert fold(story.events).rows["run-main"].doing() == "works"

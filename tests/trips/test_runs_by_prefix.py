@@ -1,0 +1,108 @@
+"""Runs on the command line by the beginning of their ids, lists that are empty, and failures that are told once."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import pathlib
+from typing import NamedTuple
+
+import pytest
+
+import ramet
+from ramet import AgentRuntime, Session
+from ramet.cli.main import main
+from ramet.models.scripted import ScriptedModel
+from ramet.services.types.llm import LlmType
+from tests.support.serving import serving
+
+
+class Said(NamedTuple):
+    """What a command left."""
+
+    status: int
+    out: str
+    err: str
+
+
+class Line:
+    """The command line on a folder; each command has an event loop of its own."""
+
+    def __init__(self, folder: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.folder, self._capsys = folder, capsys
+
+    async def on(self, *words: str, where: tuple[str, ...] = ()) -> Said:
+        """A command."""
+        self._capsys.readouterr()
+        status = await asyncio.to_thread(main, [*words, *(where or ("--dir", str(self.folder)))])
+        return Said(status, *self._capsys.readouterr())
+
+
+@pytest.fixture
+def line(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> Line:
+    return Line(tmp_path, capsys)
+
+
+async def test_a_run_is_named_by_the_beginning_of_its_id(line: Line) -> None:
+    """As long as no other run's id begins so; the same holds for a word to a run that is at work."""
+    async with AgentRuntime(line.folder) as runtime:
+        ids = []
+        for answer in ("one", "two"):
+            session = await Session(ScriptedModel([answer] * 2), runtime=runtime).start()
+            await session.ask("Go.")
+            ids.append(session.id)
+        first, second = ids
+        short = next(first[:end] for end in range(1, len(first) + 1) if not second.startswith(first[:end]))
+        for verb in ("show", "logs", "export", "tree"):
+            assert (await line.on(verb, short)).status == 0, verb
+        assert json.loads((await line.on("show", short, "--json")).out)["id"] == first
+        assert (await line.on("send", short, "More?")).out == f"sent to {first}\n"
+        assert (await line.on("stop", short)).out == "stopped main\n"
+        between = await line.on("show", short[:-1])
+        assert between.status == 2
+        assert "expected the id of a run, or the beginning of one alone" in between.err
+        assert all(each in between.err for each in ids)
+        assert (await line.on("show", "nothing-like-it")).status == 2
+
+
+async def test_an_empty_list_says_that_it_is_empty(line: Line) -> None:
+    """On stderr, so that a program reads nothing."""
+    async with AgentRuntime(line.folder) as runtime:
+        await runtime.open_store()
+    for words, said in (
+        (("ps",), "no run lives here"),
+        (("ps", "--all"), "no run is on record here"),
+        (("tree",), "no tree lives here"),
+        (("approvals",), "nothing waits for a word"),
+        (("sessions", "list"), "no conversation is on record here"),
+        (("schedule", "list"), "no schedule is here"),
+    ):
+        found = await line.on(*words)
+        assert (found.status, found.out) == (0, ""), words
+        assert said in found.err, words
+
+
+def test_the_failure_of_a_run_is_told_once(line: Line, capsys: pytest.CaptureFixture[str]) -> None:
+    """As its end, with what it took."""
+    (line.folder / "jobs.py").write_text("def bad():\n    raise ValueError('no way')\n")
+
+    status = main(["run", "jobs.py:bad", "--dir", str(line.folder)])
+
+    assert status == 1
+    assert capsys.readouterr().err.count("no way") == 1
+
+
+async def test_runs_of_a_servers_agents_have_the_agents_paths(folder: pathlib.Path, line: Line) -> None:
+    """The root of each tree of a server is called `main`: its agent's path tells the trees apart."""
+    model = ScriptedModel(["Hello."] * 2)
+    async with serving(folder, types={"llm": LlmType({"plain": model}, default="plain")}) as served:
+        async with ramet.connect(served.server.where) as client:
+            made = await client.create_team({"agents": 2}, name="red")
+            for name in ("ada", "bob"):
+                spawned = await client.spawn_agent(made.team.id, name, "llm", key=made.key)
+                await client.say(spawned.agent.id, b"Hi", key=spawned.nonce)
+            rows = await client.kernel.runs()
+        listed = await line.on("ps", where=("--server", served.server.where))
+
+    assert [each.agent_path for each in rows] == ["red/ada", "red/bob"]
+    assert ["red/ada" in listed.out, "red/bob" in listed.out, " main " in listed.out] == [True, True, False]
