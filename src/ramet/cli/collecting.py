@@ -18,6 +18,7 @@ from ramet.cli import figures
 from ramet.cli.clean import one_line
 from ramet.cli.consoles import console
 from ramet.cli.sources.choosing import source_of
+from ramet.cli.sources.prefixes import full_id
 from ramet.concurrency.clock import SystemClock
 from ramet.core.errors import StoreFailed
 from ramet.disk.state_folder import state_folder
@@ -72,7 +73,7 @@ def keep(options: Namespace) -> int:
 
 async def _keep(options: Namespace) -> dict[str, Any]:
     async with source_of(options) as source:
-        return await source.keep(options.id, not options.off)
+        return await source.keep(await full_id(source, options.id), not options.off)
 
 
 class _Swept(NamedTuple):

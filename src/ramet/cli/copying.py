@@ -11,6 +11,7 @@ from argparse import Namespace
 from pathlib import Path
 
 from ramet.cli.sources.choosing import source_of
+from ramet.cli.sources.prefixes import full_id
 from ramet.core.errors import InvalidValue
 
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
@@ -46,4 +47,4 @@ def copy(options: Namespace) -> int:
 
 async def _content(options: Namespace) -> bytes:
     async with source_of(options) as source:
-        return await source.read_file(options.id, options.path)
+        return await source.read_file(await full_id(source, options.id), options.path)

@@ -24,6 +24,7 @@ from ramet.cli.problems import report_damage
 from ramet.cli.screen import draw
 from ramet.cli.sources.choosing import source_of
 from ramet.cli.sources.contract import Source
+from ramet.cli.sources.prefixes import full_id
 from ramet.cli.views import Told, View, Written
 from ramet.concurrency.clock import SystemClock
 from ramet.core.errors import Damaged, InvalidValue
@@ -42,7 +43,7 @@ def ps(options: Namespace) -> int:
     lines = [
         (
             row.id,
-            one_line(row.path, 80),
+            one_line(row.shown_path, 80),
             one_line(row.agent, 40),
             row.state,
             figures.duration(row.seconds(now)),
@@ -52,7 +53,8 @@ def ps(options: Namespace) -> int:
     ]
     print_table(("ID", "PATH", "AGENT", "STATE", "AGE", "USAGE"), lines)
     if not (rows or damaged):
-        _aside("no run lives here" + ("" if options.all else "; ramet ps --all lists those that have ended"))
+        nothing = "no run lives here; ramet ps --all lists those that have ended"
+        _aside("no run is on record here" if options.all else nothing)
     return report_damage(damaged)
 
 
@@ -69,7 +71,7 @@ def tree(options: Namespace) -> int:
 async def _tree(options: Namespace) -> int:
     async with source_of(options) as source:
         if options.id is not None:
-            roots = [await source.root_of(options.id)]
+            roots = [await source.root_of(await full_id(source, options.id))]
         else:
             roots = list(dict.fromkeys(row.root for row in await source.runs()))
         if options.follow:
@@ -151,13 +153,13 @@ def show(options: Namespace) -> int:
 
 async def _one(options: Namespace) -> RunRow:
     async with source_of(options) as source:
-        return await source.run(options.id)
+        return await source.run(await full_id(source, options.id))
 
 
 def _facts(row: RunRow, now: datetime) -> Iterable[tuple[str, str | list[str]]]:
     """What there is to say, by name; several lines as a list."""
     error = f": {one_line(row.result.error.message, 400)}" if row.result is not None and row.result.error else ""
-    yield "run", f"{one_line(row.path)} ({row.id})"
+    yield "run", f"{one_line(row.shown_path)} ({row.id})"
     yield "agent", one_line(row.agent) + (f", model {one_line(row.model)}" if row.model else "")
     yield "state", row.state + error
     yield "age", figures.duration(row.seconds(now)) + (f", since {row.born:%Y-%m-%d %H:%M:%S} UTC" if row.born else "")

@@ -85,7 +85,7 @@ class Row:
             return f"waits for {living} agent{'' if living == 1 else 's'}" if living else "waits"
         if self.state == State.STARTING:
             return "queued"
-        return "idle" if self.state == State.IDLE else self.phase or "thinks"
+        return "idle" if self.state == State.IDLE else self.phase or ("thinks" if self.model else "works")
 
 
 class Picture:

@@ -14,6 +14,7 @@ from ramet.cli.consoles import console
 from ramet.cli.picture import Picture
 from ramet.cli.problems import say
 from ramet.cli.sources.choosing import source_of
+from ramet.cli.sources.prefixes import full_id
 from ramet.cli.telling import line_of
 from ramet.concurrency.clock import Clock, SystemClock
 from ramet.core.events import Event, encode
@@ -28,6 +29,7 @@ def logs(options: Namespace) -> int:
 
 async def _logs(options: Namespace) -> int:
     async with source_of(options) as source:
+        options.id = await full_id(source, options.id)
         whole = await source.root_of(options.id) == options.id
         read = source.follow if options.follow else source.events
         await _all(read(options.id, tree=whole), _Telling(as_json=options.json))
@@ -45,6 +47,7 @@ def export(options: Namespace) -> int:
 
 async def _export(options: Namespace) -> int:
     async with source_of(options) as source:
+        options.id = await full_id(source, options.id)
         await _all(source.events(options.id, tree=options.tree), _Telling(as_json=True))
     return 0
 
@@ -56,6 +59,7 @@ def replay(options: Namespace) -> int:
 
 async def _replay(options: Namespace, clock: Clock) -> int:
     async with source_of(options) as source:
+        options.id = await full_id(source, options.id)
         whole = await source.root_of(options.id) == options.id
         events = with_pauses(source.events(options.id, tree=whole), options.speed, clock)
         await _all(events, _Telling(as_json=options.json))

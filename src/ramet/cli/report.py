@@ -40,11 +40,22 @@ def print_result(out: Console, result: Result, picture: Picture) -> bool:
     return True
 
 
-def print_status(err: Console, result: Result, picture: Picture, *, now: datetime, transcripts: Path | None) -> None:
-    """How it ended and what it took, on one line if it fits; then where to read all of it."""
+def print_status(
+    err: Console,
+    result: Result,
+    picture: Picture,
+    *,
+    now: datetime,
+    transcripts: Path | None,
+    is_told: bool = False,
+) -> None:
+    """How it ended and what it took, on one line if it fits; then where to read all of it.
+
+    `is_told` is whether the line of the root's end, with the reason, was printed before.
+    """
     glyphs = glyphs_for(err)
     head = sign(result.status, glyphs).append(" ").append(ENDINGS[result.status], "bold")
-    if result.error is not None:
+    if result.error is not None and not is_told:
         head.append(f": {one_line(result.error.message, 400)}")
         if result.error.scope and result.error.scope not in result.error.message:
             head.append(f" (limit of {one_line(result.error.scope, 200)})")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
@@ -33,6 +34,9 @@ def schedule(options: Namespace) -> int:
     if options.verb == "list":
         heads = ("ID", "NEXT", "WHEN", "WHAT", "STATE", "LAST")
         print_table(heads, [_line(view) for view in views])
+        if not views:
+            with contextlib.suppress(OSError):
+                console(sys.stderr).print(Text("no schedule is here", "dim"), soft_wrap=True)
     for view in views if options.verb != "list" else ():
         console(sys.stdout).print(Text(f"{view.id}: {_state(view)}, next {_next(view)}"), soft_wrap=True)
     if options.verb == "rm":

@@ -13,6 +13,7 @@ from rich.text import Text
 from ramet.cli.clean import one_line
 from ramet.cli.consoles import console
 from ramet.cli.sources.choosing import source_of
+from ramet.cli.sources.prefixes import full_id
 
 
 def steer(options: Namespace) -> int:
@@ -29,6 +30,8 @@ def steer(options: Namespace) -> int:
 
 async def _ask(options: Namespace) -> dict[str, Any]:
     async with source_of(options) as source:
+        if options.command in ("send", "stop"):
+            options.id = await full_id(source, options.id)
         match options.command:
             case "send":
                 return await source.send(options.id, options.text)

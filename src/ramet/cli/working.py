@@ -22,6 +22,7 @@ from ramet.cli.picture import Picture
 from ramet.cli.places import user_dir
 from ramet.cli.problems import FAILURE, say, set_up_logging
 from ramet.cli.report import print_status
+from ramet.cli.sources.prefixes import several
 from ramet.cli.views import Told
 from ramet.core.budget import Limits
 from ramet.core.errors import DamagedTree, DefinitionMissing, InvalidValue, Unknown
@@ -29,6 +30,7 @@ from ramet.core.events import Event
 from ramet.core.lifecycle import State
 from ramet.core.outcome import Result, Status
 from ramet.core.policy import Policy, from_json
+from ramet.host.journal import TREES
 from ramet.host.listening import listen
 from ramet.host.opening import OpenTree
 from ramet.host.records import journal_in
@@ -111,9 +113,15 @@ async def _taken_up(runtime: AgentRuntime, options: Namespace) -> tuple[list[tup
     root = None
     if options.id is not None:
         found = await journal.store.read(run=options.id, limit=1)
-        if not found:
-            raise Unknown("run", options.id)
-        root = found[0].tree
+        if found:
+            root = found[0].tree
+        else:
+            begun = [each.key for each in await journal.store.list(TREES) if each.key.startswith(options.id)]
+            if len(begun) > 1:
+                raise InvalidValue("ID", options.id, several(begun))
+            if not begun:
+                raise Unknown("run", options.id)
+            root = begun[0]
     taken_up: list[tuple[Handle, _Watched]] = []
     damaged = list[DamagedTree]()
     behind = await left_behind(journal, passed_over=damaged.append)
@@ -185,7 +193,8 @@ class _Watched:
         """How it ended, and what it took."""
         with contextlib.suppress(OSError):
             transcripts = self.opened.recorder.transcripts if self._view is not None else None
-            print_status(self._err, result, self._picture, now=self._now(), transcripts=transcripts)
+            now, told = self._now(), self._view is not None  # The view has told the root's end, and why.
+            print_status(self._err, result, self._picture, now=now, transcripts=transcripts, is_told=told)
 
     def _take(self, event: Event) -> None:
         self._picture.take(event)

@@ -18,6 +18,7 @@ from msgspec import Struct
 
 from ramet.core.errors import Damaged, DamagedTree, RametError, StoreFailed, Unknown
 from ramet.core.events import Event, RunEnded
+from ramet.core.ids import ROOT_NAME
 from ramet.core.outcome import Result, Usage
 from ramet.core.story import RunStory, TreeStory
 from ramet.disk.state_folder import JOURNAL, checked_state_folder
@@ -74,6 +75,12 @@ class RunRow(Struct, frozen=True, kw_only=True):
     unread: int
     approvals: tuple[Question, ...]
     result: Result | None
+    agent_path: str = ""  #: of the agent of a server whose tree it is in: team and name
+
+    @property
+    def shown_path(self) -> str:
+        """The path for people: that of a server's agent in place of `main`, which begins every tree."""
+        return self.agent_path + self.path.removeprefix(ROOT_NAME) if self.agent_path else self.path
 
     def seconds(self, now: datetime) -> float:
         """How long it has lived, or did."""

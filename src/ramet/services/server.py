@@ -327,7 +327,14 @@ class Server:
             from ramet.services.app.bodies import BodyBudget
             from ramet.services.app.parts import Parts
         assert self.runtime.journal is not None, "it has a folder"
-        views = KernelViews(self.runtime, self.runtime.journal, scheduler, self._rules, self._is_elsewhere)
+        views = KernelViews(
+            self.runtime,
+            self.runtime.journal,
+            scheduler,
+            self._rules,
+            self._is_elsewhere,
+            self.spawner.roster.paths_by_run,
+        )
         bounds, largest = self._bounds or Bounds(), self._talk.body_bytes
         self._parts = Parts(
             bodies=BodyBudget(

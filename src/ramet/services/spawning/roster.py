@@ -176,6 +176,11 @@ class Roster:
     def __iter__(self) -> Iterator[Living]:
         return iter(list(self._living.values()))
 
+    def paths_by_run(self) -> dict[str, str]:
+        """The paths of the agents, by the roots of their trees."""
+        runs = ((each.served.run or each.row.run, each.row.path) for each in self._living.values())
+        return {run: path for run, path in runs if run}
+
     def add(self, living: Living) -> None:
         """Know an agent."""
         self._living[living.id] = living

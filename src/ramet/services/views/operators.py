@@ -15,7 +15,7 @@ from ramet.services.rules import Rules
 from ramet.services.spawning.roster import Roster
 from ramet.services.views.contract import Approval, ApprovalPage, Kept, Paging, Sent, Stopped
 from ramet.services.views.gates import GateViews
-from ramet.services.views.runs import IsElsewhere, RunViews, checked_limit
+from ramet.services.views.runs import AgentPaths, IsElsewhere, RunViews, checked_limit
 from ramet.services.views.schedules import ScheduleViews
 from ramet.services.views.sessions import SessionViews
 from ramet.services.views.states import StateViews
@@ -34,10 +34,11 @@ class KernelViews:
         scheduler: AgentScheduler,
         rules: Rules,
         is_elsewhere: IsElsewhere | None = None,
+        agent_paths: AgentPaths = lambda: {},
     ) -> None:
         """`journal` is that of the runtime, and open. `is_elsewhere` is whether a tree is at work in another kernel."""
         self._steering = Steering(journal.users, journal.store)
-        self.runs = RunViews(journal, self._steering, is_elsewhere or _nowhere)
+        self.runs = RunViews(journal, self._steering, is_elsewhere or _nowhere, agent_paths)
         self.schedules = ScheduleViews(scheduler, rules)
         self.gates = GateViews(journal)
         self.sessions = SessionViews(journal, runtime.working_dir, is_elsewhere or _nowhere)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -24,6 +24,7 @@ from ramet.store.contract import Store, Stored
 _log = logging.getLogger("ramet.services")
 PAGE = 1_000  #: events that are read at once
 IsElsewhere = Callable[[str], Awaitable[bool]]
+AgentPaths = Callable[[], Mapping[str, str]]
 
 
 class _Root(NamedTuple):
@@ -34,9 +35,19 @@ class _Root(NamedTuple):
 class RunViews:
     """What is on record of runs: what they have said by now is in it."""
 
-    def __init__(self, journal: Journal, steering: Steering, is_elsewhere: IsElsewhere) -> None:
-        """`journal` is open as long as this is used; `is_elsewhere` is whether a tree is at work in another kernel."""
+    def __init__(
+        self,
+        journal: Journal,
+        steering: Steering,
+        is_elsewhere: IsElsewhere,
+        agent_paths: AgentPaths = lambda: {},
+    ) -> None:
+        """`journal` is open as long as this is used; `is_elsewhere` is whether a tree is at work in another kernel.
+
+        `agent_paths` are those of the server's agents, by the roots of their trees.
+        """
         self._journal, self._steering, self._is_elsewhere = journal, steering, is_elsewhere
+        self._agent_paths = agent_paths
         self._damaged = set[str]()  #: roots of trees that were said to be
 
     @property
@@ -124,7 +135,9 @@ class RunViews:
 
     async def _rows(self, root: str) -> list[RunRow]:
         telling = await self._telling(root)
-        return telling.rows(root in self._journal.living or await self._is_elsewhere(root))
+        rows = telling.rows(root in self._journal.living or await self._is_elsewhere(root))
+        path = self._agent_paths().get(root)
+        return rows if path is None else [replace(row, agent_path=path) for row in rows]
 
     async def _telling(self, root: str) -> Telling:
         telling = Telling()
