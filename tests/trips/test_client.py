@@ -234,3 +234,14 @@ async def test_mail_is_deduplicated_only_by_agents_that_can(client: Client) -> N
 
     with pytest.raises(InvalidValue, match=r"dedupe_s: 60\.0 is not accepted; expected nothing: agents of type 'echo'"):
         await client.mail(agent, "psst", dedupe_s=60.0, key=nonce)
+
+
+async def test_the_operator_sends_equal_mail_to_a_run_once(client: Client, served: Served) -> None:
+    """The wish is heeded on this way, too."""
+    session = await ramet.Session(ramet.ScriptedModel(["Ready."] * 3), runtime=served.server.runtime).start()
+    await session.ask("Go.")
+
+    sent = [await client.kernel.send(session.id, "ping", dedupe_s=60) for _ in range(2)]
+
+    assert ["Delivered" in sent[0], "Not delivered again" in sent[1]] == [True, True]
+    await session.close()

@@ -50,6 +50,7 @@ class Send(Struct, frozen=True, kw_only=True, tag="send", forbid_unknown_fields=
 
     run: str
     text: str
+    dedupe_s: float | None = None
 
 
 class Stop(Struct, frozen=True, kw_only=True, tag="stop", forbid_unknown_fields=True):
@@ -170,8 +171,8 @@ class Doorbell:
         match request:
             case Trees():
                 return {"pid": os.getpid(), "trees": self._steering.trees()}
-            case Send(run=run, text=text):
-                return {"mail": await self._steering.send(run, text)}
+            case Send(run=run, text=text, dedupe_s=dedupe_s):
+                return {"mail": await self._steering.send(run, text, dedupe_s)}
             case Stop(run=run, reason=reason):
                 receipt = await self._steering.stop(run, reason)
                 return {"stopped": receipt.stopped, "left": receipt.left}

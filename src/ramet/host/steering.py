@@ -59,15 +59,15 @@ class Steering:
             await self._see_that_it_is_ours(run)
             raise
 
-    async def send(self, run: str, text: str) -> str:
-        """A user's word for a run, which is on record by then; the id of the message.
+    async def send(self, run: str, text: str, dedupe_s: float | None = None) -> str:
+        """A user's word for a run, which is on record by then; what becomes of it. `dedupe_s` as of `Handle.send`.
 
         Raises InvalidValue, MailRefused, StoreFailed, and like `reach`.
         """
         if not text.strip():
             raise InvalidValue("text", text, "text that is not empty")
         handle = await self.reach(run)
-        mail = handle.send(text)
+        mail = handle.send(text, dedupe_s=dedupe_s)
         await handle.run.context.settled()
         return mail
 

@@ -55,7 +55,8 @@ async def _events(call: Call) -> EventStream:
 
 
 async def _send(call: Call) -> Sent:
-    return await _kernel(call).send(call.path("run"), (await call.json(Mail)).text)
+    kernel, mail = _kernel(call), await call.json(Mail)
+    return await kernel.send(call.path("run"), mail.text, mail.dedupe_s)
 
 
 async def _stop(call: Call) -> Stopped:

@@ -111,9 +111,14 @@ class Kernel:
             async for cursor, data in told:
                 yield RunEvent(cursor, decode(data))
 
-    async def send(self, id: str, text: str, *, idempotency_key: str | None = None) -> str:
-        """A message that a run reads at its next step; its id. Raises Unknown, MailRefused."""
-        return (await self._way.send(asks.send(id, text).once(idempotency_key))).mail
+    async def send(
+        self, id: str, text: str, *, dedupe_s: float | None = None, idempotency_key: str | None = None
+    ) -> str:
+        """A message that a run reads at its next step; what becomes of it. Raises Unknown, MailRefused.
+
+        With `dedupe_s`, a message that equals one of the last so many seconds is not delivered again.
+        """
+        return (await self._way.send(asks.send(id, text, dedupe_s).once(idempotency_key))).mail
 
     async def stop(self, id: str, reason: str = "") -> Stopped:
         """End a run and all below it, and wait until they are gone. Raises Unknown."""

@@ -64,8 +64,8 @@ def events(id: str, tree: bool, after: int, follow: bool) -> Ask[None]:
     return Ask("GET", _run(id, "events"), None, params=_said(tree=tree, after=after, follow=follow))
 
 
-def send(id: str, text: str) -> Ask[Sent]:
-    return Ask("POST", _run(id, "mail"), Sent, Mail(text=text))
+def send(id: str, text: str, dedupe_s: float | None) -> Ask[Sent]:
+    return Ask("POST", _run(id, "mail"), Sent, Mail(text=text, dedupe_s=dedupe_s))
 
 
 def stop(id: str, reason: str) -> Ask[Stopped]:

@@ -44,10 +44,10 @@ class KernelViews:
         self.sessions = SessionViews(journal, runtime.working_dir, is_elsewhere or _nowhere)
         self.states = StateViews(runtime.dynamic.registries, journal, self.runs)
 
-    async def send(self, run: str, text: str) -> Sent:
+    async def send(self, run: str, text: str, dedupe_s: float | None = None) -> Sent:
         """A user's word for a run. Raises InvalidValue, Unknown, MailRefused: also for one that only is on record."""
         try:
-            return Sent(mail=await self._steering.send(run, text))
+            return Sent(mail=await self._steering.send(run, text, dedupe_s))
         except Unknown:
             row = await self.runs.run(run)
             raise MailRefused(row.path, _where(row)) from None
