@@ -181,7 +181,7 @@ def test_what_is_no_plain_file_is_refused(workspace: Path) -> None:
 
     for name, why in (
         ("link", "a link"),
-        ("way/secret", "a link"),
+        ("way/secret", "way is a link"),
         ("pipe", "a FIFO"),
         ("folder", "a folder"),
         ("twin", "it has 2 names"),
