@@ -202,7 +202,7 @@ async def test_a_kernel_at_work_is_looked_at_told_and_stopped_from_beside(projec
 
 async def test_a_synchronous_function_is_stopped_with_its_process(project: Path) -> None:
     """A thread cannot be ended, but the process of `ramet run` ends with its run: the stop waits for that, status 0."""
-    sitting = ("run", "jobs.py:sit", json.dumps(str(project)), "--dir", str(project))
+    sitting = ("run", "jobs:sit", json.dumps(str(project)), "--dir", str(project))
     async with started(*sitting, stdout=PIPE, stderr=PIPE) as process:
         await eventually((project / "begun").exists)
         (row,) = await rows(project)

@@ -17,6 +17,9 @@ from ramet.services.types.llm import LlmType
 from tests.support.serving import serving
 
 
+HI = b'{"messages": [{"role": "user", "content": "Hi"}]}'
+
+
 class Said(NamedTuple):
     """What a command left."""
 
@@ -86,7 +89,7 @@ def test_the_failure_of_a_run_is_told_once(line: Line, capsys: pytest.CaptureFix
     """As its end, with what it took."""
     (line.folder / "jobs.py").write_text("def bad():\n    raise ValueError('no way')\n")
 
-    status = main(["run", "jobs.py:bad", "--dir", str(line.folder)])
+    status = main(["run", "jobs:bad", "--dir", str(line.folder)])
 
     assert status == 1
     assert capsys.readouterr().err.count("no way") == 1
@@ -100,7 +103,7 @@ async def test_runs_of_a_servers_agents_have_the_agents_paths(folder: pathlib.Pa
             made = await client.create_team({"agents": 2}, name="red")
             for name in ("ada", "bob"):
                 spawned = await client.spawn_agent(made.team.id, name, "llm", key=made.key)
-                await client.say(spawned.agent.id, b"Hi", key=spawned.nonce)
+                await client.say(spawned.agent.id, HI, key=spawned.nonce)
             rows = await client.kernel.runs()
         listed = await line.on("ps", where=("--server", served.server.where))
 
