@@ -16,7 +16,6 @@ from ramet.models.scripted import ScriptedModel
 from ramet.services.types.llm import LlmType
 from tests.support.serving import serving
 
-
 HI = b'{"messages": [{"role": "user", "content": "Hi"}]}'
 
 
