@@ -11,11 +11,11 @@ from langchain_core.messages import AIMessageChunk
 from ramet import AgentRuntime, Session, SyncSession
 from ramet.core.events import Event, ToolStarted, TurnStarted
 from ramet.core.outcome import Status
-from ramet.models.scripted import ScriptedModel
+from ramet.models.scripted import Call, ScriptedModel
 from ramet.store.memory import MemoryStore
 from tests.support.cut import cut_behind
 from tests.support.waiting import eventually
-from tests.trips.kit import Call, Gate, background
+from tests.trips.kit import Gate, background
 
 
 async def _cut_in_second_turn() -> MemoryStore:
@@ -75,7 +75,7 @@ async def test_a_turn_begun_by_mail_can_be_listened_to() -> None:
         session.send("One more.")
         first = session.listen()
         assert first is not None
-        async with aclosing(first.__aiter__()) as items:
+        async with aclosing(first.reading()) as items:
             async for _ in items:
                 break
         await gate.entered.wait()

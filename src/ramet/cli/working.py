@@ -18,11 +18,11 @@ from rich.text import Text
 from ramet.cli.answer import print_text, text_of
 from ramet.cli.clean import one_line
 from ramet.cli.consoles import console
+from ramet.cli.ids import several
 from ramet.cli.picture import Picture
 from ramet.cli.places import user_dir
 from ramet.cli.problems import FAILURE, say, set_up_logging
 from ramet.cli.report import print_status
-from ramet.cli.sources.prefixes import several
 from ramet.cli.views import Told
 from ramet.core.budget import Limits
 from ramet.core.errors import DamagedTree, DefinitionMissing, InvalidValue, Unknown

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+from ramet.cli.ids import several
 from ramet.cli.sources.contract import Source
 from ramet.core.errors import InvalidValue, Unknown
-
-_MOST = 5  #: ids that an error names
 
 
 async def full_id(source: Source, given: str) -> str:
@@ -21,9 +20,3 @@ async def full_id(source: Source, given: str) -> str:
     if len(found) < 2:
         return found[0] if found else given
     raise InvalidValue("ID", given, several(found))
-
-
-def several(found: list[str]) -> str:
-    """What would be accepted where several ids begin alike."""
-    more = f", and {len(found) - _MOST} more" if len(found) > _MOST else ""
-    return f"the id of a run, or the beginning of one alone: {', '.join(found[:_MOST])}{more}"

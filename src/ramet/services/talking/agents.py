@@ -212,7 +212,7 @@ class AgentService:
         elif isinstance(served, DeduplicatesMail):
             await served.mail_once(text, window_s)
         else:
-            accepted = f"nothing: agents of type {living.row.agent_type!r} read every message"
+            accepted = f"nothing: agents of type {living.info().agent_type!r} read every message"
             raise InvalidValue("dedupe_s", dedupe_s, accepted)
         await _settled(living)
 
