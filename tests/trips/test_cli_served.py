@@ -155,6 +155,7 @@ async def test_runs_are_steered(place: Place, way: str) -> None:
         "tool": "Write",
         "question": "it changes a file",
         "args": note,
+        "state": "waits",
     }
 
     sent = await place.on(way, "send", first.id, "Hurry up", "--json")

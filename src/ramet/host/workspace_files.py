@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import pathlib
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ramet.core.errors import Gone
 from ramet.isolation.artifacts import read_file
-from ramet.spawn.run import Run
+
+if TYPE_CHECKING:  # The command line looks at journals without all that runs agents.
+    from ramet.spawn.run import Run
 
 
 class Workspace(NamedTuple):
