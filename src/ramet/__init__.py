@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from ramet.agent.adopted.adopting import adopt as adopt
     from ramet.agent.composition.building import StateGraph as StateGraph
     from ramet.agent.composition.chain import chain as chain
     from ramet.agent.composition.graph import END as END
@@ -74,6 +75,7 @@ _WHERE = {
     "SyncSession": "host.sync_session",
     "ToolUseContext": "tools.context",
     "Usage": "core.outcome",
+    "adopt": "agent.adopted.adopting",
     "authoring_tools": "tools.authoring",
     "python_tool": "tools.python",
     "cache": "agent.decorators",

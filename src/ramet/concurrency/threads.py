@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import sys
 import threading
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from types import FrameType
+from typing import Any, TypeVar
 
 _RETRY_S, _RETRIES = 0.05, 200  #: where no thread can be started: a fork bomb may take all processes for a moment
 
@@ -62,3 +65,20 @@ def in_thread(work: Callable[[], T], *, name: str) -> asyncio.Future[T]:
 
     start(_RETRIES)
     return future
+
+
+def executor_work(is_meant: Callable[[contextvars.Context], bool]) -> Iterator[Future[Any]]:
+    """Yield what threads of executors work at now that was begun with context variables which are meant.
+
+    Nothing else tells: a task that was cancelled has let go of its thread. Where an executor is of another make, or
+    work was given to it without a copy of the context variables, nothing is found.
+    """
+    for frame in sys._current_frames().values():
+        outer: FrameType | None = frame
+        while outer is not None:
+            item = outer.f_locals.get("self") if outer.f_code.co_name == "run" else None
+            variables = getattr(getattr(getattr(item, "fn", None), "func", None), "__self__", None)
+            future = getattr(item, "future", None)
+            if isinstance(variables, contextvars.Context) and isinstance(future, Future) and is_meant(variables):
+                yield future
+            outer = outer.f_back

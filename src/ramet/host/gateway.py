@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import math
 from collections.abc import AsyncGenerator, Collection, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -14,32 +13,26 @@ from langchain_core.messages import AIMessage, AIMessageChunk
 from langchain_core.utils.function_calling import convert_to_openai_tool
 
 from ramet.concurrency.clock import Clock
-from ramet.core.budget import Amount, Hold
-from ramet.core.errors import BudgetExceeded, InvalidValue, ModelFailed, Unknown
-from ramet.core.events import MessageDiscarded, ModelAsked, ModelCharged, ModelRetried
-from ramet.core.outcome import NOTHING_USED, Usage
+from ramet.core.budget import Hold
+from ramet.core.errors import InvalidValue
+from ramet.core.events import MessageDiscarded, ModelRetried
+from ramet.host.charging import Account, ForeignCharge, Provider
 from ramet.models.credentials import check_key
 from ramet.models.gate import Gates, Retry, RetryPolicy
-from ramet.models.messages import input_bound
-from ramet.models.prices import PRICES, Price, cost_usd, most_usd, price_of
+from ramet.models.prices import PRICES, Price
 from ramet.models.reply import Bound, ask, bind, merge, output_limit, stream_reply
 from ramet.models.resolve import model_name, resolve
 from ramet.models.retries import without_retries
 from ramet.models.stream_usage import UsageRefused
 from ramet.spawn.services import ModelPort
-from ramet.tools.context import ModelRequest, ToolUseContext
+from ramet.tools.context import Charge, ForeignRequest, ModelRequest, ToolUseContext
 
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
-    from langchain_core.messages.ai import UsageMetadata
     from langchain_core.tools import BaseTool
 
-#: Output tokens reserved for a reply where neither the request nor the model names a limit, and a budget counts tokens.
-DEFAULT_OUTPUT_TOKENS = 4_096
 #: Lists of tools that a model stays bound to.
 MAX_SHOWN = 1_000
-#: A reply shorter than this says nothing: with less left, the call is not started.
-LEAST_OUTPUT_TOKENS = 16
 
 
 class Gateway:
@@ -73,6 +66,15 @@ class Gateway:
                 found = self._by_object[id(model)] = self._made(model)
         return ModelPort(found.ask, found.name, found.window)
 
+    def meter(self, context: ToolUseContext, request: ForeignRequest) -> Charge:
+        """Reserve for a request that another framework makes. Raises BudgetExceeded, Unknown.
+
+        Its output cannot be lowered to what is left: it is reserved as long as its model says, or is not made.
+        """
+        provider = Provider(request.model, request.requests, lambda: request.max_tokens, self._prices)
+        asked = ModelRequest(messages=request.messages, step=request.step, last_word=True, aside=True)
+        return ForeignCharge(Account(provider, context, asked, lambda: request.schema_bytes, is_whole=True))
+
     def _made(self, model: BaseChatModel) -> _Port:
         check_key(model)
         return _Port(model, self._gates, self._prices, self._clock)
@@ -95,12 +97,12 @@ class _Port:
 
     def __init__(self, model: BaseChatModel, gates: Gates, prices: Mapping[str, Price], clock: Clock) -> None:
         self._owner = model
-        self._model, self._requests = without_retries(model)
+        self._model, requests = without_retries(model)
         self.name = model_name(model)
+        self.provider = Provider(self.name, requests, lambda: output_limit(self._model), prices)
         self._gate = gates.of(self.name)
-        self._prices, self._clock = prices, clock
+        self._clock = clock
         self.window: int | None = (self._model.profile or {}).get("max_input_tokens")
-        self._price: Price | Unknown | None = None  #: looked up once
         self._shown: dict[tuple[int, ...], _Shown] = {}
 
     async def ask(self, context: ToolUseContext, request: ModelRequest) -> AsyncGenerator[AIMessageChunk | AIMessage]:
@@ -144,25 +146,15 @@ class _Port:
                 del self._shown[next(iter(self._shown))]
         return shown
 
-    def price(self) -> Price:
-        """What it costs. Raises Unknown where money is limited and nobody knows."""
-        if self._price is None:
-            try:
-                self._price = price_of(self.name, self._prices)
-            except Unknown as unknown:
-                self._price = unknown
-        if isinstance(self._price, Unknown):
-            raise self._price
-        return self._price
-
 
 class _Call:
     """One request of one run, over all its attempts."""
 
-    __slots__ = ("_context", "_port", "_request", "_shown", "_usage", "pieces")
+    __slots__ = ("_account", "_context", "_port", "_request", "_shown", "_usage", "pieces")
 
     def __init__(self, port: _Port, context: ToolUseContext, request: ModelRequest, shown: _Shown) -> None:
         self._port, self._context, self._request, self._shown = port, context, request, shown
+        self._account = Account(port.provider, context, request, lambda: shown.schema_bytes)
         self._usage = True  #: False once an attempt was refused that had asked for the usage of its stream
         self.pieces: asyncio.Queue[AIMessageChunk | None] | None = None
 
@@ -172,9 +164,9 @@ class _Call:
         try:
             reply = await ask(self._shown.bound, self._request.messages, max_tokens=max_tokens, clock=self._port._clock)
         except BaseException as error:
-            self._settle_failed(hold, error)
+            self._account.settle_failed(hold, error)
             raise
-        self._settle(hold, reply)
+        self._account.settle(hold, reply)
         return reply
 
     async def streamed(self, attempt: int) -> AIMessage:
@@ -208,9 +200,9 @@ class _Call:
         except BaseException as error:
             if chunks:
                 self._context.emit(MessageDiscarded, step_id=self._request.step, reason=str(error)[:500])
-            self._settle_failed(hold, error, heard=bool(chunks))
+            self._account.settle_failed(hold, error, heard=bool(chunks))
             raise
-        self._settle(hold, reply)
+        self._account.settle(hold, reply)
         return reply
 
     def note_retry(self, retry: Retry) -> None:
@@ -226,101 +218,10 @@ class _Call:
 
     async def _reserved(self, attempt: int) -> tuple[Hold, int | None]:
         """A reservation that is on record for good before anything is asked."""
-        hold, max_tokens = self._reserve(attempt)
+        hold, max_tokens = self._account.reserve(attempt)
         try:
             await self._context.settled()
         except BaseException:
-            self._refund(hold)
+            self._account.refund(hold)
             raise
         return hold, max_tokens
-
-    def _reserve(self, attempt: int) -> tuple[Hold, int | None]:
-        """Hold the most that this attempt can use; says how long the reply may be."""
-        budget, request, port = self._context.budget, self._request, self._port
-        calls, tokens, usd, max_tokens = port._requests, 0, 0.0, request.max_tokens
-        tokens_left = budget.left("tokens", last_word=request.last_word)
-        usd_left = budget.left("usd", last_word=request.last_word)
-        if tokens_left != math.inf or usd_left != math.inf:
-            bound = input_bound(request.messages, self._shown.schema_bytes)
-            asked = request.max_tokens or output_limit(port._model) or DEFAULT_OUTPUT_TOKENS
-            room = tokens_left - bound
-            price = None
-            if usd_left != math.inf:
-                price = port.price()
-                spare = usd_left - most_usd(bound, 0, price)
-                per_token = most_usd(bound, 1, price) - most_usd(bound, 0, price)
-                room = min(room, spare / per_token if per_token > 0 else (math.inf if spare >= 0 else -1))
-            max_tokens = (
-                int(min(asked, room)) if room >= min(asked, LEAST_OUTPUT_TOKENS) else min(asked, LEAST_OUTPUT_TOKENS)
-            )
-            tokens = (bound + max_tokens) * calls
-            usd = most_usd(bound, max_tokens, price) * calls if price is not None else 0.0
-        hold = budget.reserve(Amount(tokens=tokens, usd=usd, model_calls=calls), last_word=request.last_word)
-        self._context.emit(
-            ModelAsked,
-            step_id=request.step,
-            model=port.name,
-            attempt=attempt,
-            reserved_tokens=tokens,
-            requests=calls,
-            **({"reserved_usd": usd} if usd else {}),
-        )
-        return hold, max_tokens
-
-    def _settle(self, hold: Hold, reply: AIMessage) -> None:
-        """Count what the provider says was used; what it does not say is counted as reserved, and marked."""
-        said = reply.usage_metadata
-        if said is None:
-            most = hold.amount
-            usage = Usage(model_calls=most.model_calls, output_tokens=most.tokens, usd=most.usd, estimated=True)
-            self._spend(hold, usage, is_kept=not self._request.aside)
-            return
-        details = said.get("input_token_details") or {}
-        usage = Usage(
-            model_calls=hold.amount.model_calls,  # More than one where the client may have tried by itself.
-            input_tokens=said["input_tokens"],
-            output_tokens=said["output_tokens"],
-            cache_read_tokens=details.get("cache_read") or 0,
-            usd=self._cost(said),
-        )
-        self._spend(hold, usage, is_kept=not self._request.aside)
-
-    def _settle_failed(self, hold: Hold, error: BaseException, *, heard: bool = False) -> None:
-        """Settle a request that brought no reply.
-
-        One that no provider can have received costs nothing. One that was refused by the provider costs a call. One
-        that was cut off may have cost all it could.
-        """
-        if isinstance(error, ModelFailed) and error.unsent and not heard and self._port._requests == 1:
-            self._refund(hold)
-            return
-        refused = isinstance(error, ModelFailed) and error.status is not None and not heard
-        if refused or isinstance(error, BudgetExceeded):
-            usage = Usage(model_calls=hold.amount.model_calls)
-        else:
-            usage = Usage(
-                model_calls=hold.amount.model_calls,
-                output_tokens=hold.amount.tokens,
-                usd=hold.amount.usd,
-                estimated=True,
-            )
-        self._spend(hold, usage, is_kept=False)
-
-    def _refund(self, hold: Hold) -> None:
-        """Give back all of a reservation, on record: nothing was sent."""
-        hold.refund()
-        self._context.emit(ModelCharged, step_id=self._request.step, usage=NOTHING_USED)
-
-    def _spend(self, hold: Hold, usage: Usage, *, is_kept: bool) -> None:
-        """Count it. A reply that is kept goes on record with what it used; any other request's use does by itself."""
-        hold.settle(Amount(tokens=usage.tokens, usd=usage.usd, model_calls=usage.model_calls))
-        self._context.last_usage = usage
-        self._context.spend(usage)
-        if not is_kept:
-            self._context.emit(ModelCharged, step_id=self._request.step, usage=usage)
-
-    def _cost(self, said: UsageMetadata) -> float:
-        try:
-            return cost_usd(said, self._port.price())
-        except Unknown:
-            return 0.0  # Nobody limits money here: `_reserve` would have raised.

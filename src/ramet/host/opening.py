@@ -195,6 +195,7 @@ class Opening:
             follow=recorder.follow,
             hooks=hooks_of,
             refused=self.telemetry.spawn_refused,
+            meter=self.gateway.meter,
             approve=inbox.ask,
             safety=plan.gate,
             permissions=plan.permissions or NO_PERMISSIONS,

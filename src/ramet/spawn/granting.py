@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from ramet.agent.adopted.mark import Adopted
 from ramet.agent.composition.steps import Composed
 from ramet.agent.definition import Agent
 from ramet.core.budget import Limits
@@ -128,9 +129,14 @@ def with_time_of(grant: Grant | None, limits: Limits) -> Limits:
 
 
 def capsule_of(agent: Agent, request: SpawnRequest, grant: Grant | None) -> Capsule | None:
-    """The function of a sandboxed agent, packed for its way. Raises NotShippable."""
+    """The function of a sandboxed agent, packed for its way. Raises NotShippable.
+
+    Raises InvalidValue for an agent of another framework, whose objects, keys included, are the host's.
+    """
     if grant is None or agent.function is None:
         return None
+    if isinstance(agent.function, Adopted):
+        raise InvalidValue("policy", f"one for {agent.name}", "none: an adopted agent works in the host")
     if isinstance(agent.function, Shipped):
         return agent.function.capsule
     secrets = tuple(grant.secrets.values())

@@ -23,7 +23,7 @@ from ramet.isolation.folders import RunFolder
 from ramet.isolation.git import Git
 from ramet.spawn.reuse import Results
 from ramet.spawn.run import Run
-from ramet.tools.context import Approve, Ask, Hooks, RunInfo, Safety, SpawnRequest, ToolProcesses, ToolUseContext
+from ramet.tools.context import Approve, Ask, Hooks, Meter, RunInfo, Safety, SpawnRequest, ToolProcesses, ToolUseContext
 from ramet.wire.requests import Stated, UseState
 
 if TYPE_CHECKING:
@@ -128,6 +128,7 @@ class Services:
         [Agent, tuple[HookConfig, ...], bool], Hooks | None
     ]  #: of a definition, and whether it runs as a child
     refused: Callable[[SpawnRefused], None] = lambda refusal: None  #: told of each birth that a limit stood against
+    meter: Meter | None = None  #: for models that agents of other frameworks ask
     approve: Approve | None = None
     safety: Safety | None = None  #: of every run, whatever it or its parent asks for; None: calls are not voted on
     permissions: Permissions = NO_PERMISSIONS  #: rules of settings files, for every run

@@ -249,6 +249,7 @@ class Spawner:
             durable=services.durable,
             tree=self._face,
             hooks=services.hooks(agent, gates, parent is not None),
+            meter=services.meter,
             approve=services.approve,
             safety=services.safety,
             permissions=services.permissions,

@@ -11,6 +11,7 @@ from typing import Any
 
 from langchain_core.messages import AIMessageChunk, BaseMessage
 
+from ramet.agent.adopted.mark import Adopted
 from ramet.agent.composition.steps import Composed
 from ramet.agent.loop import QueryParams, query
 from ramet.agent.output import OutputContract
@@ -126,7 +127,7 @@ async def _call(run: Run, messages: Sequence[BaseMessage]) -> Any:
     home.set(asyncio.get_running_loop())  # Threads that the function starts find their way back by it.
     token = current_call.set(CurrentCall(run.context, CallId(""), step))
     try:
-        if isinstance(function, Composed) or inspect.iscoroutinefunction(function):
+        if isinstance(function, Composed | Adopted) or inspect.iscoroutinefunction(function):
             return await function(*arguments, **request.kwargs)
         return await run_in_thread(
             run.context, lambda: function(*arguments, **request.kwargs), name=run.agent.name, key=step

@@ -276,6 +276,34 @@ class Approval(NamedTuple):
         return f"it was not approved: {self.reason}" if self.reason else "it was not approved"
 
 
+class ForeignRequest(NamedTuple):
+    """A request of a model that another framework makes: what is known of it before it is made."""
+
+    model: str  #: its name, for events and prices
+    messages: Sequence[BaseMessage]
+    step: StepId
+    schema_bytes: int = 0  #: of the tools that the model is shown
+    max_tokens: int | None = None  #: the most that the reply may be long, if the model says
+    requests: int = 1  #: that the call may make of the provider
+
+
+class Charge(Protocol):
+    """What is reserved for a request of another framework. The first word counts, later ones do nothing."""
+
+    def settle(self, reply: AIMessage) -> None:
+        """Count what the reply says was used, or the reservation where it says nothing."""
+
+    def fail(self, error: BaseException) -> None:
+        """Count a request that brought no reply."""
+
+
+class Meter(Protocol):
+    """The way to reserve for requests that do not go through `Ask`."""
+
+    def __call__(self, context: ToolUseContext, request: ForeignRequest) -> Charge:
+        """Reserve, and say so on record. Raises BudgetExceeded, and Unknown for a price that nobody knows."""
+
+
 class Approve(Protocol):
     """The way to a person's word."""
 
@@ -371,6 +399,7 @@ class ToolUseContext:
     begun: dict[CallId, StepId] = field(default_factory=dict)  #: calls that were under way in a process that ended
     tree: Tree | None = None
     hooks: Hooks | None = None
+    meter: Meter | None = None  #: for models that another framework asks; None: there is none here
     approve: Approve | None = None
     safety: Safety | None = None  #: None: calls are not voted on
     permissions: Permissions = NO_PERMISSIONS  #: rules of settings files, which every call must pass

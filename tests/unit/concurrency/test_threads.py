@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from ramet.concurrency import threads
-from ramet.concurrency.threads import in_thread
+from ramet.concurrency.threads import executor_work, in_thread
 
 who = contextvars.ContextVar("who", default="nobody")
 
@@ -120,3 +120,25 @@ async def test_work_for_which_there_is_never_room_fails(monkeypatch: pytest.Monk
 
     with pytest.raises(RuntimeError, match="can't start new thread"):
         await in_thread(lambda: 7, name="test")
+
+
+async def test_work_in_an_executor_is_found_by_its_context_variables() -> None:
+    """Also once nobody waits for it any more; what has ended, or has other variables, is not found."""
+    entered, go_on = threading.Event(), threading.Event()
+
+    def work() -> str:
+        entered.set()
+        go_on.wait()
+        return "late"
+
+    who.set("somebody")
+    waiting = asyncio.create_task(asyncio.to_thread(work))
+    await asyncio.to_thread(entered.wait)
+    waiting.cancel()
+    await asyncio.wait([waiting])
+
+    assert list(executor_work(lambda variables: variables.get(who) == "another")) == []
+    (found,) = executor_work(lambda variables: variables.get(who) == "somebody")
+    go_on.set()
+    assert await asyncio.wrap_future(found) == "late"
+    assert list(executor_work(lambda variables: variables.get(who) == "somebody")) == []

@@ -16,7 +16,8 @@ from ramet.concurrency.clock import FakeClock
 from ramet.core.budget import RESOURCES, Budget, Limits
 from ramet.core.errors import BudgetExceeded, ModelFailed, Unknown
 from ramet.core.events import Event, MessageDiscarded, ModelAsked, ModelRetried
-from ramet.host.gateway import DEFAULT_OUTPUT_TOKENS, Gateway
+from ramet.host.charging import DEFAULT_OUTPUT_TOKENS
+from ramet.host.gateway import Gateway
 from ramet.models.gate import RetryPolicy
 from ramet.models.messages import input_bound
 from ramet.models.prices import Price, most_usd

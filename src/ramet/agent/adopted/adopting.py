@@ -1,0 +1,104 @@
+"""`adopt`: a chain, a LangGraph graph, a deep agent, or any other Runnable becomes an agent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+from langchain_core.messages import BaseMessage, HumanMessage
+from langchain_core.runnables import Runnable, RunnableConfig
+
+from ramet.agent.adopted.ledger import Ledger, metered
+from ramet.agent.adopted.mark import Adopted
+from ramet.agent.definition import Agent
+from ramet.core.errors import InvalidValue, NeedsInput, RametError
+from ramet.core.ids import safe_name
+from ramet.tools.context import ToolUseContext, current
+
+#: The key under which LangGraph says what a graph that was interrupted asks.
+_INTERRUPTS = "__interrupt__"
+
+
+def adopt(runnable: Runnable[Any, Any], *, name: str | None = None, description: str = "") -> Agent:
+    """Make an agent of a Runnable of any framework: `adopt(create_deep_agent(…))`, a compiled graph, `prompt | model`.
+
+    The agent works in the host. Its requests of models and its tool calls are reserved from the run's budget, pass the
+    tree's gates and are on record; the run is cancelled like any other. A prompt becomes the first message of a graph
+    that has messages, and the input of any other Runnable. `name` is the Runnable's own by default.
+
+    Raises InvalidValue for what is no Runnable.
+    """
+    if not isinstance(runnable, Runnable):
+        raise InvalidValue("runnable", runnable, "a Runnable of LangChain: a chain, a compiled graph, an agent")
+    own = getattr(runnable, "name", None) or type(runnable).__name__
+    function = AdoptedRunnable(runnable, safe_name(name or own, "adopted"))
+    return Agent(name=name if name is not None else function.__name__, description=description, function=function)
+
+
+class AdoptedRunnable(Adopted):
+    """The function of an adopted agent: invokes its Runnable, with a ledger of what that uses."""
+
+    def __init__(self, runnable: Runnable[Any, Any], name: str) -> None:
+        self.runnable = runnable
+        self.__name__ = self.__qualname__ = name
+
+    async def __call__(self, given: Any) -> Any:
+        """Invoke the Runnable; return what it left.
+
+        Raises BudgetExceeded, Denied or Aborted for a refusal that ended it, NeedsInput for a graph that is
+        interrupted, and whatever the Runnable raises.
+        """
+        context = _context()
+        ledger = Ledger(context)
+        config = RunnableConfig(run_name=self.__name__, configurable={"thread_id": context.run.id})
+        with metered(ledger):
+            try:
+                left = await self.runnable.ainvoke(await self._input(given, config), config)
+            except Exception as error:
+                if ledger.refusal is not None and not isinstance(error, RametError):
+                    raise ledger.refusal from error
+                raise
+        return _value(left)
+
+    async def _input(self, given: Any, config: RunnableConfig) -> Any:
+        """Return what the Runnable is given; None for a graph that goes on in the middle of this very run."""
+        if not isinstance(given, str):
+            return given
+        if getattr(self.runnable, "checkpointer", None) and hasattr(self.runnable, "aget_state"):
+            state = await self.runnable.aget_state(config)
+            if state.next:
+                return None
+        return {"messages": [HumanMessage(given)]} if self._has_messages() else given
+
+    def _has_messages(self) -> bool:
+        """Whether the input is a dict with messages: known of a graph by its channels, of a chain by its schema."""
+        channels = getattr(self.runnable, "channels", None)
+        if isinstance(channels, Mapping):
+            return "messages" in channels
+        with suppress(Exception):  # Schemas are made of annotations of anybody's.
+            return "messages" in self.runnable.get_input_jsonschema().get("properties", {})
+        return False
+
+
+def _context() -> ToolUseContext:
+    try:
+        return current()
+    except LookupError:
+        raise RametError("an adopted agent works in a run: give it to a runtime, a session or a schedule") from None
+
+
+def _value(left: Any) -> Any:
+    """Return the value of what a Runnable left: of messages, the text of the last."""
+    if isinstance(left, BaseMessage):
+        return str.__str__(left.text)
+    if not isinstance(left, Mapping):
+        return left
+    if interrupts := left.get(_INTERRUPTS):
+        raise NeedsInput("\n".join(str(getattr(each, "value", each)) for each in interrupts))
+    if left.get("structured_response") is not None:
+        return left["structured_response"]
+    messages = left.get("messages")
+    if isinstance(messages, list) and messages and isinstance(messages[-1], BaseMessage):
+        return str.__str__(messages[-1].text)
+    return left

@@ -1,0 +1,385 @@
+"""What an adopted agent uses, by LangChain's callbacks: reserved before, settled after, refused where it does not fit.
+
+LangChain tells its callbacks of each request of a model and each tool call, before and after, at any depth. Two ways
+lead here. What is awaited in the run's event loop reaches `Gatekeeper` first, which may wait: for the gates, for a
+person, for the record. What is called synchronously, in whichever thread, reaches `Bookkeeper`, which hops to the loop
+for the same. In the loop itself a synchronous call cannot wait: it is reserved all the same, and refused where a gate
+would have to be asked.
+
+The ledger lives in the event loop alone. Everything here that may raise raises before the effect.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from contextvars import Context, ContextVar
+from typing import Any, NamedTuple, TypeVar
+from uuid import UUID
+
+import msgspec
+from langchain_core.callbacks import AsyncCallbackHandler, BaseCallbackHandler
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
+from langchain_core.outputs import LLMResult
+from langchain_core.tracers.context import register_configure_hook
+
+from ramet.agent.adopted.requests import foreign_request
+from ramet.concurrency.threads import executor_work
+from ramet.core.budget import Amount
+from ramet.core.errors import Aborted, BudgetExceeded, Bug, Denied, RametError
+from ramet.core.events import ToolEnded, ToolStarted
+from ramet.core.ids import CallId
+from ramet.core.outcome import Usage
+from ramet.tools.context import Charge, LeftRunning, ToolUseContext, current_call
+from ramet.tools.foreign_calls import has_gates, pass_gates
+
+T = TypeVar("T")
+#: Characters of a tool's result that are on record.
+PREVIEW_CHARS = 2_000
+
+
+class _ToolCall(NamedTuple):
+    call_id: CallId
+    tool: str
+    began: float
+
+
+class Ledger:
+    """The requests and tool calls of one adopted run. All methods are for the event loop of the run."""
+
+    def __init__(self, context: ToolUseContext) -> None:
+        self.context = context
+        self.loop = asyncio.get_running_loop()
+        self.thread = threading.get_ident()
+        self.refusal: RametError | None = None  #: the newest refusal: why the framework may have failed
+        self.refused: dict[UUID, Exception] = {}  #: by the gatekeeper: for the bookkeeper to raise
+        self._charges: dict[UUID, Charge] = {}
+        self._calls: dict[UUID, _ToolCall] = {}
+        self._is_closed = False
+
+    def knows(self, key: UUID) -> bool:
+        """Whether a request or a tool call was admitted."""
+        return key in self._charges or key in self._calls
+
+    def reserve(self, key: UUID, serialized: Any, messages: Sequence[BaseMessage], about: Any) -> None:
+        """Reserve what a request of a model may use. Raises BudgetExceeded, Aborted, Unknown for a price."""
+        self._check_open()
+        meter = self.context.meter
+        if meter is None:
+            raise Bug("an adopted agent has a meter")
+        request = foreign_request(self.context.next_step(), serialized or {}, messages, about)
+        with self._refusals():
+            self._charges[key] = meter(self.context, request)
+
+    def settle(self, key: UUID, reply: AIMessage) -> None:
+        """Count what a request has used."""
+        if (charge := self._charges.pop(key, None)) is not None:
+            charge.settle(reply)
+
+    def fail(self, key: UUID, error: BaseException) -> None:
+        """Count a request that brought nothing."""
+        if (charge := self._charges.pop(key, None)) is not None:
+            charge.fail(error)
+
+    async def admit(self, key: UUID, tool: str, args: dict[str, Any], call_id: CallId) -> None:
+        """Ask the gates about a tool call, then begin it. Raises Denied, BudgetExceeded, Aborted."""
+        self._check_open()
+        with self._refusals():
+            await pass_gates(self.context, call_id, tool, args)
+        self.begin(key, tool, args, call_id)
+
+    def begin(self, key: UUID, tool: str, args: dict[str, Any], call_id: CallId) -> None:
+        """Count a tool call, and put it on record. Raises BudgetExceeded, Aborted."""
+        self._check_open()
+        context = self.context
+        with self._refusals():
+            hold = context.budget.reserve(Amount(tool_calls=1))
+        context.emit(ToolStarted, call_id=call_id, tool=tool, step_id=context.next_step(), args=args)
+        hold.settle(Amount(tool_calls=1))  # From here on it counts, however it ends.
+        context.spend(Usage(tool_calls=1))
+        self._calls[key] = _ToolCall(call_id, tool, context.clock.monotonic())
+
+    def end(self, key: UUID, status: str, preview: str) -> None:
+        """Put the end of a tool call on record."""
+        if (call := self._calls.pop(key, None)) is not None:
+            elapsed = round((self.context.clock.monotonic() - call.began) * 1000, 3)
+            self.context.emit(
+                ToolEnded,
+                call_id=call.call_id,
+                tool=call.tool,
+                status=status,
+                preview=preview[:PREVIEW_CHARS],
+                elapsed_ms=elapsed,
+            )
+
+    def close(self) -> None:
+        """Let nothing more begin; settle what is still open, as cut off."""
+        self._is_closed = True
+        cut = Aborted(self.context.abort.reason or "its run is over")
+        for key in list(self._charges):
+            self.fail(key, cut)
+        for key in list(self._calls):
+            self.end(key, "cancelled", "")
+
+    def name_threads(self) -> None:
+        """Name the threads that still work for this run: nobody can end them, and nothing more begins in them."""
+        for number, work in enumerate(executor_work(self._is_ours)):
+            self._name(f"{self.context.run.id}:thread:{number}", work)
+
+    def _name(self, key: str, work: Future[Any]) -> None:
+        left, thread = self.context.left_running, asyncio.wrap_future(work)
+
+        def came_back(late: asyncio.Future[Any]) -> None:
+            left.pop(key, None)
+            if not late.cancelled():
+                late.exception()  # Fenced: what it returns or raises now is nobody's.
+
+        left[key] = LeftRunning(self.context.run.agent, thread)
+        thread.add_done_callback(came_back)
+
+    def _is_ours(self, variables: Context) -> bool:
+        handler = variables.get(_bookkeeper)
+        return handler is not None and handler.ledger is self
+
+    def _check_open(self) -> None:
+        self.context.abort.raise_if_aborted()
+        if self._is_closed:
+            raise Aborted("its run is over")
+
+    def _refusals(self) -> _Refusals:
+        return _Refusals(self)
+
+
+class _Refusals:
+    """Notes the refusal that is raised inside: a framework may wrap or swallow it."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if isinstance(error, RametError):
+            self._ledger.refusal = error
+        if isinstance(error, BudgetExceeded):
+            self._ledger.context.note(error)
+
+
+class _Handler:
+    """What both handlers have in common: whose calls are theirs, and that their refusals hold."""
+
+    raise_error = True
+    run_inline = True
+
+    def __init__(self, ledger: Ledger) -> None:
+        super().__init__()
+        self.ledger = ledger
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether it was inherited by a run below, which counts for itself."""
+        handler, call = _bookkeeper.get(), current_call.get(None)
+        if handler is None:  # A thread without the run's context variables, which was told of the handler.
+            return False
+        return handler.ledger is not self.ledger or call is None or call.context is not self.ledger.context
+
+
+class Gatekeeper(_Handler, AsyncCallbackHandler):
+    """Stands before what is awaited in the event loop of the run, and may wait.
+
+    A refusal is raised by the bookkeeper, which is the last: LangChain has made a coroutine for each handler by now,
+    and would leave those behind the one that raises.
+    """
+
+    @property
+    def ignore_llm(self) -> bool:
+        """Whether requests of models are not for this handler."""
+        return self._is_deaf
+
+    @property
+    def ignore_chat_model(self) -> bool:
+        """Whether requests of chat models are not for this handler."""
+        return self._is_deaf
+
+    @property
+    def ignore_agent(self) -> bool:
+        """Whether tool calls are not for this handler."""
+        return self._is_deaf
+
+    @property
+    def _is_deaf(self) -> bool:
+        return self.is_elsewhere or threading.get_ident() != self.ledger.thread
+
+    async def on_chat_model_start(self, serialized: Any, messages: Any, *, run_id: UUID, **about: Any) -> None:
+        """Reserve, and have it on record."""
+        if asyncio.get_running_loop() is self.ledger.loop:
+            try:
+                self.ledger.reserve(run_id, serialized, _first(messages), about)
+                await self.ledger.context.settled()
+            except Exception as refusal:
+                self.ledger.refused[run_id] = refusal
+
+    async def on_llm_start(self, serialized: Any, prompts: Any, *, run_id: UUID, **about: Any) -> None:
+        """Reserve, and have it on record."""
+        await self.on_chat_model_start(serialized, _messages(prompts), run_id=run_id, **about)
+
+    async def on_tool_start(self, serialized: Any, input_str: str, *, run_id: UUID, **about: Any) -> None:
+        """Ask the gates, count, and have it on record."""
+        if asyncio.get_running_loop() is self.ledger.loop:
+            try:
+                await self.ledger.admit(run_id, *_tool_call(serialized, input_str, run_id, about))
+                await self.ledger.context.settled()
+            except Exception as refusal:
+                self.ledger.refused[run_id] = refusal
+
+
+class Bookkeeper(_Handler, BaseCallbackHandler):
+    """Stands before synchronous calls, in any thread, and hears of every end."""
+
+    @property
+    def ignore_llm(self) -> bool:
+        """Whether requests of models are not for this handler."""
+        return self.is_elsewhere
+
+    @property
+    def ignore_chat_model(self) -> bool:
+        """Whether requests of chat models are not for this handler."""
+        return self.is_elsewhere
+
+    @property
+    def ignore_agent(self) -> bool:
+        """Whether tool calls are not for this handler."""
+        return self.is_elsewhere
+
+    def on_chat_model_start(self, serialized: Any, messages: Any, *, run_id: UUID, **about: Any) -> None:
+        """Reserve, unless the gatekeeper has."""
+        ledger = self.ledger
+
+        async def reserve() -> None:
+            ledger.reserve(run_id, serialized, _first(messages), about)
+            await ledger.context.settled()
+
+        if threading.get_ident() != ledger.thread:
+            self._wait(reserve())
+        elif not self._has_passed(run_id):
+            ledger.reserve(run_id, serialized, _first(messages), about)
+
+    def on_llm_start(self, serialized: Any, prompts: Any, *, run_id: UUID, **about: Any) -> None:
+        """Reserve, unless the gatekeeper has."""
+        self.on_chat_model_start(serialized, _messages(prompts), run_id=run_id, **about)
+
+    def on_llm_end(self, response: LLMResult, *, run_id: UUID, **_: Any) -> None:
+        """Count what was used."""
+        self._tell(lambda: self.ledger.settle(run_id, _reply(response)))
+
+    def on_llm_error(self, error: BaseException, *, run_id: UUID, **_: Any) -> None:
+        """Count what may have been used."""
+        self._tell(lambda: self.ledger.fail(run_id, error))
+
+    def on_tool_start(self, serialized: Any, input_str: str, *, run_id: UUID, **about: Any) -> None:
+        """Ask the gates and count, unless the gatekeeper has."""
+        ledger, call = self.ledger, _tool_call(serialized, input_str, run_id, about)
+
+        async def admit() -> None:
+            await ledger.admit(run_id, *call)
+            await ledger.context.settled()
+
+        if threading.get_ident() != ledger.thread:
+            self._wait(admit())
+        elif not self._has_passed(run_id):
+            if has_gates(ledger.context):
+                ledger.refusal = Denied(call[0], "a synchronous call in the event loop: nobody can be asked meanwhile")
+                raise ledger.refusal
+            ledger.begin(run_id, *call)
+
+    def on_tool_end(self, output: Any, *, run_id: UUID, **_: Any) -> None:
+        """Put the end on record."""
+        text = output.text if isinstance(output, ToolMessage) else str(output)
+        is_error = isinstance(output, ToolMessage) and output.status == "error"
+        self._tell(lambda: self.ledger.end(run_id, "error" if is_error else "ok", str.__str__(text)))
+
+    def on_tool_error(self, error: BaseException, *, run_id: UUID, **_: Any) -> None:
+        """Put the end on record."""
+        self._tell(lambda: self.ledger.end(run_id, "error", f"{type(error).__name__}: {error}"))
+
+    def _has_passed(self, key: UUID) -> bool:
+        """Whether the gatekeeper has let it through. Raises what it was refused with."""
+        if (refusal := self.ledger.refused.pop(key, None)) is not None:
+            raise refusal
+        return self.ledger.knows(key)
+
+    def _wait(self, work: Coroutine[Any, Any, T]) -> T:
+        """Do something in the run's event loop, and wait for it. Raises Aborted where the loop is gone."""
+        try:
+            return asyncio.run_coroutine_threadsafe(work, self.ledger.loop).result()
+        except RuntimeError as gone:
+            work.close()
+            raise Aborted("its event loop is gone") from gone
+
+    def _tell(self, do: Callable[[], None]) -> None:
+        """Do something in the run's event loop, now or soon; where the loop is gone, `close` has done it."""
+        if threading.get_ident() == self.ledger.thread:
+            return do()
+        try:
+            self.ledger.loop.call_soon_threadsafe(do)
+        except RuntimeError:
+            pass
+
+
+#: The handlers of the run that works here. LangChain adds them to the callbacks of whatever is called, in this order.
+_gatekeeper: ContextVar[Gatekeeper | None] = ContextVar("ramet_gatekeeper", default=None)
+_bookkeeper: ContextVar[Bookkeeper | None] = ContextVar("ramet_bookkeeper", default=None)
+register_configure_hook(_gatekeeper, inheritable=True)
+register_configure_hook(_bookkeeper, inheritable=True)
+
+
+@contextmanager
+def metered(ledger: Ledger) -> Iterator[None]:
+    """Have whatever LangChain does inside reserved and settled by a ledger, which is closed at the end."""
+    tokens = _gatekeeper.set(Gatekeeper(ledger)), _bookkeeper.set(Bookkeeper(ledger))
+    try:
+        yield
+    except asyncio.CancelledError:
+        ledger.name_threads()
+        raise
+    finally:
+        _gatekeeper.reset(tokens[0])
+        _bookkeeper.reset(tokens[1])
+        ledger.close()
+
+
+def _first(messages: Sequence[Sequence[BaseMessage]]) -> Sequence[BaseMessage]:
+    """Return the messages of a request: LangChain tells of each in a list of its own."""
+    return messages[0] if messages else ()
+
+
+def _messages(prompts: Sequence[str]) -> list[list[BaseMessage]]:
+    return [[HumanMessage(text) for text in prompts]]
+
+
+def _reply(response: LLMResult) -> AIMessage:
+    """Return the reply that says what was used; an empty one where none does."""
+    for generations in response.generations:
+        for each in generations:
+            message = getattr(each, "message", None)
+            if isinstance(message, AIMessage) and message.usage_metadata is not None:
+                return message
+    return AIMessage("")
+
+
+def _tool_call(
+    serialized: Any, input_str: str, run_id: UUID, about: dict[str, Any]
+) -> tuple[str, dict[str, Any], CallId]:
+    """Return the tool of a call, its arguments as data, and the call's id."""
+    name = str((serialized or {}).get("name") or about.get("name") or "tool")
+    inputs = about.get("inputs")
+    try:
+        args = msgspec.json.decode(msgspec.json.encode(inputs))
+    except (TypeError, ValueError, RecursionError):
+        args = None
+    call_id = about.get("tool_call_id") or str(run_id)
+    return name, args if isinstance(args, dict) else {"input": input_str}, CallId(call_id)

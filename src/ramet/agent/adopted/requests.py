@@ -1,0 +1,74 @@
+"""What a callback of LangChain tells of a request before it is made: whose, how long, and how often it may be sent."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, Final
+
+from langchain_core.language_models import BaseLanguageModel
+from langchain_core.messages import BaseMessage
+
+from ramet.core.ids import StepId
+from ramet.models.retries import off
+from ramet.tools.context import ForeignRequest
+
+#: Names under which providers take the most that a reply may be long.
+_LIMITS: Final = ("max_tokens", "max_completion_tokens", "max_output_tokens", "max_new_tokens", "num_predict")
+#: How often an SDK asks again that has not been told how often.
+_USUAL_RETRIES: Final = 2
+
+
+def foreign_request(
+    step: StepId, serialized: Mapping[str, Any], messages: Sequence[BaseMessage], about: Mapping[str, Any]
+) -> ForeignRequest:
+    """Return what is known of a request before it is made. `about` is what the callback was given by name."""
+    metadata, params = about.get("metadata") or {}, about.get("invocation_params") or {}
+    own = serialized.get("kwargs") or {}
+    name = next(
+        (
+            found
+            for found in (metadata.get("ls_model_name"), *(params.get(key) for key in ("model", "model_name")))
+            if isinstance(found, str) and found
+        ),
+        str(about.get("name") or "unknown"),
+    )
+    limits = [*(params.get(key) for key in _LIMITS), metadata.get("ls_max_tokens"), *(own.get(key) for key in _LIMITS)]
+    return ForeignRequest(
+        model=name.removeprefix("models/"),
+        messages=messages,
+        step=step,
+        schema_bytes=sum(len(json.dumps(each, default=str).encode()) for each in params.get("tools") or ()),
+        max_tokens=next((limit for limit in limits if isinstance(limit, int) and limit > 0), None),
+        requests=_requests(tuple(serialized.get("id") or ()), own.get("max_retries", ...)),
+    )
+
+
+def _requests(class_id: tuple[str, ...], retries: object) -> int:
+    """Return how many HTTP requests one call may make, as its client's SDK repeats them by itself."""
+    kind = _class_of(class_id)
+    if retries is ...:
+        field = kind.model_fields.get("max_retries") if kind is not None else None
+        retries = field.get_default() if field is not None else 0
+    if retries is None:
+        retries = _USUAL_RETRIES
+    if not isinstance(retries, int):
+        return 1
+    counts_attempts = kind is not None and off(kind) == 1  # type: ignore[arg-type]  # any class has a module
+    return max(1, retries if counts_attempts else 1 + retries)
+
+
+@lru_cache(maxsize=256)
+def _class_of(class_id: tuple[str, ...]) -> type[BaseLanguageModel[Any]] | None:
+    """Return the class of models that LangChain writes down like this, or None."""
+    for kind in _below(BaseLanguageModel):
+        if tuple(kind.lc_id()) == class_id or (*kind.__module__.split("."), kind.__name__) == class_id:
+            return kind
+    return None
+
+
+def _below(kind: type[Any]) -> Iterator[type[Any]]:
+    for each in kind.__subclasses__():
+        yield each
+        yield from _below(each)
