@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import pathlib
+import sys
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -401,3 +404,50 @@ async def test_output_that_is_too_long_is_put_where_the_agent_can_read_it(tmp_pa
     )
 
     assert shown[1] == "ok: 40000"
+
+
+@pytest.fixture
+def source(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A module of two agents, which the host can import."""
+    text = (pathlib.Path(__file__).parents[1] / "support" / "specialists.py").read_text()
+    (tmp_path / "their_specialists.py").write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield text
+    sys.modules.pop("their_specialists", None)
+
+
+async def lead_with(source: str, backend: Name, text: str) -> tuple[list[str], list[tuple[str, str]]]:
+    """Let the lead run some code, in a sandbox that imports the module, too: what it showed, and the runs."""
+    model = ramet.ScriptedModel(
+        script={
+            "Play.": [code(text), "I am done."],
+            "Solve an equation": ['{"value": 3.0, "steps": ["halve"]}'],
+        }
+    )
+    lead = importlib.import_module("their_specialists").lead.with_model(model)
+    async with ramet.AgentRuntime(backend=backend) as runtime:
+        shelf = runtime.sandboxes.folders.shelf("theirs")
+        (shelf / "their_specialists.py").write_text(source)
+        handle = await runtime.spawn(lead, "Play.", shelf=shelf)
+        tree = runtime.trees[handle.run.info.root].tree
+        result = await handle.result()
+        assert result.status is Status.COMPLETED, result
+        shown = [f"{each.status}: {each.preview}" async for each in handle.events() if isinstance(each, ToolEnded)]
+        return shown, [(run.path, run.agent.name) for run in tree.register.runs.values()]
+
+
+@both
+async def test_another_agents_task_is_a_function_of_its_code(source: str, backend: Name) -> None:
+    """Rows 150 and 202: `@lead.fn` above `@specialist.task`. Typed both ways; the run is a child of the caller's."""
+    text = "found = solve('2x = 6')\nhalf(found.value), found.steps, type(found).__name__"
+    shown, runs = await lead_with(source, backend, text)
+
+    assert shown == ["ok: (1.5, ['halve'], 'Solution')"]
+    assert runs == [("main", "lead"), ("main/specialist", "specialist")]
+
+
+async def test_what_does_not_fit_a_task_is_refused_before_anything_begins(source: str) -> None:
+    """The code sees the same error as a caller of the host."""
+    shown, runs = await lead_with(source, "local", "solve(6)")
+    assert "solve.equation" in shown[0]
+    assert len(runs) == 1

@@ -17,9 +17,10 @@ from ramet.core.errors import BusyError, Denied, InvalidValue, Unknown
 from ramet.core.events import ApprovalAnswered, ApprovalAsked, Compacted, HookFailed, RunSpawned, ToolStarted
 from ramet.core.limits import SpawnLimits
 from ramet.core.outcome import Status
+from ramet.core.policy import Policy
 from ramet.host.runtime import AgentRuntime
 from ramet.host.session import Session
-from ramet.models.dialogue import Script, Spoken
+from ramet.models.dialogue import Script, Spoken, Step
 from ramet.models.scripted import Call, ScriptedModel
 from tests.support.waiting import eventually
 from tests.trips.kit import (
@@ -617,3 +618,56 @@ async def test_the_inbox_is_out_of_reach_for_agents() -> None:
         await turn
         assert danger.calls == 0
         assert opened(session).inbox.pending == ()
+
+
+# --- TeammateIdle
+
+
+async def test_a_teammate_that_is_about_to_idle_goes_on_with_the_reason() -> None:
+    """A child with a name is a teammate: others write to it. A hook is asked once its answer would stand."""
+    seen: list[Payload] = []
+
+    def not_yet(payload: Payload) -> Payload | None:
+        seen.append(payload)
+        return {"decision": "block", "reason": "one more task is open"} if len(seen) == 1 else None
+
+    script: dict[str, list[Step]] = {
+        "toil": ["done", "all done"],
+        "": [fresh("toil", "toiler"), fresh("nameless"), "ok"],
+        "nameless": ["done"],
+    }
+    model = ScriptedModel(script)
+    async with Session(model, hooks={"TeammateIdle": not_yet}) as session:
+        await session.ask("Go.")
+        history = run_of(session, "toiler").context.history
+        known = session.id
+
+    assert [text for _, text in said(history)] == ["toil", "done", "one more task is open", "all done"]
+    assert [(each["teammate_name"], each["team_name"], each["agent_path"]) for each in seen] == [
+        ("toiler", known, "main/toiler")
+    ] * 2
+    assert [(each["last_assistant_message"], each["stop_hook_active"]) for each in seen] == [
+        ("done", False),
+        ("all done", True),
+    ]
+
+
+async def test_a_teammate_in_a_sandbox_is_asked_about_likewise() -> None:
+    """The host knows who it is; the sandbox only says what its last word was."""
+    seen: list[Payload] = []
+
+    def not_yet(payload: Payload) -> Payload | None:
+        seen.append(payload)
+        return {"decision": "block", "reason": "go on"} if len(seen) == 1 else None
+
+    helper = Agent(name="helper", policy=Policy())
+    call = fresh("toil", "toiler", subagent_type="helper")
+    model = ScriptedModel({"toil": ["done", "all done"], "": [call, "ok"]})
+    async with Session(model, agents=[helper], hooks={"TeammateIdle": not_yet}) as session:
+        await session.ask("Go.")
+
+    assert [(each["teammate_name"], each["last_assistant_message"]) for each in seen] == [
+        ("toiler", "done"),
+        ("toiler", "all done"),
+    ]
+    assert model.requests[-1].messages[-1].text == "all done"

@@ -650,3 +650,75 @@ async def test_agents_can_be_listed() -> None:
         f"main  {ids['main']}  main  running",
         f"main/worker  {ids['main/worker']}  general-purpose  completed",
     ]
+
+
+# --- told once somebody is idle
+
+
+async def test_a_sender_is_told_once_when_the_recipient_is_idle() -> None:
+    """The notice carries the outcome, comes once, and comes to the one that asked, who is not its parent."""
+    gate = Gate()
+    ask = Call("SendMessage", {"to": "worker", "message": "hurry", "notify_when_idle": True})
+    model = ScriptedModel(
+        {
+            "toil": [Call("gate"), "found it"],
+            "look out": [ask, Call("hold"), "seen"],
+            "": [
+                background("toil", "worker"),
+                background("look out", "watcher"),
+                "meanwhile",
+                "noted",
+                "noted",
+                "noted",
+            ],
+        }
+    )
+    hold = Gate("hold")
+    async with Session(model, [gate.tool, hold.tool]) as session:
+        await session.ask("Go.")
+        await hold.entered.wait()
+        gate.open.set()
+        await session.handle("worker").result()
+        hold.open.set()
+        await session.handle("watcher").result()
+        watcher = run_of(session, "watcher").context.history
+        mail = [each for each in of_kind(kept(session), MailPushed) if each.mail_id.startswith("idle:")]
+
+    (notice,) = notices(watcher)
+    assert 'name="worker" path="main/worker" status="completed"' in notice
+    assert "found it" in notice
+    assert [each.path for each in mail] == ["main/watcher"]
+
+
+async def test_a_parent_that_is_told_of_an_end_is_not_told_twice() -> None:
+    """The notice of a background child's end is the one that was asked for."""
+    gate = Gate()
+    ask = Call("SendMessage", {"to": "worker", "message": "hurry", "notify_when_idle": True})
+    model = ScriptedModel(
+        {"toil": [Call("gate"), "found it"], "": [background("toil", "worker"), ask, "meanwhile", "noted"]}
+    )
+    async with Session(model, [gate.tool]) as session:
+        await session.ask("Go.")
+        gate.open.set()
+        await eventually(lambda: session.messages[-1].text == "noted")
+        assert len(notices(session.messages)) == 1
+
+
+async def test_a_root_that_rests_is_idle() -> None:
+    """A child learns that the conversation's turn is over, by the text of its answer."""
+    hold = Gate("hold")
+    ask = Call("SendMessage", {"to": "main", "message": "tell me", "notify_when_idle": True})
+    model = ScriptedModel(
+        {
+            "look out": [ask, Call("hold"), "seen"],
+            "": [background("look out", "watcher"), "the answer", "noted", "noted"],
+        }
+    )
+    async with Session(model, [hold.tool]) as session:
+        await session.ask("Go.")
+        await hold.entered.wait()
+        await eventually(lambda: len(run_of(session, "watcher").context.mailbox))
+        hold.open.set()
+        await session.handle("watcher").result()
+        (notice,) = notices(run_of(session, "watcher").context.history)
+    assert 'path="main" status="completed"' in notice

@@ -15,6 +15,7 @@ from ramet.agent.rebuilding import agent_of
 from ramet.agent.task import Task
 from ramet.core.errors import InvalidValue
 from ramet.core.recipe import Recipe
+from tests.support import specialists
 
 
 def solver() -> Agent:
@@ -143,3 +144,13 @@ def test_a_function_that_is_found_nowhere_is_no_capability(thing: Any) -> None:
     """Symbolic references only: another process must find the same."""
     with pytest.raises(InvalidValue):
         Agent(name="solver").fn(thing)
+
+
+def test_a_task_of_a_module_is_a_capability_by_its_name() -> None:
+    """Rows 150 and 202: `@lead.fn` above `@specialist.task`, while their module is being imported."""
+    functions = [each.name for each in specialists.lead.capabilities if each.type == "function"]
+
+    assert functions == ["tests.support.specialists:solve", "tests.support.specialists:half"]
+    assert specialists.solve.agent is specialists.specialist
+    with pytest.raises(InvalidValue, match="at the top level of a module"):
+        Agent(name="other").fn(solver().tasks["solve"])
