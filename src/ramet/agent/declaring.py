@@ -76,7 +76,10 @@ class Declares:
         return self
 
     def fn(self, function: F, *, visibility: Visibility = "medium") -> F:
-        """Let its code call a function of an importable module; usable as a decorator. Raises InvalidValue."""
+        """Let its code call a function of an importable module; usable as a decorator. Raises InvalidValue.
+
+        A task of another agent is such a function: `@lead.fn` above `@specialist.task`.
+        """
         add(self, capability_of("function", function, visibility=visibility))
         return function
 
@@ -154,12 +157,20 @@ def _name(kind: Kind, thing: Any) -> str:
         raise InvalidValue(kind, thing, f"a {kind}, or its name as module:qualname")
     module, name = getattr(thing, "__module__", None), getattr(thing, "__qualname__", None)
     found: Any = sys.modules.get(module or "")
+    if _is_being_bound(found, name):
+        return f"{module}:{name}"
     for step in (name or "?").split("."):
         found = getattr(found, step, None)
     if found is not thing or module == "__main__":
         where = "a script, which is called otherwise in another process" if module == "__main__" else "nowhere by name"
         raise InvalidValue(kind, thing, f"a {kind} at the top level of a module that can be imported; it is {where}")
     return f"{module}:{name}"
+
+
+def _is_being_bound(module: Any, name: object) -> bool:
+    """Whether a decorator is at work at the top level of a module that is being imported: the name comes behind it."""
+    is_initializing = getattr(getattr(module, "__spec__", None), "_initializing", False)
+    return bool(is_initializing) and isinstance(name, str) and name.isidentifier() and not hasattr(module, name)
 
 
 def add(agent: Declares, capability: Capability) -> None:
@@ -213,6 +224,14 @@ def remember(agent: Declares) -> None:
 def declared(name: str) -> Declares | None:
     """The agent of that name that code of this process declared last."""
     return _newest.get(name)
+
+
+def handle_of(agent: Declares) -> AgentRef:
+    """An agent's handle; one that is declared in code is the root of its own. Raises InvalidValue for no recipe."""
+    if agent.ref is not None:
+        return agent.ref
+    version = recipe_of(agent).version
+    return AgentRef(agent.name, version, (), version)
 
 
 def root_agent(name: str, version: str, handle: str) -> Declares:

@@ -91,7 +91,9 @@ class Task:
             raise InvalidValue(f"task {name}", "no return annotation", "one, such as `-> str`, or `-> None`")
         schema = None if returns in (None, type(None)) else schema_of(returns, types, f"task {name} -> ")
         definition = TaskDefinition(docstring=docstring, parameters=parameters, returns=schema)
-        return cls(agent, name, definition, {each: hints[each] for each in parameters}, returns)
+        task = cls(agent, name, definition, {each: hints[each] for each in parameters}, returns)
+        task.__module__, task.__qualname__ = function.__module__, function.__qualname__
+        return task
 
     @classmethod
     def of_data(cls, agent: Owner, name: str, definition: TaskDefinition, types: TypeReader) -> Task:

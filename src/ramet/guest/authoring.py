@@ -11,11 +11,11 @@ import contextlib
 import sys
 from collections.abc import Callable, Generator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
-from ramet.agent.declaring import recipe_of
+from ramet.agent.declaring import handle_of, recipe_of
 from ramet.agent.typed.values import checked
 from ramet.core.agentref import AgentRef
 from ramet.core.errors import Denied, InvalidValue, NeedsInput, RametError, TaskFailed
@@ -65,15 +65,10 @@ class ChannelPerformer:
         raise Denied("an answer", "inside a sandbox a task that asked back is called again, with what it must know")
 
     def _begin(self, task: Any, arguments: Mapping[str, Any]) -> Begun:
-        if task.agent.ref is None:
-            raise InvalidValue(
-                f"task {task.name}", task.agent.name, "a task of an agent that is kept: leave its `with` block first"
-            )
+        ref = _handle_of(task)
         host = line()
         body = json_body(arguments, "arguments")
-        born = host.ask(requests.PerformTask, body, ref=str(task.agent.ref), task=task.name, branch=task.branch).as_(
-            Born
-        )
+        born = host.ask(requests.PerformTask, body, ref=str(ref), task=task.name, branch=task.branch).as_(Born)
         return Begun(host, born, task)
 
     def map(self, task: Any, several: list[Mapping[str, Any]], *, max_parallel: int) -> Any:
@@ -214,3 +209,20 @@ def _untyped(value: Any) -> Any:
 
 #: Who does the work in a sandbox, found by this name.
 GUEST = ChannelPerformer()
+
+
+def _handle_of(task: Any) -> AgentRef:
+    """The handle of a task's agent: of one that was made here, or that a module declares which the host has, too.
+
+    Raises InvalidValue for one that is not kept yet.
+    """
+    if task.agent.ref is not None:
+        return cast("AgentRef", task.agent.ref)
+    found: Any = sys.modules.get(task.__module__)
+    for step in task.__qualname__.split("."):
+        found = getattr(found, step, None)
+    if found is not task or task.__module__ == "__main__":
+        raise InvalidValue(
+            f"task {task.name}", task.agent.name, "a task of an agent that is kept: leave its `with` block first"
+        )
+    return handle_of(task.agent)

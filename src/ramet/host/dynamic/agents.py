@@ -6,7 +6,7 @@ import importlib.util
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ramet.agent.declaring import AGENT_CLASS, declared, recipe_of, remember, root_agent
+from ramet.agent.declaring import AGENT_CLASS, declared, handle_of, remember, root_agent
 from ramet.agent.definition import Agent
 from ramet.agent.rebuilding import agent_of
 from ramet.agent.task import Task
@@ -131,11 +131,10 @@ class DynamicAgents:
 
 def ref_of(agent: Agent) -> AgentRef:
     """An agent's handle; one that is declared in code is the root of its own."""
-    if agent.ref is not None:
-        return agent.ref
-    version = recipe_of(agent).version
-    remember(agent)
-    return AgentRef(agent.name, version, (), version)
+    handle = handle_of(agent)
+    if agent.ref is None:
+        remember(agent)
+    return handle
 
 
 def _root(agent: Any) -> Agent:
