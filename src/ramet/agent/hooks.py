@@ -11,8 +11,8 @@ ask, ask before allow; the first deny ends the round. What "block" means depends
     Stop, SubagentStop, TeammateIdle the verdict is "continue": the agent goes on, with the reason
 
 `{"continue": false}` stops the run (its controller is aborted) where it is at work: PreToolUse, PostToolUse,
-PostToolUseFailure and PermissionRequest. At Stop and SubagentStop it lets the agent stop, whatever other hooks say;
-elsewhere it blocks.
+PostToolUseFailure and PermissionRequest. At Stop, SubagentStop and TeammateIdle it lets the agent stop, whatever other
+hooks say; elsewhere it blocks.
 
 A gate (PreToolUse, PermissionRequest) that cannot answer denies, as `hook_failed: …`, unless its entry says
 `on_error: allow`; any other hook that cannot answer is recorded and passed over. Each failure is a HookFailed event.
@@ -157,7 +157,9 @@ class HookRunner:
     def _identity(self, event: str, context: ToolUseContext) -> dict[str, Any]:
         """What every payload says: whose event it is, and where its record is."""
         run = context.run
+        of_team = {"teammate_name": run.path.rpartition("/")[2], "team_name": run.session or run.root}
         return {
+            **(of_team if event == "TeammateIdle" else {}),
             "hook_event_name": event,
             "session_id": run.session or run.root,
             "transcript_path": os.fspath(self._transcript(run)) if self._transcript is not None else "",

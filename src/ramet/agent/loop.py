@@ -260,9 +260,12 @@ def last_reply(context: ToolUseContext) -> AIMessage:
     return newest
 
 
-def stop_event(context: ToolUseContext) -> str:
-    """The hooks' event that comes before the run's answer stands."""
-    return "SubagentStop" if context.run.depth else "Stop"
+def stop_events(context: ToolUseContext) -> tuple[str, ...]:
+    """The hooks' events that come before the run's answer stands. A child with a name of its own is a teammate."""
+    if not context.run.depth:
+        return ("Stop",)
+    has_name = not context.run.path.rpartition("/")[2].isdecimal()
+    return ("SubagentStop", "TeammateIdle") if has_name else ("SubagentStop",)
 
 
 class Ending:
@@ -311,12 +314,15 @@ class Ending:
         return None if text.strip() else "The answer is empty. Give the result of your work."
 
     async def _hooks_object(self, text: str) -> str | None:
-        hooks, event = self._context.hooks, stop_event(self._context)
-        if hooks is None or not hooks.listens(event) or self._held_back >= STOP_HOOK_LIMIT:
+        hooks = self._context.hooks
+        if hooks is None or self._held_back >= STOP_HOOK_LIMIT:
             return None
-        payload = {"stop_hook_active": self._held_back > 0, "last_assistant_message": text}
-        decision = await hooks.fire(event, self._context, payload, matcher=self._context.run.agent)
-        if decision.verdict != "continue":
-            return None
-        self._held_back += 1
-        return decision.reason or "Go on: your work is not finished."
+        for event in stop_events(self._context):
+            if not hooks.listens(event):
+                continue
+            payload = {"stop_hook_active": self._held_back > 0, "last_assistant_message": text}
+            decision = await hooks.fire(event, self._context, payload, matcher=self._context.run.agent)
+            if decision.verdict == "continue":
+                self._held_back += 1
+                return decision.reason or "Go on: your work is not finished."
+        return None

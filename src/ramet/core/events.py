@@ -163,6 +163,7 @@ class MailPushed(Event, frozen=True, kw_only=True, tag="mail_pushed"):
     kind: str
     text: str = ""
     asked: str = ""  #: the request of a sandbox that sent it, as no other of its tree's
+    notify: str = ""  #: id of the run that is told, once, when this one rests or has ended after it
 
 
 class MailDelivered(Event, frozen=True, kw_only=True, tag="mail_delivered"):

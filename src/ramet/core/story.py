@@ -92,6 +92,7 @@ class RunStory:
     objections: int = 0  #: what it was told there instead of ending
     exhausted: str = ""  #: if that was a last word: the resource of its budget that is used up
     refusal: BudgetRefused | None = None  #: what a budget refused it last in its newest turn
+    awaiting_idle: dict[str, str] = field(default_factory=dict)  #: ids of mail, and of runs told once this one rests
     unread: dict[str, Letter] = field(default_factory=dict)
     seen: list[str] = field(default_factory=list)  #: ids of mail that it ever got
     recent_mail: RecentMail | None = None  #: None as long as it has had none from outside
@@ -255,6 +256,8 @@ class TreeStory:
                     run.state = "idle"  # Its next turn has not begun.
                 if event.kind == "user" or run.born.path.startswith(f"{event.sender}/"):
                     run.wakes = 0
+                if event.notify:
+                    run.awaiting_idle[event.mail_id] = event.notify
                 run.seen.append(event.mail_id)
                 if event.kind in ("user", "agent") and event.at is not None:
                     run.recent_mail = run.recent_mail or RecentMail()

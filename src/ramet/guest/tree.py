@@ -127,9 +127,10 @@ class ChannelTree:
         """Types that this run may spawn, with their descriptions."""
         return self._types
 
-    async def send(self, sender: ToolUseContext, to: str, text: str) -> str:
+    async def send(self, sender: ToolUseContext, to: str, text: str, *, notify_when_idle: bool = False) -> str:
         """Deliver a message. Raises Unknown, MailRefused."""
-        return (await self._link.ask(requests.Send, to=to, text=clean(text))).as_(requests.Text).text
+        asked = {"to": to, "text": clean(text)} | ({"notify_when_idle": True} if notify_when_idle else {})
+        return (await self._link.ask(requests.Send, **asked)).as_(requests.Text).text
 
     async def stop(self, asker: ToolUseContext, target: str, reason: str) -> StopReceipt:
         """Stop a run below. Raises Unknown, Denied."""

@@ -8,7 +8,7 @@ from typing import Any
 from langchain_core.messages import AIMessage
 
 from ramet.agent.context import calls_of
-from ramet.agent.loop import left_open, stop_event
+from ramet.agent.loop import left_open, stop_events
 from ramet.agent.output import DoesNotFit, OutputContract
 from ramet.core.errors import NeedsInput, OutputInvalid, ProtocolError, TaskFailed
 from ramet.spawn.run import Run
@@ -23,7 +23,7 @@ def has_answered(run: Run) -> bool:
     context = run.context
     if left_open(context.history) != [] and concluded_by(context.history) is None:
         return False
-    if context.hooks is not None and context.hooks.listens(stop_event(context)):
+    if context.hooks is not None and any(map(context.hooks.listens, stop_events(context))):
         return False
     try:
         value = answer(run)

@@ -208,7 +208,8 @@ class Errands:
         return Reply(requests.Stopped(stopped=stopped.stopped, left=stopped.left))
 
     async def _send(self, asked: requests.Send, _: bytes) -> Reply:
-        return Reply(requests.Text(text=await self._tree.send(self._run.context, asked.to, asked.text)))
+        sent = await self._tree.send(self._run.context, asked.to, asked.text, notify_when_idle=asked.notify_when_idle)
+        return Reply(requests.Text(text=sent))
 
     async def _output(self, asked: requests.Output, _: bytes) -> LargeReply:
         seconds = max(0.0, min(asked.timeout_s, 600.0))

@@ -27,6 +27,7 @@ _SAID: dict[str, dict[str, type]] = {
     "PreCompact": {"trigger": str},
     "Stop": {"stop_hook_active": bool, "last_assistant_message": str},
     "SubagentStop": {"stop_hook_active": bool, "last_assistant_message": str},
+    "TeammateIdle": {"stop_hook_active": bool, "last_assistant_message": str},
 }
 #: Which of these a hook's matcher is held against; the agent's name where it is none.
 _MATCHED = {"Notification": "notification_type", "PreCompact": "trigger"}

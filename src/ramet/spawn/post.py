@@ -9,7 +9,9 @@ from ramet.concurrency.mailbox import Kind, Mail
 from ramet.core.equal_mail import RecentMail, checked_window
 from ramet.core.errors import BudgetExceeded, MailRefused, SpawnRefused
 from ramet.core.events import MailPushed
+from ramet.core.ids import RunId
 from ramet.core.lifecycle import OVER, Fact, State
+from ramet.core.outcome import Result
 from ramet.spawn.granting import check_room_below
 from ramet.spawn.register import Register
 from ramet.spawn.run import Run
@@ -22,7 +24,8 @@ class Post:
 
     def __init__(self, register: Register, supervisor: Supervisor) -> None:
         self._register, self._supervisor = register, supervisor
-        supervisor.on_end = self.tell_end
+        supervisor.on_end = self.tell_of_end
+        supervisor.on_idle = self.tell_idle
         self._numbers = itertools.count(1)
 
     def go_on(self, number: int) -> None:
@@ -30,12 +33,21 @@ class Post:
         self._numbers = itertools.count(number + 1)
 
     def deliver(
-        self, run: Run, text: str, *, sender: str, kind: Kind, asked: str = "", dedupe_s: float | None = None
+        self,
+        run: Run,
+        text: str,
+        *,
+        sender: str,
+        kind: Kind,
+        asked: str = "",
+        notify: str = "",
+        dedupe_s: float | None = None,
     ) -> str:
         """Put mail into a run's mailbox, and say what becomes of it; `asked` as of `CurrentCall`.
 
-        With `dedupe_s`, a message that equals one of the same sender, less than so many seconds old, is not delivered.
-        Raises MailRefused, and InvalidValue for a `dedupe_s` that is no time.
+        The run whose id is `notify` is told, once, when this one rests or has ended after it. With `dedupe_s`, a
+        message that equals one of the same sender, less than so many seconds old, is not delivered. Raises MailRefused,
+        and InvalidValue for a `dedupe_s` that is no time.
         """
         window_s = checked_window(dedupe_s)
         if run.state is State.STOPPED:
@@ -58,11 +70,11 @@ class Post:
             run.context.mailbox.check_room(mail)  # Before anything changes.
             self._revive(run)
             run.wakes += 1
-            self._push(run, mail, asked)
+            self._push(run, mail, asked, notify)
             self._supervisor.fact(run, Fact.RESUMED)
             return f"{run.info.path} had finished; it goes on with your message in the background."
         idle = run.awaits_prompt or (run.state is State.IDLE and run.wakes < MAX_WAKES)
-        self._push(run, mail, asked)
+        self._push(run, mail, asked, notify)
         self._supervisor.consider(run)
         return f"Delivered to {run.info.path}; it reads it {'now' if idle else 'at its next step'}."
 
@@ -70,19 +82,51 @@ class Post:
         """Tell whoever should know that a background run ended: its parent, or the nearest run above that lives."""
         if not run.background or run.result is None:
             return
-        above = run.parent
-        while above is not None and (above.state in OVER or above.context.mailbox.closed is not None):
-            above = above.parent
+        above = self._above(run)
         if above is None or above.state is State.STOPPING or above.agent.function is not None:
             return
         text = notification(run.result, run=run.info.id, name=run.name, path=run.info.path)
         self._push(above, Mail(id=f"end:{run.info.id}:{run.lives}", sender=run.info.path, text=text, kind="notice"))
         self._supervisor.consider(above)
 
-    def _push(self, run: Run, mail: Mail, asked: str = "") -> None:
+    def tell_idle(self, run: Run, result: Result) -> None:
+        """Tell those who asked for it that a run rests, or has ended, with its outcome: each once, if it lives."""
+        awaiting, run.awaiting_idle = run.awaiting_idle, {}
+        for mail_id, asker_id in awaiting.items():
+            asker = self._register.runs.get(RunId(asker_id))
+            if asker is None or not asker.is_living or asker.context.mailbox.closed is not None:
+                continue
+            if run.state in OVER and run.background and asker is self._above(run):
+                continue  # The notice of its end says the same.
+            text = notification(result, run=run.info.id, name=run.name, path=run.info.path)
+            self._push(asker, Mail(id=f"idle:{mail_id}", sender=run.info.path, text=text, kind="notice"))
+            self._supervisor.consider(asker)
+
+    def tell_of_end(self, run: Run) -> None:
+        """Tell everybody of an end who is to know of it."""
+        self.tell_end(run)
+        if run.awaiting_idle and run.result is not None:
+            self.tell_idle(run, run.result)
+
+    def _above(self, run: Run) -> Run | None:
+        """The nearest run above that lives and takes mail."""
+        above = run.parent
+        while above is not None and (above.state in OVER or above.context.mailbox.closed is not None):
+            above = above.parent
+        return above
+
+    def _push(self, run: Run, mail: Mail, asked: str = "", notify: str = "") -> None:
         if run.context.mailbox.push(mail):
+            if notify:
+                run.awaiting_idle[mail.id] = notify
             run.context.emit(
-                MailPushed, mail_id=mail.id, sender=mail.sender, kind=mail.kind, text=mail.text, asked=asked
+                MailPushed,
+                mail_id=mail.id,
+                sender=mail.sender,
+                kind=mail.kind,
+                text=mail.text,
+                asked=asked,
+                notify=notify,
             )
             if mail.kind in ("user", "agent"):
                 run.recent_mail = run.recent_mail or RecentMail()

@@ -80,7 +80,7 @@ def go_on(tree: RunTree, story: TreeStory) -> None:
     left = [(run, each) for each in story.runs.values() if (run := tree.register.runs.get(RunId(each.id))) is not None]
     for run, _ in left:
         if not run.is_living:  # Before who rests is looked at, who would end if nothing could come any more.
-            tree.post.tell_end(run)  # Nothing, if its notice is on record: its id tells.
+            tree.post.tell_of_end(run)  # Nothing, if its notices are on record: their ids tell.
     for run, each in left:
         if not run.is_living:
             continue
@@ -194,6 +194,7 @@ def _revived(tree: RunTree, story: RunStory, runs: Mapping[str, Run], budget: Bu
     run.max_turns = birth.get("max_turns", run.max_turns)
     run.own_budget = budget if birth.get("owns") else None
     run.turns, run.lives, run.wakes = story.turn, story.lives, story.wakes
+    run.awaiting_idle = dict(story.awaiting_idle)  # Who was told of it has seen that mail, and takes none of its id.
     run.births, run.births_before = story.births, story.births_before
     run.asked = run.births
     run.aged_s, run.replied, run.objected = story.lived.seconds, story.replies, story.objections

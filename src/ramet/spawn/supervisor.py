@@ -45,6 +45,7 @@ class Supervisor:
         self._register = register
         self._services = register.services
         self.on_end: Callable[[Run], None] = lambda _: None  #: the post is told of every end
+        self.on_idle: Callable[[Run, Result], None] = lambda _, __: None  #: and of those that rest and are waited for
         self._dismissed = set[asyncio.Future[None]]()  #: sandboxes of an earlier kernel that are being ended
         self._do: dict[Effect, Callable[[Run, str], None]] = {
             Effect.RECORD_STATE: self._record_state,
@@ -314,6 +315,8 @@ class Supervisor:
             elif run.context.mailbox.closed is None:
                 run.context.mailbox.close("it is finishing")
                 run.task = asyncio.create_task(self._end_in_worktree(run), name=run.info.path)
+        elif run.awaiting_idle and run.verdict is not None:
+            self.on_idle(run, self.result_of(run, run.verdict))
 
     async def _end_in_worktree(self, run: Run) -> None:
         await self._leave_worktree(run)

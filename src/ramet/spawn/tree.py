@@ -85,7 +85,7 @@ class RunTree:
         """Types that this run may spawn, with their descriptions."""
         return spawnable(self._run_of(parent), self.register.services)
 
-    async def send(self, sender: ToolUseContext, to: str, text: str) -> str:
+    async def send(self, sender: ToolUseContext, to: str, text: str, *, notify_when_idle: bool = False) -> str:
         """Deliver a message of this run's. Raises Unknown, MailRefused."""
         target = self.register.find(to, self._run_of(sender))
         if target.info.id == sender.run.id:
@@ -93,7 +93,8 @@ class RunTree:
         asked = _asked_by(self._run_of(sender))
         if asked in self.register.asked_mail:
             return f"Delivered to {target.info.path}."
-        return self.post.deliver(target, text, sender=sender.run.path, kind="agent", asked=asked)
+        notify = sender.run.id if notify_when_idle else ""
+        return self.post.deliver(target, text, sender=sender.run.path, kind="agent", asked=asked, notify=notify)
 
     async def stop(self, asker: ToolUseContext, target: str, reason: str) -> StopReceipt:
         """Stop a run below the asker. Raises Unknown, Denied."""

@@ -113,6 +113,9 @@ class _SendArgs(BaseModel):
     model_config = ConfigDict(extra="forbid")
     to: str = Field(description="Name, path or id of an agent; 'main' is the first one, 'parent' is yours.")
     message: str
+    notify_when_idle: bool = Field(
+        default=False, description="Be told once, with its outcome, when it has come to rest after this message."
+    )
 
 
 class SendMessageTool(BaseTool):
@@ -129,9 +132,9 @@ class SendMessageTool(BaseTool):
     def _run(self, **kwargs: Any) -> str:
         raise Bug("SendMessage runs in the event loop")
 
-    async def _arun(self, to: str, message: str, **_: Any) -> str:
+    async def _arun(self, to: str, message: str, notify_when_idle: bool = False, **_: Any) -> str:
         context, tree = _tree()
-        return await tree.send(context, to, message)
+        return await tree.send(context, to, message, notify_when_idle=notify_when_idle)
 
 
 class _OutputArgs(BaseModel):

@@ -184,8 +184,11 @@ class Tree(Protocol):
     def spawnable(self, parent: ToolUseContext) -> Mapping[str, str]:
         """Types that this run may spawn, with their descriptions."""
 
-    async def send(self, sender: ToolUseContext, to: str, text: str) -> str:
-        """Deliver mail by id, path or name; says what became of it. Raises MailRefused or Unknown."""
+    async def send(self, sender: ToolUseContext, to: str, text: str, *, notify_when_idle: bool = False) -> str:
+        """Deliver mail by id, path or name; says what became of it. Raises MailRefused or Unknown.
+
+        With `notify_when_idle` a notice tells the sender, once, when the recipient rests or has ended after it.
+        """
 
     async def stop(self, asker: ToolUseContext, target: str, reason: str) -> StopReceipt:
         """Stop a run below the asker. Raises Unknown or Denied."""

@@ -73,6 +73,7 @@ class Send(Request, frozen=True, kw_only=True, tag="send"):
 
     to: str
     text: str
+    notify_when_idle: bool = False  #: a notice tells the sender, once, when the recipient rests or has ended
 
 
 class Output(Request, frozen=True, kw_only=True, tag="output"):
