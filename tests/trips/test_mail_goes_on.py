@@ -8,13 +8,13 @@ import pytest
 from langchain_core.messages import BaseMessage
 
 from ramet import Agent, AgentRuntime
-from ramet.core.events import Event, MailPushed, ModelAsked, TurnStarted
+from ramet.core.events import Event, MailPushed, ModelAsked, RunEnded, TurnStarted
 from ramet.host.project import Project
 from ramet.models.dialogue import Spoken
 from ramet.models.scripted import Call, ScriptedModel
 from ramet.store.memory import MemoryStore
 from tests.support.cut import cut_behind
-from tests.trips.kit import fresh
+from tests.trips.kit import background, fresh
 
 LOOK_AGAIN = Call("SendMessage", {"to": "kid", "message": "look again"})
 
@@ -81,3 +81,60 @@ async def test_who_was_brought_back_below_its_grandparent_goes_on_there(
 ) -> None:
     """That its parent has ended does not end it: it came back behind that."""
     await _goes_on("lead", moment, nth)
+
+
+# --- told once the recipient rests
+
+
+ASKS = Call("SendMessage", {"to": "kid", "message": "hurry", "notify_when_idle": True})
+
+
+def _watched(messages: list[BaseMessage]) -> Spoken:
+    """A root with a child in the background, and one that asks to be told when the other one rests."""
+    first = next(each.text for each in messages if each.type == "human")
+    notices = [each.text for each in messages if "task-notification" in each.text]
+    if first == "toil":
+        return Call("ListAgents", {}) if len(messages) < 30 else "the finding"
+    if first == "look out":
+        asked = any(each.type == "tool" for each in messages)
+        return f"it was told {len(notices)} time(s)" if notices else "nothing yet" if asked else ASKS
+    calls = [each for each in messages if each.type == "tool"]
+    if not calls:
+        return background("toil", "kid")
+    return fresh("look out", "watcher") if len(calls) == 1 else f"{calls[1].text}"
+
+
+def _is_asked(event: Event) -> bool:
+    return isinstance(event, MailPushed) and bool(event.notify)
+
+
+def _is_the_kids_end(event: Event) -> bool:
+    return isinstance(event, RunEnded) and event.path.endswith("kid")
+
+
+def _is_told(event: Event) -> bool:
+    return isinstance(event, MailPushed) and event.mail_id.startswith("idle:")
+
+
+@pytest.mark.parametrize("moment", [None, _is_asked, _is_the_kids_end, _is_told])
+async def test_who_asked_to_be_told_rests_until_then_and_is_told_once(moment: Callable[[Event], bool] | None) -> None:
+    """It has nothing else to do, and does not end before; nor when the kernel is killed at any of these moments."""
+    store, types = MemoryStore(), Project.open(None, user_dir=None)
+    async with AgentRuntime(store=store) as runtime:
+        lead = Agent(name="lead", model=ScriptedModel(_watched))
+        result = await (await runtime.spawn(lead, "go", agents=types)).result()
+    if moment is not None:
+        async with AgentRuntime(store=await cut_behind(store, moment, 1)) as runtime:
+            [again] = await runtime.resume(llm=ScriptedModel(_watched))
+            result = await again.result()
+    assert "it was told 1 time(s)" in result.value
+
+
+async def test_who_asks_about_an_agent_above_does_not_wait_for_it() -> None:
+    """That one waits for the asker: neither would ever come to rest."""
+    asks = Call("SendMessage", {"to": "main", "message": "hello", "notify_when_idle": True})
+    script = {"look out": [asks, "done"], "go": [fresh("look out", "watcher"), "over"]}
+    async with AgentRuntime() as runtime:
+        lead = Agent(name="lead", model=ScriptedModel(script))
+        types = Project.open(None, user_dir=None)
+        assert (await (await runtime.spawn(lead, "go", agents=types)).result()).value == "over"
