@@ -89,11 +89,24 @@ class Post:
         self._push(above, Mail(id=f"end:{run.info.id}:{run.lives}", sender=run.info.path, text=text, kind="notice"))
         self._supervisor.consider(above)
 
+    def await_idle(self, run: Run, mail_id: str, asker_id: str) -> None:
+        """Have a run told once another one rests. Until then it does not end, unless it is below that one.
+
+        One that is below would never be told, if the other one waits for its end. Of two that wait for each other both
+        rest, so that both are told.
+        """
+        run.awaiting_idle[mail_id] = asker_id
+        asker = self._register.runs.get(RunId(asker_id))
+        if asker is not None and asker.is_living and not asker.info.path.startswith(f"{run.info.path}/"):
+            asker.waits_for_rest.add(run.info.id)
+
     def tell_idle(self, run: Run, result: Result) -> None:
         """Tell those who asked for it that a run rests, or has ended, with its outcome: each once, if it lives."""
         awaiting, run.awaiting_idle = run.awaiting_idle, {}
         for mail_id, asker_id in awaiting.items():
             asker = self._register.runs.get(RunId(asker_id))
+            if asker is not None:
+                asker.waits_for_rest.discard(run.info.id)
             if asker is None or not asker.is_living or asker.context.mailbox.closed is not None:
                 continue
             if run.state in OVER and run.background and asker is self._above(run):
@@ -118,7 +131,7 @@ class Post:
     def _push(self, run: Run, mail: Mail, asked: str = "", notify: str = "") -> None:
         if run.context.mailbox.push(mail):
             if notify:
-                run.awaiting_idle[mail.id] = notify
+                self.await_idle(run, mail.id, notify)
             run.context.emit(
                 MailPushed,
                 mail_id=mail.id,

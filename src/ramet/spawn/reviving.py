@@ -72,6 +72,9 @@ def revive(tree: RunTree, story: TreeStory, supplies: Supplies) -> Run:
         runs[each.id] = _revived(tree, each, runs, budgets[each.id], supplies)
     for each in story.runs.values():  # Before anybody is at work, who could use what they had been granted.
         runs[each.id].inherited = _inherited(runs[each.id], each)
+        for mail_id, asker in each.awaiting_idle.items():
+            if asker in story.runs and f"idle:{mail_id}" not in story.runs[asker].seen:
+                tree.post.await_idle(runs[each.id], mail_id, asker)
     return runs[story.root.id]
 
 
@@ -194,7 +197,6 @@ def _revived(tree: RunTree, story: RunStory, runs: Mapping[str, Run], budget: Bu
     run.max_turns = birth.get("max_turns", run.max_turns)
     run.own_budget = budget if birth.get("owns") else None
     run.turns, run.lives, run.wakes = story.turn, story.lives, story.wakes
-    run.awaiting_idle = dict(story.awaiting_idle)  # Who was told of it has seen that mail, and takes none of its id.
     run.births, run.births_before = story.births, story.births_before
     run.asked = run.births
     run.aged_s, run.replied, run.objected = story.lived.seconds, story.replies, story.objections

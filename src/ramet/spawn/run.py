@@ -87,6 +87,7 @@ class Run:
     turns: int = 0
     attempt: int = 1  #: at the turn that goes on here
     recent_mail: RecentMail | None = None  #: None as long as it has had none from outside
+    waits_for_rest: set[str] = field(default_factory=set)  #: ids of runs of whose rest it is told: it stays for that
     awaiting_idle: dict[str, str] = field(default_factory=dict)  #: ids of mail, and of runs told once this one rests
     wakes: int = 0  #: turns begun by a notice since the last word of a user
     lives: int = 1  #: a finished agent that gets mail lives again

@@ -287,7 +287,9 @@ class Supervisor:
             return True
         if run.persistent:
             return False
-        return verdict.status is not Status.COMPLETED or not (run.context.mailbox.wakes or run.bound_children())
+        return verdict.status is not Status.COMPLETED or not (
+            run.context.mailbox.wakes or run.bound_children() or run.waits_for_rest
+        )
 
     def consider(self, run: Run) -> None:
         """Wake an idle run that has mail, or end it if nothing can come any more.
@@ -309,7 +311,7 @@ class Supervisor:
         if run.context.mailbox.wakes and run.wakes < MAX_WAKES:
             run.wakes, run.waking = run.wakes + 1, True
             self.fact(run, Fact.WOKEN)
-        elif not run.persistent and not run.bound_children():
+        elif not run.persistent and not run.bound_children() and not run.waits_for_rest:
             if run.worktree is None:
                 self._end(run)
             elif run.context.mailbox.closed is None:
