@@ -10,7 +10,7 @@ from langchain_core.messages import BaseMessage
 from ramet import Agent, AgentRuntime
 from ramet.core.events import Event, MailPushed, ModelAsked, RunEnded, TurnStarted
 from ramet.host.project import Project
-from ramet.models.dialogue import Spoken
+from ramet.models.dialogue import Spoken, Step
 from ramet.models.scripted import Call, ScriptedModel
 from ramet.store.memory import MemoryStore
 from tests.support.cut import cut_behind
@@ -133,7 +133,7 @@ async def test_who_asked_to_be_told_rests_until_then_and_is_told_once(moment: Ca
 async def test_who_asks_about_an_agent_above_does_not_wait_for_it() -> None:
     """That one waits for the asker: neither would ever come to rest."""
     asks = Call("SendMessage", {"to": "main", "message": "hello", "notify_when_idle": True})
-    script = {"look out": [asks, "done"], "go": [fresh("look out", "watcher"), "over"]}
+    script: dict[str, list[Step]] = {"look out": [asks, "done"], "go": [fresh("look out", "watcher"), "over"]}
     async with AgentRuntime() as runtime:
         lead = Agent(name="lead", model=ScriptedModel(script))
         types = Project.open(None, user_dir=None)
