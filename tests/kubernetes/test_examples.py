@@ -87,7 +87,7 @@ async def test_a_simple_agent(cluster: Cluster, folder: pathlib.Path, settings: 
     assert (done.status, done.err) == (0, "")
     lines = done.out.splitlines()
     assert lines[2] == "agent: lighthouse/keeper, idle, isolation L2"
-    assert any("`timeout_ms: 400` in `lamp > motor` (lamp.yaml:4)" in line for line in lines)
+    assert any("`lamp.motor.timeout_ms` = 400 (lamp.yaml:4: `timeout_ms: 400 " in line for line in lines)
     assert lines[-2:] == ["done: 1 turn, idle, isolation L2", "left: 0 agents, 0 teams"]
     assert living_at(cluster, place) == []
 
