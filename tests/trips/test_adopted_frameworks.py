@@ -16,6 +16,7 @@ from langchain_core.runnables import RunnableLambda
 from langchain_core.tools import tool
 
 import ramet
+from ramet.agent.adopted import ledger
 from ramet.agent.definition import Agent
 from ramet.core.budget import Limits
 from ramet.core.errors import BudgetExceeded, InvalidValue, RametError, SpawnRefused
@@ -165,6 +166,23 @@ async def test_synchronous_calls_are_counted_and_refused_like_any_other(runtime:
 
     assert result.value == ["yes", "yes", "refused"]
     assert len(of_kind(events, ModelAsked)) == len(model.requests) == result.usage.model_calls == 2
+
+
+async def test_threads_that_the_blocked_event_loop_waits_for_are_refused(
+    runtime: AgentRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A synchronous `batch` in a coroutine: its threads cannot reserve before the loop turns, which waits for them."""
+    monkeypatch.setattr(ledger, "BLOCKED_S", 0.1)
+    model = ScriptedModel(["never"])
+
+    async def asks(text: str) -> list[str]:
+        return [each.text for each in model.batch([text, text])]
+
+    result, _ = await ended(await runtime.spawn(ramet.adopt(RunnableLambda(asks), name="asker"), "Go."))
+
+    assert (result.status, model.requests) == (Status.FAILED, [])
+    assert result.error is not None
+    assert "its event loop was blocked" in result.error.message
 
 
 async def test_tool_calls_are_on_record_and_counted(runtime: AgentRuntime) -> None:

@@ -86,7 +86,7 @@ async def test_an_equal_message_is_known_after_a_restart() -> None:
         assert [text for role, text in said(session.messages) if role == "human" and "ping" in text] == ["ping"]
 
 
-@pytest.mark.parametrize("wrong", [0, -1, math.nan, math.inf, "60", True])
+@pytest.mark.parametrize("wrong", [0, -1, math.nan, math.inf, 10**400, "60", True])
 async def test_a_window_that_is_none_is_refused(wrong: object) -> None:
     """The error names the field, the value, and what would be taken."""
     async with Session(ScriptedModel(["Ready."])) as session:

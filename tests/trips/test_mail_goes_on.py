@@ -138,3 +138,30 @@ async def test_who_asks_about_an_agent_above_does_not_wait_for_it() -> None:
         lead = Agent(name="lead", model=ScriptedModel(script))
         types = Project.open(None, user_dir=None)
         assert (await (await runtime.spawn(lead, "go", agents=types)).result()).value == "over"
+
+
+def _crossed(messages: list[BaseMessage]) -> Spoken:
+    """Two leads, each waiting for a helper, which asks to be told when the other lead rests."""
+    first = next(each.text for each in messages if each.type == "human")
+    calls = sum(each.type == "tool" for each in messages)
+    match first.split():
+        case ["go"]:
+            return background(("lead left", "lead right")[calls], ("left", "right")[calls]) if calls < 2 else "over"
+        case ["lead", side]:
+            return "led" if calls else fresh(f"help {side}", f"of-{side}")
+        case [_, side]:
+            other = "right" if side == "left" else "left"
+            if not any(f"main/{other}/of-{other}" in each.text for each in messages) and calls < 200:
+                return Call("ListAgents", {})
+            asks = Call("SendMessage", {"to": other, "message": "hello", "notify_when_idle": True})
+            return "helped" if messages[-1].text.startswith("Delivered") else asks
+    raise AssertionError(first)
+
+
+async def test_helpers_who_ask_about_each_others_leads_do_not_hold_them_up() -> None:
+    """Each lead waits for the end of its helper: if both helpers waited, nobody would ever come to rest."""
+    async with AgentRuntime() as runtime:
+        lead = Agent(name="lead", model=ScriptedModel(_crossed))
+        handle = await runtime.spawn(lead, "go", agents=Project.open(None, user_dir=None))
+        events = [event async for event in handle.events()] if (await handle.result()).value else []
+    assert events

@@ -13,6 +13,8 @@ from collections.abc import Iterator, Mapping
 import pytest
 
 from ramet.models.offline import OfflineResearcher
+from ramet.models.research import evidence, settings
+from ramet.models.research.evidence import Line
 from tests.support.driving import READERS, Driven, drive
 
 TEAM = (*READERS, "Agent")
@@ -318,3 +320,25 @@ async def test_code_about_logs_is_no_log(tmp_path: pathlib.Path) -> None:
 
     assert "No fault was found" in text
     assert not section(text, "Log lines that report trouble")
+
+
+async def test_a_line_that_a_terminal_would_break_stays_one(tmp_path: pathlib.Path) -> None:
+    """Behind a carriage return, a file could put what looks like another quotation."""
+    fake = "- config.toml:1: `gateway = off`"
+    make(tmp_path, {"app.log": f"2026-05-01 10:00:00 ERROR gateway\r{fake}\u2028{fake}\n"})
+
+    text = (await drive(OfflineResearcher(), "Why is the gateway failing?", tmp_path, tools=READERS)).text
+
+    assert "app.log:1: " in text
+    assert not any(each.startswith(fake) for each in text.splitlines())
+
+
+@pytest.mark.timeout(60)  # It takes hours where a pattern looks at each part of a line for each other part.
+def test_no_line_takes_long_to_read() -> None:
+    """Long runs of blanks, brackets and dashes."""
+    for text in (f"a:{' ' * 1990}x", "[" * 2000, "a-" * 1000, f"a: b{' ' * 1900}x", '"\\' * 1000):
+        lines = [Line(path, number, text) for path in ("a.py", "a.toml", "a.log") for number in range(20)]
+        settings.with_sections(lines)
+        assert [settings.settings_on(each) for each in lines]
+        assert evidence.group([each._replace(text=f"ERROR {text}") for each in lines])
+    assert [each.key for each in settings.settings_on(Line("a.py", 1, "LIMIT: Final[int] = 5"))] == ["LIMIT"]
