@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import math
+import sys
 from datetime import datetime
 from typing import NamedTuple
 
@@ -49,7 +49,7 @@ def checked_window(dedupe_s: float | None) -> float | None:
         return None
     if isinstance(dedupe_s, bool) or not isinstance(dedupe_s, int | float):
         raise InvalidValue("dedupe_s", dedupe_s, "seconds above 0, or None")
-    if not math.isfinite(dedupe_s) or dedupe_s <= 0:
+    if not 0 < dedupe_s <= sys.float_info.max:  # A whole number may be larger than any float.
         raise InvalidValue("dedupe_s", dedupe_s, "seconds above 0, or None")
     return dedupe_s
 

@@ -90,15 +90,33 @@ class Post:
         self._supervisor.consider(above)
 
     def await_idle(self, run: Run, mail_id: str, asker_id: str) -> None:
-        """Have a run told once another one rests. Until then it does not end, unless it is below that one.
+        """Have a run told once another one rests. Until then it does not end, unless that one may wait for its end.
 
-        One that is below would never be told, if the other one waits for its end. Of two that wait for each other both
-        rest, so that both are told.
+        Then neither would come to its end: it is below that one, or that one awaits somebody who is to be told of the
+        rest of somebody above it. Of two that wait for each other's rest both rest, so that both are told.
         """
         run.awaiting_idle[mail_id] = asker_id
         asker = self._register.runs.get(RunId(asker_id))
-        if asker is not None and asker.is_living and not asker.info.path.startswith(f"{run.info.path}/"):
+        if asker is None or not asker.is_living or asker.info.path.startswith(f"{run.info.path}/"):
+            return
+        if not self._awaits_end(run, asker):
             asker.waits_for_rest.add(run.info.id)
+
+    def _awaits_end(self, run: Run, of: Run) -> bool:
+        """Return whether a run cannot rest before another one has ended."""
+        pending, seen = [(run, False)], set[tuple[str, bool]]()
+        while pending:
+            each, must_end = pending.pop()
+            if must_end and each is of:
+                return True
+            if (each.info.id, must_end) in seen or not each.is_living:
+                continue
+            seen.add((each.info.id, must_end))
+            pending += [(child, True) for child in each.bound_children() if must_end or not child.background]
+            pending += [(awaited, True) for awaited in each.waits_for]
+            rests = [self._register.runs.get(RunId(id)) for id in each.waits_for_rest] if must_end else []
+            pending += [(other, False) for other in rests if other is not None]
+        return False
 
     def tell_idle(self, run: Run, result: Result) -> None:
         """Tell those who asked for it that a run rests, or has ended, with its outcome: each once, if it lives."""
@@ -109,11 +127,10 @@ class Post:
                 asker.waits_for_rest.discard(run.info.id)
             if asker is None or not asker.is_living or asker.context.mailbox.closed is not None:
                 continue
-            if run.state in OVER and run.background and asker is self._above(run):
-                continue  # The notice of its end says the same.
-            text = notification(result, run=run.info.id, name=run.name, path=run.info.path)
-            self._push(asker, Mail(id=f"idle:{mail_id}", sender=run.info.path, text=text, kind="notice"))
-            self._supervisor.consider(asker)
+            if run.state not in OVER or not run.background or asker is not self._above(run):
+                text = notification(result, run=run.info.id, name=run.name, path=run.info.path)
+                self._push(asker, Mail(id=f"idle:{mail_id}", sender=run.info.path, text=text, kind="notice"))
+            self._supervisor.consider(asker)  # Also where the notice of its end, which says the same, did not wake it.
 
     def tell_of_end(self, run: Run) -> None:
         """Tell everybody of an end who is to know of it."""

@@ -14,8 +14,8 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from concurrent.futures import Future
-from contextlib import contextmanager
+from concurrent.futures import Future, wait
+from contextlib import contextmanager, suppress
 from contextvars import Context, ContextVar
 from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
@@ -39,6 +39,9 @@ from ramet.tools.foreign_calls import has_gates, pass_gates
 T = TypeVar("T")
 #: Characters of a tool's result that are on record.
 PREVIEW_CHARS = 2_000
+#: A thread waits so long for the event loop to hear of its call: one that waits for the thread would never.
+BLOCKED_S = 30.0
+_BLOCKED_BY = "perhaps by a synchronous call that waits for this one: await `ainvoke` or `abatch` instead"
 
 
 class _ToolCall(NamedTuple):
@@ -313,12 +316,26 @@ class Bookkeeper(_Handler, BaseCallbackHandler):
         return self.ledger.knows(key)
 
     def _wait(self, work: Coroutine[Any, Any, T]) -> T:
-        """Do something in the run's event loop, and wait for it. Raises Aborted where the loop is gone."""
+        """Do something in the run's event loop, and wait for it.
+
+        Raises Aborted where the loop is gone, and RametError where it is blocked, perhaps by who waits for this thread.
+        """
+        loop = self.ledger.loop
         try:
-            return asyncio.run_coroutine_threadsafe(work, self.ledger.loop).result()
+            asked = asyncio.run_coroutine_threadsafe(work, loop)
         except RuntimeError as gone:
             work.close()
             raise Aborted("its event loop is gone") from gone
+        while True:
+            turned = threading.Event()
+            with suppress(RuntimeError):  # Where the loop is gone, what was asked of it is not done either.
+                loop.call_soon_threadsafe(turned.set)
+            if wait([asked], BLOCKED_S).done:
+                return asked.result()
+            if not turned.is_set() and asked.cancel():
+                blocked = RametError(f"its event loop was blocked for {BLOCKED_S:g} s, {_BLOCKED_BY}")
+                self.ledger.refusal = blocked
+                raise blocked
 
     def _tell(self, do: Callable[[], None]) -> None:
         """Do something in the run's event loop, now or soon; where the loop is gone, `close` has done it."""

@@ -27,9 +27,10 @@ _FRONT = re.compile(  # the time and the level that a log line begins with
     r"(?:Z| ?[+-]\d\d:?\d\d)?[\])>]*[\s|-]*"
     r"(?:[\[(<]?(?:level=)?(?i:info|debug|trace|warn(ing)?|err(or)?|fatal|critical)\b[\])>:]*[\s|:-]*)?"
 )
-_VARIES = re.compile(r"\"[^\"]*\"|'[^']*'|\b[0-9a-fA-F]{8,}\b|\b[\w-]*\d[\w.:-]*")
+_VARIES = re.compile(r"\"[^\"]*\"|'[^']*'|\b[0-9a-fA-F]{8,}\b|(?<![\w-])[\w-]*\d[\w.:-]*")
 _LITERAL = re.compile(r"\"((?:\\.|[^\"\\])*)\"|'((?:\\.|[^'\\])*)'|`([^`]*)`")
 _PLACEHOLDER = re.compile(r"%(?:\(\w+\))?[-+#\d.]*[a-zA-Z]|\$?\{[^{}]*\}|\$\w+")
+LOOKED_AT = 500  #: characters of a line of code that are searched for literals
 SHOWN = 200  #: characters of a line that are quoted, and looked at for the words of a question
 
 
@@ -49,8 +50,8 @@ class Line(NamedTuple):
         return kind_of(self.path)
 
     def cite(self) -> str:
-        """Return the place and the text exactly as it stands; an ellipsis behind the quotes says that it goes on."""
-        text = self.text.strip()
+        """Return the place and the text as it stands, on one line; an ellipsis behind the quotes says that it goes on."""
+        text = " ".join(self.text.strip().splitlines())  # `\r` would end the quotation on a terminal.
         quoted = f"`` {text[:SHOWN]} ``" if "`" in text[:SHOWN] else f"`{text[:SHOWN]}`"
         return f"{self.path}:{self.number}: {quoted}{'…' if len(text) > SHOWN else ''}"
 
@@ -113,7 +114,7 @@ def written_by(line: Line, candidates: Iterable[Line]) -> list[Line]:
     """
     found: dict[Line, int] = {}
     for each in (each for each in candidates if each.kind == "source"):
-        for parts in (_PLACEHOLDER.split("".join(literal)) for literal in _LITERAL.findall(each.text)):
+        for parts in (_PLACEHOLDER.split("".join(literal)) for literal in _LITERAL.findall(each.text[:LOOKED_AT])):
             said, at = message(line.text), 0
             for part in parts:  # by hand: a regular expression could be made to search for ever
                 at = said.find(part, at) + len(part) if at >= 0 and part in said[at:] else -1
