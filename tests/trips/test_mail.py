@@ -690,6 +690,28 @@ async def test_a_sender_is_told_once_when_the_recipient_is_idle() -> None:
     assert [each.path for each in mail] == ["main/watcher"]
 
 
+async def test_who_asks_many_times_is_told_once_of_a_rest() -> None:
+    """Each notice has the whole outcome, and no mailbox refuses one: a sender could fill the host with them."""
+    gate, hold = Gate(), Gate("hold")
+    ask = Call("SendMessage", {"to": "worker", "message": "hurry", "notify_when_idle": True})
+    model = ScriptedModel(
+        {
+            "toil": [Call("gate"), "found it", "still"],
+            "look out": [ask, ask, ask, Call("hold"), "seen"],
+            "": [background("toil", "worker"), background("look out", "watcher"), *["noted"] * 5],
+        }
+    )
+    async with Session(model, [gate.tool, hold.tool]) as session:
+        await session.ask("Go.")
+        await hold.entered.wait()
+        assert len(run_of(session, "worker").awaiting_idle) == 1
+        gate.open.set()
+        await session.handle("worker").result()
+        hold.open.set()
+        await session.handle("watcher").result()
+        assert len(notices(run_of(session, "watcher").context.history)) == 1
+
+
 async def test_a_parent_that_is_told_of_an_end_is_not_told_twice() -> None:
     """The notice of a background child's end is the one that was asked for."""
     gate = Gate()
