@@ -1,4 +1,4 @@
-"""Mail that says the same: by whom and what, when it came, and whether that was within a window."""
+"""Mail that asks or says the same again: by whom and what, when it came, and whether that was within a window."""
 
 from __future__ import annotations
 
@@ -52,6 +52,11 @@ def checked_window(dedupe_s: float | None) -> float | None:
     if not 0 < dedupe_s <= sys.float_info.max:  # A whole number may be larger than any float.
         raise InvalidValue("dedupe_s", dedupe_s, "seconds above 0, or None")
     return dedupe_s
+
+
+def with_asker(awaiting: dict[str, str], mail_id: str, asker_id: str) -> dict[str, str]:
+    """Return who is told of a rest, by the newest mail of each that asked: however often, each is told once."""
+    return {mail: asker for mail, asker in awaiting.items() if asker != asker_id} | {mail_id: asker_id}
 
 
 def _content(sender: str, text: str) -> bytes:

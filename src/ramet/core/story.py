@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from ramet.core.budget import Amount
-from ramet.core.equal_mail import RecentMail
+from ramet.core.equal_mail import RecentMail, with_asker
 from ramet.core.events import (
     ApprovalAnswered,
     ApprovalAsked,
@@ -257,7 +257,7 @@ class TreeStory:
                 if event.kind == "user" or run.born.path.startswith(f"{event.sender}/"):
                     run.wakes = 0
                 if event.notify:
-                    run.awaiting_idle[event.mail_id] = event.notify
+                    run.awaiting_idle = with_asker(run.awaiting_idle, event.mail_id, event.notify)
                 run.seen.append(event.mail_id)
                 if event.kind in ("user", "agent") and event.at is not None:
                     run.recent_mail = run.recent_mail or RecentMail()

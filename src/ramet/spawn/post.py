@@ -6,7 +6,7 @@ import itertools
 
 from ramet.concurrency.cancel import AbortController
 from ramet.concurrency.mailbox import Kind, Mail
-from ramet.core.equal_mail import RecentMail, checked_window
+from ramet.core.equal_mail import RecentMail, checked_window, with_asker
 from ramet.core.errors import BudgetExceeded, MailRefused, SpawnRefused
 from ramet.core.events import MailPushed
 from ramet.core.ids import RunId
@@ -95,7 +95,7 @@ class Post:
         Then neither would come to its end: it is below that one, or that one awaits somebody who is to be told of the
         rest of somebody above it. Of two that wait for each other's rest both rest, so that both are told.
         """
-        run.awaiting_idle[mail_id] = asker_id
+        run.awaiting_idle = with_asker(run.awaiting_idle, mail_id, asker_id)
         asker = self._register.runs.get(RunId(asker_id))
         if asker is None or not asker.is_living or asker.info.path.startswith(f"{run.info.path}/"):
             return

@@ -50,7 +50,7 @@ class Line(NamedTuple):
         return kind_of(self.path)
 
     def cite(self) -> str:
-        """Return the place and the text as it stands, on one line; an ellipsis behind the quotes says that it goes on."""
+        """Return the place and the text as it stands, on one line; an ellipsis behind the quotes: it goes on."""
         text = " ".join(self.text.strip().splitlines())  # `\r` would end the quotation on a terminal.
         quoted = f"`` {text[:SHOWN]} ``" if "`" in text[:SHOWN] else f"`{text[:SHOWN]}`"
         return f"{self.path}:{self.number}: {quoted}{'…' if len(text) > SHOWN else ''}"
