@@ -135,7 +135,8 @@ def test_every_command_goes_on_with_the_other_trees_and_names_the_damaged_one(
     for verb in ("show", "tree", "logs", "export"):
         assert main([verb, "--dir", str(folder), roots[1]]) == 1
         assert f"event {cursor} of tree {roots[1]}" in capsys.readouterr().err
-    assert main(["approvals", "--dir", str(folder)]) == 0, "nobody lives here to ask anything"
+    assert main(["approvals", "--dir", str(folder)]) == 1, "it may have asked something before it was interrupted"
+    assert f"event {cursor} of tree {roots[1]}" in capsys.readouterr().err
 
     assert main(["resume", "--json", "--dir", str(folder)]) == 1
     out, err = capsys.readouterr()
