@@ -43,6 +43,6 @@ def arguments(args: Mapping[str, Any], limit: int = 400) -> str:
 
 
 def asked(tool: str, args: Mapping[str, Any], question: str) -> str:
-    """What a run asks a person: the tool, its arguments, and the question, on one line."""
+    """The question of a run to a person: the tool, its arguments, and the question, on one line."""
     call = f"{one_line(tool, 40)} {arguments(args)}".rstrip()
     return f"{call}: {one_line(question)}"

@@ -8,6 +8,6 @@ _MOST = 5  #: ids that an error names
 
 
 def several(found: Sequence[str]) -> str:
-    """What would be accepted where several ids begin alike."""
+    """Say what would be accepted where several ids begin alike."""
     more = f", and {len(found) - _MOST} more" if len(found) > _MOST else ""
     return f"the id of a run, or the beginning of one alone: {', '.join(found[:_MOST])}{more}"

@@ -1,4 +1,4 @@
-"""What a program gives a runtime or a session, checked before anything begins."""
+"""Arguments of a runtime or a session, checked before anything begins."""
 
 from __future__ import annotations
 

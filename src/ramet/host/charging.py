@@ -1,4 +1,4 @@
-"""What requests of models are reserved as, and settled with: on record, whoever makes them."""
+"""Reservations for requests of models, and their settlement: on record, whoever makes them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LEAST_OUTPUT_TOKENS = 16
 
 
 class Provider:
-    """What a request of one model may use at most, and what that costs."""
+    """The most that a request of one model may use, and what that costs."""
 
     __slots__ = ("_price", "_prices", "name", "output_limit", "requests")
 
@@ -37,7 +37,7 @@ class Provider:
         self._price: Price | Unknown | None = None  #: looked up once
 
     def price(self) -> Price:
-        """What it costs. Raises Unknown where money is limited and nobody knows."""
+        """Return the price of a use. Raises Unknown where money is limited and nobody knows."""
         if self._price is None:
             try:
                 self._price = price_of(self.name, self._prices)
@@ -164,7 +164,7 @@ class Account:
 
 
 class ForeignCharge:
-    """What is reserved for a request that another framework makes, until the first word of its end."""
+    """The reservation for a request that another framework makes, until the first word of its end."""
 
     __slots__ = ("_account", "_hold")
 

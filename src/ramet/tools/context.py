@@ -291,7 +291,7 @@ class ForeignRequest(NamedTuple):
 
 
 class Charge(Protocol):
-    """What is reserved for a request of another framework. The first word counts, later ones do nothing."""
+    """The reservation for a request of another framework. The first word counts, later ones do nothing."""
 
     def settle(self, reply: AIMessage) -> None:
         """Count what the reply says was used, or the reservation where it says nothing."""

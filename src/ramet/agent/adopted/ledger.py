@@ -1,4 +1,4 @@
-"""What an adopted agent uses, by LangChain's callbacks: reserved before, settled after, refused where it does not fit.
+"""The use of an adopted agent, by LangChain's callbacks: reserved before, settled after, refused where it does not fit.
 
 LangChain tells its callbacks of each request of a model and each tool call, before and after, at any depth. Two ways
 lead here. What is awaited in the run's event loop reaches `Gatekeeper` first, which may wait: for the gates, for a
@@ -173,7 +173,7 @@ class _Refusals:
 
 
 class _Handler:
-    """What both handlers have in common: whose calls are theirs, and that their refusals hold."""
+    """Base of both handlers: whose calls are theirs, and that their refusals hold."""
 
     raise_error = True
     run_inline = True

@@ -1,4 +1,4 @@
-"""What marks a function as an agent of another framework, for those who must not load that framework."""
+"""The mark of a function that is an agent of another framework, for those who must not load that framework."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a callback of LangChain tells of a request before it is made: whose, how long, and how often it may be sent."""
+"""Facts that a callback of LangChain has of a request before it is made: whose, how long, and how often it is sent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a conversation holds for a model that keeps nothing itself: the question, and what was done about it."""
+"""The content of a conversation for a model that keeps nothing itself: the question, and what was done about it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What to do next: a pure function from a conversation and the tools at hand to calls, or to the answer.
+"""The next step: a pure function from a conversation and the tools at hand to calls, or to the answer.
 
 A root surveys the folder, asks why files were passed over, splits the best files between scouts, links what they report
 and answers. A scout looks into its files and reports lines. A root without scouts does their work, too.
@@ -34,7 +34,7 @@ class Call(NamedTuple):
 
 
 class Step(NamedTuple):
-    """What to do next: calls, or a text that ends the turn."""
+    """The next step: calls, or a text that ends the turn."""
 
     calls: Sequence[Call] = ()
     text: str = ""

@@ -62,7 +62,7 @@ class Room:
 
     @property
     def config(self) -> Any:
-        """Its configuration, for the backend alone."""
+        """The configuration of a team, for the backend alone."""
         return msgspec.json.decode(self._row.config)
 
     @property
