@@ -13,7 +13,7 @@ from ramet.isolation.contract import Image
 from ramet.isolation.kubernetes.images import PodImage
 from tests.support.account import Account, accounted
 from tests.support.cluster import Cluster
-from tests.support.pods import EYES, IMAGES, NAMESPACE
+from tests.support.pods import CPU_RESERVED, EYES, IMAGES, NAMESPACE
 
 #: What a pod that runs share does not keep of it, and why.
 NOT_SHARED = {
@@ -33,6 +33,9 @@ WAITED = (
     "an_entry_that_is_not_there_is_a_failure",
     "a_start_that_is_given_up_leaves_nothing",
 )
+#: The share of its limit that a pod is sure of, where what is usual is too little: with a fiftieth of 0.2 processors,
+#: and two processes in it that want all of them, its program was silent for longer than the kernel waits.
+RESERVING = {"processor": 0.5}
 CASES = [
     pytest.param(check, whose, id=f"{name}-{check.__name__}")
     for whose, name in (("backend", "run"), ("OfATeam", "team"), ("Waited", "waited"))
@@ -65,6 +68,8 @@ async def test_pods_keep_a_backends_promises(
         pytest.skip(NOT_SHARED[check.__name__])
     monkeypatch.setattr(endings, "_CROWD", 6)
     monkeypatch.setattr(endings, "_TIMES", 3)
+    if check.__name__ in RESERVING:
+        monkeypatch.setenv(CPU_RESERVED, str(RESERVING[check.__name__]))
     monkeypatch.setenv("KUBECONFIG", str(account.kubeconfig))
     monkeypatch.setenv(EYES, str(cluster.kubeconfig))
     monkeypatch.setenv(NAMESPACE, shared_namespace)

@@ -53,6 +53,7 @@ NAMESPACE, IMAGES = "RAMET_TEST_NAMESPACE", "RAMET_TEST_IMAGES"
 HOST = "RAMET_TEST_HOST"  #: the address at which pods find this machine
 EYES = "RAMET_TEST_EYES"  #: a kubeconfig whose user may run programs in pods, which no kernel may
 PATIENCE_S = 15.0  #: of both ends of a line: so long a pod outlives its kernel
+CPU_RESERVED = "RAMET_TEST_CPU_RESERVED"  #: instead of RESERVED
 RESERVED = 0.02  #: of a pod's processor: tests that run side by side share a node of two cores
 
 _LOOK = """
@@ -71,7 +72,8 @@ def backend(runs: Path, team: Reservation | None = None, warm: int = 0) -> Kuber
     """Of this cluster."""
     bare, llm = (RuntimeImage(each, "", f"python{PYTHON}") for each in os.environ[IMAGES].split())
     image: Mapping[Image, PodImage] = {"bare": bare, "llm": llm}
-    given: dict[str, Any] = {"reach": Attach(patience_s=PATIENCE_S), "cpu_reserved": RESERVED}
+    reserved = float(os.environ.get(CPU_RESERVED, RESERVED))
+    given: dict[str, Any] = {"reach": Attach(patience_s=PATIENCE_S), "cpu_reserved": reserved}
     return KubernetesBackend(runs, namespace=os.environ[NAMESPACE], image=image, team=team, warm=warm, **given)
 
 

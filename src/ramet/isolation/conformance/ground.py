@@ -27,6 +27,7 @@ ENTRY = "ramet.isolation.conformance.guest:main"
 #: In the environment of whoever runs the suite, and never in a sandbox.
 CANARY = "RAMET_CONFORMANCE_CANARY"
 PATIENCE_S = 60.0  #: how long anything that must happen may take; passed in full only by a backend that fails
+_END_S = 10.0  #: from the end of a channel to that of its sandbox, before it is said that only the channel ended
 #: What a sandbox gets where a check is not about a limit.
 GRANT = Grant(memory_mb=128, pids=32, tmpfs_size_mb=16, workspace_size_mb=32)
 _MAKES = "a module and what makes a backend of it, as in 'package.module:Backend'"
@@ -125,9 +126,9 @@ class Visit:
             await self._send(body, {"do": deed, "given": given, "quiet": False})
             frame = await self._receive()
         except (BrokenPipeError, ConnectionResetError):
-            raise Ended(deed) from None
+            raise await self._end_over(deed) from None
         if frame is None:
-            raise Ended(deed)
+            raise await self._end_over(deed)
         answer = json.loads(frame.control)
         if "error" in answer:
             raise Refused(answer["error"])
@@ -177,6 +178,14 @@ class Visit:
         """A file of the workspace, as it is now."""
         await self.refresh()
         return self.spec.workspace / name
+
+    async def _end_over(self, deed: str) -> Ended:
+        """What to raise when the channel ended instead of an answer: with how the sandbox ended, if it did."""
+        try:
+            async with asyncio.timeout(_END_S):
+                return Ended(f"{deed}: {await self.sandbox.wait()}")
+        except TimeoutError:
+            return Ended(f"{deed}: the channel ended, the sandbox did not within {_END_S:g} s")
 
     async def _send(self, body: bytes, told: dict[str, object]) -> None:
         async with patience():
