@@ -101,9 +101,11 @@ async def place(
     folder: pathlib.Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[Place]:
     monkeypatch.syspath_prepend(str(folder))
-    monkeypatch.delitem(sys.modules, "jobs", raising=False)  # An earlier test's, whose folder is gone.
-    async with Server(folder, types={}) as server:
-        yield Place(folder, server, capsys)
+    try:
+        async with Server(folder, types={}) as server:
+            yield Place(folder, server, capsys)
+    finally:
+        sys.modules.pop("jobs", None)  # Its folder goes now; the next test's is another one.
 
 
 def comparable(done: Done) -> Done:

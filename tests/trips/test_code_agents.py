@@ -446,6 +446,18 @@ async def test_another_agents_task_is_a_function_of_its_code(source: str, backen
     assert runs == [("main", "lead"), ("main/specialist", "specialist")]
 
 
+async def test_a_task_that_code_asked_for_stays_its_agents(source: str, tmp_path: pathlib.Path) -> None:
+    """What the caller may not use is taken from that one run, not from the agent that this process declared."""
+    able = source.replace("@dataclass", 'specialist.fn("math:cos")\n\n\n@dataclass', 1)
+    (tmp_path / "their_specialists.py").write_text(able)
+    shown, _ = await lead_with(able, "local", "solve('2x = 6').steps")
+
+    assert shown == ["ok: ['halve']"]
+    module = importlib.import_module("their_specialists")
+    assert module.solve.agent is module.specialist
+    assert [each.name for each in module.solve.agent.capabilities] == ["math:cos"]
+
+
 async def test_what_does_not_fit_a_task_is_refused_before_anything_begins(source: str) -> None:
     """The code sees the same error as a caller of the host."""
     shown, runs = await lead_with(source, "local", "solve(6)")

@@ -86,9 +86,9 @@ async def test_an_empty_list_says_that_it_is_empty(line: Line) -> None:
 
 def test_the_failure_of_a_run_is_told_once(line: Line, capsys: pytest.CaptureFixture[str]) -> None:
     """As its end, with what it took."""
-    (line.folder / "jobs.py").write_text("def bad():\n    raise ValueError('no way')\n")
+    (line.folder / "failing_jobs.py").write_text("def bad():\n    raise ValueError('no way')\n")
 
-    status = main(["run", "jobs:bad", "--dir", str(line.folder)])
+    status = main(["run", "failing_jobs:bad", "--dir", str(line.folder)])
 
     assert status == 1
     assert capsys.readouterr().err.count("no way") == 1

@@ -147,6 +147,12 @@ class Task:
         other.branch = True
         return other
 
+    def for_agent(self, agent: Owner) -> Task:
+        """Return the same task, done by another definition of its agent; this one stays as it is."""
+        other = copy.copy(self)
+        other.agent = agent
+        return other
+
     # ---- what goes in and comes out
 
     def bind(self, *args: Any, **kwargs: Any) -> dict[str, Any]:

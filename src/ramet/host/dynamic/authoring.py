@@ -6,7 +6,6 @@ or by handle. Whatever it asks works with no more capabilities than it has itsel
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -48,6 +47,5 @@ class HostAuthoring:
             names = ", ".join(sorted(agent.tasks)) or "it has none"
             raise AgentNotResolved(ref, "task", task, f"is none of {agent.name}: {names}")
         granted = intersect(agent.capabilities, run.agent.capabilities).capabilities
-        narrowed = agent.replace(capabilities=granted)
-        object.__setattr__(wanted, "agent", dataclasses.replace(narrowed, ref=agent.ref))
+        wanted = wanted.for_agent(agent.replace(capabilities=granted, ref=agent.ref))
         return asked(wanted, wanted.take(arguments))
