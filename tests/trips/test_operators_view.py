@@ -368,6 +368,9 @@ async def test_safety_policies_change_by_compare_and_swap_and_what_passed_is_see
     first = asyncio.ensure_future(anext(passing))
     handle = await runtime.spawn(note, "go", tools=tools(served.server.dir), gate=gate)
     await handle.result()
+    free = Agent(name="free", model=ScriptedModel([Call("note"), "done"]))
+    ungated = await runtime.spawn(free, "go", tools=tools(served.server.dir))
+    await ungated.result()
 
     decided = (await kernel.passages(Filter(tree=handle.id, kinds=("decision",)))).entries
     assert sorted((each.event.tool, getattr(each.event, "committed", None)) for each in decided) == [
@@ -383,6 +386,7 @@ async def test_safety_policies_change_by_compare_and_swap_and_what_passed_is_see
     assert [each.kind for each in found if each.event.tool == "pay"] == ["intention", "decision", "output"]
     assert [each.event.tool for each in (await kernel.passages(Filter(committed=False))).entries] == ["note"]
     assert (await kernel.passages(Filter(path="main/*"))).entries == ()
+    assert (await kernel.passages(Filter(tree=ungated.id))).entries == ()
 
     assert (await kernel.put_policy("house", SafetyPolicy(otherwise="allow"), expected=1)).version == 2
     assert ((await kernel.policy("house")).version, (await kernel.policy("house", 1)).policy) == (2, shut)

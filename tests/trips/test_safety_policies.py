@@ -14,6 +14,7 @@ from ramet.core.errors import Conflict, InvalidValue, Unknown
 from ramet.core.events import (
     IntentionDecided,
     IntentionRecorded,
+    ToolEnded,
 )
 from ramet.core.safety import Rule, SafetyPolicy
 from ramet.host.runtime import AgentRuntime
@@ -176,6 +177,72 @@ async def test_what_passed_can_be_looked_through(tmp_path: Path) -> None:
         passage = await coming
         assert isinstance(passage.event, IntentionDecided)
         assert passage.event.committed
+        await following.aclose()
+
+
+async def test_a_call_that_met_no_gate_is_no_passage(tmp_path: Path) -> None:
+    """Outputs of an agent without a gate are not listed, nor are calls that were refused before the gate."""
+    deeds = Deeds()
+
+    async def no_deletes(payload: dict[str, Any]) -> Any:
+        return "deny" if payload["tool_name"] == "delete" else None
+
+    script: list[Any] = [LOOK, Call("nothing", {}), DELETE, "Done."]
+    hooks = {"PreToolUse": [no_deletes]}
+    runtime = AgentRuntime(store=SqliteStore(tmp_path / "journal.db"))
+    async with runtime:
+        store = await runtime.open_store()
+        async with Session(ScriptedModel([LOOK, "Done."]), deeds.tools, runtime=runtime, unattended=True) as talk:
+            await talk.ask("Go.")
+            assert (await passages(store)).entries == ()
+            assert (await passages(store, Filter(tree=talk.id, kinds=("output",)))).entries == ()
+        async with Session(
+            ScriptedModel(script), deeds.tools, gate=SafetyGate(ALL), runtime=runtime, hooks=hooks, unattended=True
+        ) as talk:
+            await talk.ask("Go.")
+            assert [each.tool for each in of_kind(kept(talk), ToolEnded)] == ["look", "nothing", "delete"]
+            whole = await passages(store)
+
+    assert deeds.done == ["look a", "look a"]
+    assert [(each.kind, each.event.tool) for each in whole.entries] == [
+        ("intention", "look"),
+        ("decision", "look"),
+        ("output", "look"),
+    ]
+
+
+async def test_an_output_is_found_whichever_cursor_a_reader_begins_at(tmp_path: Path) -> None:
+    """Its intention may lie before the cursor; a call id that a model uses again belongs to the newest call of it."""
+    deeds, denied = Deeds(), False
+
+    async def only_once(payload: dict[str, Any]) -> Any:
+        nonlocal denied
+        said, denied = ("deny" if denied else None), True
+        return said
+
+    runtime = AgentRuntime(store=SqliteStore(tmp_path / "journal.db"))
+    async with (
+        runtime,
+        Session(
+            ScriptedModel([LOOK, LOOK, "Done."]),
+            deeds.tools,
+            gate=SafetyGate(ALL),
+            runtime=runtime,
+            hooks={"PreToolUse": [only_once]},
+            unattended=True,
+        ) as talk,
+    ):
+        await talk.ask("Go.")
+        store = await runtime.open_store()
+        intention, decision, output = (await passages(store)).entries
+        assert [each.status for each in of_kind(kept(talk), ToolEnded)] == ["ok", "denied"]
+        for cursor in (intention.cursor, decision.cursor):
+            for wanted in (Filter(), Filter(run=talk.id), Filter(tree=talk.id)):
+                found = await passages(store, wanted, after=cursor)
+                assert [each for each in found.entries if each.kind == "output"] == [output]
+        assert (await passages(store, after=output.cursor)).entries == ()
+        following = follow(store, Filter(kinds=("output",)), after=decision.cursor)
+        assert await anext(following) == output
         await following.aclose()
 
 

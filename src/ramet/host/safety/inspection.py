@@ -18,13 +18,14 @@ from ramet.store.contract import Store, Stored
 _log = logging.getLogger("ramet.safety")
 Kind = Literal["intention", "decision", "output"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
-_KIND_OF: dict[str, Kind] = {"intention_recorded": "intention", "intention_decided": "decision", "tool_ended": "output"}
+_INTENTION, _OUTPUT, _RUN_ENDED = "intention_recorded", "tool_ended", "run_ended"
+_KIND_OF: dict[str, Kind] = {_INTENTION: "intention", "intention_decided": "decision", _OUTPUT: "output"}
 _READ = 1_000  #: events that are looked at in one go
 MAX_LIMIT = 10_000
 
 
 class Passage(NamedTuple):
-    """One event at a gate, and where it stands in the journal."""
+    """One event at a gate, and where it stands in the journal: an output only of a call that came to the gate."""
 
     cursor: int
     kind: Kind
@@ -82,35 +83,104 @@ async def passages(store: Store, wanted: Filter = EVERYTHING, *, after: int = 0,
     """
     if not isinstance(limit, int) or not 1 <= limit <= MAX_LIMIT:
         raise InvalidValue("limit", limit, f"1 to {MAX_LIMIT}")
-    found: list[Passage] = []
-    while True:
-        stored = await store.read(after, tree=wanted.tree, run=wanted.run, limit=_READ)
-        for each in stored:
-            after = each.cursor
-            try:
-                passage = wanted.takes(each)
-            except InvalidValue as problem:
-                error = damaged(store, each, problem)
-                if wanted.tree is not None or wanted.run is not None:
-                    raise error from None
-                _log.error("an event of a gate is passed over: %s", error)
-                continue
-            if passage is not None:
-                found.append(passage)
-            if len(found) == limit:
-                return Page(tuple(found), after, True)
-        if len(stored) < _READ:
-            return Page(tuple(found), after, False)
+    return await _Reader(store, wanted, after).page(limit)
 
 
 async def follow(store: Store, wanted: Filter = EVERYTHING, *, after: int = 0) -> AsyncGenerator[Passage]:
     """Every passage behind the cursor, then each as it comes, without an end. Raises StoreFailed."""
+    reader = _Reader(store, wanted, after)
     while True:
         head = await store.head()  # Before the look: what is not of this tree up to here need not be looked at again.
-        page = await passages(store, wanted, after=after)
+        page = await reader.page(100)
         for each in page.entries:
             yield each
-        after = page.cursor
         if not page.more:
-            after = max(after, head)
-            await store.wait(after)
+            reader.after = max(reader.after, head)
+            await store.wait(reader.after)
+
+
+class _Reader:
+    """Reads a journal from a cursor on, page after page, and knows which calls came to a gate and have no output yet.
+
+    The intention of an output may lie before the cursor. The events of a run before it are read once, when its first
+    output comes.
+    """
+
+    def __init__(self, store: Store, wanted: Filter, after: int) -> None:
+        self._store, self._wanted, self._began = store, wanted, after
+        self._intended: dict[str, set[str | None]] = {}  #: ids of calls without an output yet, by run
+        self._searched = set[str]()  #: runs whose events before the first cursor were read
+        self.after = after
+
+    async def page(self, limit: int) -> Page:
+        """The next passages. Raises DamagedTree, StoreFailed."""
+        found: list[Passage] = []
+        while True:
+            stored = await self._read(self.after, tree=self._wanted.tree, run=self._wanted.run)
+            for each in stored:
+                self.after = each.cursor
+                if await self._met(each) and (passage := self._taken(each)) is not None:
+                    found.append(passage)
+                if len(found) == limit:
+                    return Page(tuple(found), self.after, True)
+            if len(stored) < _READ:
+                return Page(tuple(found), self.after, False)
+
+    async def _met(self, stored: Stored) -> bool:
+        """Whether an event is of a call that came to a gate; which call that is, is noted."""
+        if "output" not in self._wanted.kinds:
+            return True
+        if stored.type == _OUTPUT and self._began and stored.run not in self._searched:
+            self._searched.add(stored.run)
+            await self._search(stored.tree, stored.run)
+        return self._note(stored)
+
+    async def _search(self, tree: str, run: str) -> None:
+        since, after = self._intended.pop(run, set()), 0
+        while after < self._began and (stored := await self._read(after, tree=tree, run=run)):
+            for each in stored:
+                after = each.cursor
+                if after > self._began:
+                    break
+                self._note(each)
+        self._intended.setdefault(run, set()).update(since)
+
+    def _note(self, stored: Stored) -> bool:
+        if stored.type == _RUN_ENDED:
+            self._intended.pop(stored.run, None)
+        if stored.type not in (_INTENTION, _OUTPUT):
+            return True
+        event = self._event(stored)
+        if event is None:
+            return False
+        intended = self._intended.setdefault(stored.run, set())
+        if stored.type == _INTENTION:
+            intended.add(event.call_id)
+            return True
+        if event.call_id not in intended:
+            return False
+        intended.remove(event.call_id)
+        return True
+
+    def _taken(self, stored: Stored) -> Passage | None:
+        try:
+            return self._wanted.takes(stored)
+        except InvalidValue as problem:
+            self._complain(stored, problem)
+            return None
+
+    def _event(self, stored: Stored) -> events.Event | None:
+        try:
+            return events.decode(stored.data)
+        except InvalidValue as problem:
+            self._complain(stored, problem)
+            return None
+
+    def _complain(self, stored: Stored, problem: InvalidValue) -> None:
+        error = damaged(self._store, stored, problem)
+        if self._wanted.tree is not None or self._wanted.run is not None:
+            raise error from None
+        _log.error("an event of a gate is passed over: %s", error)
+
+    async def _read(self, after: int, *, tree: str | None, run: str | None) -> list[Stored]:
+        return await self._store.read(after, tree=tree, run=run, limit=_READ)
