@@ -51,6 +51,7 @@ class Declares:
         limits: Limits
         setup: str
         capabilities: tuple[Capability, ...]
+        source_modules: Sequence[str]
         tasks: Mapping[str, Task]
         types: Types
         ref: AgentRef | None
@@ -68,7 +69,10 @@ class Declares:
         exclude: Sequence[str] = (),
         visibility: Visibility = "medium",
     ) -> Self:
-        """Let its code use a module, or the names of it that fit `include` and not `exclude`. Raises InvalidValue."""
+        """Let its code use a module, or the names of it that fit `include` and not `exclude`. Raises InvalidValue.
+
+        The source of a module that is not installed goes along into the sandbox: see `ramet.agent.source_modules`.
+        """
         add(
             self,
             capability_of("module", module, visibility=visibility, include=include, exclude=exclude),
@@ -177,6 +181,9 @@ def add(agent: Declares, capability: Capability) -> None:
     """Let an agent have one more capability; one that it has already is replaced."""
     kept = [each for each in agent.capabilities if each.key != capability.key]
     object.__setattr__(agent, "capabilities", (*kept, capability))
+    if capability.module:
+        modules = dict.fromkeys((*agent.source_modules, capability.module))
+        object.__setattr__(agent, "source_modules", tuple(modules))
     remember(agent)
 
 

@@ -67,6 +67,7 @@ class Agent(Declares, Generic[T], metaclass=KnownFields):
     function: Callable[..., Any] | None = None
     cache_ttl_seconds: float | None = None  #: how long a result stands for the next call with the same inputs
     capabilities: tuple[Capability, ...] = ()  #: what its code may use, by name: `.module`, `.fn`, `.cls`, `.tool`
+    source_modules: Sequence[str] = field(default=(), compare=False, repr=False)  #: of these, sources go along inside
     setup: str = ""  #: Python that runs in its sandbox before it begins a turn, and is no turn itself
     concludes: bool = False  #: has task_success, task_fail and task_clarify, as an agent at a task has
     scope: Scope = "call"
@@ -81,12 +82,14 @@ class Agent(Declares, Generic[T], metaclass=KnownFields):
             text = getattr(self, each)
             if not isinstance(text, str) or len(text) > MAX_TEXT:
                 raise InvalidValue(each, text, f"text of at most {MAX_TEXT} characters")
-        for each in ("tools", "disallowed_tools", "skills"):
+        for each in ("tools", "disallowed_tools", "skills", "source_modules"):
             entries = getattr(self, each)
             if entries is not None:
                 if isinstance(entries, str) or not isinstance(entries, Iterable):
                     raise InvalidValue(each, entries, "a list of names")
                 object.__setattr__(self, each, tuple(entries))
+        if not all(isinstance(each, str) for each in self.source_modules):
+            raise InvalidValue("source_modules", self.source_modules, "a list of names")
         if self.tools is not None and not all(isinstance(each, str) for each in self.tools):
             object.__setattr__(self, "tools", _brought(self.tools))
         if self.model == "inherit":  # as agent files spell it
@@ -129,7 +132,7 @@ class Agent(Declares, Generic[T], metaclass=KnownFields):
         Raises InvalidValue for a key that means nothing here, naming it.
         """
         renamed = {"system_prompt": "instructions", "prompt": "instructions", "response_format": "output"}
-        known = {each.name for each in dataclasses.fields(cls)} - {"tasks", "types", "ref"}
+        known = {each.name for each in dataclasses.fields(cls)} - {"tasks", "types", "ref", "source_modules"}
         fields: dict[str, Any] = {"scope": scope}
         for key, value in data.items():
             name = renamed.get(key, key)

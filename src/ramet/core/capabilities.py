@@ -58,6 +58,13 @@ class Capability:
         """What it is about: its type and name."""
         return f"{self.type} {self.name}"
 
+    @property
+    def module(self) -> str:
+        """The module that it is, or is found in; empty for a tool, and for a name without a module."""
+        if self.type == "tool":
+            return ""
+        return self.name if self.type == "module" else self.name.rpartition(":")[0]
+
     def has(self, name: str) -> bool:
         """Whether a part of a module, or of a class, is meant. What begins with `_` only if it is named in full."""
         if any(fnmatch.fnmatchcase(name, each) for each in self.exclude):

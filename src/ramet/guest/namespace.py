@@ -23,6 +23,7 @@ from ramet.wire.failures import message_of
 ALWAYS: Final = ("__future__", "dataclasses", "enum", "typing")
 #: Names without a module, as recipes may write them.
 WELL_KNOWN: Final = {"Agent": "ramet.agent.definition:Agent"}
+_OWN: Final = "a module of your own goes along if the program imports it, and declares it with .module, .fn or .cls"
 
 
 def namespace(agent: str, capabilities: Iterable[Capability], extra: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -201,7 +202,9 @@ def _module(capability: Capability, name: str) -> types.ModuleType:
     except BaseException as problem:  # Its own code runs in here, whatever it does.
         if isinstance(problem, KeyboardInterrupt | MemoryError):
             raise
-        _missing(capability, f"cannot be imported in the sandbox ({type(problem).__name__}: {message_of(problem)})")
+        why = f"cannot be imported in the sandbox ({type(problem).__name__}: {message_of(problem)})"
+        is_unknown = isinstance(problem, ModuleNotFoundError) and problem.name == name.partition(".")[0]
+        _missing(capability, f"{why}; {_OWN}" if is_unknown else why)
 
 
 def _object(capability: Capability, place: str, qualname: str) -> Any:

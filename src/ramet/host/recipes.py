@@ -27,7 +27,7 @@ _PLAIN = (
     *("name", "description", "primer", "instructions", "read_only", "max_turns", "memory", "background"),
     *("initial_prompt", "setup", "concludes", "cache_ttl_seconds"),
 )
-_NAMES = ("disallowed_tools", "skills")
+_NAMES = ("disallowed_tools", "skills", "source_modules")
 
 
 def recipe(agent: Agent) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from langchain_core.tools import BaseTool
 from ramet.agent.context import with_call_ids, without_calls
 from ramet.agent.hook_config import EVENTS
 from ramet.agent.output import OutputContract
+from ramet.agent.source_modules import source_modules
 from ramet.core import errors
 from ramet.core.errors import Aborted, BudgetExceeded, InvalidValue, ModelFailed, ProtocolError, RametError
 from ramet.core.ids import StepId
@@ -44,6 +45,7 @@ from ramet.tools.context import Conclusion, ModelRequest, ToolUseContext
 from ramet.tools.python import NAME as PYTHON
 from ramet.tools.stock import is_stock, stock_tools, these
 from ramet.wire import capsule, requests, values
+from ramet.wire.bundle import has_own
 from ramet.wire.failures import error_from
 from ramet.wire.frames import MAX_BODY
 from ramet.wire.requests import (
@@ -385,14 +387,18 @@ def _for_one_question(context: ToolUseContext) -> ToolUseContext:
 
 
 def _capsule_of(run: Run) -> capsule.Capsule | None:
-    """The tools that are not ramet's own, packed; their code runs inside. Raises InvalidValue, NotShippable."""
+    """The tools that are not ramet's own, packed, with the modules that its code may use; all of it runs inside.
+
+    Raises InvalidValue, NotShippable.
+    """
     if run.agent.memory is not None:
         raise InvalidValue("memory", run.agent.memory, "None for an agent in a sandbox: its notes are kept outside")
     if run.compaction is not None and run.compaction.summarise is not None:
         raise InvalidValue("compaction.summarise", run.compaction.summarise, "None for an agent in a sandbox")
     stock = stock_tools({})
     others = [tool for tool in run.context.tools if tool.name not in stock or not is_stock(tool)]
-    if not others:
+    modules = source_modules(run.agent) if any(tool.name == PYTHON for tool in run.context.tools) else frozenset()
+    if not others and not has_own(modules):
         return None
     secrets = tuple(run.grant.secrets.values()) if run.grant is not None else ()
-    return capsule.pack(these, tuple(others), secrets=secrets)
+    return capsule.pack(these, tuple(others), secrets=secrets, modules=modules)

@@ -45,6 +45,11 @@ def is_users_own(module: types.ModuleType) -> bool:
     return isinstance(file, str) and module.__name__.partition(".")[0] not in _NEVER and _is_own_file(file)
 
 
+def has_own(names: Iterable[str]) -> bool:
+    """Whether one of the named modules is loaded, and the user's own."""
+    return any(module is not None and is_users_own(module) for module in map(sys.modules.get, names))
+
+
 def sources(names: Iterable[str]) -> tuple[Source, ...]:
     """The user's own among the named modules, with their packages and what they import. Raises NotShippable."""
     queue, found = list(names), dict[str, Source]()

@@ -116,8 +116,12 @@ def pack(
     kwargs: Mapping[str, Any] | None = None,
     *,
     secrets: tuple[str, ...] = (),
+    modules: frozenset[str] = frozenset(),
 ) -> Capsule:
-    """Make a capsule. Raises NotShippable for what cannot be packed, or holds one of `secrets`, naming the variable."""
+    """Make a capsule, with the sources of those of `modules` that are the user's own, and of what the call needs.
+
+    Raises NotShippable for what cannot be packed, or holds one of `secrets`, naming the variable or module.
+    """
     if not callable(function):
         raise NotShippable("agent", f"a {type(function).__name__} cannot be called", "pass a function")
     args, kwargs = tuple(args), dict(kwargs or {})
@@ -128,12 +132,12 @@ def pack(
         raise
     except Exception as problem:
         raise _refusal(problem, *call) from None
-    modules = sources(pickled.modules)
-    data = _encoder.encode(_Content(pickled.data, modules))
+    taken = sources(pickled.modules | modules)
+    data = _encoder.encode(_Content(pickled.data, taken))
     if len(data) > MAX_CAPSULE:
-        raise _too_large(len(data), modules, *call)
-    _check_secrets(data, secrets, modules, *call)
-    heavy = any(map(_is_heavy, pickled.modules | imported_by(modules)))
+        raise _too_large(len(data), taken, *call)
+    _check_secrets(data, secrets, taken, *call)
+    heavy = any(map(_is_heavy, pickled.modules | imported_by(taken)))
     return Capsule(name_of(function), current_tag(), data, heavy)
 
 

@@ -78,7 +78,14 @@ class DynamicAgents:
         assert recipe is not None, "there is a path"
         _check_importable(held, told)
         try:
-            return agent_of(recipe, capabilities=held, tools=_tools(held, agent), model=model, ref=ref)
+            return agent_of(
+                recipe,
+                capabilities=held,
+                source_modules=agent.source_modules,
+                tools=_tools(held, agent),
+                model=model,
+                ref=ref,
+            )
         except InvalidValue as problem:
             raise AgentNotResolved(told, "recipe", recipe.name, f"cannot be made again: {problem}") from None
 
