@@ -242,15 +242,20 @@ def handle_of(agent: Declares) -> AgentRef:
 
 
 def root_agent(name: str, version: str, handle: str) -> Declares:
-    """The agent of that name and version that this process declares. Raises AgentNotResolved: never another one."""
-    living = [agent for each in _known.get(name, ()) if (agent := each()) is not None]
-    for agent in living:
-        if agent.ref is None and recipe_of(agent).version == version:
+    """The agent of that name that this process declares, by its version, or by its identity.
+
+    Of several with one identity the newest counts: what it may use is what the agent at the top may use now. Raises
+    AgentNotResolved: never another one.
+    """
+    living = [agent for each in _known.get(name, ()) if (agent := each()) is not None and agent.ref is None]
+    for agent in reversed(living):
+        recipe = recipe_of(agent)
+        if version == recipe.version or version == recipe.identity:
             return agent
-    declared = [agent for agent in living if agent.ref is None]
     why = (
-        f"is declared here as another version, {recipe_of(declared[-1]).version[:16]}…, not {version[:16]}…"
-        if declared
+        f"is declared here as another version than {version[:16]}…; if this one is meant, AgentRuntime.dynamic.rebind "
+        "gives the handle for it"
+        if living
         else "is not declared in this process"
     )
     raise AgentNotResolved(handle, "root agent", name, why)

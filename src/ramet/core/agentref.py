@@ -15,7 +15,7 @@ class AgentRef(NamedTuple):
     """The handle of an agent that another one made: it leads to that one, in that version, or to an error."""
 
     root: str  #: name of the agent at the top, which is declared in code
-    root_version: str
+    root_version: str  #: in a handle below the root, its `Recipe.identity`: what the root may use can change
     path: tuple[str, ...]  #: local ids from below the root down to it; empty for the root itself
     version: str  #: of the recipe; for the root the same as `root_version`
 

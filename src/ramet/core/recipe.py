@@ -11,7 +11,7 @@ import hashlib
 import json
 import keyword
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from ramet.core.capabilities import Capability, order
@@ -85,6 +85,11 @@ class Recipe:
             "limits": dict(self.limits),
         }
         return {**said, "setup": self.setup} if self.setup else said
+
+    @property
+    def identity(self) -> str:
+        """The hash of all it says but its capabilities: which agent it is, whatever that may use."""
+        return replace(self, capabilities=()).version
 
     def entry(self) -> dict[str, Any]:
         """As it stands in a registry: its data and its hash."""

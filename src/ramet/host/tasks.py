@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import AsyncGenerator, Generator, Mapping
 from typing import Any
 
@@ -82,6 +83,7 @@ async def begin(
 ) -> SpawnHandle:
     """Start the run: below the one whose context this is, else as a tree of its own."""
     request = asked(task, arguments)
+    request = dataclasses.replace(request, agent=await runtime.dynamic.current(request.agent))
     if context is not None and context.tree is not None:
         return await context.tree.spawn(context, request)
     if request.branch:

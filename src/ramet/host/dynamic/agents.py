@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
-from ramet.agent.declaring import AGENT_CLASS, declared, handle_of, remember, root_agent
+from ramet.agent.declaring import AGENT_CLASS, declared, handle_of, recipe_of, remember, root_agent
 from ramet.agent.definition import Agent
 from ramet.agent.rebuilding import agent_of
 from ramet.agent.task import Task
@@ -55,7 +56,7 @@ class DynamicAgents:
         agent_of(recipe)  # Its types and tasks are such as can be made again.
         ref = ref_of(creator)
         kept = await self.registries.keep(ref.place, recipe)
-        return Made(below(ref, recipe), dropped, kept.commit)
+        return Made(below(_above(ref), recipe), dropped, kept.commit)
 
     async def load(self, handle: str | AgentRef) -> Agent:
         """The agent of a handle, in the version that the handle says. Raises AgentNotResolved, never another agent.
@@ -100,12 +101,44 @@ class DynamicAgents:
             raise AgentNotResolved(handle, "task", name, f"is none of {agent.name}: {', '.join(sorted(agent.tasks))}")
         return found
 
-    async def local(self, creator: AgentRef, name: str) -> AgentRef:
+    async def current(self, agent: Agent) -> Agent:
+        """An agent that was loaded earlier, with no more capabilities and tools than its handle leads to now.
+
+        Raises AgentNotResolved for one that is gone. One that code declares is returned as it is.
+        """
+        if agent.ref is None or not agent.ref.path:
+            return agent
+        now = await self.load(agent.ref)
+        lost = {each.name for each in agent.capabilities if each.type == "tool"}
+        lost -= {each.name for each in now.capabilities if each.type == "tool"}
+        tools = agent.tool_entries
+        if tools is not None:
+            tools = tuple(each for each in tools if (each if isinstance(each, str) else each.name) not in lost)
+        return agent.replace(capabilities=intersect(agent.capabilities, now.capabilities).capabilities, tools=tools)
+
+    async def rebind(self, handle: str | AgentRef) -> AgentRef:
+        """The handle of the same agent in the same version, below the agent at the top as this process declares it now.
+
+        It is the way on for a handle whose root agent was declared with another text since. Raises AgentNotResolved
+        where the root is not declared here, or the agent or its version is gone.
+        """
+        ref = handle if isinstance(handle, AgentRef) else AgentRef.parse(handle)
+        root = declared(ref.root)
+        if root is None:
+            raise AgentNotResolved(str(ref), "root agent", ref.root, "is not declared in this process")
+        now = handle_of(root)
+        if ref.path:
+            now = ref._replace(root_version=_above(now).root_version)
+        await self.load(now)
+        return now
+
+    async def local(self, creator: Agent | AgentRef | str, name: str) -> AgentRef:
         """The agent of a name: of the creator's own registry, else of the nearest above, else one that code declares.
 
-        Raises AgentNotResolved.
+        `creator` is an agent, or its handle. Raises AgentNotResolved.
         """
-        path = creator.path
+        creator = _creator(creator)
+        path, above = creator.path, _above(creator)
         while True:
             place = "/".join((creator.root, *path))
             try:
@@ -118,7 +151,7 @@ class DynamicAgents:
                     return ref_of(_root(found))
                 path = path[:-1]
                 continue
-            return AgentRef(creator.root, creator.root_version, (*path, name), recipe.version)
+            return above._replace(path=(*path, name), version=recipe.version)
 
     async def made_by(self, creator: Agent | AgentRef) -> Sequence[str]:
         """The local ids of the agents that an agent has made."""
@@ -142,6 +175,26 @@ def ref_of(agent: Agent) -> AgentRef:
     if agent.ref is None:
         remember(agent)
     return handle
+
+
+def _creator(given: object) -> AgentRef:
+    if isinstance(given, Agent):
+        return ref_of(given)
+    if isinstance(given, AgentRef):
+        return given
+    if isinstance(given, str):
+        with suppress(InvalidValue):
+            return AgentRef.parse(given)
+    raise InvalidValue("creator", given, "a ramet.Agent, or its handle as root@version/name/…@version")
+
+
+def _above(ref: AgentRef) -> AgentRef:
+    """A handle that others are made below: it says which agent is at the top, and not what that one may use."""
+    try:
+        root = root_agent(ref.root, ref.root_version, str(ref))
+    except AgentNotResolved:  # Whoever follows what is made below it is told so.
+        return ref
+    return ref._replace(root_version=recipe_of(root).identity)
 
 
 def _root(agent: Any) -> Agent:
