@@ -13,14 +13,15 @@ from typing import Any
 
 import pytest
 
-from ramet import Agent, AgentRuntime
+from ramet import Agent, AgentRuntime, Session
 from ramet.agent import declaring
 from ramet.agent.task import Task
 from ramet.core.agentref import AgentRef
 from ramet.core.errors import AgentNotResolved, InvalidValue
 from ramet.core.events import RunSpawned
 from ramet.core.recipe import Recipe
-from ramet.models.scripted import ScriptedModel
+from ramet.models.scripted import Call, ScriptedModel
+from ramet.tools.authoring import authoring_tools
 from tests.trips.isolated_kit import BACKENDS, Name
 
 
@@ -59,6 +60,7 @@ def names(agent: Agent) -> tuple[str, ...]:
     return tuple(name for each in agent.capabilities if each.type == "module" for name in each.include or ())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_who_is_above_loses_a_name_and_all_below_lose_it(tmp_path: pathlib.Path, backend: Name) -> None:
     """AC-S4-4, in processes that end in between: child and grandchild, tampered recipes, and another architect."""
@@ -170,6 +172,23 @@ async def test_a_changed_text_is_another_version_and_there_is_a_way_on() -> None
             await dynamic.rebind(old._replace(version="0" * 64))
         with pytest.raises(InvalidValue, match="handle"):
             await dynamic.rebind("architect")
+
+
+async def test_a_model_goes_on_by_the_name(tmp_path: pathlib.Path) -> None:
+    """To a model that holds an old handle the refusal names what it can do itself."""
+    async with AgentRuntime(tmp_path, backend="local") as runtime:
+        old = (await runtime.dynamic.create(architect("sin", "pi"), solver("sin"))).ref
+        calls = [Call("CallTask", {"agent": each, "task": "solve"}) for each in (str(old), "math_solver")]
+        model = ScriptedModel({"Solve.": ["2"], "Go.": [*calls, "done"]})
+        changed = architect("sin", "pi", primer="You make other specialists.")
+        changed = changed.replace(model=model, tools=authoring_tools())
+        async with Session(agent=changed, runtime=runtime, unattended=True) as talk:
+            await talk.ask("Go.")
+            refused, answered = [each.text for each in talk.messages if each.type == "tool"]
+
+    assert "another version" in refused
+    assert "ask by a name" in refused
+    assert answered == "2"
 
 
 async def test_the_handle_of_an_agent_of_code_means_all_that_it_is() -> None:

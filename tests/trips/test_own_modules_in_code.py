@@ -122,6 +122,7 @@ async def played(agent: ramet.Agent, backend: Name, folder: pathlib.Path) -> tup
         ]
 
 
+@pytest.mark.slow
 @both
 def test_a_module_beside_a_program_is_in_the_sandbox_what_it_is_in_the_host(
     tmp_path: pathlib.Path, backend: Name
@@ -227,6 +228,22 @@ async def test_a_module_that_no_program_declared_stays_in_the_host(tmp_path: pat
     assert result.error.type == "AgentNotResolved"
     assert "'module own_helpers' cannot be imported in the sandbox" in result.error.message
     assert "declares it with .module, .fn or .cls" in result.error.message
+
+
+async def test_a_module_that_no_program_declared_is_shown_to_a_model_by_its_name_alone(helpers: ModuleType) -> None:
+    """Its functions are the host's: the names that a client of a server gives say nothing of what they stand for."""
+    for is_declared in (False, True):
+        model = ramet.ScriptedModel(["done"])
+        agent = ramet.Agent(name="reader", model=model)
+        if is_declared:
+            agent.module(helpers)
+        else:
+            agent = agent.replace(capabilities=(Capability("module", "own_helpers"),))
+        async with ramet.Session(agent=agent, unattended=True) as talk:
+            await talk.ask("Go.")
+        prompt = model.requests[0].messages[0].text
+        assert "module own_helpers" in prompt
+        assert ("add(a: int, b: int)" in prompt) is is_declared
 
 
 async def test_a_module_that_cannot_go_is_named(tmp_path: pathlib.Path, helpers: ModuleType) -> None:

@@ -253,8 +253,8 @@ def root_agent(name: str, version: str, handle: str) -> Declares:
         if version == recipe.version or version == recipe.identity:
             return agent
     why = (
-        f"is declared here as another version than {version[:16]}…; if this one is meant, AgentRuntime.dynamic.rebind "
-        "gives the handle for it"
+        f"is declared here as another version than {version[:16]}…; if this one is meant, ask by a name, without a "
+        "version, or by the handle that AgentRuntime.dynamic.rebind gives"
         if living
         else "is not declared in this process"
     )

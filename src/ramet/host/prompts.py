@@ -21,6 +21,7 @@ from ramet.tools.conclusion import conclusion_tools
 from ramet.tools.memory import memory_tool
 from ramet.tools.memory_folder import MemoryFolder
 from ramet.tools.python import python_tool
+from ramet.wire.bundle import is_users_own
 
 if TYPE_CHECKING:
     from langchain_core.tools import BaseTool
@@ -28,10 +29,15 @@ if TYPE_CHECKING:
 _MAY_USE = "What your code, and the agents that you make, may use:"
 
 
-def _found(capability: Capability) -> tuple[Capability, Any]:
-    """A capability with what it stands for, as far as this process has it loaded: nothing is imported for a prompt."""
+def _found(agent: Agent, capability: Capability) -> tuple[Capability, Any]:
+    """A capability with what it stands for, as far as this process has it loaded: nothing is imported for a prompt.
+
+    A module of the host's own that no program declared stands for nothing: a client of a server may have named it.
+    """
     module, _, name = (capability.name if ":" in capability.name else f"{capability.name}:").partition(":")
     found: Any = sys.modules.get(module)
+    if found is not None and is_users_own(found) and module not in agent.source_modules:
+        found = None
     for step in name.split(".") if name else ():
         found = getattr(found, step, None)
     return (capability if found is not None else replace(capability, visibility="low")), found
@@ -49,7 +55,7 @@ class Prompts:
         """The system prompt: stable, so that providers can cache it. Raises Unknown for a skill that is not there."""
         sections = [agent.primer, agent.instructions]
         if agent.capabilities:
-            sections.append(f"{_MAY_USE}\n{catalogue(map(_found, agent.capabilities))}")
+            sections.append(f"{_MAY_USE}\n{catalogue(_found(agent, each) for each in agent.capabilities)}")
         if agent.skills:
             places = skill_places(self._project, self._user) if self._user else self._project_skills()
             sections.append(render_skills(load_skills(agent.skills, places)))
