@@ -16,6 +16,7 @@ from ramet.core.outcome import Result, Status
 from ramet.core.safety import Ballot, Rule, SafetyPolicy
 from ramet.host.runtime import AgentRuntime
 from ramet.host.safety.gate import SafetyGate
+from ramet.host.safety.inspection import passages
 from ramet.host.session import Session
 from ramet.models.dialogue import Call
 from ramet.models.messages import encode
@@ -103,6 +104,26 @@ async def test_an_agent_that_is_started_in_a_sandbox_has_its_gate(tmp_path: path
         assert (await handle.result()).output == "I may not."
     assert intended(events) == ["main Bash aborted"]
     assert not of_kind(events, ToolStarted)
+
+
+async def test_outputs_of_a_sandbox_are_passages_only_behind_a_gate(tmp_path: pathlib.Path) -> None:
+    """Of two agents that do the same, the one without a gate is not listed: neither now nor after a restart."""
+    runs: list[str] = []
+    async with AgentRuntime(tmp_path, backend="local") as runtime:
+        for gate in (SafetyGate(ALL), None):
+            model = ScriptedModel([shell("echo safe", "c1"), "done"])
+            worker = Agent(name="worker", model=model, tools=tuple(workspace_tools()))
+            handle = await runtime.start_agent(worker, prompt="Go.", gate=gate)
+            assert (await handle.result()).output == "done"
+            runs.append(handle.id)
+    async with AgentRuntime(tmp_path, backend="local") as runtime:
+        found = (await passages(await runtime.open_store())).entries
+
+    assert [(each.kind, each.event.run) for each in found] == [
+        ("intention", runs[0]),
+        ("decision", runs[0]),
+        ("output", runs[0]),
+    ]
 
 
 class Full(MemoryStore):
