@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from ramet.host.dialing import Dialer, connect
 from ramet.host.tunnel import End, Tunnel
+from ramet.host.unix_listener import accepted
 from ramet.wire.connect import ESTABLISHED, Refusal, RequestReader, Target, answer
 
 _BREATH_S = 1.0  #: until accepting is tried again where no descriptor is left
@@ -106,7 +107,7 @@ class ProxyDoor:
         while True:
             await self._half_open.acquire()
             try:
-                sock = await self._next()
+                sock = await accepted(self._listener)
             except OSError:  # No descriptor is left, of the process or of the machine.
                 self._half_open.release()
                 await asyncio.sleep(_BREATH_S)
@@ -117,19 +118,6 @@ class ProxyDoor:
             task.add_done_callback(lambda done, sock=sock: self._served(done, sock))  # type: ignore[misc]
             due = max(due, loop.time() - (self._limits.burst - 1) * step) + step
             await asyncio.sleep(max(0.0, due - loop.time()))
-
-    async def _next(self) -> socket.socket:
-        # Not loop.sock_accept: a cancel at the wrong moment would lose a socket.
-        loop = asyncio.get_running_loop()
-        while True:
-            ready = asyncio.Event()
-            loop.add_reader(self._listener, ready.set)
-            try:
-                await ready.wait()
-            finally:
-                loop.remove_reader(self._listener)
-            with contextlib.suppress(BlockingIOError):  # Whoever it was has gone.
-                return self._listener.accept()[0]
 
     def _served(self, task: asyncio.Task[None], sock: socket.socket) -> None:
         self._room.taken -= 1
@@ -218,7 +206,7 @@ class ProxyDoor:
         )
         self._tunnels.add(tunnel)
         try:
-            await tunnel.run(first, idle_s=self._limits.idle_s)
+            await tunnel.run(first=first, idle_s=self._limits.idle_s)
         finally:
             self._tunnels.discard(tunnel)
             self._sent += tunnel.sent

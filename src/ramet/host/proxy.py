@@ -15,10 +15,8 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-import os
 import pathlib
 import resource
-import socket
 from collections.abc import Callable, Sequence
 
 from ramet.core.addresses import IPNetwork
@@ -26,10 +24,7 @@ from ramet.core.errors import InvalidValue
 from ramet.host.addresses import look_up
 from ramet.host.dialing import Dialer, Lookup
 from ramet.host.door import ProxyDecision, ProxyDoor, ProxyLimits, Room
-
-_BACKLOG = 128  #: connections that wait to be accepted; more than the relay in a sandbox holds
-_SHORT_PATH = 100  #: bytes; a socket's address holds 107 on Linux, 103 on macOS
-_SO_PASSRIGHTS = 83  #: Linux 6.16: whether descriptors may be sent along; Python's socket does not name it
+from ramet.host.unix_listener import listen
 
 
 class Proxy:
@@ -71,7 +66,7 @@ class Proxy:
         if path in self._doors:
             raise InvalidValue("path", str(path), "a path at which no door is open")
         door = self._doors[path] = ProxyDoor(
-            _listen(path, owner),
+            listen(path, owner),
             Dialer(endpoints, lookup=self._lookup, private_networks=self._private),
             path=path,
             limits=self._limits,
@@ -96,39 +91,3 @@ def _network(text: str) -> IPNetwork:
         return ipaddress.ip_network(text)
     except ValueError:
         raise InvalidValue("private_networks", text, "an IP network such as 10.1.0.0/16") from None
-
-
-def _listen(path: pathlib.Path, owner: tuple[int, int] | None) -> socket.socket:
-    if path.is_socket():
-        path.unlink()
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        listener.setblocking(False)
-        try:
-            # A file with descriptors is nothing that anybody sends to a proxy; inherited by what is accepted.
-            listener.setsockopt(socket.SOL_SOCKET, _SO_PASSRIGHTS, 0)
-        except OSError:
-            pass  # An older kernel: they are closed unseen when the bytes beside them are read.
-        _bind(listener, path)
-        try:
-            path.chmod(0o600)
-            if owner is not None:
-                os.chown(path, *owner)
-            listener.listen(_BACKLOG)  # Before this nobody can connect, whatever the file's mode was.
-        except OSError:
-            path.unlink()
-            raise
-    except BaseException:
-        listener.close()
-        raise
-    return listener
-
-
-def _bind(listener: socket.socket, path: pathlib.Path) -> None:
-    if len(os.fsencode(path)) <= _SHORT_PATH:
-        return listener.bind(str(path))
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:  # A path of a run may be longer than the address of a socket.
-        return listener.bind(f"/proc/self/fd/{folder}/{path.name}")
-    finally:
-        os.close(folder)

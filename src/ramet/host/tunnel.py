@@ -104,7 +104,39 @@ class End(asyncio.BufferedProtocol):
             self.other.transport.close()
 
 
-class Tunnel:
+class Joined:
+    """A client joined with a server: what comes from either goes to the other, unread, until both have ended."""
+
+    def __init__(self, client: End, server: End) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._client, self._server = client, server
+        client.other, server.other = server, client
+        client.take, client.at_end = server.transport.write, lambda: self._end(server)
+        server.take, server.at_end = client.transport.write, lambda: self._end(client)
+
+    async def run(self, *, idle_s: float) -> None:
+        """Pass everything on, until both sides have ended or nothing has moved for `idle_s`."""
+        client, server = self._client, self._server
+        client.start()
+        server.start()
+        pending = {client.lost, server.lost}
+        while pending:
+            left = max(client.moved_at, server.moved_at) + idle_s - self._loop.time()
+            if left <= 0:
+                return
+            _, pending = await asyncio.wait(pending, timeout=left)
+
+    def _end(self, other: End) -> None:
+        """Pass on an end of file; the second one closes both."""
+        if other.is_ended:
+            self._client.transport.close()
+            self._server.transport.close()
+            return
+        with contextlib.suppress(OSError):  # It has gone meanwhile; its loss is told by itself.
+            other.transport.write_eof()
+
+
+class Tunnel(Joined):
     """A client joined with a server. If it opens with TLS, the server it asks for must be `host`.
 
     A hello that asks for no server passes, as does what is not TLS. What lies inside the encryption cannot be seen:
@@ -114,14 +146,12 @@ class Tunnel:
     def __init__(
         self, client: End, server: End, *, host: str, hello_s: float, on_refused: Callable[[str], None]
     ) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._client, self._server, self._host = client, server, host
+        super().__init__(client, server)
+        self._host = host
         self._hello_s, self._on_refused = hello_s, on_refused
         self._opening: OpeningReader | None = OpeningReader()
         self._deadline: asyncio.TimerHandle | None = None
-        client.other, server.other = server, client
-        client.take, client.at_end = self._open, lambda: self._end(server)
-        server.take, server.at_end = client.transport.write, lambda: self._end(client)
+        client.take = self._open
 
     @property
     def sent(self) -> int:
@@ -133,20 +163,12 @@ class Tunnel:
         """Bytes that came from the server."""
         return self._server.received
 
-    async def run(self, first: bytes, *, idle_s: float) -> None:
+    async def run(self, *, idle_s: float, first: bytes = b"") -> None:
         """Pass on `first`, then everything, until both sides have ended or nothing has moved for `idle_s`."""
-        client, server = self._client, self._server
         if first:
             self._open(first)
-        client.start()
-        server.start()
-        pending = {client.lost, server.lost}
         try:
-            while pending:
-                left = max(client.moved_at, server.moved_at) + idle_s - self._loop.time()
-                if left <= 0:
-                    return
-                _, pending = await asyncio.wait(pending, timeout=left)
+            await super().run(idle_s=idle_s)
         finally:
             if self._deadline is not None:
                 self._deadline.cancel()
@@ -182,10 +204,4 @@ class Tunnel:
         """Pass on an end of file; the second one closes both."""
         if other is self._server and self._opening is not None and self._opening.held:
             return self._refuse("the TLS ClientHello is cut off")
-        if other.is_ended:
-            self._client.transport.close()
-            self._server.transport.close()
-            return None
-        with contextlib.suppress(OSError):  # It has gone meanwhile; its loss is told by itself.
-            other.transport.write_eof()
-        return None
+        return super()._end(other)
