@@ -28,6 +28,7 @@ LIMITS = (
 )
 RIGHTS = (
     "allowed_endpoints",
+    "ports",
     "readonly_mounts",
     "allowed_env_vars",
     "env_vars",
@@ -69,6 +70,9 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "retry_count": st.integers(0, 5),
     "retry_delay_seconds": fractions,
     "allowed_endpoints": st.lists(st.sampled_from(ENDPOINTS), max_size=3),
+    "ports": st.dictionaries(st.sampled_from(["a", "b"]), st.sampled_from([1, 2, 3]), max_size=2).filter(
+        lambda ports: len({*ports.values()}) == len(ports)
+    ),
     "readonly_mounts": st.lists(st.sampled_from(MOUNTS), max_size=3),
     "allowed_env_vars": names,
     "env_vars": st.dictionaries(st.sampled_from(NAMES), values, max_size=3),
@@ -132,6 +136,8 @@ def is_within(field: str, child: Grant, parent: Grant) -> bool:
             return True
         case "allowed_endpoints":
             return all(any(covers(each, one) for each in above) for one in mine)
+        case "ports":
+            return bool(mine.items() <= above.items())
         case "readonly_mounts":
             return all(any(one.split("/")[: len(each.split("/"))] == each.split("/") for each in above) for one in mine)
         case "allowed_env_vars":
@@ -256,6 +262,7 @@ def test_what_is_absent_is_inherited_and_never_without_end(parent: Grant, asked:
 #: right: one that no parent below has, and a parent that may lack it
 WIDER: dict[str, Any] = {
     "allowed_endpoints": "evil.org:443",
+    "ports": {"evil": 4},
     "readonly_mounts": "/etc",
     "allowed_env_vars": "HOME",
     "env_vars": "HOME",
@@ -280,7 +287,7 @@ def test_one_right_too_many_is_refused_by_its_name(parent: Grant, right: str, da
         position = data.draw(st.integers(0, len(held)))
         wider = (*held[:position], wider, *held[position:])
     elif isinstance(held, dict):
-        wider = held | {wider: "x"}
+        wider = held | (wider if isinstance(wider, dict) else {wider: "x"})
     asked = msgspec.structs.replace(fine, **{right: wider})
     before = (msgspec.json.encode(parent), to_json(asked))
 

@@ -61,8 +61,8 @@ class Policy(Terms, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_
     Two fields differ when absent: `memory_mb` and `cpu_cores` of a child are the default, at most its parent's; and
     `secrets` of a child are none, for a secret goes only to who asks for it by name.
 
-    A child's numbers are limits, and clamped (`retry_delay_seconds` is none: it is given as asked). Endpoints, mounts,
-    variables by name, secrets, isolation and `allow_sub_agents` are rights, and refused.
+    A child's numbers are limits, and clamped (`retry_delay_seconds` is none: it is given as asked). Endpoints, ports,
+    mounts, variables by name, secrets, isolation and `allow_sub_agents` are rights, and refused.
 
     Every field is checked and made canonical when written down: InvalidValue names it. Lists and sets do for tuples,
     names alone for `secrets`, text for `isolation`. `repr` never shows a value of `env_vars` or `secrets`.
@@ -74,6 +74,7 @@ class Policy(Terms, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_
     timeout_seconds: float | None = None  #: wall-clock, children included
     network: Network | None = None  #: absent with endpoints given: allow_list
     allowed_endpoints: Sequence[str] | None = None  #: host:port; "*.example.org:443" by label, "*" any public one
+    ports: Mapping[str, int] | Sequence[tuple[str, int]] | None = None  #: by name, TCP ports that the host may reach
     readonly_mounts: Sequence[str] | None = None  #: absolute paths of the host, seen inside at the same path
     tmpfs_size_mb: int | None = None  #: of /tmp and of /dev/shm, each
     workspace_size_mb: int | None = None  #: of the run's own folder, its working directory
@@ -109,6 +110,7 @@ class Grant(Terms, frozen=True, kw_only=True):
     pids: int = 64
     timeout_seconds: float = 3600.0
     allowed_endpoints: tuple[str, ...] = ()  #: empty: no network
+    ports: dict[str, int] = field(default_factory=dict)  #: of its own loopback, reached from the host alone
     readonly_mounts: tuple[str, ...] = ()
     tmpfs_size_mb: int = 64
     workspace_size_mb: int = 256
@@ -199,6 +201,7 @@ _CHECKS: dict[str, Callable[[str, object], object]] = {
     "retry_delay_seconds": _Number(0, 86400),
     "network": _network,
     "allowed_endpoints": rights.endpoints,
+    "ports": rights.ports,
     "readonly_mounts": rights.mounts,
     "allowed_env_vars": rights.variables,
     "env_vars": rights.values_of_variables,
@@ -232,18 +235,20 @@ def narrow(parent: Grant, asked: Policy, *, seconds_left: float | None = None) -
     Absent memory or CPU is the agent default, at most the parent's; absent secrets are none; anything else that is
     absent is the parent's. `seconds_left` of the parent's time bounds the child's. A secret has the parent's value,
     whatever the child says. Retries are no limit: its time bounds them. Raises SpawnRefused with
-    `limit="policy.<field>"` for a right that the parent lacks (a mount, variable, endpoint, secret, a lower isolation,
-    sub-agents), and where no time or no level is left. Whether and how many children the parent may start is asked
-    elsewhere.
+    `limit="policy.<field>"` for a right that the parent lacks (a mount, variable, endpoint, port, secret, a lower
+    isolation, sub-agents), and where no time or no level is left. Whether and how many children the parent may start
+    is asked elsewhere.
     """
     limits, clamped = _limits(parent, asked, seconds_left)
     endpoints = _inherited(() if asked.network == "disabled" else asked.allowed_endpoints, parent.allowed_endpoints)
+    ports = cast("Mapping[str, int]", _inherited(asked.ports, parent.ports))
     mounts = _inherited(asked.readonly_mounts, parent.readonly_mounts)
     names = _inherited(asked.allowed_env_vars, parent.allowed_env_vars)
     values = _inherited(asked.env_vars, parent.env_vars)
     secrets = _inherited(asked.secrets, ())
     known = {*parent.allowed_env_vars, *parent.env_vars}
     _refuse("allowed_endpoints", rights.uncovered_endpoints(parent.allowed_endpoints, endpoints))
+    _refuse("ports", [f"{name}={port}" for name, port in ports.items() if parent.ports.get(name) != port])
     _refuse("readonly_mounts", rights.uncovered_mounts(parent.readonly_mounts, mounts))
     _refuse("allowed_env_vars", [name for name in names if name not in known])
     _refuse("env_vars", [name for name in values if name not in known])
@@ -257,6 +262,7 @@ def narrow(parent: Grant, asked: Policy, *, seconds_left: float | None = None) -
         **limits,
         **_environment(names, values, parent.env_vars),
         allowed_endpoints=tuple(endpoints),
+        ports=dict(ports),
         readonly_mounts=tuple(mounts),
         secrets={name: parent.secrets[name] for name in secrets},
         allow_sub_agents=_inherited(asked.allow_sub_agents, parent.allow_sub_agents),
@@ -306,7 +312,7 @@ def describe(terms: Terms) -> dict[str, Any]:
     for name in terms.__struct_fields__:
         value = getattr(terms, name)
         if isinstance(value, Mapping):
-            plain[name] = sorted(value)
+            plain[name] = dict(value) if name == "ports" else sorted(value)
         elif isinstance(value, tuple):
             plain[name] = list(value)
         elif isinstance(value, Reservation):

@@ -1,4 +1,4 @@
-"""What a right may name, and when one covers another: endpoints, mounts, variables, secrets. By their names alone.
+"""What a right may name, and when one covers another: endpoints, ports, mounts, variables, secrets. By names alone.
 
 Every check takes the field that it speaks of, and returns the value in its one canonical form or raises InvalidValue.
 No error shows a value of a variable or a secret.
@@ -16,6 +16,8 @@ from ramet.core.errors import InvalidValue
 
 MOST_ENTRIES = 256  #: of any one list: a guest writes them, and each is compared with its parent's
 MOST_FOREIGN = 16  #: endpoints that are not ASCII: each costs the host a quarter of a millisecond or more
+MOST_PORTS = 16  #: of one policy: each has a socket of the host's for as long as the run lives
+PROXY_PORT = 3128  #: of a sandbox's loopback, on which the way to its proxy listens
 MOST_ENV_BYTES = 128 * 1024  #: of names and values together; Linux takes no longer string (MAX_ARG_STRLEN)
 MOST_SECRET_BYTES = 1024 * 1024  #: of all secrets together, as Kubernetes has it
 MOST_PATH_BYTES = 4095  #: PATH_MAX, less its NUL
@@ -25,6 +27,9 @@ _LISTS = (list, tuple, set, frozenset)
 
 _ENDPOINT = 'host:port, such as "api.example.org:443", "*.example.org:443" or "[2001:db8::1]:443", or "*"'
 _PORT = re.compile(r"[1-9][0-9]{0,4}\Z")
+_PORTS = "names of ports with their numbers, such as {'web': 8000}"
+_PORT_NAME = re.compile(r"[a-z](-?[a-z0-9]){0,14}\Z")  #: as RFC 6335 names services, and Kubernetes ports
+_MOST_PORT_NAME = 15
 _LABEL = re.compile(r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?\Z")
 _NUMBER = re.compile(r"(0x[0-9a-f]*|[0-9]+)\Z")  #: a last label that some resolvers read as an address
 _UPPER = {ord(letter): letter.lower() for letter in "ABCDEFGHIJKLMNOPQRSTUVWXYZ"}
@@ -66,6 +71,29 @@ def uncovered_endpoints(granted: Collection[str], asked: Collection[str]) -> lis
     below = tuple(each.removeprefix("*") for each in granted if each.startswith("*."))
     lacking = [each for each in asked if each not in granted and not each.endswith(below)]
     return [each for each in lacking if _is_private(each)] if "*" in granted else lacking
+
+
+def ports(field: str, given: object) -> dict[str, int]:
+    """Named TCP ports, in the order given: a mapping, or pairs of a name and a number. No name or number comes twice.
+
+    The host reaches each by its name, and nobody else does. PROXY_PORT is taken.
+    """
+    found: dict[str, int] = {}
+    for name, port in _pairs(field, given):
+        if not isinstance(name, str) or len(name) > _MOST_PORT_NAME or not _PORT_NAME.match(name):
+            accepted = f"names of at most {_MOST_PORT_NAME} letters a-z, digits and single '-', a letter first"
+            raise InvalidValue(field, name, accepted)
+        own = f"{field}.{name}"
+        if isinstance(port, bool) or not isinstance(port, int) or not 1 <= port <= 65535:
+            raise InvalidValue(own, port, "a whole number from 1 to 65535")
+        if port == PROXY_PORT:
+            raise InvalidValue(own, port, "another number: the way to a sandbox's proxy has this one")
+        if name in found:
+            raise InvalidValue(own, port, f"each name once: it is {found[name]} already")
+        if (other := next((each for each, number in found.items() if number == port), None)) is not None:
+            raise InvalidValue(own, port, f"each number once: {other!r} has this one")
+        found[name] = port
+    return found
 
 
 def mounts(field: str, given: object) -> tuple[str, ...]:
@@ -199,6 +227,16 @@ def _texts(field: str, given: object, what: str) -> list[str]:
     if not isinstance(given, _LISTS) or not all(isinstance(each, str) for each in given):
         raise InvalidValue(field, given, f"a list of {what}")
     return sorted(given) if isinstance(given, set | frozenset) else list(given)
+
+
+def _pairs(field: str, given: object) -> list[Any]:
+    pairs: object = list(given.items()) if isinstance(given, Mapping) else given
+    pair = (list, tuple)
+    if not isinstance(pairs, pair) or not all(isinstance(each, pair) and len(each) == 2 for each in pairs):
+        raise InvalidValue(field, given, _PORTS)
+    if len(pairs) > MOST_PORTS:
+        raise InvalidValue(field, f"{len(pairs)} entries", f"at most {MOST_PORTS}")
+    return list(pairs)
 
 
 def _mapping(field: str, given: object, what: str) -> dict[Any, Any]:

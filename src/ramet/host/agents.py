@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import pathlib
+from asyncio import StreamReader, StreamWriter
 from collections.abc import AsyncGenerator, Callable, Sequence
 
 from ramet.concurrency.deadline import to_its_end
-from ramet.core.errors import Gone
+from ramet.core.errors import Gone, Unknown
 from ramet.core.events import CommandRun, Event
 from ramet.core.outcome import AgentResult, Result
 from ramet.host.workspace_files import file_of
 from ramet.isolation.contract import Metrics, Ran, Sandbox
 from ramet.spawn.handle import Handle
+from ramet.spawn.serving import Ports
 from ramet.tools.context import StopReceipt
 
 #: What `run_command` gives a command, and keeps of each of its streams, unless told otherwise.
@@ -69,6 +72,36 @@ class AgentHandle:
         OutputTooLarge.
         """
         return await file_of(self._handle.run, path)
+
+    async def port(self, name: str) -> pathlib.Path:
+        """Return a Unix socket that leads to a port of its policy, as long as its sandbox lives.
+
+        Waits until there is a sandbox, not until somebody listens in it: till then a connection is closed at once. Only
+        this user may connect. Raises Unknown, Gone after its end, InvalidValue where the path is too long for a
+        socket's address.
+        """
+        return (await self._ports(name)).path(name)
+
+    async def connect(self, name: str) -> tuple[StreamReader, StreamWriter]:
+        """Open a connection to a port of its policy; it is cut at its end.
+
+        Waits likewise. Raises Unknown, Gone, PortRefused where nobody listens or too many connections are open.
+        """
+        return await (await self._ports(name)).connect(name)
+
+    async def loopback_port(self, name: str) -> int:
+        """Have a port of its policy reached at 127.0.0.1, too, at a port that the machine chooses, and return that.
+
+        Every user of this machine may connect to it: `port` is for one only. Raises Unknown, Gone, SandboxFailed.
+        """
+        return await (await self._ports(name)).loopback_port(name)
+
+    async def _ports(self, name: str) -> Ports:
+        run = self._handle.run
+        declared = run.grant.ports if run.grant is not None else {}
+        if name not in declared:
+            raise Unknown("port", name, tuple(declared))
+        return await run.serving.ports(run.ended())
 
     def _box(self) -> Sandbox:
         box = self._handle.run.box

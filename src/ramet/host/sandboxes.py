@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import pathlib
+import resource
 import shutil
 import tempfile
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
@@ -20,10 +21,11 @@ from ramet.core.events import EndpointAsked, ThresholdCrossed
 from ramet.core.policy import Grant, Isolation, Policy
 from ramet.core.reservation import Reservation
 from ramet.host.addresses import is_own_endpoint
-from ramet.host.door import ProxyDecision
+from ramet.host.door import ProxyDecision, Room
+from ramet.host.ports import RunPorts
 from ramet.host.proxy import Proxy
 from ramet.isolation.cgroups import reap_groups
-from ramet.isolation.contract import Backend, ConfigurableBackend, ProcessBackend, ReservingBackend
+from ramet.isolation.contract import Backend, ConfigurableBackend, ProcessBackend, ReservingBackend, Sandbox
 from ramet.isolation.folder_retention import FolderLimits
 from ramet.isolation.folders import PROXY_SOCKET, RunFolder, RunFolders
 from ramet.isolation.mounts import Roots, roots_of, sources_of
@@ -60,6 +62,8 @@ class Sandboxes:
         self._later: set[asyncio.Task[None]] = set()
         self.attended: dict[str, ToolUseContext] = {}  #: runs whose sandboxes live, by id
         self.proxy = Proxy()
+        self.open_ports: set[RunPorts] = set()
+        self.room_of_ports = Room(resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 8)
         self._local: Backend | None = None  #: of synchronous tools
         self._tools: pathlib.Path | None = None  #: holds their folders, and goes with the runtime
 
@@ -101,6 +105,8 @@ class Sandboxes:
         For a process that exits next: no run is told of it.
         """
         self.proxy.unlink()
+        for ports in self.open_ports:
+            ports.unlink()
         for backend in (self._backend, self._local):
             if isinstance(backend, ProcessBackend):
                 backend.terminate()
@@ -331,6 +337,23 @@ class TreePlacement:
     def later(self, work: Coroutine[Any, Any, None]) -> None:
         """Done beside everything else, and waited for when the runtime stops."""
         self.sandboxes.later(work)
+
+    @asynccontextmanager
+    async def serving(self, run: RunInfo, grant: Grant, box: Sandbox) -> AsyncGenerator[RunPorts]:
+        """See `Placement`."""
+        sandboxes = self.sandboxes
+        ports = RunPorts.open(
+            box,
+            grant.ports,
+            sandboxes.folders.find(run.id).ports,
+            room=sandboxes.room_of_ports,
+            on_closed=sandboxes.open_ports.discard,
+        )
+        sandboxes.open_ports.add(ports)
+        try:
+            yield ports
+        finally:
+            await to_its_end(ports.close())
 
     @asynccontextmanager
     async def attending(self, run: ToolUseContext, grant: Grant) -> AsyncGenerator[pathlib.Path | None]:

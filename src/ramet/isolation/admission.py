@@ -57,6 +57,9 @@ def admit(spec: SandboxSpec, room: Room, owner: tuple[int, int] | None) -> Assig
     where = "on a kernel whose Landlock does not decide over TCP" if room.walls == "pod" else where
     if grant.allowed_endpoints and not room.has_endpoints:
         raise InvalidValue("allowed_endpoints", tuple(grant.allowed_endpoints), f"nothing, {where}")
+    if grant.ports and not room.has_ports:
+        where = "where a run has no loopback of its own; backend='bwrap' gives it one"
+        raise InvalidValue("ports", dict(grant.ports), f"nothing, {where}")
     if owner is not None:
         try:
             _give(runs, workspace[len(runs) + 1 :].split("/"), owner)
@@ -80,6 +83,7 @@ def admit(spec: SandboxSpec, room: Room, owner: tuple[int, int] | None) -> Assig
         pids=grant.pids,
         cpu_s=math.ceil(grant.timeout_seconds * max(1.0, grant.cpu_cores)) + CPU_SLACK_S,
         unmapped=False,
+        ports=tuple(grant.ports.values()),
     )
 
 

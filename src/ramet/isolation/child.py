@@ -19,7 +19,8 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import NoReturn
 
-from ramet.isolation.confine import PROXY_PORT, Gates
+from ramet.core.rights import PROXY_PORT
+from ramet.isolation.confine import Gates
 from ramet.isolation.furnish import Furniture
 from ramet.isolation.linux import calls, caps, rlimits, seccomp
 from ramet.isolation.room import Assignment
@@ -67,7 +68,7 @@ def run_beside(gates: Gates, agent: int, given: Assignment, argv: list[str], fds
         os.close(inner)
         os.chdir(given.cwd)
         if os.read(word, 1):
-            networked = given.proxy is not None
+            networked = given.has_network
             gates.shut_inside(given, gates.rules(tcp=networked and gates.room.is_apart))
             if networked:
                 gates.forbid_unix_sockets()
@@ -184,6 +185,7 @@ def _work(gates: Gates, given: Assignment, channel: socket.socket, relay: Callab
     try:
         if given.proxy is not None:
             relay()
+        if given.has_network:
             gates.forbid_unix_sockets()
         return _code(_entry(given.entry)(channel))
     except MemoryError:

@@ -8,13 +8,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from ramet.core.rights import PROXY_PORT
 from ramet.isolation import procfs
 from ramet.isolation.linux import calls, caps, ids, landlock, rlimits, seccomp
 from ramet.isolation.linux.beneath import open_without_links
 from ramet.isolation.room import SECRETS, SHARED_ROOT, Assignment, Room
 
 UID = 65534  #: of an agent, inside
-PROXY_PORT = 3128
 
 _MIB = 1024 * 1024
 _THREAD_MB = 8  #: of stack, that each thread reserves
@@ -100,14 +100,14 @@ class Gates(NamedTuple):
             uid, gid = os.getuid(), os.getgid()
             calls.unshare(calls.CLONE_NEWUSER)
             ids.map_ids(UID, UID, uid, gid)
-        if apart and given.proxy is not None and rules is not None:
+        if apart and given.has_network and rules is not None:
             rules.close()
             rules = self.rules(tcp=True)
         self.shut_inside(given, rules)
 
     def shut_inside(self, given: Assignment, rules: landlock.Rules | None) -> None:
         """Likewise, for a process that is in its user namespace already."""
-        networked = given.proxy is not None
+        networked = given.has_network
         if not self.room.is_apart:  # Whoever shares its memory with it is to outlive it.
             with contextlib.suppress(OSError):
                 Path("/proc/self/oom_score_adj").write_text("1000")
@@ -137,7 +137,9 @@ class Gates(NamedTuple):
             seccomp.install(self.programs[networked, given.unmapped])
 
     def forbid_unix_sockets(self) -> None:
-        """Forbid sockets that could connect to a path, for good. The relay, which connects to the proxy's, is apart.
+        """Forbid sockets that could connect to a path, for good, where a loopback is had: that filter allows them.
+
+        The relay, which connects to the proxy's, is apart.
 
         Landlock does not decide over them, and a service of the host may obey whoever is its user.
         """

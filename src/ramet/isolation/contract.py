@@ -111,6 +111,13 @@ class Sandbox(Protocol):
     async def run_command(self, argv: Sequence[str], *, timeout_s: float, max_bytes: int) -> Ran:
         """Run a command beside it, in the same sandbox under the same limits. Raises Gone, TimeoutError."""
 
+    async def dial(self, port: int) -> socket.socket:
+        """Connect to a TCP port of its own loopback, and of no other; the stream is non-blocking, and the caller's.
+
+        Raises InvalidValue for a port that its grant does not name, Gone after its end, SandboxFailed, OSError where
+        nobody listens. One that takes no connection may keep the caller waiting for minutes.
+        """
+
     async def sync(self) -> None:
         """Have both sides see the same files: what it made in its workspace here, what was put on its shelf there.
 

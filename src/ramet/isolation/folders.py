@@ -2,6 +2,7 @@
 
     <run id>/  workspace/   what the run sees as its own, and may fill with whatever it likes
                artifacts/   copies of what it left
+               ports/       sockets that lead to its ports, while it lives
                stdout.log   stderr.log   checkpoint   run.json
 
 Only `workspace` is ever a guest's: all else belongs to the host, in folders that nobody else may enter. A folder
@@ -40,6 +41,7 @@ _MAKING, _GOING = ".new-", ".gone-"
 _MOST = 0o710  #: a backend may let its own user pass through to a workspace; nobody else, and nobody lists it
 _MOST_ABOUT = 1 << 20  #: bytes of what is known of a run
 _STALE_S = 3600.0  #: after which a folder that was being made or taken apart is nobody's
+_FOLDERS = ("workspace", "artifacts", "ports")
 _OURS = ("run.json", "stdout.log", "stderr.log", "checkpoint")  #: no guest can change when these were last used
 _WRITING = threading.Lock()  #: what is known of a run: its end and a word to keep it come from two threads
 _Time = Annotated[datetime, Meta(tz=True)]
@@ -80,6 +82,11 @@ class RunFolder:
         return self.path / "artifacts"
 
     @property
+    def ports(self) -> Path:
+        """Sockets that lead to ports of the run; there while it serves."""
+        return self.path / "ports"
+
+    @property
     def stdout(self) -> Path:
         """What it printed, from its first life on."""
         return self.path / "stdout.log"
@@ -102,7 +109,7 @@ class RunFolder:
 
         Nobody else may write to the folder: so an entry stays what it was.
         """
-        for name in (*_OURS, "workspace", "artifacts"):
+        for name in (*_OURS, *_FOLDERS):
             with contextlib.suppress(FileNotFoundError):
                 found = (self.path / name).lstat()
                 is_file = stat.S_ISREG(found.st_mode) and found.st_nlink == 1
@@ -268,11 +275,13 @@ class RunFolders:
             _remove(shelves / checked_name("shelf", name) if name else shelves)
 
     def remove_sockets(self) -> None:
-        """Remove the sockets of proxies, which a process that was killed had open. Blocks. Raises OSError."""
+        """Remove sockets of proxies and ports, which a process that was killed had open. Blocks. Raises OSError."""
         if self._is_there():
             for each in self.root.iterdir():
                 if (socket := each / PROXY_SOCKET).is_socket():
                     socket.unlink(missing_ok=True)
+                if _is_folder(each / "ports"):
+                    _remove(each / "ports")
 
     async def tidy(self, is_needed: Callable[[RunFolder], Awaitable[bool]]) -> tuple[str, ...]:
         """Remove what the limits do not keep; returns whose folders those were.

@@ -219,7 +219,7 @@ class Forking:
             walls=walls, has_landlock=findings["landlock"].works, has_seccomp=findings["seccomp"].works
         )
         if not self._room.is_apart:
-            self._room = self._room._replace(in_memory=(), has_secrets=False, has_endpoints=False)
+            self._room = self._room._replace(in_memory=(), has_secrets=False, has_endpoints=False, has_ports=False)
         self._cgroups = Cgroups.open(self._prefix)
         self._probe = probe._replace(together=together(self._cgroups))
 

@@ -73,9 +73,12 @@ class Furniture:
             _hand_over(given.secrets)
         if proxy is not None:
             _bind(proxy, PROXY)
+        if given.has_network:
             _raise_loopback()
-            if not given.unmapped:
-                _bound_tcp()
+        if given.ports or (given.proxy is not None and not given.unmapped):
+            _bound_tcp()  # The host's ends of connections to ports are in nobody's control group.
+        if given.ports:
+            _lower_first_port(min(given.ports))
         _restrict("/run", calls.MS_RDONLY)
 
     def _hide(self, states: Iterable[str]) -> None:
@@ -177,7 +180,14 @@ def _bound_tcp() -> None:
         Path("/proc/sys/net/ipv4", name).write_text(_TCP_BUFFER)
 
 
+def _lower_first_port(port: int) -> None:
+    """Let a process without capabilities serve on a port, where only root could on a machine."""
+    first = Path("/proc/sys/net/ipv4/ip_unprivileged_port_start")
+    if port < int(first.read_text()):
+        first.write_text(str(port))
+
+
 def _raise_loopback() -> None:
-    """For the relay, the only one to be reached there."""
+    """For the relay and for ports of its own: there is nobody else to be reached there."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         fcntl.ioctl(any_socket, _SIOCSIFFLAGS, struct.pack("16sh22x", b"lo", _IFF_UP))

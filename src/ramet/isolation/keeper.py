@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from ramet.concurrency.deadline import to_its_end
 from ramet.concurrency.threads import in_thread
-from ramet.core.errors import SandboxFailed
+from ramet.core.errors import Gone, SandboxFailed
 from ramet.isolation import lifeline, packets
 from ramet.isolation.cgroups import Cgroup
 from ramet.isolation.forked import Ending, Forked, pid_of
@@ -70,6 +70,7 @@ class Keeper:
         self._ready: asyncio.Future[None] = self._loop.create_future()
         self._numbers = itertools.count()
         self._living: dict[int, Forked] = {}  #: who lives, or is about to
+        self._sockets: dict[int, asyncio.Future[socket.socket]] = {}  #: that were asked for
         self._parked: deque[Forked] = deque()
         self._wanted = 0  #: how many are to be parked
         self._coming = 0  #: how many are on their way to be parked
@@ -182,6 +183,26 @@ class Keeper:
         async with self._turn:
             self._ask("run", program, fds, {"beside": other.number, "given": given, "argv": list(argv)})
             return await self._forked(program)
+
+    async def open_socket(self, agent: Forked) -> socket.socket:
+        """Have a TCP socket in an agent's network: what it connects to is there. Raises SandboxFailed, Gone."""
+        async with self._turn:
+            number, made = next(self._numbers), self._loop.create_future()
+            self._sockets[number] = made
+            try:
+                packets.send(self._control, "socket", {"number": number, "of": agent.number})
+            except OSError as error:
+                del self._sockets[number]
+                raise _no_socket(error.strerror or str(error)) from error
+            try:
+                return await asyncio.shield(made)
+            except asyncio.CancelledError:
+                made.add_done_callback(lambda done: done.exception() or done.result().close())
+                raise
+            except SandboxFailed:
+                if agent.ended.done():
+                    raise Gone("the sandbox has ended") from None
+                raise
 
     def end(self, forked: Forked) -> None:
         """Kill an agent with all that is in its namespace, or a program with its group."""
@@ -323,6 +344,13 @@ class Keeper:
                     self._ready.set_result(None)
             case "forked":
                 self._living[packet.body].is_forked(packet.fds)
+            case "socket":
+                found = socket.socket(fileno=packet.fds[0])
+                found.setblocking(False)
+                self._sockets.pop(packet.body).set_result(found)
+            case "refused" if packet.body[0] in self._sockets:
+                number, why = packet.body
+                self._sockets.pop(number).set_exception(_no_socket(why))
             case "refused":
                 number, why = packet.body
                 self._refuse(self._living[number], why)
@@ -342,6 +370,8 @@ class Keeper:
         self._stop_refilling()
         while self._parked:
             self._parked.popleft().let_go()
+        while self._sockets:
+            self._sockets.popitem()[1].set_exception(_no_socket("its zygote ended"))
         self._ending = self._loop.create_task(self._end())
 
     async def _end(self) -> None:
@@ -377,6 +407,10 @@ class Keeper:
         if said:
             _log.warning("a zygote ended and had printed: %s", said)
         return without_paths(said) or f"exit code {self._process.returncode}"
+
+
+def _no_socket(why: str) -> SandboxFailed:
+    return SandboxFailed(f"no socket could be made in a sandbox: {why}")
 
 
 def without_paths(said: str) -> str:

@@ -30,6 +30,7 @@ class Room(NamedTuple):
     in_memory: tuple[str, ...] = IN_MEMORY  #: of these folders, those that are a child's own
     has_secrets: bool = True  #: whether there is a folder in memory for them
     has_endpoints: bool = True  #: whether a child can be kept to its proxy
+    has_ports: bool = True  #: whether a child has a loopback of its own, that only the host can reach
     states: tuple[str, ...] = ()  #: where mounts show the kernel's own folder: nothing private of it is to be seen
     identities: Mapping[str, Sequence[int]] = {}  #: of mounts: st_dev and st_ino, as the host has seen them
 
@@ -58,6 +59,12 @@ class Assignment(NamedTuple):
     cpu_s: int
     unmapped: bool  #: whether memory that belongs to no process is bounded, by a cgroup, and so may be had
     hidden: Sequence[str] = ()  #: state folders of any kernel that its mounts show: nothing private is to be seen
+    ports: Sequence[int] = ()  #: of its loopback, on which it may serve
+
+    @property
+    def has_network(self) -> bool:
+        """Whether it has a loopback, for the way to its proxy or for ports of its own."""
+        return self.proxy is not None or bool(self.ports)
 
 
 def outermost(paths: tuple[str, ...]) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from ramet.concurrency.deadline import to_its_end
-from ramet.core.errors import Gone
+from ramet.core.errors import Gone, InvalidValue
 from ramet.core.policy import Isolation
 from ramet.isolation import beside
 from ramet.isolation.child import OUT_OF_MEMORY
@@ -20,6 +20,7 @@ from ramet.isolation.keeper import Keeper
 from ramet.isolation.room import Assignment
 from ramet.isolation.watchdog import Watched
 
+LOOPBACK = "127.0.0.1"  #: of an agent's own network
 #: How an agent ends that tried what it may not, or whose memory was corrupted.
 CRASHES = frozenset({-signal.SIGSYS, -signal.SIGSEGV, -signal.SIGBUS})
 
@@ -110,6 +111,21 @@ class ForkedSandbox:
     async def run_command(self, argv: Sequence[str], *, timeout_s: float, max_bytes: int) -> Ran:
         """Run a command beside it. Raises Gone, TimeoutError."""
         return await beside.run(self._keeper, self._child, self._given, argv, timeout_s=timeout_s, max_bytes=max_bytes)
+
+    async def dial(self, port: int) -> socket.socket:
+        """Connect to a port of its own. Raises InvalidValue, Gone, SandboxFailed, OSError where nobody listens."""
+        if port not in self._given.ports:
+            declared = ", ".join(map(str, self._given.ports))
+            raise InvalidValue("port", port, f"a port of its policy: {declared or 'it has none'}")
+        if self._child.ended.done():
+            raise Gone("the sandbox has ended")
+        way = await self._keeper.open_socket(self._child)
+        try:
+            await asyncio.get_running_loop().sock_connect(way, (LOOPBACK, port))
+        except BaseException:
+            way.close()
+            raise
+        return way
 
     async def sync(self) -> None:
         """Both sides see the same files at any time."""

@@ -151,6 +151,7 @@ class Zygote:
         self._apart = gates.room.is_apart
         self._is_alone = gates.room.walls == "pod"  #: all below us is one run's
         self._pids = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
+        self._network = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
         self._wake, wake = os.pipe()
         os.set_blocking(wake, False)
         os.set_blocking(self._wake, False)
@@ -198,6 +199,9 @@ class Zygote:
             elif packet.kind == "run":
                 given = Assignment(*packet.body["given"])
                 family = self._run_beside(number, packet.body["beside"], given, packet.body["argv"], packet.fds)
+            elif packet.kind == "socket":
+                self._open_socket(number, packet.body["of"])
+                return
             else:
                 self._end(number)
                 return
@@ -236,10 +240,7 @@ class Zygote:
 
     def _run_beside(self, number: int, other: int, given: Assignment, argv: list[str], fds: tuple[int, ...]) -> _Family:
         """A program in the namespaces of an agent that lives."""
-        pids = [pid for pid, family in self._families.items() if family.number == other and family.main == pid]
-        if not pids:
-            raise ProcessLookupError("the agent has ended")
-        agent = os.pidfd_open(pids[0])
+        agent = self._pidfd_of(other)
         try:
             if self._apart:
                 calls.setns(agent, calls.CLONE_NEWPID)
@@ -248,6 +249,26 @@ class Zygote:
         finally:
             self._come_back()
             os.close(agent)
+
+    def _open_socket(self, number: int, agent: int) -> None:
+        """Hand out a TCP socket that is in an agent's network for good, whoever connects it to whatever."""
+        itself = self._pidfd_of(agent)
+        try:
+            calls.setns(itself, calls.CLONE_NEWNET)
+            try:
+                with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as made:
+                    packets.send(self._control, "socket", number, [made.fileno()])
+            finally:
+                calls.setns(self._network, calls.CLONE_NEWNET)
+        finally:
+            os.close(itself)
+
+    def _pidfd_of(self, number: int) -> int:
+        """A descriptor of an agent's main process. Raises ProcessLookupError if that is reaped."""
+        pids = [pid for pid, family in self._families.items() if family.number == number and family.main == pid]
+        if not pids:
+            raise ProcessLookupError("the agent has ended")
+        return os.pidfd_open(pids[0])
 
     def _new(self, be: Callable[[], NoReturn]) -> int:
         pid = os.fork()

@@ -29,6 +29,7 @@ from ramet.isolation.folders import RunFolder
 from ramet.isolation.worktree import Worktree
 from ramet.spawn.admission import Place, Share
 from ramet.spawn.calls import ReplyCalls
+from ramet.spawn.serving import Serving
 from ramet.tools.context import RunInfo, RunView, SpawnRequest, ToolUseContext
 from ramet.wire.capsule import Capsule
 from ramet.wire.values import Encoded
@@ -114,6 +115,7 @@ class Run:
     was_inside: bool = False  #: a sandbox was started for it: there may be something in its folder
     is_folder_lost: bool = False  #: it goes on in an empty one, and its agent has not been told
     box: Sandbox | None = None  #: while a process of it lives
+    serving: Serving = field(default_factory=Serving)  #: its ports, while a sandbox of it is at work
     outlives: bool = False  #: its kernel, in the sandbox that it is in: another one can go on with it there
     repeatable: bool = True  #: a function, it may be called again where nobody can go on in its middle
     left_in: RunStory | None = None  #: on record: a kernel that has ended may have left it at work in a sandbox

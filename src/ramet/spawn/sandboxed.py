@@ -7,7 +7,7 @@ import contextlib
 import os
 import typing
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from ramet.core.errors import (
 )
 from ramet.core.events import Notice, RunResumed, RunRetried, SandboxStarted
 from ramet.core.outcome import Artifact, ErrorInfo, Status
-from ramet.core.policy import describe
+from ramet.core.policy import Grant, describe
 from ramet.core.rights import IMPORTS
 from ramet.core.story import RunStory
 from ramet.isolation.artifacts import collect
@@ -214,7 +214,7 @@ async def _attempt(run: Run, job: FunctionJob | Conversation, errands: Errands, 
             tree=run.info.root,
             path=run.info.path,
         )
-        async with _inside(run, spec, errands, at) as inside:
+        async with _inside(run, spec, errands, at) as inside, _serving(run, grant, inside.box, placement):
             run.context.emit(
                 SandboxStarted,
                 backend=at.backend.name,
@@ -264,6 +264,11 @@ def _importing(env: Mapping[str, str], shelf: Path | None) -> Mapping[str, str]:
     if shelf is None:
         return env
     return {**env, IMPORTS: os.pathsep.join(filter(None, (env.get(IMPORTS), str(shelf))))}
+
+
+def _serving(run: Run, grant: Grant, box: Sandbox, placement: Placement) -> AbstractAsyncContextManager[None]:
+    """The ports of a sandbox are reached from the host while it works."""
+    return run.serving.during(placement.serving(run.info, grant, box) if grant.ports else None)
 
 
 @asynccontextmanager

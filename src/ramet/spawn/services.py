@@ -18,11 +18,12 @@ from ramet.core.events import Event
 from ramet.core.ids import RunId
 from ramet.core.permissions import NO_PERMISSIONS, Permissions
 from ramet.core.policy import Grant, Policy
-from ramet.isolation.contract import Backend
+from ramet.isolation.contract import Backend, Sandbox
 from ramet.isolation.folders import RunFolder
 from ramet.isolation.git import Git
 from ramet.spawn.reuse import Results
 from ramet.spawn.run import Run
+from ramet.spawn.serving import Ports
 from ramet.tools.context import Approve, Ask, Hooks, Meter, RunInfo, Safety, SpawnRequest, ToolProcesses, ToolUseContext
 from ramet.wire.requests import Stated, UseState
 
@@ -70,6 +71,12 @@ class Placement(Protocol):
 
     def later(self, work: Coroutine[Any, Any, None]) -> None:
         """Do something that nobody waits for, at the latest before the runtime has stopped."""
+
+    def serving(self, run: RunInfo, grant: Grant, box: Sandbox) -> AbstractAsyncContextManager[Ports]:
+        """While this is open, programs of the host reach the ports of a run in its sandbox.
+
+        Raises InvalidValue for a port whose place something else has, SandboxFailed.
+        """
 
     def attending(self, run: ToolUseContext, grant: Grant) -> AbstractAsyncContextManager[pathlib.Path | None]:
         """While this is open, what is seen of the run's sandbox from outside goes on its record.

@@ -54,6 +54,7 @@ PARENT = Grant(
     pids=50,
     timeout_seconds=600.0,
     allowed_endpoints=("api.example.org:443", "*.wild.example.org:443"),
+    ports={"web": 8000, "metrics": 9090},
     readonly_mounts=("/data/sets", "/opt/models"),
     tmpfs_size_mb=32,
     workspace_size_mb=128,
@@ -145,6 +146,18 @@ def test_zero_is_refused_where_something_else_reads_it_as_without_end(field: str
         ("allowed_endpoints", "api.example.org:443"),
         ("allowed_endpoints", {"api.example.org:443": 1}),
         ("allowed_endpoints", [1]),
+        ("ports", 8000),
+        ("ports", "web"),
+        ("ports", ["web=8000"]),
+        ("ports", [("web", 8000, 1)]),
+        ("ports", {f"p{number}": number for number in range(1, 18)}),
+        ("ports", {1: 8000}),
+        ("ports", {"": 8000}),
+        ("ports", {"../web": 8000}),
+        ("ports", {"Web": 8000}),
+        ("ports", {"web\n": 8000}),
+        ("ports", {"a--b": 8000}),
+        ("ports", {"of-sixteen-words": 8000}),
         ("readonly_mounts", "/data"),
         ("allowed_env_vars", "LANG"),
         ("allowed_env_vars", [None]),
@@ -163,6 +176,66 @@ def test_a_value_of_the_wrong_kind_is_refused_by_the_name_of_its_field(field: st
         policy(**{field: value})
 
     assert refusal.value.field == f"policy.{field}"
+
+
+@pytest.mark.parametrize(
+    ("ports", "field", "value"),
+    [
+        ({"web": 0}, "web", 0),
+        ({"web": -1}, "web", -1),
+        ({"web": 65536}, "web", 65536),
+        ({"web": "8000"}, "web", "8000"),
+        ({"web": 8000.0}, "web", 8000.0),
+        ({"web": True}, "web", True),
+        ({"web": None}, "web", None),
+        ({"web": 3128}, "web", 3128),
+        ({"web": 8000, "api": 8000}, "api", 8000),
+        ([("web", 8000), ("web", 9000)], "web", 9000),
+        ([("web", 8000), ("web", 8000)], "web", 8000),
+    ],
+    ids=repr,
+)
+def test_ports_in_conflict_are_refused_by_name_and_number(ports: Any, field: str, value: Any) -> None:
+    """Out of range, taken by the way to the proxy, two names for one number, or one name twice."""
+    with pytest.raises(InvalidValue) as refusal:
+        policy(ports=ports)
+
+    assert refusal.value.field == f"policy.ports.{field}"
+    assert refusal.value.value == value
+
+
+def test_ports_are_taken_as_a_mapping_or_as_pairs() -> None:
+    """Both mean the same, and keep nothing that their writer can still change."""
+    written = {"web": 1, "a-b-9": 65535}
+
+    asked = policy(ports=written)
+    written["late"] = 5
+
+    assert asked == policy(ports=[["web", 1], ("a-b-9", 65535)])
+    assert asked.ports == {"web": 1, "a-b-9": 65535}
+    assert from_json(to_json(asked)) == asked
+    assert describe(asked)["ports"] == {"web": 1, "a-b-9": 65535}
+    assert DEFAULTS.ports == {}
+
+
+@pytest.mark.parametrize(
+    ("asked", "given"),
+    [
+        ({}, {"web": 8000, "metrics": 9090}),
+        ({"ports": {}}, {}),
+        ({"ports": {"web": 8000}}, {"web": 8000}),
+        ({"ports": {"web": 9090}}, "web=9090"),
+        ({"ports": {"metrics": 9090, "api": 8000}}, "api=8000"),
+    ],
+)
+def test_a_child_has_no_port_that_its_parent_lacks(asked: dict[str, Any], given: dict[str, int] | str) -> None:
+    """Name and number together are the right: neither serves for another."""
+    if isinstance(given, dict):
+        assert granted(**asked).ports == given
+        return
+    with pytest.raises(SpawnRefused, match=given) as refusal:
+        granted(**asked)
+    assert refusal.value.limit == "policy.ports"
 
 
 def test_lists_and_sets_names_and_text_are_taken_and_made_one() -> None:

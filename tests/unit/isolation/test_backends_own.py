@@ -86,6 +86,13 @@ async def test_a_proxy_is_a_socket_beside_the_workspaces(site: Site, tmp_path: P
         await site.backend.start(site.spec(proxy=tmp_path / "proxy.sock"))
 
 
+async def test_without_a_loopback_of_its_own_a_run_has_no_ports(bare: Site) -> None:
+    """On a machine without namespaces a port would be the host's, and everybody's."""
+    with pytest.raises(InvalidValue, match="bwrap") as refusal:
+        await bare.backend.start(bare.spec(grant=replace_grant(GRANT, ports={"web": 8000})))
+    assert (refusal.value.field, refusal.value.value) == ("ports", {"web": 8000})
+
+
 def test_without_bubblewrap_it_is_said_what_to_install(tmp_path: Path) -> None:
     script = (
         "import asyncio, pathlib, sys\n"

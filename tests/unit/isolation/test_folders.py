@@ -401,16 +401,21 @@ def test_limits_that_make_no_sense_are_refused(options: dict[str, int]) -> None:
         FolderLimits(**options)
 
 
-def test_sockets_of_proxies_are_removed_and_nothing_else(folders: RunFolders) -> None:
+def test_sockets_of_proxies_and_ports_are_removed_and_nothing_else(folders: RunFolders) -> None:
     """A file of that name stays, and so does a socket that a guest has made in its workspace."""
     left, other = folders.create("run-1"), folders.create("run-2")
-    for path in (left.path / "proxy.sock", left.workspace / "proxy.sock"):
+    below = ("proxy.sock", "ports/web.sock")
+    for path in (folder / name for folder in (left.path, left.workspace) for name in below):
+        path.parent.mkdir(exist_ok=True)
         with socket.socket(socket.AF_UNIX) as listener, inside(path.parent):
             listener.bind(path.name)
     (other.path / "proxy.sock").write_text("a file")
+    (other.path / "ports").symlink_to(left.workspace / "ports")
 
     folders.remove_sockets()
 
     assert not (left.path / "proxy.sock").exists()
     assert (left.workspace / "proxy.sock").is_socket()
+    assert not left.ports.exists()
+    assert (left.workspace / "ports" / "web.sock").is_socket()
     assert (other.path / "proxy.sock").read_text() == "a file"

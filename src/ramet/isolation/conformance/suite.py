@@ -10,10 +10,17 @@ needed. Everything happens with real processes: an unkept promise may harm the h
 
 from __future__ import annotations
 
-from ramet.isolation.conformance import endings, life, limits, talking, walls
+from ramet.isolation.conformance import endings, life, limits, serving, talking, walls
 from ramet.isolation.conformance.ground import Check, Ground, NotHere, Violation
 from ramet.isolation.conformance.running import run
 
 __all__ = ["CHECKS", "Check", "Ground", "NotHere", "Violation", "run"]
 
-CHECKS: tuple[Check, ...] = (*life.CHECKS, *talking.CHECKS, *walls.CHECKS, *limits.CHECKS, *endings.CHECKS)
+CHECKS: tuple[Check, ...] = (
+    *life.CHECKS,
+    *talking.CHECKS,
+    *walls.CHECKS,
+    *serving.CHECKS,
+    *limits.CHECKS,
+    *endings.CHECKS,
+)

@@ -173,6 +173,18 @@ def connect_unix(path: str) -> None:
         peer.connect(path)
 
 
+def greet_at(port: int, word: str) -> None:
+    """Listen on a port of the loopback, until the end, and say a word to whoever connects."""
+    server = socket.create_server(("127.0.0.1", port))
+
+    def greet() -> None:
+        while True:
+            with contextlib.suppress(OSError), server.accept()[0] as peer:
+                peer.sendall(word.encode())
+
+    threading.Thread(target=greet, daemon=True).start()
+
+
 def listen_tcp() -> int:
     """Listen on the loopback, until the end: says at which port."""
     server = socket.create_server(("127.0.0.1", 0))
@@ -201,6 +213,7 @@ DEEDS: tuple[Callable[..., object], ...] = (
     reach_process,
     connect_tcp,
     connect_unix,
+    greet_at,
     listen_tcp,
     listen_unix,
 )

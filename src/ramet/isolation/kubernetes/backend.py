@@ -25,7 +25,7 @@ from ramet.isolation.kubernetes.reach import Attach, Reach
 from ramet.isolation.kubernetes.reaper import Reaper
 from ramet.isolation.kubernetes.sandbox import PodSandbox
 from ramet.isolation.kubernetes.shared import Measure, TeamPod, fits
-from ramet.isolation.remote.outside import OnThreshold
+from ramet.isolation.remote.outside import NO_PORTS, OnThreshold
 
 _START_S = 300.0  #: from a pod's making to a run in it
 
@@ -222,6 +222,8 @@ class KubernetesBackend:
         cwd = Path(workspace if spec.cwd is None else absolute(spec.cwd))
         if not any(cwd.is_relative_to(each) for each in (workspace, *mounts)) or not cwd.is_dir():
             raise InvalidValue("cwd", str(cwd), "a folder of the workspace or of readonly_mounts")
+        if spec.grant.ports:
+            raise InvalidValue("ports", dict(spec.grant.ports), NO_PORTS)
         self._check_open()
 
     def _check_open(self) -> None:

@@ -103,6 +103,9 @@ class PodSandbox:
     async def run_command(self, argv: Sequence[str], *, timeout_s: float, max_bytes: int) -> Ran:
         return await self._inner.run_command(argv, timeout_s=timeout_s, max_bytes=max_bytes)
 
+    async def dial(self, port: int) -> socket.socket:
+        return await self._inner.dial(port)
+
     async def sync(self) -> None:
         await self._inner.sync()
 

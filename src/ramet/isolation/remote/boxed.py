@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from ramet.core.errors import Gone, ProtocolError, RametError, SandboxFailed
+from ramet.core.errors import Gone, InvalidValue, ProtocolError, RametError, SandboxFailed
 from ramet.core.policy import Isolation
 from ramet.isolation.contract import KILL_GRACE_S, Exit, Metrics, Ran, SandboxSpec
 from ramet.isolation.remote.asking import Questions, converted
@@ -159,6 +159,10 @@ class RemoteSandbox:
         if not 0 <= size <= min(len(body), max_bytes) or len(body) - size > max_bytes:
             raise SandboxFailed("its machine answers with more output than was asked for")
         return Ran(code, body[:size], body[size:])
+
+    async def dial(self, port: int) -> socket.socket:
+        """Raises InvalidValue: ports of other machines are not reached."""
+        raise InvalidValue("port", port, "none on another machine")
 
     async def sync(self) -> None:
         """Its shelf goes there, what changed in its workspace comes here. Raises SandboxFailed."""

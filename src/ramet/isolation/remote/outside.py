@@ -56,6 +56,7 @@ OnThreshold = Callable[[str, str, float, float], object]
 OnDeaf = Callable[[str], object]
 
 START_S = 60.0  #: once files are there
+NO_PORTS = "none where sandboxes are on another machine"  #: of `ports`: their loopback is not reached from here
 _FILES_S = 120.0  #: for files to get there, and 1 s for each MiB that a workspace may hold
 _THRESHOLDS = frozenset(("cpu", "memory"))
 _LAST_WORDS_S = 2.0
@@ -306,6 +307,8 @@ def _check(spec: SandboxSpec) -> None:
     for mount, source in located(map(absolute, spec.grant.readonly_mounts), spec.mount_roots).items():
         if workspace != Path(source) and workspace.is_relative_to(source):
             raise InvalidValue("readonly_mounts", mount, "a folder that no workspace of another machine is in")
+    if spec.grant.ports:
+        raise InvalidValue("ports", dict(spec.grant.ports), NO_PORTS)
     if spec.shelf is not None and not spec.shelf.is_dir():
         raise InvalidValue("shelf", str(spec.shelf), "a folder")
 

@@ -1,0 +1,310 @@
+"""Ports of agents: a hostile guest, another run, and a hostile folder gain nothing by them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pathlib
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+
+import pytest
+
+import ramet
+from ramet.core.errors import InvalidValue, SandboxFailed
+from ramet.host.agents import AgentHandle
+from ramet.host.door import Room
+from ramet.host.ports import PortLimits, PortRefused, RunPorts
+from tests.support.serving import short_folder
+from tests.support.waiting import eventually
+from tests.trips import serving_agents as agents
+from tests.trips.ports_kit import WAIT_S, asked_at, backend, rest, runtime, serving
+
+__all__ = ["backend", "runtime"]
+
+PORTS = {"web": 8000}
+CONNECT_AS = """\
+import os, socket, sys
+user = int(sys.argv[2])
+os.setgroups([]), os.setgid(user), os.setuid(user)
+socket.socket(socket.AF_UNIX).connect(sys.argv[1])
+"""
+MOST_SENT = 16 << 20  #: bytes that may be on their way to a client that reads nothing
+
+
+def opened(handle: AgentHandle, folder: pathlib.Path, limits: PortLimits | None = None, most: int = 1000) -> RunPorts:
+    """The ports of an agent once more, in another folder, with limits that a test can reach."""
+    box = handle._handle.run.box
+    assert box is not None
+    return RunPorts.open(box, PORTS, folder, limits=limits, room=Room(most))
+
+
+def user_of(pid: int) -> int:
+    """Who a process runs as."""
+    return pathlib.Path(f"/proc/{pid}").stat().st_uid
+
+
+def descriptors() -> int:
+    """How many this process has open."""
+    return len(list(pathlib.Path("/proc/self/fd").iterdir()))
+
+
+async def connected_until_refused(ports: RunPorts) -> None:
+    """Connect again and again."""
+    while True:
+        await ports.connect("web")
+
+
+@pytest.fixture
+async def folder() -> AsyncIterator[pathlib.Path]:
+    """A folder of a short name."""
+    with short_folder() as path:
+        yield path
+
+
+async def test_another_run_reaches_neither_the_socket_nor_the_port(runtime: ramet.AgentRuntime) -> None:
+    """Not at the socket's path, and not at the number, which in its own sandbox is its own."""
+    handle = await serving(runtime, agents.greet, PORTS, 8000, "hello")
+    path = str(await handle.port("web"))
+
+    for policy in (ramet.Policy(), ramet.Policy(ports={"web": 8000})):
+        tried = await runtime.run_agent(agents.reach, policy, (path, 8000))
+        assert tried.status == "completed"
+        assert "reached" not in tried.output.values(), tried.output
+
+
+async def test_a_run_with_ports_reaches_nobody_by_them(runtime: ramet.AgentRuntime) -> None:
+    """Its loopback is its own: a service of the host on the same number is out of reach, and so is its own socket."""
+    with socket.create_server(("127.0.0.1", 0)) as service:
+        port = service.getsockname()[1]
+        control = agents.reach("", port)
+        assert control["loopback"] == "reached"
+
+        tried = await runtime.run_agent(agents.reach, ramet.Policy(ports={"web": port}), ("/run/ramet/x.sock", port))
+
+        assert tried.status == "completed"
+        assert "reached" not in tried.output.values(), tried.output
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root becomes another user")
+async def test_another_user_cannot_connect(runtime: ramet.AgentRuntime) -> None:
+    """Neither nobody nor the user that sandboxes run as."""
+    handle = await serving(runtime, agents.greet, PORTS, 8000, "hello")
+    socket_path = await handle.port("web")
+    for above in list(socket_path.parents)[1:5]:  # Only the folder of the sockets is to stand between.
+        await asyncio.to_thread(above.chmod, 0o755)
+    path, box = str(socket_path), handle._handle.run.box
+    assert box is not None
+    users = {65534, await asyncio.to_thread(user_of, box.pid)} - {0}
+
+    for user in users:
+        tried = await asyncio.to_thread(
+            subprocess.run,
+            [sys.executable, "-c", CONNECT_AS, path, str(user)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert "PermissionError" in tried.stderr
+
+
+async def test_a_flood_waits_for_its_client_and_stops_nobody(runtime: ramet.AgentRuntime) -> None:
+    """What is not read is not held: the guest's sends block, while others are born, work and end."""
+    handle = await serving(runtime, agents.flood, PORTS, 8000)
+    path, workspace = str(await handle.port("web")), handle._handle.run.folder
+    assert workspace is not None
+    floods = [await asyncio.open_unix_connection(path, limit=1), await handle.connect("web")]
+    for _, writer in floods:
+        writer.transport.pause_reading()  # type: ignore[attr-defined]
+
+    def sent() -> list[int]:
+        found = (workspace.workspace / f"sent-{number}" for number in range(2))
+        return [int(each.read_text() or 0) if each.exists() else 0 for each in found]
+
+    await eventually(lambda: min(sent()) > 0, within_s=WAIT_S)
+    before: list[int] = []
+    while before != sent():
+        before = sent()
+        assert (await runtime.run_agent(abs, args=(-1,))).output == 1
+
+    assert max(before) < MOST_SENT
+    for _, writer in floods:
+        writer.transport.abort()
+
+
+async def test_a_client_that_reads_a_flood_leaves_the_loop_to_others(runtime: ramet.AgentRuntime) -> None:
+    """Bytes pass through in pieces: between two of them the kernel does what else is to be done."""
+    handle = await serving(runtime, agents.flood, PORTS, 8000)
+    reader, writer = await asyncio.open_unix_connection(str(await handle.port("web")))
+    taken = 0
+
+    async def take() -> None:
+        nonlocal taken
+        while data := await reader.read(1 << 20):
+            taken += len(data)
+
+    taking = asyncio.ensure_future(take())
+    for number in range(3):
+        assert (await runtime.run_agent(abs, args=(-number,))).output == number
+    taking.cancel()
+    writer.transport.abort()
+
+    assert taken > 0
+
+
+async def test_a_guest_that_hangs_up_costs_nothing(runtime: ramet.AgentRuntime) -> None:
+    """Each client sees an end; no descriptor stays, and the next client is served like the first."""
+    handle = await serving(runtime, agents.hang_up, PORTS, 8000)
+    path = str(await handle.port("web"))
+
+    async def once() -> None:
+        reader, writer = await asyncio.open_unix_connection(path)
+        assert await rest(reader) == b""
+        writer.close()
+
+    await once()
+    before = descriptors()
+    for _ in range(5):
+        await asyncio.gather(*(once() for _ in range(40)))
+
+    await eventually(lambda: descriptors() <= before, within_s=WAIT_S)
+    other = await serving(runtime, agents.greet, PORTS, 8000, "hello")
+    assert await asked_at(await other.port("web")) == "hello /"
+
+
+async def test_a_guest_that_never_answers_is_left_after_a_while(
+    runtime: ramet.AgentRuntime, folder: pathlib.Path
+) -> None:
+    """The connection of a client that waits is cut once nothing has moved for the time that is given."""
+    handle = await serving(runtime, agents.keep_silent, PORTS, 8000)
+    ports = opened(handle, folder / "ports", PortLimits(idle_s=0.2))
+    try:
+        reader, writer = await asyncio.open_unix_connection(str(ports.path("web")))
+        writer.write(b"is anybody there?")
+        assert await rest(reader) == b""
+        writer.close()
+    finally:
+        await ports.close()
+
+
+async def test_a_guest_that_takes_nobody_is_left_after_a_while(
+    runtime: ramet.AgentRuntime, folder: pathlib.Path
+) -> None:
+    """A connection that is not even refused ends after the time for it, by name where it is one of ours."""
+    handle = await serving(runtime, agents.take_nobody, PORTS, 8000)
+    ports = opened(handle, folder / "ports", PortLimits(connect_s=0.2))
+    try:
+        with pytest.raises(PortRefused, match=r"took none within 0\.2 s"):  # Its queue holds one or two.
+            await connected_until_refused(ports)
+        reader, writer = await asyncio.open_unix_connection(str(ports.path("web")))
+        assert await rest(reader) == b""
+        writer.close()
+    finally:
+        await ports.close()
+
+
+async def test_connections_have_an_end(runtime: ramet.AgentRuntime, folder: pathlib.Path) -> None:
+    """One more than may be open waits until another one has ended; one of ours is refused."""
+    handle = await serving(runtime, agents.echo, PORTS, 8000)
+    ports = opened(handle, folder / "ports", PortLimits(connections=2))
+    try:
+        path = str(ports.path("web"))
+        clients = [await asyncio.open_unix_connection(path) for _ in range(3)]
+        for _, writer in clients:
+            writer.write(b"x")
+        async with asyncio.timeout(WAIT_S):
+            for reader, _ in clients[:2]:
+                assert await reader.readexactly(1) == b"x"
+        waits = asyncio.ensure_future(clients[2][0].readexactly(1))
+        clients[0][1].write(b"y")
+        assert await clients[0][0].readexactly(1) == b"y"
+        assert not waits.done()
+        clients[0][1].close()
+        async with asyncio.timeout(WAIT_S):
+            assert await waits == b"x"
+
+        mine = [await ports.connect("web") for _ in range(2)]
+        with pytest.raises(PortRefused, match="2 connections"):
+            await ports.connect("web")
+        mine[0][1].close()
+        mine.append(await ports.connect("web"))
+    finally:
+        await ports.close()
+    for reader, writer in (*clients[1:], *mine[1:]):
+        assert await rest(reader) == b""
+        writer.close()
+
+
+async def test_connections_of_all_runs_have_an_end(runtime: ramet.AgentRuntime, folder: pathlib.Path) -> None:
+    """Where the process has no room for one more, it is closed at once."""
+    handle = await serving(runtime, agents.echo, PORTS, 8000)
+    ports = opened(handle, folder / "ports", most=0)
+    try:
+        reader, writer = await asyncio.open_unix_connection(str(ports.path("web")))
+        assert await rest(reader) == b""
+        writer.close()
+    finally:
+        await ports.close()
+
+
+@pytest.mark.parametrize("planted", ["link", "link to a socket", "link to nothing", "file", "folder"])
+async def test_what_stands_in_place_of_a_socket_is_neither_used_nor_removed(
+    runtime: ramet.AgentRuntime, folder: pathlib.Path, planted: str
+) -> None:
+    """The error names the port and what is there; a link's target is untouched."""
+    handle = await serving(runtime, agents.greet, PORTS, 8000, "hello")
+    (folder / "ports").mkdir()
+    place, target = folder / "ports" / "web.sock", folder / "target"
+    with socket.socket(socket.AF_UNIX) as other:
+        if planted == "link to a socket":
+            other.bind(str(target))
+        elif planted == "link":
+            target.write_text("mine")
+        if planted == "file":
+            place.write_text("mine")
+        elif planted == "folder":
+            place.mkdir()
+        else:
+            place.symlink_to(target)
+        before = place.lstat()
+
+        with pytest.raises(InvalidValue, match=r"remove what is there") as refused:
+            opened(handle, folder / "ports")
+
+        assert (refused.value.field, refused.value.value) == ("ports.web", str(place))
+        assert place.lstat() == before
+        assert target.exists() == (planted in ("link", "link to a socket"))
+
+
+async def test_a_link_in_place_of_the_folder_is_not_followed(runtime: ramet.AgentRuntime, folder: pathlib.Path) -> None:
+    """Nothing is made where it leads."""
+    handle = await serving(runtime, agents.greet, PORTS, 8000, "hello")
+    (folder / "elsewhere").mkdir(mode=0o755)
+    (folder / "ports").symlink_to(folder / "elsewhere")
+
+    with pytest.raises(SandboxFailed):
+        opened(handle, folder / "ports")
+
+    assert list((folder / "elsewhere").iterdir()) == []
+    assert (folder / "elsewhere").stat().st_mode & 0o777 == 0o755
+
+
+async def test_what_took_the_place_of_a_socket_is_not_removed_in_its_end(
+    runtime: ramet.AgentRuntime, folder: pathlib.Path
+) -> None:
+    """Only a socket is; a socket that a dead kernel left makes room, and lies in a folder for us alone."""
+    handle = await serving(runtime, agents.greet, PORTS, 8000, "hello")
+    (folder / "ports").mkdir(mode=0o777)
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(folder / "ports" / "web.sock"))
+    ports = opened(handle, folder / "ports")
+    assert (folder / "ports").stat().st_mode & 0o777 == 0o700
+    assert await asked_at(ports.path("web")) == "hello /"
+    ports.path("web").unlink()
+    (folder / "ports" / "web.sock").write_text("mine")
+
+    await ports.close()
+
+    assert (folder / "ports" / "web.sock").read_text() == "mine"

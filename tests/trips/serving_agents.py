@@ -1,0 +1,141 @@
+"""Functions that serve: each listens on a port of its own loopback, says "ready", and never returns by itself."""
+
+from __future__ import annotations
+
+import pathlib
+import socket
+import struct
+import sys
+import threading
+from typing import Any
+
+
+def _say_ready() -> None:
+    sys.stdout.write("ready\n")
+    sys.stdout.flush()
+
+
+def _listener(port: int, backlog: int = 16) -> socket.socket:
+    listener = socket.create_server(("127.0.0.1", port), backlog=backlog)
+    _say_ready()
+    return listener
+
+
+def greet(port: int, word: str) -> None:
+    """Answer HTTP with a word and the path that was asked for."""
+    from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+    class Greeter(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            said = f"{word} {self.path}".encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(said)))
+            self.end_headers()
+            self.wfile.write(said)
+
+        def log_message(self, format: str, *args: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", port), Greeter)
+    _say_ready()
+    server.serve_forever()
+
+
+def greet_on_both(first: int, second: int) -> None:
+    """Serve on two ports."""
+    threading.Thread(target=greet, args=(first, "first"), daemon=True).start()
+    greet(second, "second")
+
+
+def fail_once_then_greet(port: int) -> None:
+    """Serve at the second attempt only."""
+    from ramet.sub_agent_client import load_checkpoint, save_checkpoint
+
+    if load_checkpoint() is None:
+        save_checkpoint("once")
+        raise RuntimeError("not yet")
+    greet(port, "again")
+
+
+def echo(port: int) -> None:
+    """Say what is heard, to the end of it."""
+    listener = _listener(port)
+
+    def serve(peer: socket.socket) -> None:
+        with peer:
+            while data := peer.recv(65536):
+                peer.sendall(data)
+
+    while True:
+        threading.Thread(target=serve, args=(listener.accept()[0],), daemon=True).start()
+
+
+def flood(port: int) -> None:
+    """Send without end to each who connects, and write down how many bytes went out."""
+    listener = _listener(port)
+
+    def serve(peer: socket.socket, number: int) -> None:
+        block, sent = bytes(65536), 0
+        while True:
+            sent += peer.send(block)
+            pathlib.Path(f"sent-{number}").write_text(str(sent))
+
+    number = 0
+    while True:
+        threading.Thread(target=serve, args=(listener.accept()[0], number), daemon=True).start()
+        number += 1
+
+
+def hang_up(port: int) -> None:
+    """Cut every connection at once, the hard way."""
+    listener = _listener(port)
+    while True:
+        with listener.accept()[0] as peer:
+            peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+
+def keep_silent(port: int) -> None:
+    """Take every connection, read nothing and say nothing."""
+    listener, held = _listener(port), []
+    while True:
+        held.append(listener.accept()[0])
+
+
+def take_nobody(port: int) -> None:
+    """Listen, and take no connection: with its queue full, one that comes is not even refused."""
+    listener = _listener(port, backlog=0)
+    with socket.create_connection(listener.getsockname()):
+        threading.Event().wait()
+
+
+def idle() -> None:
+    """Listen nowhere."""
+    _say_ready()
+    threading.Event().wait()
+
+
+def reach(unix: str, port: int) -> dict[str, str]:
+    """Try to reach what is not one's own: a socket of the host, and a port of another run."""
+    said = {}
+    for name, family, address in (
+        ("unix", socket.AF_UNIX, unix),
+        ("loopback", socket.AF_INET, ("127.0.0.1", port)),
+    ):
+        try:
+            with socket.socket(family) as peer:
+                peer.connect(address)
+            said[name] = "reached"
+        except OSError as error:
+            said[name] = type(error).__name__
+    return said
+
+
+def born_with(ports: dict[str, int]) -> str:
+    """Start a child with these ports, and say what became of it."""
+    from ramet import Policy
+    from ramet.sub_agent_client import spawn_sub_agent
+
+    try:
+        return str(spawn_sub_agent(agent=abs, policy=Policy(ports=ports, memory_mb=64), args=(-1,)).status)
+    except Exception as refusal:
+        return f"{type(refusal).__name__}: {refusal}"
