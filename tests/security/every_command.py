@@ -28,6 +28,7 @@ COMMANDS = (
     "approvals",
     f"send {RUN} hello",
     f"stop {RUN}",
+    f"port {RUN}",
     "approve a1",
     "deny a1",
     f"keep {RUN}",

@@ -178,6 +178,8 @@ def _facts(row: RunRow, now: datetime) -> Iterable[tuple[str, str | list[str]]]:
         yield "children", list(row.children)
     if row.calls:
         yield "open calls", [f"{one_line(each.tool)} ({one_line(each.call_id)})" for each in row.calls]
+    if row.ports:
+        yield "ports", ", ".join(f"{one_line(name)}={port}" for name, port in row.ports.items())
     if row.unread:
         yield "unread", figures.count(row.unread, "message")
     if row.approvals:

@@ -100,6 +100,10 @@ def _run(argv: Sequence[str]) -> int:
             from ramet.cli.copying import copy
 
             return copy(options)
+        case "port":
+            from ramet.cli.ports import port
+
+            return port(options)
         case "approvals":
             from ramet.cli.waiting import approvals
 

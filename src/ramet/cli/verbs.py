@@ -67,7 +67,7 @@ def _looking(add: Add) -> None:
     show = add(
         "show",
         f"ID {WHERE}",
-        "show one run: state, result, usage, children, open calls, mail, approvals",
+        "show one run: state, result, usage, children, open calls, mail, approvals, ports",
         anywhere=True,
     )
     show.add_argument("id", type=name, metavar="ID", help="the run")
@@ -167,6 +167,14 @@ def _steering(add: Add) -> None:
     cp.add_argument("id", type=name, metavar="ID", help="the run")
     cp.add_argument("path", type=name, metavar="PATH", help="the file's name below the run's workspace")
     cp.add_argument("to", nargs="?", type=name, metavar="TO", help="a new file (default: of that name, here); - stdout")
+    port = add(
+        "port",
+        "ID [NAME] [--dir DIR]",
+        "print the Unix socket that leads to a port of a run at work",
+        "As in: curl --unix-socket $(ramet port ID web) http://localhost/",
+    )
+    port.add_argument("id", type=name, metavar="ID", help="the run")
+    port.add_argument("port", nargs="?", type=name, metavar="NAME", help="of its policy's ports (default: all of them)")
     add("approvals", WHERE, "list what waits for a word: approve or deny it", anywhere=True)
     for verb, words in (("approve", "allow what a run asks for"), ("deny", "do not allow what a run asks for")):
         each = add(verb, f"ID [--reason TEXT] {WHERE}", words, anywhere=True)

@@ -11,8 +11,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from ramet.core import rights
 from ramet.core.budget import Amount
 from ramet.core.equal_mail import RecentMail, with_asker
+from ramet.core.errors import InvalidValue
 from ramet.core.events import (
     ApprovalAnswered,
     ApprovalAsked,
@@ -100,6 +102,7 @@ class RunStory:
     words: dict[str, ApprovalAnswered] = field(default_factory=dict)  #: those to these questions that came
     past_approvals: list[str] = field(default_factory=list)  #: ids of questions about calls that were answered
     sandbox: SandboxStarted | None = None  #: the newest of its newest turn, if it may have outlived its kernel
+    ports: dict[str, int] = field(default_factory=dict)  #: of its newest sandbox, by name
     told: int = 0  #: so much of what that told is on record
     usage: Usage = NOTHING_USED
     lived: Lived = field(default_factory=Lived)  #: of its time, as far as it is limited
@@ -246,6 +249,7 @@ class TreeStory:
             case SandboxStarted():
                 run.sandbox, run.was_inside = (event if event.sandbox else None), True
                 run.told = run.told if event.adopted else 0
+                run.ports = _ports(event.policy)
             case RunRetried():
                 run.sandbox, run._is_retried, run.attempt = None, True, event.attempt + 1
             case MailPushed():
@@ -409,6 +413,14 @@ def amount(usage: Usage) -> Amount:
         tool_calls=usage.tool_calls,
         agents=usage.agents,
     )
+
+
+def _ports(policy: dict[str, Any]) -> dict[str, int]:
+    """What a policy on record names as ports; nothing where an older kernel, or somebody else, wrote it otherwise."""
+    try:
+        return rights.ports("ports", policy.get("ports", {}))
+    except InvalidValue:
+        return {}
 
 
 def _first_left(kept: Sequence[int | dict[str, Any]], began_at: int) -> int:

@@ -66,6 +66,12 @@ class FindWorkspace(Struct, frozen=True, kw_only=True, tag="workspace", forbid_u
     run: str
 
 
+class FindPorts(Struct, frozen=True, kw_only=True, tag="ports", forbid_unknown_fields=True):
+    """Where the ports of a run at work are reached from this machine."""
+
+    run: str
+
+
 class Answer(Struct, frozen=True, kw_only=True, tag="answer", forbid_unknown_fields=True):
     """A person's word on a question."""
 
@@ -74,7 +80,7 @@ class Answer(Struct, frozen=True, kw_only=True, tag="answer", forbid_unknown_fie
     reason: str = ""
 
 
-Request = Trees | Send | Stop | FindWorkspace | Answer | Keep | Collect | PutSchedule | DropSchedule
+Request = Trees | Send | Stop | FindWorkspace | FindPorts | Answer | Keep | Collect | PutSchedule | DropSchedule
 _requests = msgspec.json.Decoder(Request)
 
 
@@ -179,6 +185,8 @@ class Doorbell:
             case FindWorkspace(run=run):
                 found = await self._steering.workspace(run)
                 return {"folder": str(found.folder), "max_bytes": found.max_bytes}
+            case FindPorts(run=run):
+                return {name: str(path) for name, path in (await self._steering.ports(run)).items()}
             case Answer(approval=approval, allowed=allowed, reason=reason):
                 await self._steering.answer(approval, allowed, reason)
                 return {"approval": approval, "allowed": allowed}

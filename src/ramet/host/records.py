@@ -76,6 +76,7 @@ class RunRow(Struct, frozen=True, kw_only=True):
     approvals: tuple[Question, ...]
     result: Result | None
     agent_path: str = ""  #: of the agent of a server whose tree it is in: team and name
+    ports: dict[str, int] = {}  #: of its policy, by name, while it lives
 
     @property
     def shown_path(self) -> str:
@@ -288,6 +289,7 @@ class Telling:
                 for id, each in run.approvals.items()
             ),
             result=run.result,
+            ports={} if run.is_over else run.ports,
         )
 
 

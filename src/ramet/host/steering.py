@@ -11,9 +11,12 @@ from typing import TYPE_CHECKING, Protocol, cast
 
 from ramet.core.errors import InvalidValue, OwnedElsewhere, StoreFailed, Unknown
 from ramet.host.lifetimes import set_keep
+from ramet.host.port_sockets import sockets_of
 from ramet.host.workspace_files import Workspace, file_of, workspace_of
 
 if TYPE_CHECKING:
+    import pathlib
+
     from ramet.core.ids import RunId
     from ramet.host.approvals import Pending
     from ramet.host.opening import OpenTree
@@ -92,6 +95,10 @@ class Steering:
     async def read_file(self, run: str, path: str) -> bytes:
         """The content of a file of a run at work. Raises like `reach`, and like `file_of`."""
         return await file_of((await self.reach(run)).run, path)
+
+    async def ports(self, run: str) -> Mapping[str, pathlib.Path]:
+        """The sockets that lead to the ports of a run at work. Raises like `reach`, and like `sockets_of`."""
+        return sockets_of((await self.reach(run)).run)
 
     def approvals(self) -> list[Pending]:
         """The questions that wait for a person, the oldest first."""

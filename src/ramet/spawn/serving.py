@@ -32,6 +32,11 @@ class Serving:
         self._ports: Ports | None = None
         self._waiting: set[asyncio.Future[Ports]] = set()
 
+    @property
+    def now(self) -> Ports | None:
+        """Those of the sandbox that is at work; None while there is none."""
+        return self._ports
+
     def begin(self, ports: Ports) -> None:
         """Have them reached from now on."""
         self._ports = ports

@@ -39,6 +39,7 @@ HELPS = {
                 "send",
                 "stop",
                 "cp",
+                "port",
                 "approvals",
                 "approve",
                 "deny",

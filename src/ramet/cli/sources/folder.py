@@ -16,7 +16,18 @@ from ramet.core.errors import Damaged, DamagedTree, InvalidValue, RametError, St
 from ramet.core.events import Event
 from ramet.core.outcome import Status
 from ramet.core.story import TreeStory
-from ramet.host.doorbell import Answer, FindWorkspace, KernelEnded, NoKernel, Refused, Request, Send, Stop, ring
+from ramet.host.doorbell import (
+    Answer,
+    FindPorts,
+    FindWorkspace,
+    KernelEnded,
+    NoKernel,
+    Refused,
+    Request,
+    Send,
+    Stop,
+    ring,
+)
 from ramet.host.lifetimes import Keep, set_keep
 from ramet.host.records import INTERRUPTED, NoJournal, Records, RunRow, journal_in, kernel_of, records_of
 from ramet.host.scheduler.view import ScheduleView
@@ -131,6 +142,11 @@ class Folder:
         """Read here, where the kernel says: a file may be larger than what fits through its door."""
         found = await self._ask(FindWorkspace(run=run), run)
         return await asyncio.to_thread(read_file, Path(found["folder"]), path, max_bytes=found["max_bytes"])
+
+    async def ports(self, run: str) -> dict[str, str]:
+        """The Unix sockets that lead to the ports of a run at work, by their names. Raises Gone, Unknown."""
+        found: dict[str, str] = await self._ask(FindPorts(run=run), run)
+        return found
 
     async def answer(self, approval: str, allowed: bool, reason: str) -> dict[str, Any]:
         try:
