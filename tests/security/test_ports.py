@@ -31,7 +31,7 @@ user = int(sys.argv[2])
 os.setgroups([]), os.setgid(user), os.setuid(user)
 socket.socket(socket.AF_UNIX).connect(sys.argv[1])
 """
-MOST_SENT = 16 << 20  #: bytes that may be on their way to a client that reads nothing
+MUCH = 32 << 20  #: bytes: far more than may be on their way to a client that reads nothing
 
 
 def opened(handle: AgentHandle, folder: pathlib.Path, limits: PortLimits | None = None, most: int = 1000) -> RunPorts:
@@ -111,32 +111,36 @@ async def test_another_user_cannot_connect(runtime: ramet.AgentRuntime) -> None:
 
 
 async def test_a_flood_waits_for_its_client_and_stops_nobody(runtime: ramet.AgentRuntime) -> None:
-    """What is not read is not held: the guest's sends block, while others are born, work and end."""
-    handle = await serving(runtime, agents.flood, PORTS, 8000)
-    path, workspace = str(await handle.port("web")), handle._handle.run.folder
-    assert workspace is not None
+    """What is not read is not held: the guest cannot send it all, while others are born, work and end."""
+    handle = await serving(runtime, agents.flood, PORTS, 8000, MUCH, cpu_cores=64.0)
+    path, folder = str(await handle.port("web")), handle._handle.run.folder
+    assert folder is not None
     floods = [await asyncio.open_unix_connection(path, limit=1), await handle.connect("web")]
     for _, writer in floods:
         writer.transport.pause_reading()  # type: ignore[attr-defined]
 
-    def sent() -> list[int]:
-        found = (workspace.workspace / f"sent-{number}" for number in range(2))
-        return [int(each.read_text() or 0) if each.exists() else 0 for each in found]
+    def there(what: str) -> int:
+        return len(list(folder.workspace.glob(f"{what}-*")))
 
-    await eventually(lambda: min(sent()) > 0, within_s=WAIT_S)
-    before: list[int] = []
-    while before != sent():
-        before = sent()
-        assert (await runtime.run_agent(abs, args=(-1,))).output == 1
+    await eventually(lambda: there("begun") == 2, within_s=WAIT_S)
+    for number in range(20):
+        assert (await runtime.run_agent(abs, args=(-number,))).output == number
 
-    assert max(before) < MOST_SENT
+    assert there("done") == 0
+    for _, writer in floods:
+        writer.transport.resume_reading()  # type: ignore[attr-defined]
+    reader, _ = floods[0]
+    async with asyncio.timeout(WAIT_S):
+        for _ in range(MUCH >> 16):
+            await reader.readexactly(1 << 16)
+    await eventually(lambda: there("done") >= 1, within_s=WAIT_S)
     for _, writer in floods:
         writer.transport.abort()
 
 
 async def test_a_client_that_reads_a_flood_leaves_the_loop_to_others(runtime: ramet.AgentRuntime) -> None:
     """Bytes pass through in pieces: between two of them the kernel does what else is to be done."""
-    handle = await serving(runtime, agents.flood, PORTS, 8000)
+    handle = await serving(runtime, agents.flood, PORTS, 8000, 1 << 40)
     reader, writer = await asyncio.open_unix_connection(str(await handle.port("web")))
     taken = 0
 

@@ -70,15 +70,18 @@ def echo(port: int) -> None:
         threading.Thread(target=serve, args=(listener.accept()[0],), daemon=True).start()
 
 
-def flood(port: int) -> None:
-    """Send without end to each who connects, and write down how many bytes went out."""
+def flood(port: int, size: int) -> None:
+    """Send so many bytes to each who connects, and leave files that say when that began, and when it was done."""
     listener = _listener(port)
 
     def serve(peer: socket.socket, number: int) -> None:
-        block, sent = bytes(65536), 0
-        while True:
-            sent += peer.send(block)
-            pathlib.Path(f"sent-{number}").write_text(str(sent))
+        block, left = bytes(65536), size
+        while left > 0:
+            left -= peer.send(block)
+            if number >= 0:
+                pathlib.Path(f"begun-{number}").touch()
+                number = -1 - number
+        pathlib.Path(f"done-{-1 - number}").touch()
 
     number = 0
     while True:
