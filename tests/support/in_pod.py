@@ -27,6 +27,7 @@ NOT_HERE = frozenset(
         "a_mount_around_the_workspace",
         "secrets_are_files_in_memory",
         "two_sandboxes_do_not_see_each_other",
+        "ports_are_reached_from_the_host_alone",
         "processes",
         "a_limit_is_one_sandboxs",
         "a_start_that_is_given_up_leaves_nothing",

@@ -11,7 +11,7 @@ import signal
 import socket
 import sys
 
-from ramet.core.errors import SandboxFailed
+from ramet.core.errors import InvalidValue, SandboxFailed
 from ramet.isolation import procfs
 from ramet.isolation.conformance.ground import GRANT, Check, NotHere, Site, Violation, holds, patience, replace_grant
 from ramet.isolation.linux import numbers
@@ -135,6 +135,15 @@ async def the_proxy_is_all_that_is_reached(site: Site) -> None:
                 holds(len(shut) == 5 and "done" not in shut, f"UDP, binding, listening, sending at once: {shut}, {ran}")
 
 
+async def ports_are_refused_by_name(site: Site) -> None:
+    """The loopback is the pod's: whoever else is in it would be reached, and the kernel is elsewhere."""
+    try:
+        async with site.visit(grant=replace_grant(GRANT, ports={"web": 8000})):
+            raise Violation("ports that nobody could reach are not granted")
+    except InvalidValue as refusal:
+        holds((refusal.field, refusal.value) == ("ports", {"web": 8000}), f"they are named: {refusal}")
+
+
 _NETWORK = """
 import socket, sys
 port = int(sys.argv[1])
@@ -207,5 +216,6 @@ CHECKS: tuple[Check, ...] = (
     who_loses_its_parent_is_still_watched,
     memory_of_the_container,
     the_proxy_is_all_that_is_reached,
+    ports_are_refused_by_name,
     the_keeper_is_out_of_reach,
 )

@@ -118,6 +118,15 @@ async def test_ports_and_endpoints_are_had_together(runtime: ramet.AgentRuntime)
     assert await asked_at(await handle.port("web")) == "both /"
 
 
+async def test_a_sandbox_from_nothing_serves_too(runtime: ramet.AgentRuntime, backend: Name) -> None:
+    """Its zygote forks nobody else, and makes sockets as long as it lives."""
+    if backend == "local":
+        pytest.skip("fresh is L2 and more")
+    handle = await serving(runtime, agents.greet, {"web": 8000}, 8000, "fresh", isolation="fresh")
+
+    assert await asked_at(await handle.port("web")) == "fresh /"
+
+
 async def test_the_next_attempt_serves_in_place_of_the_one_before(runtime: ramet.AgentRuntime) -> None:
     """Whoever waits for a port meanwhile gets it from the sandbox that lives."""
     handle = await serving(
