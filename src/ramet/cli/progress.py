@@ -19,6 +19,7 @@ from ramet.core.events import (
     HookFailed,
     ModelRetried,
     Notice,
+    PolicyDecided,
     RunEnded,
     RunSpawned,
     ToolEnded,
@@ -71,6 +72,10 @@ def _said(event: Event, picture: Picture) -> Line | None:
             return Line(f"budget of {event.scope}: {event.resource} asked {event.asked:g}, left {event.left:g}")
         case ClampEvent():
             return Line(f"{event.field} {event.asked:g} was lowered to {event.given:g}, the parent's")
+        case PolicyDecided() if event.verdict != "allow":
+            done = "narrowed" if event.verdict == "narrow" else "refused"
+            why = f": {one_line(event.reason)}" if event.reason else ""
+            return Line(f"policy adapter {one_line(event.adapter, 40)} {done} {one_line(event.child, 40)}{why}")
         case ApprovalAsked():
             return Line(f"asks to run {asked(event.tool, event.args, event.question)}")
         case ApprovalAnswered():

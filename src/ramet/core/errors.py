@@ -69,6 +69,10 @@ class SpawnRefused(RametError):
         super().__init__(f"spawn refused ({limit}): {reason}" + ("" if free is None else f"; free now: {free:.12g}"))
 
 
+class PolicyAdapterFailed(SpawnRefused):
+    """A policy adapter gave no answer in time, or none that can be used: nothing was born."""
+
+
 class OverCapacity(SpawnRefused):
     """A team that has no room for another agent now. `resource` is what is short, `room` what is free of everything."""
 

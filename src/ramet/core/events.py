@@ -182,6 +182,18 @@ class ClampEvent(Event, frozen=True, kw_only=True, tag="clamped"):
     given: float
 
 
+class PolicyDecided(Event, frozen=True, kw_only=True, tag="policy_decided"):
+    """A policy adapter was asked about a birth: on the record of the run that asked for it, or of the root itself."""
+
+    adapter: str
+    verdict: str  #: allow | narrow | refuse
+    reason: str = ""
+    child: str = ""  #: name of the definition that was to be born
+    policy: dict[str, Any] = {}  #: what the newborn may do at most, as the adapter says
+    limits: dict[str, Any] = {}  #: of its budget, likewise
+    failed: bool = False  #: the adapter gave no answer that can be used
+
+
 class BudgetRefused(Event, frozen=True, kw_only=True, tag="budget_refused"):
     """A reservation did not fit; `scope` is the run whose limit fired."""
 
@@ -352,6 +364,7 @@ AnyEvent = (
     | MailPushed
     | MailDelivered
     | ClampEvent
+    | PolicyDecided
     | BudgetRefused
     | AgentCreated
     | StateCommitted

@@ -195,6 +195,9 @@ _LIMITS: dict[str, _Whole | _Number] = {
     "max_sub_agents": _Whole(0, 10**6),
 }
 
+#: The names of the fields that are clamped.
+LIMIT_FIELDS: tuple[str, ...] = tuple(_LIMITS)
+
 _CHECKS: dict[str, Callable[[str, object], object]] = {
     **_LIMITS,
     "retry_count": _Whole(0, 1000),

@@ -23,6 +23,7 @@ PASSED_OVER = frozenset(
         events.TextDelta,
         events.MessageDiscarded,
         events.ClampEvent,
+        events.PolicyDecided,
         events.IntentionRecorded,
         events.IntentionDecided,
         events.HookFailed,

@@ -45,6 +45,7 @@ _TOLD: Mapping[type[Event], frozenset[str]] = {
     events.RunRetried: frozenset(),
     events.ResultReused: frozenset(),
     events.ClampEvent: frozenset(),
+    events.PolicyDecided: frozenset(),
     events.AgentCreated: frozenset(),
     events.StateCommitted: frozenset(),
     events.BudgetRefused: frozenset(),

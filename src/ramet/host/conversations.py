@@ -24,6 +24,7 @@ from ramet.host.records import Records
 from ramet.host.resuming import Brought, left_behind, supplied_by
 from ramet.host.retention import Removal
 from ramet.host.session_rows import OPEN, session_row
+from ramet.spawn.policy_decisions import DecidedRequest
 from ramet.spawn.run import Run
 from ramet.tools.context import SpawnRequest
 
@@ -57,13 +58,27 @@ class Beginning:
     history: Sequence[BaseMessage] = ()  #: that a conversation begins with
 
     @property
-    def may_be_on_record(self) -> bool:
-        """Whether a conversation of its session id may be on record."""
-        return self.plan.session is not None and self.runtime.journal is not None
+    def begins_at_once(self) -> bool:
+        """Whether nothing is to be waited for: no conversation of its id on record, no answer of a policy adapter."""
+        may_be_on_record = self.plan.session is not None and self.runtime.journal is not None
+        return not may_be_on_record and not self.runtime.has_policy_adapter
 
     def begin(self) -> Conversation:
-        """Begin a conversation. Raises like `AgentRuntime.open_tree`, and like the birth of a root."""
+        """Begin a conversation at once, where no policy adapter is to be asked.
+
+        Raises like `AgentRuntime.open_tree`, and like the birth of a root.
+        """
         opened = self.runtime.open_tree(self.plan)
+        return self._born(opened, self.request)
+
+    async def _begin(self) -> Conversation:
+        """Begin a conversation, once the policy adapter has answered. Raises SpawnRefused, too."""
+        opened = self.runtime.open_tree(self.plan)
+        session = self.plan.session
+        request = await opened.tree.spawner.decide_root(self.agent, self.request, self.limits, session=session)
+        return self._born(opened, request)
+
+    def _born(self, opened: OpenTree, request: SpawnRequest | DecidedRequest) -> Conversation:
         root = opened.tree.spawner.root(
             self.agent,
             tools=self.tools,
@@ -71,7 +86,7 @@ class Beginning:
             limits=self.limits,
             session=self.plan.session,
             persistent=True,
-            request=self.request,
+            request=request,
             history=self.history,
         )
         self.runtime.keep(opened, root)
@@ -84,14 +99,14 @@ class Beginning:
         """
         session, journal = self.plan.session, self.runtime.journal
         if session is None or journal is None:
-            return self.begin()
+            return await self._begin()
         journal.users.add(self.runtime)
         await journal.open()
         if self.history and await left_behind(journal, session):
             raise BusyError(f"the conversation {session!r} is on record already: it has a history of its own")
         while (found := await _resumed(self.runtime, journal, session, **self.brought)) is None:
             _, version = await session_ids.root_of(journal.store, session)
-            begun = self.begin()
+            begun = await self._begin()
             if begun.opened.recorder.durable is not None:
                 await begun.opened.recorder.durable()  # Before its id: an id never leads to nothing but a removed tree.
             root = begun.root.info.id

@@ -40,7 +40,7 @@ from ramet.host.sandboxes import Sandboxes
 from ramet.host.spill import Spill
 from ramet.host.telemetry import Telemetry
 from ramet.host.tool_processes import ToolProcesses
-from ramet.spawn.services import Services
+from ramet.spawn.services import Decide, Services
 from ramet.spawn.tree import RunTree
 from ramet.tools.context import RunInfo
 
@@ -125,6 +125,7 @@ class Opening:
     audit: Audit | None = None
     keep_s: float | None = None
     results: KeptResults | None = None
+    decide: Decide | None = None  #: asks the policy adapter
 
     def _keep_blob(self, run: RunInfo) -> Callable[[bytes], Awaitable[str]] | None:
         journal = self.journal
@@ -198,6 +199,7 @@ class Opening:
             meter=self.gateway.meter,
             approve=inbox.ask,
             safety=plan.gate,
+            decide=self.decide,
             permissions=plan.permissions or NO_PERMISSIONS,
             compaction=compaction_for,
             grace_s=self.grace_s,

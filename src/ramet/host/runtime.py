@@ -25,6 +25,7 @@ from ramet.core.ids import RunId, run_id
 from ramet.core.limits import SpawnLimits
 from ramet.core.outcome import AgentResult, Result
 from ramet.core.policy import Policy, grant_root
+from ramet.core.policy_decision import within
 from ramet.disk.state_folder import checked_state_folder, state_folder
 from ramet.host.adopting import Adoption
 from ramet.host.agents import AgentHandle, by_stream, to_the_end
@@ -41,6 +42,7 @@ from ramet.host.kept_results import KeptResults
 from ramet.host.library_logs import show_logs
 from ramet.host.lifetimes import checked_keep, set_keep
 from ramet.host.opening import Opening, OpenTree, TreePlan
+from ramet.host.policy_adapters.adapter import TIMEOUT_S, PolicyAdapter, PolicyDecider
 from ramet.host.portal import HomeLoop, refuse_in_loop
 from ramet.host.project import Project
 from ramet.host.results import result_on_record, see_that_it_is_kept
@@ -95,6 +97,9 @@ class AgentRuntime:
     `<dir>/.ramet/journal.db`: a runtime that was killed is taken up again by `resume`, in another process. A tree stays
     on record for `keep_results_seconds` after its end, or without them until `ramet gc` removes what is old.
 
+    A `policy_adapter` is asked about every birth, for at most `policy_timeout_s` seconds; without its answer nothing is
+    born.
+
     `user_dir` is the user's folder: its settings and its record of trusted folders hold for every agent. Without
     `user_texts` its definitions, skills and memory are told to none.
     """
@@ -113,6 +118,8 @@ class AgentRuntime:
         backend: BackendName | Backend | None = None,
         store: Store | None = None,
         audit: Audit | None = None,
+        policy_adapter: PolicyAdapter | None = None,
+        policy_timeout_s: float = TIMEOUT_S,
         keep_results_seconds: float | None = None,
         keep_folders: FolderLimits | None = None,
         keep_trees: int = KEPT_TREES,
@@ -126,6 +133,11 @@ class AgentRuntime:
         else:
             kept_in = pathlib.Path(transcripts).resolve() if transcripts is not None else None
         self.clock: Clock = clock or SystemClock()
+        self._decide = (
+            PolicyDecider(policy_adapter, self.clock, timeout_s=policy_timeout_s)
+            if policy_adapter is not None
+            else None
+        )
         self.gateway = Gateway(self.clock, prices=prices, retry=retry)
         self.user_dir, self.grace_s = user_dir, grace_s
         self._user_texts = user_texts
@@ -159,6 +171,7 @@ class AgentRuntime:
             telemetry=self.telemetry,
             audit=audit,
             results=KeptResults(self.journal, self.clock),
+            decide=self._decide,
             gateway=self.gateway,
             sandboxes=self.sandboxes,
             clock=self.clock,
@@ -204,6 +217,11 @@ class AgentRuntime:
 
     async def __aexit__(self, *_: object) -> None:
         await self.stop()
+
+    @property
+    def has_policy_adapter(self) -> bool:
+        """Whether somebody is asked about each birth."""
+        return self._decide is not None
 
     @property
     def is_fenced(self) -> bool:
@@ -260,7 +278,7 @@ class AgentRuntime:
         `gate`, if there is one. `run` is the id that its root is to have, of `mint`. A function that is not
         `repeatable` ends as lost where it was cut off with its process.
 
-        Raises InvalidValue, NotShippable, IsolationUnavailable.
+        Raises InvalidValue, NotShippable, IsolationUnavailable, and SpawnRefused where the policy adapter says no.
         """
         definition = as_agent(agent)
         check_messages("history", history)
@@ -292,15 +310,18 @@ class AgentRuntime:
                 repeatable=repeatable,
             )
         )
-        if policy is not None:
-            await self.sandboxes.placement().backend(grant_root(policy))
+        asked_limits = limits or definition.limits
+        decided = await opened.tree.spawner.decide_root(definition, request, asked_limits)
+        if (wanted := decided.request.policy) is not None:
+            grant = grant_root(wanted)
+            await self.sandboxes.placement().backend(grant if decided.most is None else within(grant, decided.most))
         root = opened.tree.spawner.root(
             definition,
             tools=(*as_tools(tools, "tools"), *spawning_tools()),
             cwd=cwd or pathlib.Path.cwd(),
-            limits=limits or definition.limits,
+            limits=asked_limits,
             persistent=False,
-            request=request,
+            request=decided,
             history=history,
         )
         self.keep(opened, root)

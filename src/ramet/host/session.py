@@ -165,7 +165,7 @@ class Session(Generic[T]):
         )
         self._conversation: Conversation | None = None
         self._starting = asyncio.Lock()
-        if not self._beginning.may_be_on_record:
+        if self._beginning.begins_at_once:
             self._conversation = self._beginning.begin()
         self._closed = False
 
@@ -264,7 +264,8 @@ class Session(Generic[T]):
         """Begin the conversation, or go on with the one on record of this `session_id`; idempotent.
 
         `async with` and the first prompt do this, too. Raises BusyError or OwnedElsewhere if the conversation is open
-        in this process or in another kernel, StoreInUse, and DefinitionMissing.
+        in this process or in another kernel, StoreInUse, DefinitionMissing, and SpawnRefused where the policy adapter
+        says no.
         """
         async with self._starting:
             if self._conversation is None:
@@ -282,7 +283,7 @@ class Session(Generic[T]):
 
     def _talk(self) -> Conversation:
         if self._conversation is None:
-            raise RametError("it is not known yet whether this session_id is on record: use `async with` or start()")
+            raise RametError("the conversation has not begun yet: use `async with` or start()")
         return self._conversation
 
     # ---- talking

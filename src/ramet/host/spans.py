@@ -47,6 +47,7 @@ _NOTED: Mapping[type[Event], tuple[str, ...]] = {
     events.HookFailed: ("hook", "event"),
     events.IntentionDecided: ("tool", "intention", "committed"),
     events.MailDelivered: ("mail_id", "sender", "kind"),
+    events.PolicyDecided: ("adapter", "verdict", "child", "failed"),
     events.ResultReused: ("made_by",),
     events.RunRetried: ("attempt", "status", "wait_s"),
     events.SandboxStarted: ("backend", "level", "attempt"),

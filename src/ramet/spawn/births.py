@@ -18,7 +18,7 @@ import msgspec
 from ramet.core.budget import Limits
 from ramet.core.errors import DefinitionMissing, InvalidValue, NotShippable, ProtocolError
 from ramet.core.ids import RunId
-from ramet.core.policy import Grant
+from ramet.core.policy import Grant, Policy, from_json
 from ramet.models.plain import plain
 from ramet.spawn.run import Run
 from ramet.spawn.services import Services
@@ -58,6 +58,8 @@ def described(
         birth["late_args"] = True
     if run.grant is not None:
         birth["grant"] = _without_values(run, run.grant)
+    if run.narrowed is not None:
+        birth["narrowed"] = msgspec.to_builtins(run.narrowed)
     if run.bound is not None:
         birth["bound"] = _without_values(run, run.bound)
     if run.capsule is not None:
@@ -177,6 +179,11 @@ def grant_of(birth: Mapping[str, Any], values: Values, field: str = "grant") -> 
     data["env_vars"] = {name: value for name, value in found.items() if value is not None}
     lacking = tuple(_key(values, name, own) for name, value in found.items() if value is None)
     return Granted(msgspec.convert(data, Grant, strict=False), lacking)
+
+
+def narrowed_in(birth: Mapping[str, Any]) -> Policy | None:
+    """What a policy adapter had allowed it at most. Raises InvalidValue for what is no policy."""
+    return from_json(birth["narrowed"]) if "narrowed" in birth else None
 
 
 def _key(values: Values, name: str, own: Collection[str]) -> str:

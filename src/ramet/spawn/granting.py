@@ -14,6 +14,7 @@ from ramet.agent.definition import Agent
 from ramet.core.budget import Limits
 from ramet.core.errors import Bug, InvalidValue, SpawnRefused
 from ramet.core.policy import Grant, Policy, grant_root, narrow
+from ramet.core.policy_decision import within
 from ramet.spawn.run import Run
 from ramet.spawn.services import Services
 from ramet.tools.context import SpawnRequest
@@ -67,7 +68,7 @@ def granted(
         left = parent.seconds_left(services.clock.monotonic())
         grant, clamps = narrow(above, policy or Policy(), seconds_left=left)
         if policy is not None and policy.readonly_mounts:
-            _check_mounts(grant.readonly_mounts, parent, services)
+            _check_mounts(grant.readonly_mounts, parent.mount_roots, services)
         if policy is not None and policy.allowed_endpoints:
             _check_endpoints(grant.allowed_endpoints, above.allowed_endpoints, services)
         return grant, tuple(Clamp(f"policy.{each.field}", each.asked, each.given) for each in clamps)
@@ -80,6 +81,19 @@ def granted(
     return grant_root(policy), ()
 
 
+def narrowed_to(most: Policy, grant: Grant | None, parent: Run | None, services: Services) -> Grant | None:
+    """A grant that is at most this policy. Raises SpawnRefused for an entry that the grant has by name only."""
+    if grant is None:
+        return None
+    less = within(grant, most)
+    if most.readonly_mounts:
+        roots = mount_roots_of(parent, grant, services)
+        _check_mounts(less.readonly_mounts, roots, services)
+    if most.allowed_endpoints:
+        _check_endpoints(less.allowed_endpoints, grant.allowed_endpoints, services)
+    return less
+
+
 def mount_roots_of(parent: Run | None, grant: Grant | None, services: Services) -> Mapping[str, str]:
     """The mounts that the operator granted, above a newborn or to it, and where each led then."""
     if parent is not None and (parent.grant is not None or parent.bound is not None):
@@ -89,11 +103,11 @@ def mount_roots_of(parent: Run | None, grant: Grant | None, services: Services) 
     return services.placement.mount_roots(grant.readonly_mounts)
 
 
-def _check_mounts(mounts: Sequence[str], parent: Run, services: Services) -> None:
-    """Raise SpawnRefused for a mount of a child that its parent has by name only."""
+def _check_mounts(mounts: Sequence[str], roots: Mapping[str, str], services: Services) -> None:
+    """Raise SpawnRefused for a mount that lies below one of the roots by name only."""
     assert services.placement is not None, "who has a grant has a place"
     try:
-        services.placement.check_mounts(mounts, parent.mount_roots)
+        services.placement.check_mounts(mounts, roots)
     except InvalidValue as problem:
         raise SpawnRefused("policy.readonly_mounts", f"{problem.value}: {problem.accepted}") from problem
 

@@ -19,11 +19,11 @@ from ramet.core.budget import NO_LIMITS, RESOURCES, Limits
 from ramet.core.errors import InvalidValue, SpawnRefused, Unknown
 from ramet.core.ids import safe_name
 from ramet.core.limits import SpawnLimits
-from ramet.core.policy import Grant
+from ramet.core.policy import Grant, Policy
 from ramet.isolation.linux.beneath import open_without_links
 from ramet.isolation.mounts import source_below
 from ramet.spawn.admission import NO_SHARE, Share
-from ramet.spawn.granting import Clamp, bound_of, capsule_of, check_may_spawn, granted, with_time_of
+from ramet.spawn.granting import Clamp, bound_of, capsule_of, check_may_spawn, granted, narrowed_to, with_time_of
 from ramet.spawn.run import Run
 from ramet.spawn.services import Services
 from ramet.tools.context import SpawnRequest, check_request
@@ -52,6 +52,7 @@ class Plan:
     isolation: str | None = None
     grant: Grant | None = None
     bound: Grant | None = None
+    narrowed: Policy | None = None
     capsule: Capsule | None = None
 
     @property
@@ -60,8 +61,10 @@ class Plan:
         return Share(self.grant.memory_mb, self.grant.cpu_cores) if self.grant is not None else NO_SHARE
 
 
-def plan_birth(parent: Run, request: SpawnRequest, services: Services, limits: SpawnLimits) -> Plan:
-    """Narrow what is asked to what `parent` may give; nothing is granted yet.
+def plan_birth(
+    parent: Run, request: SpawnRequest, services: Services, limits: SpawnLimits, *, most: Policy | None = None
+) -> Plan:
+    """Narrow what is asked to what `parent` may give, and to `most`; nothing is granted yet.
 
     Raises SpawnRefused at the depth limit and for a right that the parent lacks, Unknown for a type, model or skill
     that is not there, InvalidValue for what cannot be, NoToolsLeft when the tools resolve to nothing, NotShippable for
@@ -79,6 +82,8 @@ def plan_birth(parent: Run, request: SpawnRequest, services: Services, limits: S
     narrowed, clamps = _narrow(parent, agent.limits, request.limits, detached=request.detached)
     grant, policy_clamps = granted(parent, agent, request, services)
     bound = bound_of(parent, agent, request)
+    if most is not None:
+        grant, bound = narrowed_to(most, grant, parent, services), narrowed_to(most, bound, parent, services)
     narrowed = with_time_of(grant or bound, narrowed)
     if grant is not None and isolation == "worktree":
         raise InvalidValue("isolation", isolation, "nothing: a sandboxed agent has a workspace of its own")
@@ -109,6 +114,7 @@ def plan_birth(parent: Run, request: SpawnRequest, services: Services, limits: S
         isolation=isolation,
         grant=grant,
         bound=bound,
+        narrowed=most,
         capsule=capsule_of(agent, request, grant),
     )
 

@@ -32,7 +32,7 @@ from ramet.core.outcome import ErrorInfo, Result, Status
 from ramet.core.story import CLOSED, OPEN, RunStory, TreeStory, amount
 from ramet.core.told import Said
 from ramet.models.messages import KINDS, decode
-from ramet.spawn.births import Values, capsule_in, cwd_of, grant_of, grants_above, limits_of, request_of
+from ramet.spawn.births import Values, capsule_in, cwd_of, grant_of, grants_above, limits_of, narrowed_in, request_of
 from ramet.spawn.calls import CallsPast, ReplyCalls
 from ramet.spawn.plan import Plan, check_tools
 from ramet.spawn.register import Register
@@ -183,6 +183,7 @@ def _revived(tree: RunTree, story: RunStory, runs: Mapping[str, Run], budget: Bu
         limits=limits_of(birth),
         grant=grant,
         bound=bound,
+        narrowed=narrowed_in(birth),
         capsule=capsule_in(birth) if grant is not None else None,
         toolset=toolset,
         system=tuple(SystemMessage(content=text) for text in birth.get("system", ())),

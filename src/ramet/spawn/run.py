@@ -22,7 +22,7 @@ from ramet.core.equal_mail import RecentMail
 from ramet.core.ids import RunId
 from ramet.core.lifecycle import LIVING, State
 from ramet.core.outcome import NOTHING_USED, Artifact, ErrorInfo, Result, Status, Usage
-from ramet.core.policy import Grant
+from ramet.core.policy import Grant, Policy
 from ramet.core.story import RunStory
 from ramet.isolation.contract import Sandbox
 from ramet.isolation.folders import RunFolder
@@ -108,6 +108,7 @@ class Run:
     grant: Grant | None = None  #: what its sandbox may do; None: it works in the host
     #: Of the operator's grant above it, or its own: where each mount led then (`ramet.isolation.mounts`).
     mount_roots: Mapping[str, str] = field(default_factory=dict)
+    narrowed: Policy | None = None  #: what a policy adapter allowed it at most, at its birth
     bound: Grant | None = None  #: of a composition with a policy: what its steps may do at most
     lacking: tuple[str, ...] = ()  #: variables whose values only a sandbox that goes on has
     capsule: Capsule | None = None  #: of a function in a sandbox

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 from ramet.agent.compaction import Compaction
 from ramet.agent.definition import Agent
 from ramet.agent.hook_config import HookConfig
+from ramet.concurrency.cancel import AbortController
 from ramet.concurrency.clock import Clock
 from ramet.core.agentref import AgentRef
 from ramet.core.errors import RametError, SpawnRefused
@@ -18,6 +19,7 @@ from ramet.core.events import Event
 from ramet.core.ids import RunId
 from ramet.core.permissions import NO_PERMISSIONS, Permissions
 from ramet.core.policy import Grant, Policy
+from ramet.core.policy_decision import PolicyDecision, PolicyRequest
 from ramet.isolation.contract import Backend, Sandbox
 from ramet.isolation.folders import RunFolder
 from ramet.isolation.git import Git
@@ -34,6 +36,10 @@ if TYPE_CHECKING:
 
 #: Seconds that a cancelled run gets to come to its end before it is fenced off.
 GRACE_S = 5.0
+
+
+#: Asks the policy adapter. Always returns a decision; raises Aborted where the run that asks is stopped meanwhile.
+Decide = Callable[[PolicyRequest, AbortController | None], Awaitable[PolicyDecision]]
 
 
 class ModelPort(NamedTuple):
@@ -138,6 +144,7 @@ class Services:
     meter: Meter | None = None  #: for models that agents of other frameworks ask
     approve: Approve | None = None
     safety: Safety | None = None  #: of every run, whatever it or its parent asks for; None: calls are not voted on
+    decide: Decide | None = None  #: asks the host's policy adapter about each birth; None: there is none
     permissions: Permissions = NO_PERMISSIONS  #: rules of settings files, for every run
     compaction: Callable[[int | None], Compaction | None] = lambda _: None  #: for a model's window
     grace_s: float = GRACE_S

@@ -23,7 +23,7 @@ from ramet.concurrency.cancel import AbortController
 from ramet.concurrency.mailbox import Mailbox
 from ramet.concurrency.slots import Slot
 from ramet.core.budget import RESOURCES, Amount, Budget, Hold, Limits
-from ramet.core.errors import BudgetExceeded, InvalidValue, SpawnRefused
+from ramet.core.errors import BudgetExceeded, Bug, InvalidValue, SpawnRefused
 from ramet.core.events import ClampEvent, Notice, RunSpawned
 from ramet.core.ids import ROOT_NAME, Path, SessionId, child_path
 from ramet.core.lifecycle import Fact
@@ -34,9 +34,10 @@ from ramet.isolation.worktree import Worktree
 from ramet.models.messages import encode
 from ramet.spawn.admission import Place
 from ramet.spawn.births import described
-from ramet.spawn.granting import bound_of, capsule_of, mount_roots_of, with_time_of
+from ramet.spawn.granting import bound_of, capsule_of, mount_roots_of, narrowed_to, with_time_of
 from ramet.spawn.housing import house, house_again
 from ramet.spawn.plan import Plan, check_tools, plan_birth, spawnable, system_messages
+from ramet.spawn.policy_decisions import DecidedRequest, decide_child, decide_root, record
 from ramet.spawn.register import Register
 from ramet.spawn.run import Run
 from ramet.spawn.supervisor import Supervisor
@@ -71,6 +72,10 @@ class Spawner:
 
     async def _spawn(self, parent: Run, request: SpawnRequest, slot: Slot | None) -> Run:
         plan = plan_birth(parent, request, self._services, self._register.limits)
+        if self._services.decide is not None:
+            decided = await decide_child(self._services.decide, parent, plan, slot)
+            # Planned anew: what was true before the answer may have changed meanwhile.
+            plan = plan_birth(parent, decided.request, self._services, self._register.limits, most=decided.most)
         with ExitStack() as undo:
             parent.asked += 1
             undo.callback(_forget_birth, parent)
@@ -96,6 +101,18 @@ class Spawner:
         self._begin(run, parent, plan)
         return run
 
+    async def decide_root(
+        self, agent: Agent, request: SpawnRequest, limits: Limits, *, session: str | None = None
+    ) -> DecidedRequest:
+        """Ask the policy adapter, if there is one, about a root. Raises SpawnRefused, PolicyAdapterFailed."""
+        if self._services.decide is None:
+            return DecidedRequest(request)
+        try:
+            return await decide_root(self._services.decide, agent, request, limits, session=session)
+        except SpawnRefused as refusal:
+            self._services.refused(refusal)
+            raise
+
     def root(
         self,
         agent: Agent,
@@ -106,10 +123,18 @@ class Spawner:
         max_turns: int = MAX_TURNS,
         session: str | None = None,
         persistent: bool = True,
-        request: SpawnRequest,
+        request: SpawnRequest | DecidedRequest,
         history: Sequence[BaseMessage] = (),
     ) -> Run:
-        """Give birth to the root. Raises like `spawn`; a session's root waits for its first prompt."""
+        """Give birth to the root. Raises like `spawn`; a session's root waits for its first prompt.
+
+        Where there is a policy adapter, the request is one that `decide_root` returned.
+        """
+        decided = request if isinstance(request, DecidedRequest) else DecidedRequest(request)
+        request, most = decided.request, decided.most
+        if self._services.decide is not None and decided.decision is None:
+            raise Bug("a root was asked for of which the policy adapter does not know")
+        limits = limits.tightened(request.limits)
         own = self._services.own_tools(agent, cwd)
         may_spawn = self._register.limits.depth > 0
         toolset = resolve_tools(agent, tools, may_spawn=may_spawn, is_child=False, own=own)
@@ -126,6 +151,9 @@ class Spawner:
         bound = bound_of(None, agent, request)
         composed = isinstance(agent.function, Composed)
         grant = grant_root(request.policy) if request.policy is not None and not composed else None
+        if most is not None:
+            grant = narrowed_to(most, grant, None, self._services)
+            bound = narrowed_to(most, bound, None, self._services)
         limits = with_time_of(grant or bound, limits)
         agent = agent.replace(limits=limits, max_turns=agent.max_turns or max_turns)
         plan = Plan(
@@ -135,6 +163,7 @@ class Spawner:
             limits=limits,
             grant=grant,
             bound=bound,
+            narrowed=most,
             capsule=capsule_of(agent, request, grant),
             toolset=toolset,
             system=system_messages(agent, cwd, self._services),
@@ -147,6 +176,8 @@ class Spawner:
         birth = self._described(run, agent.initial_prompt if persistent else request.prompt)
         self._register.enter(run)
         _record_birth(run, plan, birth)
+        if decided.decision is not None:
+            record(run.context, decided.decision, agent.name)
         return run
 
     async def _check_place(self, grant: Grant) -> None:
@@ -279,6 +310,7 @@ class Spawner:
             grant=plan.grant,
             mount_roots=mount_roots_of(parent, plan.grant or plan.bound, services),
             bound=plan.bound,
+            narrowed=plan.narrowed,
             capsule=plan.capsule,
             timed_from=services.clock.monotonic(),
         )

@@ -13,6 +13,7 @@ A store belongs to one event loop. `ramet.store.conformance` is the suite that e
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol, Self, runtime_checkable
 
@@ -74,7 +75,7 @@ class Seat(NamedTuple):
 class Store(Protocol):
     """One journal with its documents and blobs. Any method may raise StoreFailed, and does once a write has failed."""
 
-    name: str  #: memory | sqlite | postgres
+    name: str  #: memory | sqlite | postgres; a store of another package has a name of its own
     durable_across_processes: bool
     kernel: str  #: the name of the one that has it open
 
@@ -237,6 +238,23 @@ class Store(Protocol):
         It is called before `on_commit` and `durable` tell of the batch in which it was noticed; whoever hears of it
         stops acting on that tree. A store with one kernel never calls it.
         """
+
+
+def missing_members(store: object) -> tuple[str, ...]:
+    """Return the names of what an object lacks to be a store; what is not async has to be there, and no more."""
+    members = (*Store.__annotations__, *(name for name in vars(Store) if not name.startswith("_")))
+    return tuple(name for name in dict.fromkeys(members) if not _has(store, name))
+
+
+def _has(store: object, name: str) -> bool:
+    promised = inspect.getattr_static(Store, name, None)
+    try:
+        found = getattr(store, name)
+    except Exception:  # A property of a store that is not open may raise: it is there.
+        return inspect.getattr_static(store, name, None) is not None
+    if inspect.iscoroutinefunction(promised):
+        return inspect.iscoroutinefunction(found)
+    return not inspect.isfunction(promised) or callable(found)
 
 
 @runtime_checkable

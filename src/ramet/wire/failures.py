@@ -64,6 +64,7 @@ _FIELDS: Final[Mapping[type[RametError], Mapping[str, Any]]] = {
         "asked": float,
         "room": dict[str, float],
     },
+    errors.PolicyAdapterFailed: {"limit": str, "reason": str, "free": _Number},
     errors.ProtocolError: {},
     errors.RametError: {},
     errors.SandboxFailed: {},

@@ -54,6 +54,7 @@ OF_CONSEQUENCE: list[Event] = [
     events.CommandRun(**CHILD.stamp, argv=("ls", "-l"), code=0),
     events.MailPushed(**CHILD.stamp, mail_id="mail-1", sender="main", kind="agent", text="a letter"),
     events.ToolEnded(**ROOT.stamp, tool="Bash", status="denied", preview="a preview"),
+    events.PolicyDecided(**ROOT.stamp, adapter="house rules", verdict="refuse", reason="no", child="scout"),
     events.Notice(**ROOT.stamp, text="it broke", error=ErrorInfo(type="OSError", message="disk full")),
 ]
 OF_NONE: list[Event] = [

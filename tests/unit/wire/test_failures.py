@@ -46,6 +46,7 @@ RAISED: list[RametError] = [
     errors.ProtocolError("a frame"),
     errors.RametError("anything"),
     errors.SandboxFailed("bwrap"),
+    errors.PolicyAdapterFailed("policy adapter house rules", "no answer"),
     errors.SpawnRefused("depth", "no level below", free=0),
     errors.SpawnRefused("runs", "too many"),
     errors.StepFailed("review", status="failed", path="main/review", reason="no answer"),

@@ -14,6 +14,7 @@ from ramet.disk.state_folder import JOURNAL, state_folder
 from ramet.host.sandboxes import BackendName
 from ramet.isolation.contract import Backend
 from ramet.isolation.folder_retention import FolderLimits
+from ramet.services.config.adapters import find_policy_adapter, find_store
 from ramet.services.config.aliases import Models
 from ramet.services.config.backends import find_backend
 from ramet.services.config.checks import KUBERNETES
@@ -24,6 +25,7 @@ from ramet.services.config.settings import (
     PostgresUrl,
     RetentionSettings,
     ServiceLimits,
+    StoreAdapter,
     TcpAddress,
     UnixSocket,
 )
@@ -55,6 +57,8 @@ def server_of(config: Config, environ: Mapping[str, str], **options: Any) -> Ser
         "backend": backend_of(config, environ, store, pod_images),
         "pod_images": pod_images,
         "store": store,
+        "policy_adapter": None if config.policy_adapter is None else find_policy_adapter(config.policy_adapter),
+        "policy_timeout_s": float(config.policy_timeout_s),
         "address": config.address,
         "types": installed(Models(config.models, environ)),
         "token": None if config.token is None else config.token.read(environ),
@@ -116,7 +120,7 @@ def kernel_of(config: Config, environ: Mapping[str, str]) -> str:
 
 
 def store_of(
-    place: pathlib.Path | PostgresUrl | None, working_dir: pathlib.Path, kernel: str = "kernel"
+    place: pathlib.Path | PostgresUrl | StoreAdapter | None, working_dir: pathlib.Path, kernel: str = "kernel"
 ) -> Store | None:
     """The store at a place; None for that of the working directory. Raises MissingExtra, InvalidValue."""
     if place is None or (isinstance(place, pathlib.Path) and place.resolve() == _usual(working_dir)):
@@ -125,6 +129,8 @@ def store_of(
         from ramet.store.sqlite import SqliteStore
 
         return SqliteStore(place)
+    if isinstance(place, StoreAdapter):
+        return find_store(place, kernel)
     from ramet.store.postgres import PostgresStore
 
     return PostgresStore(place.url, kernel=kernel)

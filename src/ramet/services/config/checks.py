@@ -24,7 +24,8 @@ from ramet.core.team import resources
 from ramet.host.redaction import STARS, Redaction
 from ramet.host.sandboxes import BackendName
 from ramet.models import resolve
-from ramet.services.config.settings import ModelAlias, PostgresUrl, Reference, TcpAddress, UnixSocket
+from ramet.services.config.adapters import OBJECT, POLICY_ADAPTERS_GROUP, STORES_GROUP, is_adapter_named
+from ramet.services.config.settings import ModelAlias, PostgresUrl, Reference, StoreAdapter, TcpAddress, UnixSocket
 
 #: Backends of other packages; their names may be given beside our own.
 BACKENDS_GROUP: Final = "ramet.backends"
@@ -33,7 +34,10 @@ KUBERNETES: Final = "kubernetes"
 MAX_SOCKET: Final = 100  #: bytes of the path of a Unix socket: what is made beside it must fit into the 107, too
 _REFERENCE: Final = "env:NAME or file:/path, where the secret is; never the secret itself"
 _LISTEN: Final = f"the path of a Unix socket, of at most {MAX_SOCKET} bytes and with a slash in it, or host:port"
-_STORE: Final = "the path of a SQLite file, or postgresql://user@host/database"
+_STORE: Final = (
+    "the path of a SQLite file, or postgresql://user@host/database, or a store of another package: scheme://… where "
+    "an entry point of 'ramet.stores' has the name of the scheme, or package.module:Name"
+)
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,254}\Z")
 _FUNCTION: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.]{0,254}:[A-Za-z_][A-Za-z0-9_]{0,63}\Z")
 #: As `spawn_info.tools` of an agent of the type "llm" names them; a rule names each of them.
@@ -97,12 +101,26 @@ def backend_of(field: str, value: Any) -> str:
     return str(value)
 
 
-def store_of(field: str, value: Any, base: pathlib.Path) -> pathlib.Path | PostgresUrl:
+def policy_adapter_of(field: str, value: Any) -> str:
+    """The name of a policy adapter: an entry point, or "package.module:Name"."""
+    if isinstance(value, str) and is_adapter_named(POLICY_ADAPTERS_GROUP, value.strip()):
+        return value.strip()
+    installed = sorted(entry_points(group=POLICY_ADAPTERS_GROUP).names)
+    known = f"one of {', '.join(installed)}" if installed else f"an entry point of {POLICY_ADAPTERS_GROUP!r}"
+    raise InvalidValue(field, value, f"package.module:Name, or {known}")
+
+
+def store_of(field: str, value: Any, base: pathlib.Path) -> pathlib.Path | PostgresUrl | StoreAdapter:
     """Where the journal is."""
     if not isinstance(value, str) or not value.strip():
         raise InvalidValue(field, value, _STORE)
     value = value.strip()
     if not re.match(r"postgres(ql)?://", value):
+        scheme, separator, _ = value.partition("://")
+        if OBJECT.match(value):
+            return StoreAdapter(value)
+        if separator and value.isprintable() and is_adapter_named(STORES_GROUP, scheme):
+            return StoreAdapter(scheme, value)
         if "://" in value or _KEYWORDS.match(value):
             raise InvalidValue(field, STARS, _STORE)
         path = path_of(field, value, base)

@@ -30,6 +30,7 @@ from ramet.services.config.settings import (
     RetentionSettings,
     RuleSettings,
     ServiceLimits,
+    StoreAdapter,
     TcpAddress,
     UnixSocket,
 )
@@ -47,7 +48,9 @@ class Config(Struct, frozen=True, kw_only=True):
 
     working_dir: pathlib.Path
     backend: str | None = None  #: None: bwrap, where it works
-    store: pathlib.Path | PostgresUrl | None = None  #: None: SQLite in the working directory
+    store: pathlib.Path | PostgresUrl | StoreAdapter | None = None  #: None: SQLite in the working directory
+    policy_adapter: str | None = None  #: None: nobody is asked about births
+    policy_timeout_s: int = 10  #: that the policy adapter has to answer
     listen: UnixSocket | TcpAddress | None = None  #: None: a Unix socket in the working directory
     token: Reference | None = None
     kernel: str | None = None  #: None: made of where it listens
@@ -97,6 +100,8 @@ SETTINGS: Final = (
     Setting("token", checks.reference_of),
     Setting("kernel", _plain(checked_name)),
     Setting("address", _plain(checks.reachable_of)),
+    Setting("policy_adapter", _plain(checks.policy_adapter_of)),
+    Setting("policy_timeout_s", _plain(checks.whole_of(1, 3_600)), number=True),
     Setting("models", checks.model_of, many=True),
     Setting("limits.body_bytes", _plain(checks.whole_of(1_024, 2**31)), number=True),
     Setting("limits.queue", _plain(checks.whole_of(0, 10_000)), number=True),

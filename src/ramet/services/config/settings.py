@@ -65,6 +65,15 @@ class TcpAddress(Struct, frozen=True):
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
+def without_secrets(url: str) -> str:
+    """Return a URL as it may be shown: without a password and without parameters, either of which may be secret."""
+    parts = urlsplit(url)
+    user, at, servers = parts.netloc.rpartition("@")
+    name, colon, _ = user.partition(":")
+    shown = f"{name}:{STARS}" if colon else name
+    return f"{parts.scheme}://{shown}{at}{servers}{parts.path}" + (f"?{STARS}" if parts.query else "")
+
+
 class PostgresUrl:
     """Where a PostgreSQL server is. Shown without a password and without parameters, either of which may be secret."""
 
@@ -80,14 +89,23 @@ class PostgresUrl:
         return hash(self.url)
 
     def __str__(self) -> str:
-        parts = urlsplit(self.url)
-        user, at, servers = parts.netloc.rpartition("@")
-        name, colon, _ = user.partition(":")
-        shown = f"{name}:{STARS}" if colon else name
-        return f"{parts.scheme}://{shown}{at}{servers}{parts.path}" + (f"?{STARS}" if parts.query else "")
+        return without_secrets(self.url)
 
     def __repr__(self) -> str:
         return f"PostgresUrl({str(self)!r})"
+
+
+class StoreAdapter(Struct, frozen=True):
+    """A store of another package: the name of its entry point, or "package.module:Name"; and its URL, if it has one."""
+
+    name: str
+    url: str = ""
+
+    def __str__(self) -> str:
+        return without_secrets(self.url) if self.url else self.name
+
+    def __repr__(self) -> str:
+        return f"StoreAdapter({str(self)!r})"
 
 
 class ModelAlias(Struct, frozen=True):

@@ -18,6 +18,7 @@ from ramet.core.errors import Aborted, Bug, BusyError, DefinitionMissing, Expire
 from ramet.core.events import Notice
 from ramet.core.outcome import NOTHING_USED, ErrorInfo, Result, Status
 from ramet.core.policy import Policy, grant_root, secrets_of, variables_of
+from ramet.core.policy_decision import within
 from ramet.host.safety.gate import SafetyGate
 from ramet.services.contract import Opening
 from ramet.services.formats.shipped import Format, format_of
@@ -260,6 +261,8 @@ class FunctionAgent:
         if self._policy is not None and run.grant is not None:
             shelf = self._opening.shelf.folder if self._opening.shelf is not None else None
             run.grant = grant_root(self._policy)
+            if run.narrowed is not None:  # By a policy adapter, at its birth.
+                run.grant = within(run.grant, run.narrowed)
             placement = self._opening.runtime.sandboxes.placement()
             run.mount_roots = placement.mount_roots(run.grant.readonly_mounts)
             run.request = dataclasses.replace(run.request, on_output=call.pieces.printed, shelf=shelf)

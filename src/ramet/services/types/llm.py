@@ -127,7 +127,7 @@ class LlmType:
         return policy_of(opening, may_spawn=opening.info.spawn)
 
     async def _begun(self, opening: Opening, policy: Policy | None, over: TreesOver) -> Session:
-        return Session(
+        session = Session(
             agent=await self._definition(opening),
             tools=await _tools(opening),
             cwd=_works_in(opening),
@@ -138,6 +138,7 @@ class LlmType:
             shelf=opening.shelf.folder if opening.shelf is not None else None,
             gate=await gate_of(opening.runtime, opening.info.gate),
         )
+        return await session.start()  # A policy adapter may have to be asked.
 
     async def _taken_up(self, opening: Opening, policy: Policy | None, over: TreesOver) -> tuple[Session, Outfit]:
         try:

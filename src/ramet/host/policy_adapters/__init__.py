@@ -1,0 +1,37 @@
+"""Policy adapters: who decides, beside the limits of a tree, what an agent may do.
+
+The public names are here, and loaded on first use.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ramet.core.policy_decision import Allow as Allow
+    from ramet.core.policy_decision import Narrow as Narrow
+    from ramet.core.policy_decision import PolicyAnswer as PolicyAnswer
+    from ramet.core.policy_decision import PolicyRequest as PolicyRequest
+    from ramet.core.policy_decision import Refuse as Refuse
+    from ramet.host.policy_adapters.adapter import PolicyAdapter as PolicyAdapter
+
+_WHERE = {
+    "Allow": "core.policy_decision",
+    "Narrow": "core.policy_decision",
+    "PolicyAdapter": "host.policy_adapters.adapter",
+    "PolicyAnswer": "core.policy_decision",
+    "PolicyRequest": "core.policy_decision",
+    "Refuse": "core.policy_decision",
+}
+__all__ = sorted(_WHERE)
+
+
+def __getattr__(name: str) -> object:
+    if name in _WHERE:
+        return getattr(import_module(f"ramet.{_WHERE[name]}"), name)
+    raise AttributeError(f"module 'ramet.host.policy_adapters' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *__all__]

@@ -1,0 +1,143 @@
+"""The policy adapter of a runtime: an organisation's own answer to what may be born, asked before each birth.
+
+An adapter that raises, takes too long, or answers nonsense has refused: nothing is born without an answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import math
+from collections.abc import Awaitable
+from typing import Any, Final, Protocol
+
+from ramet.concurrency.cancel import AbortController
+from ramet.concurrency.clock import Clock
+from ramet.core.errors import Aborted, InvalidValue, RametError
+from ramet.core.policy_decision import (
+    MAX_REASON,
+    Allow,
+    Narrow,
+    PolicyAnswer,
+    PolicyDecision,
+    PolicyRequest,
+    Refuse,
+    check_narrow,
+)
+
+_log = logging.getLogger("ramet.policy")
+TIMEOUT_S: Final = 10.0
+MAX_NAME: Final = 100
+#: Calls that did not end when they were cancelled; beyond so many, nothing more is asked.
+MAX_STUCK: Final = 64
+_ACCEPTED = "a policy adapter (ramet.host.policy_adapters.PolicyAdapter), with a name and `async def decide(request)`"
+
+
+class PolicyAdapter(Protocol):
+    """Decides about births. Asked for every root and every child, on the event loop: it must not block."""
+
+    @property
+    def name(self) -> str:
+        """As it stands on record: 1 to 100 printable characters."""
+
+    async def decide(self, request: PolicyRequest) -> PolicyAnswer:
+        """Answer `Allow`, `Narrow` or `Refuse`. May be asked about many births at once, and cancelled."""
+
+
+def check_policy_adapter(field: str, adapter: object) -> None:
+    """Raise InvalidValue for what is no policy adapter."""
+    name = getattr(adapter, "name", None)
+    if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME or not name.isprintable():
+        raise InvalidValue(field, adapter, f"{_ACCEPTED}; its name is not 1 to {MAX_NAME} printable characters")
+    if not inspect.iscoroutinefunction(getattr(adapter, "decide", None)):
+        raise InvalidValue(field, adapter, f"{_ACCEPTED}; its `decide` is no async method")
+
+
+class PolicyDecider:
+    """Asks one adapter, each time for at most `timeout_s` seconds."""
+
+    def __init__(self, adapter: PolicyAdapter, clock: Clock, *, timeout_s: float = TIMEOUT_S) -> None:
+        """Raises InvalidValue for what is no adapter, and for what is no time."""
+        check_policy_adapter("policy_adapter", adapter)
+        is_number = isinstance(timeout_s, int | float) and not isinstance(timeout_s, bool)
+        if not is_number or not 0 < timeout_s < math.inf:
+            raise InvalidValue("policy_timeout_s", timeout_s, "seconds above 0")
+        self._adapter, self._clock, self._timeout_s = adapter, clock, timeout_s
+        self._name = str(adapter.name)
+        self._stuck: set[asyncio.Task[Any]] = set()
+
+    async def __call__(self, request: PolicyRequest, abort: AbortController | None = None) -> PolicyDecision:
+        """Return the answer; a refusal that says why where there is none. Raises Aborted when `abort` fires."""
+        try:
+            answer = _checked(await self._ask(request, abort))
+            if isinstance(answer, Refuse) and not request.depth:  # No run is born that could have it on record.
+                _log.warning("policy adapter %s refused the root %s: %s", self._name, request.agent, answer.reason)
+            return PolicyDecision(self._name, answer)
+        except Aborted:
+            raise
+        except Exception as problem:
+            # Its own words are for the operator: the agent that is refused is told only of what kind they are.
+            _log.error("policy adapter %s gave no answer about %s: %r", self._name, request.agent, problem)
+            why = str(problem) if isinstance(problem, _NoAnswer) else f"it raised {type(problem).__name__}"
+            return PolicyDecision(self._name, Refuse(f"no answer: {why}"[:MAX_REASON]), failure=why)
+
+    async def _ask(self, request: PolicyRequest, abort: AbortController | None) -> object:
+        if abort is not None and abort.reason is not None:
+            raise Aborted(abort.reason)
+        if len(self._stuck) >= MAX_STUCK:
+            raise _NoAnswer(f"{MAX_STUCK} calls of it do not end")
+        task = asyncio.ensure_future(_decided(self._adapter.decide(request)))
+        timer: asyncio.Future[Any] = asyncio.ensure_future(self._clock.sleep(self._timeout_s))
+        stopped = asyncio.ensure_future(abort.wait_aborted()) if abort is not None else None
+        waits = {task, timer} if stopped is None else {task, timer, stopped}
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            if task.done():
+                if task.cancelled():
+                    raise _NoAnswer("it cancelled itself")
+                return task.result()
+            if stopped is not None and stopped.done():
+                raise Aborted(stopped.result())
+            raise _NoAnswer(f"none within {self._timeout_s:g} s")
+        finally:
+            # A call that does not end when it is cancelled keeps nobody waiting.
+            for each in waits:
+                each.cancel()
+            if not task.done():
+                self._stuck.add(task)
+                task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._stuck.discard(task)
+        if not task.cancelled():
+            task.exception()  # Seen: nobody waits for it any more.
+
+
+class _NoAnswer(Exception):
+    """No answer, for a reason that the agent may be told."""
+
+
+async def _decided(answer: Awaitable[object]) -> object:
+    try:
+        return await answer
+    except (SystemExit, KeyboardInterrupt, GeneratorExit) as error:  # These would end the event loop.
+        raise RametError(f"it raised {error!r}") from None
+
+
+def _checked(answer: object) -> PolicyAnswer:
+    """The answer, its reason bounded. Raises an error for what is none."""
+    if not isinstance(answer, Allow | Narrow | Refuse):
+        raise _NoAnswer(f"a value of type {type(answer).__name__} is no Allow, Narrow or Refuse")
+    if not isinstance(answer.reason, str):
+        raise _NoAnswer("its reason is no text")
+    reason = answer.reason[:MAX_REASON]
+    if isinstance(answer, Allow):
+        return Allow(reason)
+    if isinstance(answer, Refuse):
+        return Refuse(reason)
+    try:
+        check_narrow(answer)
+    except InvalidValue as problem:
+        raise _NoAnswer(f"{problem.field} cannot narrow") from problem
+    return Narrow(policy=answer.policy, limits=answer.limits, reason=reason)

@@ -1,0 +1,75 @@
+"""Adapters of other packages by name: policy adapters and stores, found as entry points or as "package.module:Name".
+
+The groups are "ramet.policy_adapters" and "ramet.stores". An entry point leads to a class, or to a function, that makes
+the adapter when it is called. The name of a store's entry point is the scheme of its URLs.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+from typing import Any, Final, cast
+
+from ramet.core.errors import InvalidValue
+from ramet.host.policy_adapters.adapter import PolicyAdapter, check_policy_adapter
+from ramet.services.config.settings import StoreAdapter
+from ramet.store.contract import Store, missing_members
+
+POLICY_ADAPTERS_GROUP: Final = "ramet.policy_adapters"
+STORES_GROUP: Final = "ramet.stores"
+#: What names an object of a module.
+OBJECT: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*\Z", re.ASCII)
+_OWN_STORES: Final = ("memory", "sqlite", "postgres")
+_POLICY: Final = "what makes a policy adapter (ramet.host.policy_adapters.PolicyAdapter) when it is called"
+_STORE: Final = "what makes a store (ramet.store.contract.Store) when it is called with `url` and `kernel`"
+
+
+def is_adapter_named(group: str, name: str) -> bool:
+    """Whether a name is "package.module:Name", or that of an installed entry point."""
+    return OBJECT.match(name) is not None or name in importlib.metadata.entry_points(group=group).names
+
+
+def find_policy_adapter(name: str) -> PolicyAdapter:
+    """The policy adapter of that name. Raises InvalidValue for what cannot be loaded, and for what is no adapter."""
+    where, made = _made(POLICY_ADAPTERS_GROUP, name, "policy_adapter", _POLICY)
+    try:
+        check_policy_adapter(where, made)
+    except InvalidValue as problem:
+        raise InvalidValue(where, name, problem.accepted) from None
+    return cast("PolicyAdapter", made)
+
+
+def find_store(adapter: StoreAdapter, kernel: str) -> Store:
+    """The store of an adapter. Raises InvalidValue, which shows no URL, for what cannot be made, and for no store."""
+    where, made = _made(STORES_GROUP, adapter.name, "store", _STORE, url=adapter.url, kernel=kernel)
+    if missing := missing_members(made):
+        raise InvalidValue(where, adapter.name, f"{_STORE}; it has no {', '.join(missing)}")
+    if made.name in _OWN_STORES:
+        accepted = f"{_STORE}; its `name` is that of one of ramet's own stores"
+        raise InvalidValue(where, made.name, accepted)
+    return cast("Store", made)
+
+
+def _made(group: str, name: str, field: str, accepted: str, **called_with: Any) -> tuple[str, Any]:
+    """What the name leads to, called, and the field to blame. Raises InvalidValue."""
+    if OBJECT.match(name):
+        where, point = field, importlib.metadata.EntryPoint(name, name, group)
+    else:
+        # The same one twice, as where a package is on the path twice, is one.
+        points = {each.value: each for each in importlib.metadata.entry_points(group=group, name=name)}
+        if not points:
+            raise InvalidValue(field, name, f"package.module:Name, or an entry point of {group!r}")
+        where = f"entry point {name!r} in {group!r}"
+        if len(points) > 1:
+            raise InvalidValue(where, ", ".join(points), "one adapter of each name")
+        [point] = points.values()
+    try:
+        return where, point.load()(**called_with)
+    except (Exception, SystemExit) as problem:  # Its own code runs in there.
+        # Only of what kind: the words may hold the URL, and a password in it.
+        raise InvalidValue(where, point.value, f"{accepted}; {_words(problem, **called_with)}") from problem
+
+
+def _words(problem: BaseException, url: str = "", **_: Any) -> str:
+    kind = type(problem).__name__
+    return kind if url else f"{kind}: {str(problem)[:200]}"

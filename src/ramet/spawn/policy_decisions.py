@@ -1,0 +1,129 @@
+"""What the host's policy adapter is asked before a birth, and what its answer does to the request."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from typing import TYPE_CHECKING, NamedTuple
+
+from ramet.agent.definition import Agent
+from ramet.concurrency.slots import Slot
+from ramet.core.budget import Limits
+from ramet.core.errors import Aborted, PolicyAdapterFailed, SpawnRefused
+from ramet.core.events import PolicyDecided
+from ramet.core.policy import Policy, Terms, describe, grant_root
+from ramet.core.policy_decision import MAX_PROMPT, Narrow, PolicyDecision, PolicyRequest, Refuse
+from ramet.spawn.run import Run
+from ramet.spawn.services import Decide
+from ramet.tools.context import SpawnRequest, ToolUseContext, current_call
+
+if TYPE_CHECKING:
+    from ramet.spawn.plan import Plan
+
+
+class DecidedRequest(NamedTuple):
+    """A request as the answer of the adapter leaves it, and what the newborn may do at most."""
+
+    request: SpawnRequest
+    most: Policy | None = None
+    decision: PolicyDecision | None = None  #: None: there is no adapter
+
+
+async def decide_child(decide: Decide, parent: Run, plan: Plan, slot: Slot | None) -> DecidedRequest:
+    """Ask about a child that is planned. The answer is on the parent's record when this returns or raises.
+
+    Raises SpawnRefused for a birth that is refused and where the parent is being stopped, PolicyAdapterFailed.
+    """
+    above, request = parent.grant or parent.bound, plan.request
+    question = PolicyRequest(
+        agent=plan.agent.name,
+        name=plan.name,
+        root=parent.info.root,
+        parent=parent.info.id,
+        parent_agent=parent.info.agent,
+        parent_path=parent.info.path,
+        depth=parent.info.depth + 1,
+        session=parent.info.session or "",
+        prompt=request.prompt[:MAX_PROMPT],
+        mode="fork" if plan.is_fork else "fresh",
+        model=_model_name(plan.agent),
+        tools=tuple(tool.name for tool in plan.toolset.tools),
+        background=bool(request.background if request.background is not None else plan.agent.background),
+        detached=request.detached,
+        limits=plan.limits.as_data(),
+        asked=_described(request.policy or plan.agent.policy),
+        inherited=_described(above),
+        granted=_described(plan.grant or plan.bound),
+    )
+    answer = asyncio.ensure_future(decide(question, parent.context.abort))
+    call = current_call.get(None)
+    try:
+        # The parent waits for somebody else: others may work meanwhile.
+        decision = await (
+            answer if slot is None else slot.while_waiting(answer, key=call.step_id if call is not None else None)
+        )
+    except Aborted:
+        raise SpawnRefused("stopped", f"{parent.info.path} is being stopped", free=0) from None
+    finally:
+        answer.cancel()
+    record(parent.context, decision, plan.agent.name, call_id=request.call_id)
+    return _decided(decision, request, works_in_host=plan.grant is None and plan.bound is None)
+
+
+async def decide_root(
+    decide: Decide, agent: Agent, request: SpawnRequest, limits: Limits, *, session: str | None
+) -> DecidedRequest:
+    """Ask about a root. Raises SpawnRefused for a birth that is refused, PolicyAdapterFailed."""
+    policy = request.policy
+    question = PolicyRequest(
+        agent=agent.name,
+        name=request.name or "",
+        session=session or "",
+        prompt=request.prompt[:MAX_PROMPT],
+        model=_model_name(agent),
+        tools=tuple(str(getattr(each, "name", each)) for each in agent.tools or ()),
+        limits=limits.as_data(),
+        asked=_described(policy),
+        granted=_described(grant_root(policy) if policy is not None else None),
+    )
+    decision = await decide(question, None)
+    return _decided(decision, request, works_in_host=policy is None)
+
+
+def record(context: ToolUseContext, decision: PolicyDecision, child: str, *, call_id: str | None = None) -> None:
+    """Put a decision on the record of a run."""
+    answer = decision.answer
+    narrow = answer if isinstance(answer, Narrow) else None
+    context.emit(
+        PolicyDecided,
+        call_id=call_id,
+        adapter=decision.adapter,
+        verdict=type(answer).__name__.lower(),
+        reason=answer.reason,
+        child=child,
+        policy=_described(narrow.policy) or {} if narrow is not None else {},
+        limits=narrow.limits.as_data() if narrow is not None else {},
+        failed=bool(decision.failure),
+    )
+
+
+def _decided(decision: PolicyDecision, request: SpawnRequest, *, works_in_host: bool) -> DecidedRequest:
+    """Apply an answer to a request. Raises SpawnRefused, PolicyAdapterFailed."""
+    answer = decision.answer
+    if isinstance(answer, Refuse):
+        kind = PolicyAdapterFailed if decision.failure else SpawnRefused
+        raise kind(f"policy adapter {decision.adapter}", answer.reason)
+    if not isinstance(answer, Narrow):
+        return DecidedRequest(request, None, decision)
+    request = dataclasses.replace(request, limits=request.limits.tightened(answer.limits))
+    if answer.policy is not None and works_in_host:
+        request = dataclasses.replace(request, policy=answer.policy)
+    return DecidedRequest(request, answer.policy, decision)
+
+
+def _model_name(agent: Agent) -> str:
+    return agent.model if isinstance(agent.model, str) else ""
+
+
+def _described(terms: Terms | None) -> dict[str, object] | None:
+    return describe(terms) if terms is not None else None

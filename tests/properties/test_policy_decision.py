@@ -1,0 +1,107 @@
+"""An answer of a policy adapter never widens a grant, whatever the answer says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ramet.core.errors import InvalidValue
+from ramet.core.policy import Grant, Isolation, Policy, grant_root
+from ramet.core.policy_decision import Narrow, within
+from ramet.core.reservation import Reservation
+from tests.properties.test_policy import FIELDS, is_within, policies, roots
+
+most = st.fixed_dictionaries({}, optional={name: each for name, each in FIELDS.items() if name != "secrets"}).map(
+    lambda fields: Policy(**fields)
+)
+EQUAL = ("max_sub_agent_depth",)  #: a child's is smaller than its parent's; here it is the same run's
+
+
+@given(roots, policies)
+def test_an_answer_never_widens(grant: Grant, answer: Policy) -> None:
+    """Each field holds at most what it held, by the rule that children are tested with."""
+    less = within(grant, answer)
+
+    for field in Grant.__struct_fields__:
+        if field in EQUAL:
+            assert getattr(less, field) <= getattr(grant, field)
+        else:
+            assert is_within(field, less, grant), field
+    assert less.retry_count <= grant.retry_count
+    assert less.retry_delay_seconds == grant.retry_delay_seconds
+
+
+@given(roots, most)
+def test_nothing_is_left_that_the_answer_does_not_have(grant: Grant, answer: Policy) -> None:
+    """What was narrowed is within the answer, too; and narrowing it again changes nothing."""
+    less = within(grant, answer)
+
+    assert within(less, answer) == less
+    for name in ("memory_mb", "cpu_cores", "pids", "timeout_seconds", "max_sub_agents", "retry_count"):
+        bound = getattr(answer, name)
+        assert bound is None or getattr(less, name) <= bound
+    for name in ("allowed_endpoints", "readonly_mounts"):
+        if (bound := getattr(answer, name)) is not None and not bound:
+            assert getattr(less, name) == ()
+    if answer.allowed_env_vars is not None:
+        assert {*less.allowed_env_vars, *less.env_vars} <= set(answer.allowed_env_vars)
+    if answer.isolation is not None:
+        assert less.isolation.rank >= answer.isolation.rank
+
+
+@given(roots)
+def test_an_empty_answer_changes_nothing(grant: Grant) -> None:
+    """Absent leaves what there is."""
+    assert within(grant, Policy()) == grant
+
+
+def test_both_sides_of_an_endpoint_count() -> None:
+    """The narrower entry of the two is what is left, whichever side has it."""
+    grant = grant_root(Policy(allowed_endpoints=("*.example.org:443", "api.other.org:443")))
+
+    less = within(grant, Policy(allowed_endpoints=("docs.example.org:443", "*.other.org:443", "evil.net:443")))
+
+    assert set(less.allowed_endpoints) == {"docs.example.org:443", "api.other.org:443"}
+
+
+def test_a_mount_below_a_mount_is_left() -> None:
+    """So is one that lies below the answer's."""
+    grant = grant_root(Policy(readonly_mounts=("/data", "/opt/tools/bin")))
+
+    less = within(grant, Policy(readonly_mounts=("/data/public", "/opt/tools", "/home")))
+
+    assert set(less.readonly_mounts) == {"/data/public", "/opt/tools/bin"}
+
+
+def test_no_network_is_no_endpoint() -> None:
+    grant = grant_root(Policy(allowed_endpoints=("*",), isolation=Isolation.L1))
+
+    assert within(grant, Policy(network="disabled")).allowed_endpoints == ()
+
+
+@pytest.mark.parametrize(
+    ("policy", "field"),
+    [
+        (Policy(env_vars={"A": "b"}), "narrow.policy.env_vars"),
+        (Policy(secrets={"key": "hunter2"}), "narrow.policy.secrets"),
+        (Policy(retry_delay_seconds=1), "narrow.policy.retry_delay_seconds"),
+        (Policy(reservation=Reservation(name="team")), "narrow.policy.reservation"),
+        ({"memory_mb": 1}, "narrow.policy"),
+    ],
+    ids=["env_vars", "secrets", "retry_delay_seconds", "reservation", "a dict"],
+)
+def test_an_answer_that_cannot_narrow_names_its_field(policy: Any, field: str) -> None:
+    """And shows no value of a secret."""
+    with pytest.raises(InvalidValue) as refused:
+        Narrow(policy=policy)
+
+    assert refused.value.field == field
+    assert "hunter2" not in str(refused.value)
+
+
+def test_limits_that_are_none_are_refused() -> None:
+    with pytest.raises(InvalidValue, match=r"narrow\.limits"):
+        Narrow(limits={"tokens": 1})  # type: ignore[arg-type]  # that is the point
