@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import pathlib
 
 import pytest
@@ -27,6 +28,8 @@ def draft_and_wait() -> None:
     pathlib.Path("draft.txt").write_text("so far")
     pathlib.Path("large.bin").write_bytes(b"x" * 5_000)
     pathlib.Path("link").symlink_to("/etc/passwd")
+    pathlib.Path("out").mkdir()
+    pathlib.Path("out/-").write_text("of a strange name")
     sys.stdout.write("ready\n")
     sys.stdout.flush()
     time.sleep(600)
@@ -78,6 +81,34 @@ async def test_168_a_file_is_copied_on_the_command_line(
         assert "a link" in (await on(handle.id, "link", str(tmp_path / "x")))[1]
         assert "works in no sandbox" in (await on(here.id, "draft.txt", str(tmp_path / "x")))[1]
         assert not (tmp_path / "x").exists()
+
+
+async def test_168_a_file_named_as_stdout_is_copied_to_a_file(
+    tmp_path: pathlib.Path, capsysbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """168: `-` as TO is stdout, and is nothing else; without TO a file has the name that it has in the sandbox."""
+    folder, here = tmp_path / "work", tmp_path / "here"
+    folder.mkdir()
+    here.mkdir()
+    monkeypatch.chdir(here)
+
+    async def on(*words: str) -> tuple[int, bytes, str]:
+        status = await asyncio.to_thread(main, ["cp", *words, "--dir", str(folder)])
+        out, err = capsysbinary.readouterr()
+        return status, out, err.decode()
+
+    async with ramet.AgentRuntime(folder, backend="local") as runtime:
+        handle = await started(runtime)
+        assert await on(handle.id, "out/-") == (0, b"", "")
+        assert (here / "-").read_text() == "of a strange name"
+        assert await on(handle.id, "out/-", "-") == (0, b"of a strange name", "")
+        status, _, err = await on(handle.id, "out/-")
+        assert (status, "expected a file that is not there yet" in err) == (2, True)
+        (here / "-").unlink()
+        status, out, err = await on(handle.id, "out/-", "--json")
+        assert (status, json.loads(out)) == (0, {"file": "-", "bytes": 17}), err
+        status, _, err = await on(handle.id, "x" * 300)
+        assert (status, err.count("\n"), "at most 255" in err) == (2, 1, True), err
 
 
 async def test_168_a_file_is_copied_over_http(client: Client, served: Served) -> None:

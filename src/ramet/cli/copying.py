@@ -19,13 +19,14 @@ _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 
 def copy(options: Namespace) -> int:
     """Write the file to a new one, or to stdout."""
+    is_stdout = options.to == "-"  # A file of that name is one like any other.
     to = options.to or options.path.rpartition("/")[2]
-    if to == "-" and options.json:
+    if is_stdout and options.json:
         raise InvalidValue("--json", "with -", "a file as TO: stdout is one of the two")
-    if to != "-" and os.path.lexists(to):
+    if not is_stdout and os.path.lexists(to):
         raise InvalidValue("TO", to, "a file that is not there yet, or - for stdout")
     content = asyncio.run(_content(options))
-    if to == "-":
+    if is_stdout:
         sys.stdout.buffer.write(content)
         sys.stdout.buffer.flush()
         return 0

@@ -8,6 +8,7 @@ arrives as bytes with a name: mode, owner, times, attributes and holes stay behi
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
 import unicodedata
@@ -21,6 +22,7 @@ from ramet.isolation import trees
 MAX_FILES = 1000
 MAX_DEPTH = 64  #: folders below the workspace
 MAX_NAME = 1024  #: bytes of a whole name
+MAX_PART = 255  #: bytes of a part of it; no file system here takes more (NAME_MAX)
 MAX_REFUSED = 100  #: names that are listed
 _MAX_ENTRIES = 100  #: looked at, for each file that may be taken
 _CHUNK = 1024 * 1024
@@ -75,6 +77,10 @@ def read_file(workspace: Path, path: str, *, max_bytes: int) -> bytes:
     except (FileNotFoundError, NotADirectoryError):
         raise Unknown("file", path) from None
     except OSError as error:
+        if error.errno == errno.ELOOP:  # A link that came after the look at what was there.
+            raise InvalidValue("path", path, f"{_PATH}: it was changed meanwhile") from None
+        if error.errno in (errno.EACCES, errno.EPERM):  # The agent has locked it.
+            raise InvalidValue("path", path, f"{_PATH}: its owner may not read it") from None
         raise SandboxFailed(f"the file {_printable(path)} could not be read: {error}") from error
 
 
@@ -181,7 +187,10 @@ def _objection_to_name(path: str) -> str:
         return "its name is not UTF-8"
     if any(unicodedata.category(c) in _UNPRINTABLE and c not in _JOINERS for c in path):
         return "its name has control characters"
-    return f"its name has {size} bytes, at most {MAX_NAME} are taken" if size > MAX_NAME else ""
+    if size > MAX_NAME:
+        return f"its name has {size} bytes, at most {MAX_NAME} are taken"
+    longest = max(len(part.encode()) for part in path.split("/"))
+    return f"a part of it has {longest} bytes, at most {MAX_PART} are taken" if longest > MAX_PART else ""
 
 
 def _copied(workspace: Path, into: Path, survey: _Survey) -> Collected:

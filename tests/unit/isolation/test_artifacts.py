@@ -10,6 +10,7 @@ import pytest
 
 from ramet.core.errors import InvalidValue, OutputTooLarge, SandboxFailed, Unknown
 from ramet.core.outcome import Artifact
+from ramet.isolation import trees
 from ramet.isolation.artifacts import MAX_DEPTH, collect, read_file
 
 MIB = 1024 * 1024
@@ -207,3 +208,28 @@ def test_a_file_above_the_limit_is_not_read(workspace: Path) -> None:
         read_file(workspace, "large", max_bytes=100)
 
     assert (refused.value.size, refused.value.limit) == (1 << 40, 100)
+
+
+@pytest.mark.parametrize("name", ["x" * 256, "a/" + "x" * 256, "x" * 256 + "/a", "ä" * 128])
+def test_a_part_that_no_file_system_takes_is_refused(workspace: Path, name: str) -> None:
+    """As a name, not as a failure of the sandbox: the guest or its owner wrote it."""
+    (workspace / "a").mkdir()
+
+    with pytest.raises(InvalidValue, match=r"path: .*: a part of it has 256 bytes, at most 255 are taken"):
+        read_file(workspace, name, max_bytes=100)
+
+
+def test_a_link_that_comes_in_between_is_refused(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file is looked at, and replaced by a link before it is opened: that is no failure of the sandbox."""
+    (workspace / "file").touch()
+    (workspace.parent / "secret").write_text("secret")
+    open_file = trees.open_file
+
+    def replaced(folder: int, name: str) -> int:
+        (workspace / "file").unlink()
+        (workspace / "file").symlink_to(workspace.parent / "secret")
+        return open_file(folder, name)
+
+    monkeypatch.setattr(trees, "open_file", replaced)
+    with pytest.raises(InvalidValue, match="it was changed meanwhile"):
+        read_file(workspace, "file", max_bytes=100)
