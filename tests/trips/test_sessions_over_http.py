@@ -53,6 +53,31 @@ async def test_conversations_are_listed_page_by_page_and_shown(served: Served, c
         assert (await client.kernel.session("now")).session.state == "open"
 
 
+async def test_85_the_end_of_a_conversation_is_shown_alone(
+    served: Served, client: Client, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """85: its last n messages, for the operator; in a folder, over HTTP, and on the command line."""
+    await talk(served, "chat-1", "One.", "Two.", "Three.")
+    every = ["One.", "Sure.", "Two.", "Sure.", "Three.", "Sure."]
+
+    for last in (1, 2, 5, 6, 9, None):
+        shown = await client.kernel.session("chat-1", last=last)
+        said = [each["content"] for each in shown.messages]
+        assert said == (every if last is None else every[-last:]), last
+        assert shown.session.turns == 3
+    for wrong in ("0", "-1", "x", "1.5"):
+        refused = await served.ask("GET", f"/v1/sessions/chat-1?last={wrong}", served.server.operator)
+        assert refused.status_code == 422, wrong
+        assert refused.json()["field"] == "last"
+    _, team = await served.team()
+    assert (await served.ask("GET", "/v1/sessions/chat-1?last=1", team)).status_code == 404
+    for where in (["--server", served.server.where], ["--dir", str(served.server.dir)]):
+        assert await asyncio.to_thread(main, ["sessions", "show", "chat-1", "--last", "2", *where]) == 0
+        assert capsys.readouterr().out == "user:\nThree.\nagent:\nSure.\n"
+    assert main(["sessions", "show", "chat-1", "--last", "0", *where]) == 2
+    assert "--last: '0' is not accepted; expected a whole number from 1" in capsys.readouterr().err
+
+
 async def test_a_conversation_is_removed_unless_it_is_needed(served: Served, client: Client) -> None:
     """An open one, one that is kept and one that an agent goes on from stay; a removed one leaves its id free."""
     runtime = served.server.runtime

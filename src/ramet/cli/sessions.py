@@ -92,7 +92,7 @@ async def _rows(options: Namespace) -> tuple[Sequence[SessionRow], int, Sequence
 
 async def _shown(options: Namespace) -> tuple[SessionRow, Sequence[Mapping[str, Any]]]:
     async with source_of(options) as source:
-        return await source.session(options.id)
+        return await source.session(options.id, options.last)
 
 
 async def _removed(options: Namespace) -> str:

@@ -143,12 +143,14 @@ def _sessions(add: Add) -> None:
     each = _adder(verbs)
     listing = each("sessions list", f"[--limit N] {WHERE}", "list conversations, the newest first", anywhere=True)
     listing.add_argument("--limit", type=whole(0), default=50, metavar="N", help="at most (default: 50); 0: all")
-    for verb, words, more in (
-        ("show", "show what was said in a conversation", ""),
-        ("rm", "remove a conversation, with all that its agents left", "Its id is free again then."),
+    for verb, usage, words, more in (
+        ("show", f"ID [--last N] {WHERE}", "show what was said in a conversation", ""),
+        ("rm", f"ID {WHERE}", "remove a conversation, with all that its agents left", "Its id is free again then."),
     ):
-        known = each(f"sessions {verb}", f"ID {WHERE}", words, more, anywhere=True)
+        known = each(f"sessions {verb}", usage, words, more, anywhere=True)
         known.add_argument("id", type=name, metavar="ID", help="the session's id, or that of its root")
+        if verb == "show":
+            known.add_argument("--last", type=whole(1), metavar="N", help="only its last N messages")
 
 
 def _steering(add: Add) -> None:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from ramet.core.errors import DamagedTree, Unknown
+from ramet.core.errors import DamagedTree, InvalidValue, Unknown
 from ramet.core.outcome import Usage
 from ramet.core.story import RunStory, TreeStory
 from ramet.host import session_ids
@@ -68,18 +68,21 @@ async def sessions(records: Records, limit: int = 0, after: str = "") -> tuple[l
     return rows, len(found) - len(shown)
 
 
-async def session_row(records: Records, name: str) -> tuple[SessionRow, list[dict[str, Any]]]:
-    """Return one conversation, by the session's id or its root's, and its messages as data.
+async def session_row(records: Records, name: str, last: int | None = None) -> tuple[SessionRow, list[dict[str, Any]]]:
+    """Return one conversation, by the session's id or its root's, and its messages, or the `last` of them, as data.
 
-    Raises Unknown, also for the root of a tree that is no conversation.
+    Raises Unknown, also for the root of a tree that is no conversation, and InvalidValue for a `last` below 1.
     """
+    if last is not None and last < 1:
+        raise InvalidValue("last", last, "a whole number from 1")
     for root in (name, (await session_ids.root_of(records.store, name))[0]):
         found = await records.store.get(TREES, root) if root else None
         about = said_of(found, location_of(records.store)) if found is not None else {}
         if found is not None and _is_conversation(about):
             row = await _row(records, found, about)
             story = await _story(records, found.key)
-            return row, story.root.messages if story.runs else []
+            said = story.root.said if story.runs else []
+            return row, [each.data for each in (said if last is None else said[-last:])]
     known = tuple(each.key for each in await records.store.list(session_ids.SESSIONS))
     raise Unknown("session", name, known)
 

@@ -78,8 +78,8 @@ class Source(Protocol):
         Where it is not known how many more there are, -1 says that there are some.
         """
 
-    async def session(self, id: str) -> tuple[SessionRow, Sequence[Mapping[str, Any]]]:
-        """One conversation, by the id of its session or root, and its messages. Raises Unknown."""
+    async def session(self, id: str, last: int | None = None) -> tuple[SessionRow, Sequence[Mapping[str, Any]]]:
+        """One conversation, by the id of its session or root, and its messages, or the last of them. Raises Unknown."""
 
     async def remove_session(self, id: str) -> str:
         """Remove a conversation; the id of its root. Raises Unknown, and a RametError for one that is needed."""

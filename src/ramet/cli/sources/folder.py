@@ -63,8 +63,8 @@ class Folder:
     async def sessions(self, limit: int) -> tuple[Sequence[SessionRow], int]:
         return await sessions(await self._journal(), limit)
 
-    async def session(self, id: str) -> tuple[SessionRow, Sequence[Mapping[str, Any]]]:
-        return await session_row(await self._journal(), id)
+    async def session(self, id: str, last: int | None = None) -> tuple[SessionRow, Sequence[Mapping[str, Any]]]:
+        return await session_row(await self._journal(), id, last)
 
     async def remove_session(self, id: str) -> str:
         from ramet.host.conversations import remove  # with it come sessions and runs, which no other command needs

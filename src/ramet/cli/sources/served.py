@@ -52,8 +52,8 @@ class Served:
         rows = await self._kernel.sessions(limit + 1 if limit else 0)
         return (rows[:limit], -1) if limit and len(rows) > limit else (rows, 0)
 
-    async def session(self, id: str) -> tuple[SessionRow, Sequence[Mapping[str, Any]]]:
-        shown = await self._kernel.session(id)
+    async def session(self, id: str, last: int | None = None) -> tuple[SessionRow, Sequence[Mapping[str, Any]]]:
+        shown = await self._kernel.session(id, last=last)
         return shown.session, shown.messages
 
     async def remove_session(self, id: str) -> str:

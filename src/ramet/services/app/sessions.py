@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from ramet.services.app.calls import Call
+from ramet.services.app.messages import Newest
 from ramet.services.app.operations import Operation
 from ramet.services.views.contract import Paging, RemovedSession, SessionPage, ShownSession
 from ramet.services.views.sessions import SessionViews
@@ -19,7 +20,7 @@ async def _list(call: Call) -> SessionPage:
 
 
 async def _get(call: Call) -> ShownSession:
-    return await _sessions(call).get(call.path("session"))
+    return await _sessions(call).get(call.path("session"), call.query(Newest).last)
 
 
 async def _remove(call: Call) -> RemovedSession:
@@ -42,6 +43,7 @@ OPERATIONS: Final = (
         path="/v1/sessions/{session}",
         summary="A conversation by the id of its session, or of its root, with what was said in it",
         handle=_get,
+        query=Newest,
         answers=ShownSession,
     ),
     Operation(

@@ -144,9 +144,12 @@ class Kernel:
         found = [each async for page in self._pages(lambda after: asks.sessions(after, MOST)) for each in page.sessions]
         return found[:limit] if limit else found
 
-    async def session(self, id: str) -> ShownSession:
-        """A conversation by the id of its session, or of its root, with what was said in it. Raises Unknown."""
-        return await self._way.send(asks.session(id))
+    async def session(self, id: str, *, last: int | None = None) -> ShownSession:
+        """A conversation by the id of its session, or of its root, with what was said in it, or its `last` messages.
+
+        Raises Unknown, and InvalidValue for a `last` below 1.
+        """
+        return await self._way.send(asks.session(id, last))
 
     async def remove_session(self, id: str) -> str:
         """Remove a conversation that is not open, with all that its agents left; the id of its root.

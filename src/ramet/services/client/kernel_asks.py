@@ -52,8 +52,9 @@ def sessions(after: str, limit: int) -> Ask[SessionPage]:
     return Ask("GET", "/v1/sessions", SessionPage, params=_said(after=after, limit=limit))
 
 
-def session(id: str) -> Ask[ShownSession]:
-    return Ask("GET", f"/v1/sessions/{quote(id, safe='')}", ShownSession)
+def session(id: str, last: int | None = None) -> Ask[ShownSession]:
+    params = {} if last is None else {"last": last}
+    return Ask("GET", f"/v1/sessions/{quote(id, safe='')}", ShownSession, params=params)
 
 
 def remove_session(id: str) -> Ask[RemovedSession]:

@@ -29,9 +29,9 @@ class SessionViews:
         rows, older = await sessions(self._records(), checked_limit(asked.limit), asked.after)
         return SessionPage(sessions=[await self._seen(each) for each in rows], more=rows[-1].root if older else "")
 
-    async def get(self, name: str) -> ShownSession:
-        """One conversation, and its messages. Raises Unknown."""
-        row, messages = await session_row(self._records(), name)
+    async def get(self, name: str, last: int | None = None) -> ShownSession:
+        """One conversation, and its messages, or the `last` of them. Raises Unknown, InvalidValue."""
+        row, messages = await session_row(self._records(), name, last)
         return ShownSession(session=await self._seen(row), messages=messages)
 
     async def remove(self, name: str) -> RemovedSession:
