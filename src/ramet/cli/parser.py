@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import sys
-from typing import NoReturn
+from collections.abc import Mapping
+from typing import Any, NoReturn
 
 from ramet.cli.values import amount, folder, name, whole
 from ramet.cli.verbs import add_verbs
@@ -16,14 +18,69 @@ exit status: 0 an answer · 1 failed · 2 wrong usage · 3 needs input · 4 out 
              124 out of time · 130 cancelled · 137 out of memory · 141 nobody reads the output"""
 
 
+#: Words of other programs for what commands here do, by the command before them.
+OTHER_WORDS: Mapping[str, Mapping[str, str]] = {
+    "ramet": {
+        "attach": "logs -f",
+        "cancel": "stop",
+        "chat": "ask",
+        "clean": "gc",
+        "cleanup": "gc",
+        "collect": "cp",
+        "copy": "cp",
+        "delete": "gc",
+        "events": "logs",
+        "history": "sessions show",
+        "info": "show",
+        "inspect": "show",
+        "kill": "stop",
+        "list": "ps",
+        "ls": "ps",
+        "prune": "gc",
+        "rm": "gc",
+        "server": "serve",
+        "settings": "config",
+        "spawn": "run",
+        "start": "run",
+        "status": "ps",
+    },
+    "ramet schedule": {"delete": "rm", "remove": "rm", "cancel": "rm", "ls": "list", "ps": "list"},
+    "ramet sessions": {"delete": "rm", "remove": "rm", "history": "show", "ls": "list", "ps": "list"},
+    "ramet config": dict.fromkeys(("get", "list", "print", "show", "validate"), "check"),
+}
+_MOST_SHOWN = 60  #: characters of a word that is no command
+
+
 class Parser(argparse.ArgumentParser):
     """A parser whose refusals are one line."""
+
+    def _check_value(self, action: argparse.Action, value: object) -> None:
+        """Refuse a word that is no command, and name the one that does what was wanted, or those that look like it."""
+        if isinstance(action, argparse._SubParsersAction) and value not in action.choices:
+            what = "command" if action.metavar == "COMMAND" else "verb"
+            raise argparse.ArgumentError(action, f"{_word(value)} is no {what}{self._meant(str(value), action)}")
+        super()._check_value(action, value)
+
+    def _meant(self, word: str, action: argparse._SubParsersAction[Any]) -> str:
+        """Name what a word may stand for, as the rest of a sentence."""
+        if (other := OTHER_WORDS.get(self.prog, {}).get(word.lower())) is not None:
+            return f"; use {self.prog} {other}"
+        near = difflib.get_close_matches(word[:_MOST_SHOWN].lower(), action.choices, 3)
+        if not near and self.prog != "ramet":
+            return f"; the verbs are {', '.join(action.choices)}"
+        return f"; the nearest are {', '.join(near)}" if near else ""
 
     def error(self, message: str) -> NoReturn:
         """Say what is wrong, and where help is; status 2."""
         line = message.removeprefix("argument ").replace("\n", " ")
         print(f"{self.prog}: {line} (see {self.prog} --help)", file=sys.stderr)
         raise SystemExit(2)
+
+
+def _word(value: object) -> str:
+    """A word as it may be shown, on one line."""
+    shown = repr(value)
+    return shown if len(shown) <= _MOST_SHOWN + 2 else f"{shown[:_MOST_SHOWN]}…'"
 
 
 def build_parser() -> Parser:
@@ -132,14 +189,13 @@ def _trust(commands: argparse._SubParsersAction[Parser]) -> None:
 def _config(commands: argparse._SubParsersAction[Parser]) -> None:
     config = commands.add_parser(
         "config",
-        usage="ramet config check [FILE]",
-        help="check the settings of a server",
-        description="The settings of a server: ramet.yaml, then the environment.",
+        usage="ramet config [check [FILE]]",
+        help="show and check the settings of a server",
+        description="The settings of a server: ramet.yaml, then the environment. Without a verb they are checked.",
         allow_abbrev=False,
     )
-    verbs = config.add_subparsers(
-        dest="verb", metavar="VERB", title="verbs", prog=config.prog, required=True, parser_class=Parser
-    )
+    verbs = config.add_subparsers(dest="verb", metavar="VERB", title="verbs", prog=config.prog, parser_class=Parser)
+    config.set_defaults(file=None, json=False)
     check = verbs.add_parser(
         "check",
         usage="ramet config check [FILE] [--json]",

@@ -52,6 +52,15 @@ def test_each_setting_is_shown_with_its_value_and_its_origin(
     assert "hunter2" not in out + err
 
 
+def test_the_word_alone_checks_too(capsys: pytest.CaptureFixture[str]) -> None:
+    """`ramet config` is `ramet config check`: whoever types it wants to see the settings."""
+    assert main(["config", "check"]) == 0
+    checked = capsys.readouterr()
+
+    assert main(["config"]) == 0
+    assert capsys.readouterr() == checked
+
+
 def test_each_problem_is_one_line_and_the_status_is_1(capsys: pytest.CaptureFixture[str]) -> None:
     """On stdout, as it is what was asked for; nothing else is there, and nothing acts on a terminal."""
     Path("other.yaml").write_text('backend: "\\x1b[2Jx"\nlimits:\n  que: 3\n')
