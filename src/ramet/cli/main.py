@@ -76,6 +76,10 @@ def _run(argv: Sequence[str]) -> int:
             from ramet.cli import reading
 
             return reading.VERBS[options.command](options)
+        case "passages":
+            from ramet.cli.passages import passages
+
+            return passages(options)
         case "run" | "resume":
             from ramet.cli import working
 

@@ -18,6 +18,8 @@ def add_verbs(commands: Commands, statuses: str) -> None:
 
 
 Add = Callable[..., argparse.ArgumentParser]
+#: As of `ramet.host.safety.inspection`, which costs time to import.
+KINDS = ("intention", "decision", "output")
 WHERE = "[--dir DIR | --server WHERE]"
 
 
@@ -82,6 +84,24 @@ def _reading(add: Add) -> None:
     )
     export.add_argument("id", type=name, metavar="ID", help="the run")
     export.add_argument("--tree", action="store_true", help="of all runs of its tree")
+    passages = add(
+        "passages",
+        f"[filters] [--after CURSOR] [--limit N] [-f] {WHERE}",
+        "list what came to the safety gates: intentions, decisions, outputs",
+        "A filter that is not given does not matter; all that are given must fit.",
+        anywhere=True,
+    )
+    passages.add_argument("--tree", type=name, metavar="ID", help="of the tree of this run")
+    passages.add_argument("--run", type=name, metavar="ID", help="of this run alone")
+    passages.add_argument("--path", type=name, metavar="GLOB", help="of runs at paths like main/*")
+    passages.add_argument("--tool", type=name, metavar="GLOB", help="of calls of tools like Ba*")
+    passages.add_argument("--kind", choices=KINDS, action="append", default=[], help="may be given more than once")
+    word = passages.add_mutually_exclusive_group()
+    word.add_argument("--committed", action="store_true", help="only decisions that let a call run")
+    word.add_argument("--aborted", action="store_true", help="only decisions that let none run")
+    passages.add_argument("--after", type=whole(0), default=0, metavar="CURSOR", help="go on behind this one")
+    passages.add_argument("--limit", type=whole(1), default=100, metavar="N", help="at most (default: 100)")
+    passages.add_argument("-f", "--follow", action="store_true", help="all, and what comes, until Ctrl-C")
     replay = add("replay", f"ID [--speed X] {WHERE}", "tell what happened again, with its pauses", anywhere=True)
     replay.add_argument("id", type=name, metavar="ID", help="the run, or the root of a tree")
     replay.add_argument("--speed", type=amount, default=1.0, metavar="X", help="times as fast (default: 1); 0: at once")

@@ -45,6 +45,7 @@ HELPS = {
                 "deny",
                 "serve",
             ),
+            "passages",
             "repair",
             *("schedule", "schedule list", "schedule add", "schedule rm", "schedule trigger"),
         )

@@ -13,6 +13,7 @@ from msgspec import Struct
 from ramet.core.errors import Damaged
 from ramet.core.events import Event
 from ramet.host.records import RunRow
+from ramet.host.safety.inspection import Filter, Page, Passage
 from ramet.host.scheduler.view import ScheduleView
 from ramet.host.session_rows import SessionRow
 
@@ -106,6 +107,12 @@ class Source(Protocol):
 
     async def questions(self) -> list[Question]:
         """What waits for a person's word, the oldest first."""
+
+    async def passages(self, wanted: Filter, *, after: int, limit: int) -> Page:
+        """A page of what came to the safety gates behind a cursor."""
+
+    def follow_passages(self, wanted: Filter, *, after: int) -> AsyncGenerator[Passage]:
+        """The same, and what comes, without an end."""
 
     # ---- steering; each returns what came of it, as plain data
 

@@ -30,6 +30,7 @@ from ramet.host.doorbell import (
 )
 from ramet.host.lifetimes import Keep, set_keep
 from ramet.host.records import INTERRUPTED, NoJournal, Records, RunRow, journal_in, kernel_of, records_of
+from ramet.host.safety.inspection import Filter, Page, Passage, follow, passages
 from ramet.host.scheduler.view import ScheduleView
 from ramet.host.session_rows import SessionRow, session_row, sessions
 from ramet.isolation.artifacts import read_file
@@ -113,6 +114,14 @@ class Folder:
             except DamagedTree as problem:
                 records.damaged[root] = problem
         return [question for _, question in sorted(found, key=lambda each: each[0])]
+
+    async def passages(self, wanted: Filter, *, after: int, limit: int) -> Page:
+        return await passages((await self._journal()).store, wanted, after=after, limit=limit)
+
+    async def follow_passages(self, wanted: Filter, *, after: int) -> AsyncGenerator[Passage]:
+        async with aclosing(follow((await self._journal()).store, wanted, after=after)) as found:
+            async for each in found:
+                yield each
 
     # ---- steering
 

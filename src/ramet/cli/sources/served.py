@@ -13,6 +13,7 @@ from ramet.core.errors import InvalidValue, NotYours, RametError
 from ramet.core.events import Event
 from ramet.host.records import RunRow
 from ramet.host.redaction import STARS
+from ramet.host.safety.inspection import Filter, Page, Passage
 from ramet.host.scheduler.view import ScheduleView
 from ramet.host.session_rows import SessionRow
 from ramet.services.client.client import Client
@@ -92,6 +93,12 @@ class Served:
             )
             for each in await self._kernel.approvals()
         ]
+
+    async def passages(self, wanted: Filter, *, after: int, limit: int) -> Page:
+        return await self._kernel.passages(wanted, after=after, limit=limit)
+
+    def follow_passages(self, wanted: Filter, *, after: int) -> AsyncGenerator[Passage]:
+        return self._kernel.follow_passages(wanted, after=after)
 
     # ---- steering
 
