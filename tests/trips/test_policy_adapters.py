@@ -18,11 +18,14 @@ from ramet.core.events import PolicyDecided, RunSpawned, SandboxStarted, StateCh
 from ramet.host.policy_adapters import Allow, Narrow, PolicyAnswer, PolicyRequest, Refuse
 from ramet.models.scripted import ScriptedModel
 from ramet.services.types.registry import installed
+from ramet.spawn import policy_decisions
+from ramet.store.sqlite import SqliteStore
 from tests.support.serving import serving
 from tests.support.waiting import eventually
 from tests.trips import isolated_agents as agents
 from tests.trips.isolated_kit import BACKENDS, backend
 from tests.trips.kit import answers, fresh, kept, of_kind
+from tests.trips.test_service_types import OURS, asked, ended, function, opening
 
 __all__ = ["backend"]
 
@@ -201,6 +204,20 @@ async def test_a_guest_reads_which_adapter_refused(backend: Any, tmp_path: pathl
 
     assert result.value == ["policy adapter house rules"] * 2
     assert [(each.verdict, each.failed) for each in decided] == [("refuse", False), ("refuse", True)]
+
+
+async def test_what_a_run_asks_in_vain_is_bounded(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loop that asks again and again neither fills the journal nor keeps the adapter busy."""
+    monkeypatch.setattr(policy_decisions, "MAX_UNBORN", 10)
+    adapter = about("echo", Refuse("no"))
+    async with runtime(adapter, tmp_path, backend=BACKENDS[-1]) as host:
+        handle = await host.spawn(agents.spawn_one_by_one, args=(30,), policy=MAY)
+        recorder = host.trees[handle.run.info.id].recorder
+        result = await handle.result()
+
+    assert result.value == ["policy adapter house rules"] * 10 + ["policy adapter"] * 20
+    assert len(adapter.asked) == 11
+    assert len(of_kind(recorder.kept, PolicyDecided)) == 11
 
 
 async def test_births_that_wait_for_an_answer_do_not_pass_a_limit(tmp_path: pathlib.Path) -> None:
@@ -424,3 +441,42 @@ async def test_an_adapter_that_fails_keeps_a_servers_agents_from_being_born(tmp_
     assert refused.status_code == 409, refused.text
     assert refused.json()["limit"] == "policy adapter house rules"
     assert "policy.internal" not in refused.text
+
+
+async def test_a_served_function_that_goes_on_after_a_kill_stays_narrowed(tmp_path: pathlib.Path) -> None:
+    """What the server gives it anew, on the machine where it goes on, is at most what the adapter had allowed."""
+
+    async def narrows(request: PolicyRequest) -> PolicyAnswer:
+        return Narrow(policy=ramet.Policy(memory_mb=100, network="disabled"))
+
+    policy = ramet.Policy(memory_mb=200, allowed_endpoints=("docs.example.org:443",))
+    start = function("measures_and_waits", policy=policy)
+
+    def runtime_of_a_process() -> ramet.AgentRuntime:
+        store = SqliteStore(tmp_path / "journal.db")
+        return ramet.AgentRuntime(tmp_path, backend="local", store=store, grace_s=0.1, policy_adapter=Adapter(narrows))
+
+    first = await runtime_of_a_process().start()
+    agent = await OURS.open(opening(first, tmp_path / "ada", **start))
+    answer = agent.turn(asked("go"), "openai")
+    await anext(answer)
+    run = agent.run
+    grant = first.get(run).run.grant
+    await first.get(run).run.context.settled()
+    await (await first.open_store()).close()  # As if it was killed: nothing more goes on record.
+    await first.stop()
+    await ended(answer)
+    async with runtime_of_a_process() as second:
+        again = await OURS.open(opening(second, tmp_path / "eve", **start, run=run))
+        await eventually(lambda: any(each.run.grant for each in roots_of(second)))
+        grants = [each.run.grant for each in roots_of(second)]
+        await again.close("it is over")
+
+    assert grant is not None
+    assert (grant.memory_mb, grant.allowed_endpoints) == (100, ())
+    assert grants == [grant]
+
+
+def roots_of(runtime: ramet.AgentRuntime) -> list[Any]:
+    """Handles of the roots that are open."""
+    return [runtime.get(root) for root in runtime.trees]

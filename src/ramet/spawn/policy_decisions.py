@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from ramet.spawn.plan import Plan
 
 
+#: Births in a row, in one turn, that may be asked about in vain: each is an event, and a call of the adapter.
+MAX_UNBORN = 1_000
+
+
 class DecidedRequest(NamedTuple):
     """A request as the answer of the adapter leaves it, and what the newborn may do at most."""
 
@@ -34,6 +38,9 @@ async def decide_child(decide: Decide, parent: Run, plan: Plan, slot: Slot | Non
 
     Raises SpawnRefused for a birth that is refused and where the parent is being stopped, PolicyAdapterFailed.
     """
+    if parent.unborn >= MAX_UNBORN:
+        raise SpawnRefused("policy adapter", f"{MAX_UNBORN} births in a row were asked for in vain", free=0)
+    parent.unborn += 1
     above, request = parent.grant or parent.bound, plan.request
     question = PolicyRequest(
         agent=plan.agent.name,

@@ -94,6 +94,7 @@ class Run:
     lives: int = 1  #: a finished agent that gets mail lives again
     children: dict[RunId, Run] = field(default_factory=dict)  #: the living ones
     births: int = 0
+    unborn: int = 0  #: births that a policy adapter was asked about and that did not come, since the last that did
     births_before: int = 0  #: of these, those before its newest turn
     subtree: Usage = NOTHING_USED
     verdict: Verdict | None = None  #: of the last turn

@@ -220,6 +220,7 @@ class Spawner:
 
     def _make(self, parent: Run, plan: Plan, place: Place, scope: OwnScope | None, own_tree: Worktree | None) -> Run:
         parent.births += 1
+        parent.unborn = 0
         name = self._register.free_name(plan.name) if plan.name else ""
         path = child_path(parent.info.path, name or str(parent.births))
         info = RunInfo(

@@ -150,6 +150,7 @@ class Supervisor:
             change()
         run.turns += 1
         run.births_before = run.births
+        run.unborn = 0
         run.spawned.clear()
         run.context.exhausted = run.cut = None
         run.turn_began_at = len(run.context.history)

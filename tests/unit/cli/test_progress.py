@@ -16,6 +16,7 @@ from ramet.core.events import (
     Event,
     HookFailed,
     Notice,
+    PolicyDecided,
 )
 from tests.unit.cli.golden import assert_golden
 from tests.unit.cli.story import Story, cut_short, hostile
@@ -42,6 +43,10 @@ def rarities() -> Story:
     story.add(HookFailed, "main", 66, hook="check.sh", event="PreToolUse", reason="timeout")
     story.add(BudgetRefused, "main", 67, resource="tokens", asked=900, left=100, scope="main")
     story.add(ClampEvent, "main", 68, field="timeout_s", asked=900, given=60)
+    house = {"adapter": "house rules", "child": "scout"}
+    story.add(PolicyDecided, "main", 68, verdict="allow", **house)
+    story.add(PolicyDecided, "main", 68, verdict="narrow", reason="no network", **house)
+    story.add(PolicyDecided, "main", 68, verdict="refuse", reason="\x1b[2Jno\nhelpers", **house)
     story.add(Compacted, "main", 69, before_messages=90, after_messages=8, before_tokens=90_000, after_tokens=4_000)
     story.add(Notice, "main", 70, text="the journal is not durable")
     return story
