@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ramet.core.errors import InvalidValue
-from ramet.core.policy import Grant, Isolation, Policy, grant_root
+from ramet.core.policy import LIMIT_FIELDS, Grant, Isolation, Policy, grant_root
 from ramet.core.policy_decision import Narrow, within
 from ramet.core.reservation import Reservation
 from tests.properties.test_policy import FIELDS, is_within, policies, roots
@@ -50,6 +50,47 @@ def test_nothing_is_left_that_the_answer_does_not_have(grant: Grant, answer: Pol
         assert {*less.allowed_env_vars, *less.env_vars} <= set(answer.allowed_env_vars)
     if answer.isolation is not None:
         assert less.isolation.rank >= answer.isolation.rank
+
+
+#: What an answer can take away of each right, limits aside, which the properties above draw.
+LESS: dict[str, Any] = {
+    "network": "disabled",
+    "allowed_endpoints": (),
+    "ports": {},
+    "readonly_mounts": (),
+    "allowed_env_vars": (),
+    "secrets": {},
+    "isolation": Isolation.L3,
+    "allow_sub_agents": False,
+}
+MUCH = Policy(
+    allowed_endpoints=("*",),
+    ports={"web": 8000, "api": 8001},
+    readonly_mounts=("/data",),
+    allowed_env_vars=("LANG",),
+    env_vars={"A": "b"},
+    secrets={"key": "hunter2"},
+    isolation=Isolation.L1,
+    allow_sub_agents=True,
+)
+
+
+@pytest.mark.parametrize("field", [each for each in Policy.__struct_fields__ if each not in LIMIT_FIELDS])
+def test_every_right_can_be_taken_away(field: str) -> None:
+    """Or an answer that names it is refused: none is passed over in silence."""
+    if field not in LESS:
+        assert field in ("env_vars", "retry_delay_seconds", "reservation", "retry_count")
+        return
+    grant = grant_root(MUCH)
+
+    assert within(grant, Policy(**{field: LESS[field]})) != grant
+
+
+def test_a_port_is_left_by_its_name_and_number() -> None:
+    """Another number behind the same name is another right."""
+    grant = grant_root(Policy(ports={"web": 8000, "api": 8001, "db": 5432}))
+
+    assert within(grant, Policy(ports={"web": 8000, "api": 9001})).ports == {"web": 8000}
 
 
 @given(roots)

@@ -116,6 +116,9 @@ def within(grant: Grant, most: Policy) -> Grant:
         less["allowed_endpoints"] = _common(
             grant.allowed_endpoints, tuple(most.allowed_endpoints), rights.uncovered_endpoints
         )
+    if most.ports is not None:
+        ports = dict(most.ports)
+        less["ports"] = {name: port for name, port in grant.ports.items() if ports.get(name) == port}
     if most.readonly_mounts is not None:
         less["readonly_mounts"] = _common(grant.readonly_mounts, tuple(most.readonly_mounts), rights.uncovered_mounts)
     if most.allowed_env_vars is not None or most.env_vars is not None:
