@@ -276,6 +276,43 @@ def deaf(mark: str) -> None:
         time.sleep(60)
 
 
+def chain(below: int, child_s: float | None) -> None:
+    """Head a chain of `below` agents, each of which asks for `child_s` seconds; none ends, the last is deaf."""
+    import signal
+
+    from ramet import Policy
+    from ramet.sub_agent_client import spawn_sub_agent
+
+    if below:
+        policy = Policy(allow_sub_agents=below > 1, memory_mb=64 * below, timeout_seconds=child_s)
+        spawn_sub_agent(agent=chain, policy=policy, args=(below - 1, child_s))
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    pathlib.Path("begun").touch()
+    while True:
+        time.sleep(60)
+
+
+def chain_when_told() -> None:
+    """Head a chain of one agent once there is a file `go`."""
+    while not pathlib.Path("go").exists():
+        time.sleep(0.01)
+    chain(1, None)
+
+
+def send_again(to: str, text: str, windows: list[Any]) -> list[str]:
+    """Send the same message once for each window; what became of each."""
+    from ramet.core.errors import RametError
+    from ramet.sub_agent_client import send_message
+
+    said = []
+    for window in windows:
+        try:
+            said.append(send_message(to, text, dedupe_s=window))
+        except RametError as refusal:
+            said.append(f"{type(refusal).__name__}: {refusal}")
+    return said
+
+
 def where() -> str:
     """The working directory, as seen inside."""
     return str(pathlib.Path.cwd())

@@ -84,7 +84,7 @@ class ErrorInfo(Struct, frozen=True, kw_only=True):
 
     type: str
     message: str
-    scope: str | None = None  #: path of the run whose limit fired
+    scope: str | None = None  #: path of the run whose limit fired: of a run stopped with its parent, one above it
 
 
 class Artifact(Struct, frozen=True, kw_only=True):

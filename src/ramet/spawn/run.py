@@ -54,6 +54,7 @@ class Left(NamedTuple):
 
 
 NOTHING_LEFT = Left()
+_SAME_TIME_S = 1e-6  #: two times that are over so close to each other are one
 
 
 @dataclass(eq=False, kw_only=True, slots=True)
@@ -187,6 +188,20 @@ class Run:
         """What is left of its time, and of those above it; None without any limit."""
         ends = [run.timed_from + run.limits.seconds for run in self.above() if run.limits.seconds is not None]
         return max(0.0, min(ends) - now) if ends else None
+
+    def above_out_of_time(self) -> Run | None:
+        """Return the topmost run above whose time is over no later than this one's, if there is one.
+
+        A child gets at most what is left of its parent's time: computed in fractions, the two ends may differ a little.
+        """
+        assert self.limits.seconds is not None, "its time is over"
+        own = self.timed_from + self.limits.seconds + _SAME_TIME_S
+        found = None
+        for run in self.above():
+            limit = run.limits.seconds
+            if run is not self and run.deadline is not None and limit is not None and run.timed_from + limit <= own:
+                found = run
+        return found
 
     @property
     def below_now(self) -> Iterable[Run]:

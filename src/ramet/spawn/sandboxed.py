@@ -365,6 +365,8 @@ def _verdict(run: Run, job: FunctionJob | Conversation, finished: Finished | Non
     except BudgetExceeded:
         raise
     except RametError as problem:
+        if isinstance(problem, Aborted) and run.cut is not None:
+            return run.cut  # What the host says of the stop: the guest knows only its reason.
         is_function = isinstance(job, FunctionJob)
         if isinstance(problem, ProtocolError) and not is_function:
             raise  # Another kernel may have known more.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Collection
 
-from ramet.core.lifecycle import Fact
+from ramet.core.lifecycle import Fact, State
 from ramet.core.outcome import Status
 from ramet.spawn.run import Run
 from ramet.spawn.verdict import cut
@@ -18,20 +18,34 @@ End = Callable[[Run], Awaitable[None]]
 
 
 async def stop_all(
-    tops: Collection[Run], reason: str, status: Status, *, tell: Tell, end: End, grace_s: float
+    tops: Collection[Run],
+    reason: str,
+    status: Status,
+    *,
+    tell: Tell,
+    end: End,
+    grace_s: float,
+    out_of_time: Run | None = None,
 ) -> StopReceipt:
     """End `tops` and everything that ends with them. When this returns they are over, or are the caller's own.
+
+    A run that is being stopped already keeps the reason and the status of its first stop: a child whose time is over
+    while it is stopped with its parent has no timeout of its own. With the status `timeout`, or where `out_of_time` is
+    given, each record names the run whose time was over.
 
     `tell` moves a run in its lifecycle, `end` ends one that is idle or deaf to cancelling: it is fenced off, whatever
     its task still does.
     """
-    doomed = [run for top in tops for run in top.below()]
-    named = {id(run) for run in tops}
-    for run in doomed:
-        own = id(run) in named
-        word = reason if own else f"stopped with its parent: {reason}"
-        run.cut = cut(run, status if own else Status.CANCELLED, word)
-        tell(run, Fact.STOP_ASKED if own else Fact.PARENT_STOPS, word)
+    doomed: list[Run] = []
+    for top in tops:
+        over = top if status is Status.TIMEOUT else out_of_time
+        for run in top.below():
+            doomed.append(run)
+            word = reason if run is top else f"stopped with its parent: {reason}"
+            if run.cut is None or run.state is not State.STOPPING:
+                own = status if run is top else Status.CANCELLED
+                run.cut = cut(run, own, word, scope=over.info.path if over is not None else None)
+            tell(run, Fact.STOP_ASKED if run is top else Fact.PARENT_STOPS, word)
     spared = _waiting_for_this(doomed)
     for run in doomed:
         if is_at_work(run):

@@ -400,9 +400,18 @@ class Supervisor:
             with suppress(StoreFailed):
                 await self._services.durable()
 
-    async def _stop_all(self, tops: list[Run], reason: str, status: Status = Status.CANCELLED) -> StopReceipt:
-        grace_s = self._services.grace_s
-        receipt = await stop_all(tops, reason, status, tell=self.fact, end=self._fence_off, grace_s=grace_s)
+    async def _stop_all(
+        self, tops: list[Run], reason: str, status: Status = Status.CANCELLED, *, out_of_time: Run | None = None
+    ) -> StopReceipt:
+        receipt = await stop_all(
+            tops,
+            reason,
+            status,
+            tell=self.fact,
+            end=self._fence_off,
+            grace_s=self._services.grace_s,
+            out_of_time=out_of_time,
+        )
         if self._dismissed:
             await asyncio.wait(self._dismissed, timeout=DISMISSED_S)
         return receipt
@@ -413,13 +422,17 @@ class Supervisor:
 
     async def _time_out(self, run: Run, seconds: float) -> None:
         await self._services.clock.sleep(max(0.0, seconds - run.aged_s))
-        reason = f"its time of {seconds:g} s is over"
         run.deadline = None
+        above = run.above_out_of_time()
+        if above is not None:  # Its own deadline may come a moment later.
+            above.drop_deadline()
+            run = above
+        reason = f"its time of {run.limits.seconds:g} s is over"
         if run.persistent:
-            run.cut = cut(run, Status.TIMEOUT, reason)
+            run.cut = cut(run, Status.TIMEOUT, reason, scope=run.info.path)
             if run.task is not None:
                 run.task.cancel()
-            await self._stop_all(run.bound_children(), f"its parent ended: {reason}")
+            await self._stop_all(run.bound_children(), f"its parent ended: {reason}", out_of_time=run)
         else:
             await self.stop(run, reason, Status.TIMEOUT)
 

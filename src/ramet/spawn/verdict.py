@@ -15,9 +15,9 @@ from ramet.spawn.run import Run, Verdict
 from ramet.tools.conclusion import concluded_by
 
 
-def cut(run: Run, status: Status, reason: str) -> Verdict:
-    """The verdict of a run that was stopped, with what it had said until then."""
-    return Verdict(status, error=ErrorInfo(type="Aborted", message=reason), partial=partial(run))
+def cut(run: Run, status: Status, reason: str, *, scope: str | None = None) -> Verdict:
+    """The verdict of a run that was stopped, with what it had said until then; `scope` as of `ErrorInfo`."""
+    return Verdict(status, error=ErrorInfo(type="Aborted", message=reason, scope=scope), partial=partial(run))
 
 
 def lost(run: Run, why: str) -> Verdict:
