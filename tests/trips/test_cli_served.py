@@ -161,6 +161,7 @@ async def test_runs_are_steered(place: Place, way: str) -> None:
     }
 
     sent = await place.on(way, "send", first.id, "Hurry up", "--json")
+    repeated = await place.on(way, "send", first.id, "Hurry up", "--dedupe", "1h", "--json")
     kept = await place.on(way, "keep", first.id, "--json")
     answered = await place.on(way, "deny", question["id"], "--reason", "not now", "--json")
     result = await first.result()
@@ -169,6 +170,7 @@ async def test_runs_are_steered(place: Place, way: str) -> None:
     nothing = await place.on(way, "approvals")
 
     assert (sent.status, list(json.loads(sent.out))) == (0, ["mail"])
+    assert json.loads(repeated.out)["mail"].startswith("Not delivered again: main got the same message as ")
     assert json.loads(kept.out) == {"tree": first.id, "kept": True}
     assert json.loads(answered.out) == {"approval": question["id"], "allowed": False}
     assert (result.status, (place.folder / "note").exists()) == ("completed", False)

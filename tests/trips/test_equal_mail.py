@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import math
+import pathlib
 
 import pytest
 
-from ramet import AGENT_REGISTRY, AgentRuntime, Session, SpawnRequest
+from ramet import AGENT_REGISTRY, Agent, AgentRuntime, Policy, Session, SpawnRequest
 from ramet.concurrency.clock import FakeClock
 from ramet.core.errors import InvalidValue
 from ramet.core.events import MailPushed
-from ramet.models.scripted import ScriptedModel
+from ramet.models.scripted import Call, ScriptedModel
 from ramet.store.memory import MemoryStore
 from tests.support.cut import cut_behind
-from tests.trips.kit import kept, of_kind, said
+from tests.trips import isolated_agents as agents
+from tests.trips.kit import answers, kept, of_kind, run_of, said
 
 
 def _pushed(session: Session) -> list[str]:
@@ -96,3 +98,47 @@ async def test_a_window_that_is_none_is_refused(wrong: object) -> None:
             session.send("ping", dedupe_s=wrong)  # type: ignore[arg-type]  # the act under test
 
         assert _pushed(session) == []
+
+
+@pytest.mark.parametrize("policy", [None, Policy()], ids=["host", "sandbox"])
+async def test_an_agent_asks_that_its_equal_message_be_left_out(tmp_path: pathlib.Path, policy: Policy | None) -> None:
+    """By the argument `dedupe_s` of SendMessage; the answer to the second call says so. A window of 0 is refused."""
+    ping = {"to": "main", "message": "ping"}
+    model = ScriptedModel(
+        {
+            "You write.": [
+                *(Call("SendMessage", {**ping, "dedupe_s": 60}, id=f"call-{each}") for each in (1, 2)),
+                Call("SendMessage", {**ping, "dedupe_s": 60, "notify_when_idle": True}, id="call-3"),
+                Call("SendMessage", {**ping, "dedupe_s": 0}, id="call-4"),
+                "written",
+            ],
+            "": ["Ready."] + ["Yes."] * 9,
+        }
+    )
+    writer = Agent(name="writer", description="Writes.", instructions="You write.", policy=policy)
+    async with Session(model, agents=[writer], cwd=tmp_path, backend="local") as session:
+        await session.ask("Go.")
+        handle = await session.spawn(SpawnRequest(prompt="Write.", name="scout", subagent_type="writer"))
+        await handle.result()
+
+        found = answers(run_of(session, "scout").context.history)
+        again = "Not delivered again: main got the same message as mail-1 less than 60 s ago."
+        assert found["call-1"].startswith("Delivered to main")
+        assert found["call-2"] == again
+        assert found["call-3"] == f"{again} You are not told of its rest for this message."
+        assert "dedupe_s: 0" in found["call-4"]
+        assert "expected seconds above 0, or None" in found["call-4"]
+        assert [each.text for each in of_kind(kept(session), MailPushed) if each.kind == "agent"] == ["ping"]
+
+
+async def test_a_function_in_a_sandbox_asks_that_its_equal_message_be_left_out(tmp_path: pathlib.Path) -> None:
+    """By `send_message(..., dedupe_s=60)`; a window that is none is refused before it is sent."""
+    async with Session(ScriptedModel(["Ready."] + ["Yes."] * 9), cwd=tmp_path, backend="local") as session:
+        await session.ask("Go.")
+        arguments = ("main", "ping", [60, 60, None, "60"])
+        handle = await session.spawn(SpawnRequest(agent=agents.send_again, args=arguments, policy=Policy()))
+        first, second, third, fourth = (await handle.result()).value
+
+        assert (first.startswith("Delivered to main"), third.startswith("Delivered to main")) == (True, True)
+        assert second == "Not delivered again: main got the same message as mail-1 less than 60 s ago."
+        assert fourth == "InvalidValue: dedupe_s: '60' is not accepted; expected seconds above 0, or None"

@@ -59,6 +59,12 @@ async def test_a_run_is_named_by_the_beginning_of_its_id(line: Line) -> None:
             assert (await line.on(verb, short)).status == 0, verb
         assert json.loads((await line.on("show", short, "--json")).out)["id"] == first
         assert (await line.on("send", short, "More?")).out == f"sent to {first}\n"
+        assert (await line.on("send", short, "More?", "--dedupe", "1h")).out == (
+            "Not delivered again: main got the same message as mail-1 less than 3600 s ago.\n"
+        )
+        assert (await line.on("send", short, "Even more?", "--dedupe", "1h")).out == f"sent to {first}\n"
+        refused = await line.on("send", short, "More?", "--dedupe", "0")
+        assert (refused.status, "above 0" in refused.err) == (2, True)
         assert (await line.on("stop", short)).out == "stopped main\n"
         between = await line.on("show", short[:-1])
         assert between.status == 2

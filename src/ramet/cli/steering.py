@@ -14,6 +14,7 @@ from ramet.cli.clean import one_line
 from ramet.cli.consoles import console
 from ramet.cli.sources.choosing import source_of
 from ramet.cli.sources.prefixes import full_id
+from ramet.core.equal_mail import NOT_DELIVERED
 
 
 def steer(options: Namespace) -> int:
@@ -34,7 +35,7 @@ async def _ask(options: Namespace) -> dict[str, Any]:
             options.id = await full_id(source, options.id)
         match options.command:
             case "send":
-                return await source.send(options.id, options.text)
+                return await source.send(options.id, options.text, options.dedupe)
             case "stop":
                 return await source.stop(options.id, "stopped by its user")
             case verb:
@@ -44,7 +45,8 @@ async def _ask(options: Namespace) -> dict[str, Any]:
 def _lines(options: Namespace, said: dict[str, Any]) -> list[str]:
     match options.command:
         case "send":
-            return [f"sent to {options.id}"]
+            is_repeated = str(said.get("mail", "")).startswith(NOT_DELIVERED)
+            return [one_line(said["mail"], 400) if is_repeated else f"sent to {options.id}"]
         case "stop":
             stopped = [f"stopped {one_line(path, 400)}" for path in said["stopped"]]
             return stopped + [f"could not be ended: {one_line(call, 400)}" for call in said["left"]]

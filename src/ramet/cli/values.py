@@ -72,6 +72,15 @@ def span(text: str) -> float:
         raise argparse.ArgumentTypeError(f"{_shown(text)} is not accepted; expected {accepted}") from None
 
 
+def window(text: str) -> float:
+    """Take a length of time above 0 as seconds."""
+    seconds = span(text)
+    if not seconds:
+        accepted = "a length of time above 0, such as 90, 30s, 5m"
+        raise argparse.ArgumentTypeError(f"{_shown(text)} is not accepted; expected {accepted}")
+    return seconds
+
+
 def moment(text: str) -> datetime:
     """Take a time that says whose: ISO 8601 with its distance from UTC."""
     try:

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable
 from typing import Any
 
-from ramet.cli.values import address, amount, folder, moment, name, span, whole
+from ramet.cli.values import address, amount, folder, moment, name, span, whole, window
 
 Commands = Any  #: argparse's own type of what `add_subparsers` returns has no public name
 
@@ -174,9 +174,15 @@ def _sessions(add: Add) -> None:
 
 
 def _steering(add: Add) -> None:
-    send = add("send", f"ID TEXT {WHERE}", "send a message to a run that is at work", anywhere=True)
+    send = add("send", f"ID TEXT [--dedupe SPAN] {WHERE}", "send a message to a run that is at work", anywhere=True)
     send.add_argument("id", type=name, metavar="ID", help="the run")
     send.add_argument("text", type=name, metavar="TEXT", help="what to say")
+    send.add_argument(
+        "--dedupe",
+        type=window,
+        metavar="SPAN",
+        help="do not deliver it if an equal message of yours is younger than that, such as 60s",
+    )
     stop = add("stop", f"ID {WHERE}", "stop a run and all below it", anywhere=True)
     stop.add_argument("id", type=name, metavar="ID", help="the run")
     cp = add(

@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 from ramet.core.errors import InvalidValue
 
+#: How the answer to a sender begins whose message was left out.
+NOT_DELIVERED = "Not delivered again"
 MOST = 1_024  #: of the newest messages of a run, so many are compared
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from typing import TYPE_CHECKING, Any
 
+from ramet.core.equal_mail import checked_window
 from ramet.core.errors import InvalidValue, ProtocolError, RametError, SpawnRefused, Unknown
 from ramet.core.outcome import EXIT_CODES, AgentResult, Status
 from ramet.core.policy import Policy
@@ -156,9 +157,14 @@ def read_artifact(session_id: str, name: str) -> bytes:
     return line().ask(requests.ReadArtifact, run=session_id, name=name).body
 
 
-def send_message(to: str, text: str) -> str:
-    """Write to another agent of the tree, by id, path or name; returns what became of it. Raises MailRefused."""
-    return line().ask(requests.Send, to=to, text=text).as_(Text).text
+def send_message(to: str, text: str, *, dedupe_s: float | None = None) -> str:
+    """Write to another agent of the tree, by id, path or name; returns what became of it.
+
+    With `dedupe_s`, a message that equals one of the last so many seconds is not delivered again. Raises MailRefused,
+    and InvalidValue for a `dedupe_s` that is no time.
+    """
+    window: dict[str, Any] = {} if dedupe_s is None else {"dedupe_s": checked_window(dedupe_s)}
+    return line().ask(requests.Send, to=to, text=text, **window).as_(Text).text
 
 
 class SubAgent:

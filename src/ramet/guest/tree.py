@@ -10,6 +10,7 @@ import msgspec
 
 from ramet.concurrency.threads import home
 from ramet.core.budget import NO_LIMITS
+from ramet.core.equal_mail import checked_window
 from ramet.core.errors import InvalidValue
 from ramet.core.ids import CallId, Path, RunId
 from ramet.core.outcome import Result, Status
@@ -127,9 +128,21 @@ class ChannelTree:
         """Types that this run may spawn, with their descriptions."""
         return self._types
 
-    async def send(self, sender: ToolUseContext, to: str, text: str, *, notify_when_idle: bool = False) -> str:
-        """Deliver a message. Raises Unknown, MailRefused."""
-        asked = {"to": to, "text": clean(text)} | ({"notify_when_idle": True} if notify_when_idle else {})
+    async def send(
+        self,
+        sender: ToolUseContext,
+        to: str,
+        text: str,
+        *,
+        notify_when_idle: bool = False,
+        dedupe_s: float | None = None,
+    ) -> str:
+        """Deliver a message. Raises Unknown, MailRefused, InvalidValue for a `dedupe_s` that is no time."""
+        asked: dict[str, Any] = {"to": to, "text": clean(text)}
+        if notify_when_idle:
+            asked["notify_when_idle"] = True
+        if dedupe_s is not None:
+            asked["dedupe_s"] = checked_window(dedupe_s)
         return (await self._link.ask(requests.Send, **asked)).as_(requests.Text).text
 
     async def stop(self, asker: ToolUseContext, target: str, reason: str) -> StopReceipt:

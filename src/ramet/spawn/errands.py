@@ -208,7 +208,13 @@ class Errands:
         return Reply(requests.Stopped(stopped=stopped.stopped, left=stopped.left))
 
     async def _send(self, asked: requests.Send, _: bytes) -> Reply:
-        sent = await self._tree.send(self._run.context, asked.to, asked.text, notify_when_idle=asked.notify_when_idle)
+        sent = await self._tree.send(
+            self._run.context,
+            asked.to,
+            asked.text,
+            notify_when_idle=asked.notify_when_idle,
+            dedupe_s=asked.dedupe_s,
+        )
         return Reply(requests.Text(text=sent))
 
     async def _output(self, asked: requests.Output, _: bytes) -> LargeReply:

@@ -6,7 +6,7 @@ import itertools
 
 from ramet.concurrency.cancel import AbortController
 from ramet.concurrency.mailbox import Kind, Mail
-from ramet.core.equal_mail import RecentMail, checked_window, with_asker
+from ramet.core.equal_mail import NOT_DELIVERED, RecentMail, checked_window, with_asker
 from ramet.core.errors import BudgetExceeded, MailRefused, SpawnRefused
 from ramet.core.events import MailPushed
 from ramet.core.ids import RunId
@@ -60,7 +60,8 @@ class Post:
             equal = run.recent_mail.find(sender, text, run.context.clock.now(), window_s)
             if equal is not None:
                 since = f"the same message as {equal.id} less than {window_s:g} s ago"
-                return f"Not delivered again: {run.info.path} got {since}."
+                untold = " You are not told of its rest for this message." if notify else ""
+                return f"{NOT_DELIVERED}: {run.info.path} got {since}.{untold}"
         mail = Mail(id=f"mail-{next(self._numbers)}", sender=sender, text=text, kind=kind)
         if kind == "user" or run.info.path.startswith(f"{sender}/"):
             run.wakes = 0  # A word from above: only what agents tell each other on their own is bounded.

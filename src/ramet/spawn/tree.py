@@ -85,8 +85,16 @@ class RunTree:
         """Types that this run may spawn, with their descriptions."""
         return spawnable(self._run_of(parent), self.register.services)
 
-    async def send(self, sender: ToolUseContext, to: str, text: str, *, notify_when_idle: bool = False) -> str:
-        """Deliver a message of this run's. Raises Unknown, MailRefused."""
+    async def send(
+        self,
+        sender: ToolUseContext,
+        to: str,
+        text: str,
+        *,
+        notify_when_idle: bool = False,
+        dedupe_s: float | None = None,
+    ) -> str:
+        """Deliver a message of this run's; `dedupe_s` as of `deliver`. Raises Unknown, MailRefused, InvalidValue."""
         target = self.register.find(to, self._run_of(sender))
         if target.info.id == sender.run.id:
             raise MailRefused(to, "that is yourself")
@@ -94,7 +102,9 @@ class RunTree:
         if asked in self.register.asked_mail:
             return f"Delivered to {target.info.path}."
         notify = sender.run.id if notify_when_idle else ""
-        return self.post.deliver(target, text, sender=sender.run.path, kind="agent", asked=asked, notify=notify)
+        return self.post.deliver(
+            target, text, sender=sender.run.path, kind="agent", asked=asked, notify=notify, dedupe_s=dedupe_s
+        )
 
     async def stop(self, asker: ToolUseContext, target: str, reason: str) -> StopReceipt:
         """Stop a run below the asker. Raises Unknown, Denied."""

@@ -116,6 +116,9 @@ class _SendArgs(BaseModel):
     notify_when_idle: bool = Field(
         default=False, description="Be told once, with its outcome, when it has come to rest after this message."
     )
+    dedupe_s: float | None = Field(
+        default=None, description="Do not deliver it if you sent the agent the same text in the last so many seconds."
+    )
 
 
 class SendMessageTool(BaseTool):
@@ -132,9 +135,11 @@ class SendMessageTool(BaseTool):
     def _run(self, **kwargs: Any) -> str:
         raise Bug("SendMessage runs in the event loop")
 
-    async def _arun(self, to: str, message: str, notify_when_idle: bool = False, **_: Any) -> str:
+    async def _arun(
+        self, to: str, message: str, notify_when_idle: bool = False, dedupe_s: float | None = None, **_: Any
+    ) -> str:
         context, tree = _tree()
-        return await tree.send(context, to, message, notify_when_idle=notify_when_idle)
+        return await tree.send(context, to, message, notify_when_idle=notify_when_idle, dedupe_s=dedupe_s)
 
 
 class _OutputArgs(BaseModel):

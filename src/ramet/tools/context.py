@@ -184,10 +184,20 @@ class Tree(Protocol):
     def spawnable(self, parent: ToolUseContext) -> Mapping[str, str]:
         """Types that this run may spawn, with their descriptions."""
 
-    async def send(self, sender: ToolUseContext, to: str, text: str, *, notify_when_idle: bool = False) -> str:
+    async def send(
+        self,
+        sender: ToolUseContext,
+        to: str,
+        text: str,
+        *,
+        notify_when_idle: bool = False,
+        dedupe_s: float | None = None,
+    ) -> str:
         """Deliver mail by id, path or name; says what became of it. Raises MailRefused or Unknown.
 
-        With `notify_when_idle` a notice tells the sender, once, when the recipient rests or has ended after it.
+        With `notify_when_idle` a notice tells the sender, once, when the recipient rests or has ended after it. With
+        `dedupe_s`, a message that equals one of the sender's last so many seconds is not delivered again; InvalidValue
+        is raised for a `dedupe_s` that is no time.
         """
 
     async def stop(self, asker: ToolUseContext, target: str, reason: str) -> StopReceipt:

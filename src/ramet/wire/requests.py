@@ -74,6 +74,7 @@ class Send(Request, frozen=True, kw_only=True, tag="send"):
     to: str
     text: str
     notify_when_idle: bool = False  #: a notice tells the sender, once, when the recipient rests or has ended
+    dedupe_s: float | None = None  #: seconds in which an equal message of the sender is left out
 
 
 class Output(Request, frozen=True, kw_only=True, tag="output"):

@@ -116,8 +116,8 @@ class Source(Protocol):
 
     # ---- steering; each returns what came of it, as plain data
 
-    async def send(self, run: str, text: str) -> dict[str, Any]:
-        """Say something to a run: `mail`, the id of the message."""
+    async def send(self, run: str, text: str, dedupe_s: float | None = None) -> dict[str, Any]:
+        """Say something to a run: `mail`, what becomes of the message; `dedupe_s` as of `Session.send`."""
 
     async def stop(self, run: str, reason: str) -> dict[str, Any]:
         """End a run and all below it: the paths that were `stopped`, and the calls that are `left`."""

@@ -125,8 +125,8 @@ class Folder:
 
     # ---- steering
 
-    async def send(self, run: str, text: str) -> dict[str, Any]:
-        return await self._ask(Send(run=run, text=text), run)
+    async def send(self, run: str, text: str, dedupe_s: float | None = None) -> dict[str, Any]:
+        return await self._ask(Send(run=run, text=text, dedupe_s=dedupe_s), run)
 
     async def stop(self, run: str, reason: str) -> dict[str, Any]:
         """Also where the process ends with the run: a thread that nobody can end is gone with it."""

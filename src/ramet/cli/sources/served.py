@@ -102,8 +102,8 @@ class Served:
 
     # ---- steering
 
-    async def send(self, run: str, text: str) -> dict[str, Any]:
-        return {"mail": await self._kernel.send(run, text)}
+    async def send(self, run: str, text: str, dedupe_s: float | None = None) -> dict[str, Any]:
+        return {"mail": await self._kernel.send(run, text, dedupe_s=dedupe_s)}
 
     async def stop(self, run: str, reason: str) -> dict[str, Any]:
         found = await self._kernel.stop(run, reason)
