@@ -325,6 +325,23 @@ def hold(megabytes: int, seconds: float) -> int:
     return len(held) >> 20
 
 
+def hold_and_stay(megabytes: int) -> None:
+    """Use memory, leave a file `begun`, and keep it."""
+    held = b"\xa5" * (megabytes << 20)
+    pathlib.Path("begun").touch()
+    while held:
+        time.sleep(60)
+
+
+def fill_cache_and_grow(cached_mb: int, megabytes: int) -> int:
+    """Write a file that the kernel keeps in memory as long as there is room, then use memory for good."""
+    with open("large", "wb") as file:  # noqa: PTH123 - as users do
+        for _ in range(cached_mb):
+            file.write(bytes(1 << 20))
+        file.flush()
+    return grow(megabytes)
+
+
 def look_for_others() -> dict[str, list[str]]:
     """Leave a file, let one child leave one, and let another look for both."""
     from ramet.sub_agent_client import spawn_sub_agent

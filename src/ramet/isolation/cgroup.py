@@ -12,7 +12,7 @@ import contextlib
 import errno
 import os
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,6 +22,8 @@ MIB = 1024 * 1024
 PERIOD_US = 100_000  #: over which processor time is limited
 _LEAST_QUOTA_US = 1_000  #: less is not accepted
 _PAUSES_S = (0.001, 0.05)  #: between two tries to remove a group, first and at most
+_COUNTERS_V1 = ("memory", "memory.memsw")  #: of memory, and of memory and swap
+_AT_LIMIT = MIB  #: so many bytes below a limit some of it is used in advance
 _PASSES = 3  #: over a group that is being killed
 _REMOVED = (errno.ENOENT, errno.ENODEV)  #: what the kernel says of a group that went before, or while, it is read
 _EMPTY_S, _GONE_S = 1.0, 5.0  #: how long a group may take to become empty: by itself, and after all in it are killed
@@ -139,12 +141,35 @@ class Cgroup:
 
     def oom_kills(self) -> int:
         """How many processes of it were ended for want of memory; 0 once it is removed. Raises SandboxFailed."""
+        return self._count(lambda folder: fields(folder / self._oom_file).get("oom_kill", 0))
+
+    def times_at_limit(self) -> int:
+        """How often its own limit of memory was in the way, not that of a group around it; 0 once it is removed.
+
+        In version 1 it is known only whether the limit was reached since `begin_anew`, by cached files, too, for which
+        nobody ends. Raises SandboxFailed.
+        """
+        return self._count(_peaks_at_limit if self._version == 1 else _times_at_limit)
+
+    def begin_anew(self) -> int:
+        """Return what `times_at_limit` is above from now on if the limit is in the way. Raises SandboxFailed."""
+        if self._version == 2:
+            return self.times_at_limit()
+        if folder := self._folders.get("memory"):
+            for counter in _COUNTERS_V1:
+                _write_if_there(folder / f"{counter}.max_usage_in_bytes", 0)
+        return 0
+
+    @property
+    def _oom_file(self) -> str:
+        return "memory.events" if self._version == 2 else "memory.oom_control"
+
+    def _count(self, counted: Callable[[Path], int]) -> int:
         folder = self._folders.get("memory")
         if folder is None:
             return 0
-        file = "memory.events" if self._version == 2 else "memory.oom_control"
         try:
-            return fields(folder / file).get("oom_kill", 0)
+            return counted(folder)
         except SandboxFailed:
             if folder.exists():
                 raise
@@ -210,6 +235,21 @@ class Cgroup:
     def places(self) -> list[Path]:
         """Its folders, each once."""
         return list(dict.fromkeys(self._folders.values()))
+
+
+def _times_at_limit(folder: Path) -> int:
+    """Of version 2; before Linux 5.2 there is no file without what the groups below met."""
+    file = folder / "memory.events.local"
+    return fields(file if file.exists() else folder / "memory.events").get("oom", 0)
+
+
+def _peaks_at_limit(folder: Path) -> int:
+    """Of version 1, whose counts of failures are not kept by every kernel."""
+    found = 0
+    for counter in _COUNTERS_V1:
+        if (peak := folder / f"{counter}.max_usage_in_bytes").exists():
+            found += int(read(peak)) + _AT_LIMIT >= int(read(folder / f"{counter}.limit_in_bytes"))
+    return found
 
 
 def _tree(folder: Path) -> Iterator[Path]:

@@ -288,6 +288,7 @@ class Forking:
             given = given._replace(unmapped=cgroup.has_memory)
         watched = None
         async with self._moving(grant, keeper, child) as doors:
+            bounds = self._reserved.bounds(grant.memory_mb, grant.reservation)  # Its group is there by now.
             await _tell(child, given, doors)
             watched = self._watch(spec.run, grant, child, given)  # While it shuts its gates.
             try:
@@ -306,6 +307,7 @@ class Forking:
             on_end=lambda exit: self._look_at(keeper, exit),
             on_leaving=self._leave,
             oom_kills=pod.oom_kills if not self._room.is_apart and cgroup is None else None,
+            bounds=bounds,
         )
 
     @asynccontextmanager

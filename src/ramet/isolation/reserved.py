@@ -25,6 +25,34 @@ def together(groups: Cgroups | None) -> frozenset[str]:
     return frozenset(_RESOURCES[each] for each in groups.controllers & _RESOURCES.keys()) if groups else frozenset()
 
 
+class MemoryBounds:
+    """The limits of memory around one sandbox in a control group: its own, and that of its reservation."""
+
+    def __init__(self, memory_mb: float, reservation: Reservation | None = None, whole: Cgroup | None = None) -> None:
+        """`whole` is the group of the `reservation`."""
+        self._memory_mb, self._reservation, self._whole = memory_mb, reservation, whole
+        self._times_before = whole.begin_anew() if whole is not None else 0
+
+    def met(self, own: Cgroup) -> str:
+        """Say which limit the sandbox met that was ended for want of memory; `own` is its group. Raises SandboxFailed.
+
+        In version 1 the other limit may have been reached before, by files that are only cached: then both are named.
+        """
+        bounds = []
+        if own.times_at_limit():
+            bounds.append(f"more than {self._memory_mb:g} MiB of memory: policy.memory_mb is {self._memory_mb:g}")
+        if self._has_met_reservation:
+            assert self._reservation is not None, "it has a group"
+            name, memory_mb = self._reservation.name, self._reservation.memory_mb
+            bounds.append(f"more than its sandboxes may use together: reservation {name!r}: memory_mb is {memory_mb:g}")
+        return "; or ".join(bounds) or "the memory of the control groups around its sandbox was used up"
+
+    @property
+    def _has_met_reservation(self) -> bool:
+        is_bounded = self._reservation is not None and self._reservation.memory_mb is not None
+        return is_bounded and self._whole is not None and self._whole.times_at_limit() > self._times_before
+
+
 class Reserved:
     """The groups of reservations, made when their first sandbox starts."""
 
@@ -40,6 +68,11 @@ class Reserved:
         except asyncio.CancelledError:
             making.add_done_callback(lambda done: done.exception() or done.result().try_remove())
             raise
+
+    def bounds(self, memory_mb: float, reservation: Reservation | None) -> MemoryBounds:
+        """The limits of memory around a sandbox that has just come into the group of its reservation, if it has one."""
+        whole = self._groups.get(reservation.name) if reservation is not None else None
+        return MemoryBounds(memory_mb, reservation, whole)
 
     async def disband(self, name: str) -> None:
         """Remove the group of a reservation; what is still in it after a while is killed. Idempotent."""

@@ -17,6 +17,7 @@ from ramet.isolation.child import OUT_OF_MEMORY
 from ramet.isolation.contract import KILL_GRACE_S, Exit, Metrics, Ran
 from ramet.isolation.forked import Ending, Forked
 from ramet.isolation.keeper import Keeper
+from ramet.isolation.reserved import MemoryBounds
 from ramet.isolation.room import Assignment
 from ramet.isolation.watchdog import Watched
 
@@ -43,9 +44,10 @@ class ForkedSandbox:
         on_end: Callable[[Exit], None],
         on_leaving: Callable[[], Awaitable[None]],
         oom_kills: Callable[[], int] | None,
+        bounds: MemoryBounds,
     ) -> None:
         self._run, self._level, self._keeper, self._child, self._given = run, level, keeper, child, given
-        self._watched = watched
+        self._watched, self._bounds = watched, bounds
         self._exit: Exit | None = None
         self._on_end, self._on_leaving = on_end, on_leaving
         self._oom_kills = oom_kills  #: of all who share its limit of memory
@@ -164,7 +166,7 @@ class ForkedSandbox:
         if code == OUT_OF_MEMORY:
             return Exit(code, "oom", "MemoryError", cpu, peak)
         if code == -signal.SIGKILL and (group := self._child.cgroup) is not None and group.oom_kills():
-            return Exit(code, "oom", f"more than {self._given.memory_mb} MiB of memory", cpu, peak)
+            return Exit(code, "oom", self._bounds.met(group), cpu, peak)
         if code == -signal.SIGKILL and not self._is_killed and self._oom_kills is not None:
             if self._oom_kills() > self._oom_kills_before:
                 return Exit(code, "oom", "the kernel killed it for the memory of its container", cpu, peak)

@@ -110,6 +110,40 @@ def test_of_a_group_that_is_gone_no_kill_is_told(groups: Cgroups) -> None:
     assert group.oom_kills() == 0
 
 
+def test_the_limit_that_was_in_the_way_is_known(groups: Cgroups, group: Cgroup) -> None:
+    """A group tells its own limit from that of a group around it, and later times from earlier ones."""
+    needs(groups, "memory")
+    group.open_below()
+    group.limit(memory_mb=64, dies_whole=False)
+    below = group.below("agent")
+    below.make()
+    below.limit(memory_mb=512)
+    before = group.begin_anew()
+    with placed(below, "x = b'x' * (80 << 20); print('fits')") as process:
+        assert go(process) == ""
+
+    assert group.times_at_limit() > before
+    assert below.times_at_limit() == 0
+    before = group.begin_anew()
+    assert group.times_at_limit() == before
+    below.limit(memory_mb=32)
+    with placed(below, "x = b'x' * (48 << 20); print('fits')") as process:
+        assert go(process) == ""
+    assert (group.times_at_limit(), below.times_at_limit() > 0) == (before, True)
+
+
+@pytest.mark.parametrize("file", ["memory.events.local", "memory.events"])
+def test_version_2_counts_what_a_limit_refused(tmp_path: Path, file: str) -> None:
+    """By the file without what the groups below met, where the kernel has it."""
+    (tmp_path / "memory.events").write_text("oom 9\noom_kill 9\n")
+    group = Cgroup({"memory": tmp_path}, 2)
+    (tmp_path / file).write_text("oom 2\noom_kill 5\n")
+    before = group.begin_anew()
+    (tmp_path / file).write_text("oom 3\noom_kill 5\n")
+
+    assert (before, group.times_at_limit()) == (2, 3)
+
+
 def test_memory_from_before_it_was_placed_does_not_count(groups: Cgroups, group: Cgroup) -> None:
     """So what a process shares with its zygote is not its own."""
     needs(groups, "memory")
