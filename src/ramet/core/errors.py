@@ -186,11 +186,14 @@ class NotShippable(RametError):
 
 
 class OutputTooLarge(RametError):
-    """A run left more than it may; nothing of it was taken. `what` says of which kind, in the unit of the limit."""
+    """A run left more than it may; nothing of it was taken. `what` says of which kind, in the unit of the limit.
 
-    def __init__(self, what: str, *, size: int, limit: int) -> None:
+    Where what was left is counted only until it is too much, `size` is what was counted.
+    """
+
+    def __init__(self, what: str, *, size: int, limit: int, remedy: str = "") -> None:
         self.what, self.size, self.limit = what, size, limit
-        super().__init__(f"{what}: {size} were left, at most {limit} are taken")
+        super().__init__(f"{what}: {size} were left, at most {limit} are taken{'; ' if remedy else ''}{remedy}")
 
 
 class Damaged(RametError):

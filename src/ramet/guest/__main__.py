@@ -21,7 +21,7 @@ from ramet.wire import requests
 from ramet.wire.capsule import unpack
 from ramet.wire.failures import clean, errors_to_fields
 from ramet.wire.requests import Done, StartConversation, StartFunction
-from ramet.wire.values import Encoded, encode
+from ramet.wire.values import Encoded, encode_result
 
 #: Bytes kept back, to be able to say that there is no memory left.
 _RESERVE = 4 * 1024 * 1024
@@ -67,7 +67,7 @@ def _work(end: Channel, start: StartFunction, body: list[bytes]) -> int:
     value, problem = _NOTHING, None
     done = Done(ok=False, oom=True, error=ErrorInfo(type="MemoryError", message="it ran out of memory"))
     try:
-        value = encode(_result(start, body), max_bytes=start.max_result_bytes)
+        value = encode_result(_result(start, body), max_bytes=start.max_result_bytes)
         done = Done(ok=True, json_size=value.json_size)
     except MemoryError:
         reserve.pop().close()

@@ -160,7 +160,7 @@ class Work:
         concluded = context.concluded
         if concluded is None or concluded_by(context.history) is not None:  # The host has heard that itself.
             return Done(ok=True), b""
-        json_size, body = values.encode(concluded.value)
+        json_size, body = values.encode_result(concluded.value)
         return Done(ok=True, conclusion=True, json_size=json_size), body
 
 

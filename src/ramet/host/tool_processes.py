@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ramet.concurrency.deadline import to_its_end
-from ramet.core.errors import Denied, InvalidValue, ProtocolError, RametError
+from ramet.core.errors import Denied, InvalidValue, OutputTooLarge, RametError
 from ramet.core.outcome import ErrorInfo
 from ramet.core.policy import Grant, Isolation, Policy, grant_root
 from ramet.host.sandboxes import Sandboxes, TreePlacement
@@ -33,7 +33,7 @@ from ramet.tools.context import ToolUseContext
 from ramet.tools.sending import check_tools
 from ramet.wire import values
 from ramet.wire.capsule import Capsule
-from ramet.wire.failures import errors_to_fields
+from ramet.wire.failures import error_from, errors_to_fields
 from ramet.wire.requests import Request, Said, StartFunction
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class ToolProcesses:
         """Do what is in a capsule in a process of its own; when this returns or raises, it is gone or being taken down.
 
         Cancelled, this returns when no process of it is left. Raises RametError with what the function raised, or how
-        its process ended; SandboxFailed, IsolationUnavailable, ProtocolError.
+        its process ended; OutputTooLarge, SandboxFailed, IsolationUnavailable, ProtocolError.
         """
         async with self._spec(context, packed) as spec:
             with context.holding_process():
@@ -83,9 +83,11 @@ class ToolProcesses:
             raise RametError(f"OutOfMemory: {(gone and gone.detail) or 'it ran out of memory'}")
         if not done.ok:
             told = in_plain_words(done.error or ErrorInfo(type="Error", message="it failed without a word"))
+            if isinstance(said := error_from(told, done.fields), OutputTooLarge):
+                raise values.result_too_large(said.size, self._grant.max_output_bytes)
             raise RametError(masked(f"{told.type}: {told.message}", forms_of_grant(self._grant)))
         if len(finished.body) > self._grant.max_output_bytes:
-            raise ProtocolError(f"{tool} gave back {len(finished.body)} bytes, more than policy.max_output_bytes")
+            raise values.result_too_large(len(finished.body), self._grant.max_output_bytes)
         return values.decode(finished.body, done.json_size, what=tool)
 
     def close(self) -> None:

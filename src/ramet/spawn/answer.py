@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import msgspec
 from langchain_core.messages import AIMessage
 
 from ramet.agent.context import calls_of
 from ramet.agent.loop import left_open, stop_events
 from ramet.agent.output import DoesNotFit, OutputContract
+from ramet.agent.recorded import recorded
 from ramet.core.errors import NeedsInput, OutputInvalid, ProtocolError, TaskFailed
 from ramet.spawn.run import Run
 from ramet.tools.conclusion import concluded_by
+from ramet.wire.values import result_too_large
 
 
 def has_answered(run: Run) -> bool:
@@ -53,6 +56,26 @@ def answer(run: Run) -> Any:
         raise ProtocolError("it ended without an answer of its model")
     text = str.__str__(newest.text)  # exact text: langchain's own kind of it is no JSON
     return text if run.agent.output is None else _parsed(run, text)
+
+
+def bounded_answer(run: Run) -> Any:
+    """The same. Raises OutputTooLarge for more than the run may leave, and what `answer` does."""
+    return bounded(run, answer(run))
+
+
+def bounded(run: Run, value: Any) -> Any:
+    """The value of a run. Raises OutputTooLarge for more than its policy's `max_output_bytes`.
+
+    A run in the host has no policy, unless it is a composition: nobody has said how much it may leave.
+    """
+    grant = run.grant or run.bound
+    if grant is None:
+        return value
+    data = value if isinstance(value, str) else recorded(run.agent, value)
+    size = len(data.encode("utf-8", "surrogatepass") if isinstance(data, str) else msgspec.json.encode(data))
+    if size > grant.max_output_bytes:
+        raise result_too_large(size, grant.max_output_bytes)
+    return value
 
 
 def _parsed(run: Run, text: str) -> Any:

@@ -12,7 +12,7 @@ from ramet.spawn.post import Post
 from ramet.spawn.run import Run
 from ramet.spawn.supervisor import Supervisor
 from ramet.tools.context import RunView, StopReceipt, current_call
-from ramet.wire.values import Encoded, encode
+from ramet.wire.values import Encoded, encode_result
 
 
 class Handle:
@@ -85,7 +85,7 @@ class Handle:
         """The value for another sandbox: as it came from its own, once; else as data."""
         left = self._run.left
         if left.value is None or result.value is None:
-            return encode(result.value)
+            return encode_result(result.value)
         self._run.left = left._replace(value=None)
         return left.value
 

@@ -35,7 +35,7 @@ from ramet.models.failure import is_overflow
 from ramet.models.plain import clean_text, plain
 from ramet.models.question import as_data, decode_question, for_a_guest, shown_tool
 from ramet.models.relay import encode_chunk
-from ramet.spawn.answer import answer
+from ramet.spawn.answer import bounded_answer
 from ramet.spawn.calls import ReplyCalls, charge_aside, step_number
 from ramet.spawn.gates import Gates
 from ramet.spawn.mirror import Mirror
@@ -325,19 +325,19 @@ class Conversation:
             raise self._failure(done)
         if done.conclusion:
             run.context.concluded = self._concluded(done, body)
-        value = answer(run)
+        value = bounded_answer(run)
         if isinstance(value, str) and not value.strip() and run.agent.output is None:
             raise ProtocolError("it ended with an empty answer")
         return value
 
     def _concluded(self, done: Done, body: bytes) -> Conclusion:
-        """What its code gave. Raises ProtocolError from a run that has no code, and for a value that is none."""
+        """What its code gave. Raises OutputTooLarge; ProtocolError for a run without code, and for what is no value."""
         run = self._run
         if not any(tool.name == PYTHON for tool in run.context.tools):
             raise ProtocolError("a value that its code gave: this run has no code")
         most = run.grant.max_output_bytes if run.grant is not None else MAX_BODY
         if len(body) > most:
-            raise ProtocolError(f"a result of {len(body)} bytes; policy.max_output_bytes is {most}")
+            raise values.result_too_large(len(body), most)
         value = values.decode(body, done.json_size)
         try:
             return Conclusion("success", value=plain(value, "result"))

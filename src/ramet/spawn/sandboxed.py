@@ -35,7 +35,7 @@ from ramet.isolation.contract import KILL_GRACE_S, Backend, Exit, Sandbox, Sandb
 from ramet.isolation.forms import masked
 from ramet.isolation.output import Stream
 from ramet.spawn.adopting import NotAdopted, adopted, described, mark_of
-from ramet.spawn.answer import answer, has_answered
+from ramet.spawn.answer import bounded_answer, has_answered
 from ramet.spawn.box import Inside, hear_out, how_it_ended, in_plain_words, leave, started
 from ramet.spawn.door import Door, Finished
 from ramet.spawn.errands import Errands
@@ -89,7 +89,7 @@ async def work_inside(
             except NotAdopted as why:
                 tell_lost(run)
                 if talk is not None and has_answered(run):
-                    return Verdict(Status.COMPLETED, answer(run))  # It had answered when its kernel ended.
+                    return Verdict(Status.COMPLETED, bounded_answer(run))  # It had answered when its kernel ended.
                 if run.repeatable or not run.begins_anew:
                     _begin_anew(run, why)
                     continue
@@ -171,7 +171,10 @@ class FunctionJob:
         return start, capsule.data + behind if behind else capsule.data
 
     def finish(self, done: Done, body: bytes) -> Any:
-        """The value, as the type that the host itself knows it to be. Raises the guest's error, ProtocolError."""
+        """The value, as the type that the host itself knows it to be.
+
+        Raises the guest's error, ProtocolError, and OutputTooLarge for more than the guest may leave.
+        """
         if not done.ok:
             error = error_from(done.error or ErrorInfo(type="Error", message="it failed without a word"), done.fields)
             if isinstance(error, Aborted) and not self._run.context.abort.aborted:
@@ -179,7 +182,7 @@ class FunctionJob:
             raise error
         most = self._run.grant.max_output_bytes if self._run.grant is not None else 0
         if len(body) > most:
-            raise ProtocolError(f"a result of {len(body)} bytes; policy.max_output_bytes is {most}")
+            raise values.result_too_large(len(body), most)
         return values.decode(body, done.json_size, returns=_returns(self._run))
 
 

@@ -21,7 +21,7 @@ from ramet.core.errors import Aborted, BudgetExceeded, Bug, RametError
 from ramet.core.events import MessageRecorded
 from ramet.core.ids import CallId
 from ramet.core.outcome import Status
-from ramet.spawn.answer import answer, has_answered
+from ramet.spawn.answer import answer, bounded, bounded_answer, has_answered
 from ramet.spawn.granting import takes_one
 from ramet.spawn.reuse import reused
 from ramet.spawn.run import Run, Verdict
@@ -80,12 +80,12 @@ async def _done(run: Run, messages: Sequence[BaseMessage], feed: Feed, placement
     """Do the work of a turn, where the run works."""
     if run.grant is not None:
         if run.left_in is None and run.resumes and run.capsule is None and has_answered(run):
-            return Verdict(Status.COMPLETED, answer(run))  # It had answered when its process ended.
+            return Verdict(Status.COMPLETED, bounded_answer(run))  # It had answered when its process ended.
         assert placement is not None, "who has a grant has a place"
         await run.context.settled()
         return await work_inside(run, messages, feed, placement)
     if run.agent.function is not None:
-        return Verdict(Status.COMPLETED, await _call(run, messages))
+        return Verdict(Status.COMPLETED, bounded(run, await _call(run, messages)))
     return Verdict(Status.COMPLETED, await _converse(run, messages, feed))
 
 

@@ -26,10 +26,10 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from ramet.core.errors import NotShippable, RametError
+from ramet.core.errors import NotShippable, OutputTooLarge, RametError
 from ramet.wire.frames import MAX_BODY
 from ramet.wire.reading import decode as decode
-from ramet.wire.writing import MAX_DEPTH, Writer, too_large
+from ramet.wire.writing import LEAVE_LESS, MAX_DEPTH, TooLarge, Writer
 
 _PLAIN: Final = frozenset({str, int, float, bool, type(None), list, tuple, dict})
 #: A key that begins with "@", or what may look like one inside a text.
@@ -55,8 +55,21 @@ def encode(value: Any, *, what: str = "result", max_bytes: int | None = None) ->
         text, parts = _tagged_json(value, what, most)
     size = len(text) + sum(map(len, parts))
     if size > most:
-        raise too_large(what, size, most)
+        raise TooLarge(what, size, most)
     return Encoded(len(text), b"".join((text, *parts)) if parts else text)
+
+
+def encode_result(value: Any, *, max_bytes: int | None = None) -> Encoded:
+    """The value that a run leaves, as data. Raises OutputTooLarge, and like `encode`."""
+    try:
+        return encode(value, max_bytes=max_bytes)
+    except TooLarge as refusal:
+        raise result_too_large(refusal.size, refusal.most) from None
+
+
+def result_too_large(size: int, most: int) -> OutputTooLarge:
+    """The refusal of a result of `size` bytes."""
+    return OutputTooLarge("bytes of the result", size=size, limit=most, remedy=LEAVE_LESS)
 
 
 def _tagged_json(value: Any, what: str, most: int) -> tuple[bytes, Sequence[bytes | memoryview]]:

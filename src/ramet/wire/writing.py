@@ -46,13 +46,16 @@ _KEYS: Final = (
 )
 
 
-def too_large(what: str, size: int, most: int) -> NotShippable:
-    """The refusal of a value that takes `size` bytes, or would take more."""
-    return NotShippable(
-        what,
-        f"it takes {size} bytes or more, and {most} are allowed",
-        "return less, write it to a file in the working directory, or raise max_output_bytes in the policy",
-    )
+#: What to do about a value that is too large.
+LEAVE_LESS: Final = "return less, write it to a file in the working directory, or raise max_output_bytes in the policy"
+
+
+class TooLarge(NotShippable):
+    """A value that takes `size` bytes, or would take more, and may take `most`."""
+
+    def __init__(self, what: str, size: int, most: int) -> None:
+        self.size, self.most = size, most
+        super().__init__(what, f"it takes {size} bytes or more, and {most} are allowed", LEAVE_LESS)
 
 
 class Writer:
@@ -94,7 +97,7 @@ class Writer:
     def _spend(self, size: int) -> None:
         self._left -= size
         if self._left < 0:
-            raise too_large(self._what, self._most - self._left, self._most)
+            raise TooLarge(self._what, self._most - self._left, self._most)
 
     def _enter(self, value: Any, levels: int = 1) -> None:
         self._spend(len(value) + 1)

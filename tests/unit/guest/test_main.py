@@ -136,7 +136,12 @@ def test_a_value_above_the_limit_is_not_sent() -> None:
         done = host.failure()
 
     assert done.error is not None
-    assert "1000 are allowed" in done.error.message
+    assert done.error.type == "OutputTooLarge"
+    assert (done.fields["what"], done.fields["limit"], done.fields["size"] > 1_000) == (
+        "bytes of the result",
+        1_000,
+        True,
+    )
 
 
 def test_a_module_that_is_not_inside_is_named() -> None:

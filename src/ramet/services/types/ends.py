@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
-from ramet.core.errors import Aborted, NeedsInput, RametError, TaskFailed
+import re
+
+from ramet.core.errors import Aborted, NeedsInput, OutputTooLarge, RametError, TaskFailed
 from ramet.core.outcome import ErrorInfo, Result, Status, Usage
+
+#: The message of `OutputTooLarge`: a result keeps the name and the message of its error, and no fields.
+_TOO_LARGE = re.compile(
+    r"(?P<what>[^\n]{1,200}?): (?P<size>[0-9]{1,19}) were left, "
+    r"at most (?P<limit>[0-9]{1,19}) are taken(?:; (?P<remedy>.*))?"
+)
 
 
 def problem_of(result: Result, run: str) -> RametError | None:
@@ -16,6 +24,9 @@ def problem_of(result: Result, run: str) -> RametError | None:
             return Aborted(error.message)
         case Status.NEEDS_INPUT:
             return NeedsInput(error.message)
+    if error.type == OutputTooLarge.__name__ and (said := _TOO_LARGE.fullmatch(error.message)) is not None:
+        what, size, limit, remedy = said.groups(default="")
+        return OutputTooLarge(what, size=int(size), limit=int(limit), remedy=remedy)
     return TaskFailed(f"{error.type}: {error.message}", status=str(result.status), run=run)
 
 
