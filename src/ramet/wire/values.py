@@ -29,7 +29,7 @@ import msgspec
 from ramet.core.errors import NotShippable, OutputTooLarge, RametError
 from ramet.wire.frames import MAX_BODY
 from ramet.wire.reading import decode as decode
-from ramet.wire.writing import LEAVE_LESS, MAX_DEPTH, TooLarge, Writer
+from ramet.wire.writing import LEAVE_LESS, MAX_DEPTH, ValueTooLarge, Writer
 
 _PLAIN: Final = frozenset({str, int, float, bool, type(None), list, tuple, dict})
 #: A key that begins with "@", or what may look like one inside a text.
@@ -55,7 +55,7 @@ def encode(value: Any, *, what: str = "result", max_bytes: int | None = None) ->
         text, parts = _tagged_json(value, what, most)
     size = len(text) + sum(map(len, parts))
     if size > most:
-        raise TooLarge(what, size, most)
+        raise ValueTooLarge(what, size, most)
     return Encoded(len(text), b"".join((text, *parts)) if parts else text)
 
 
@@ -63,7 +63,7 @@ def encode_result(value: Any, *, max_bytes: int | None = None) -> Encoded:
     """The value that a run leaves, as data. Raises OutputTooLarge, and like `encode`."""
     try:
         return encode(value, max_bytes=max_bytes)
-    except TooLarge as refusal:
+    except ValueTooLarge as refusal:
         raise result_too_large(refusal.size, refusal.most) from None
 
 

@@ -50,7 +50,7 @@ _KEYS: Final = (
 LEAVE_LESS: Final = "return less, write it to a file in the working directory, or raise max_output_bytes in the policy"
 
 
-class TooLarge(NotShippable):
+class ValueTooLarge(NotShippable):
     """A value that takes `size` bytes, or would take more, and may take `most`."""
 
     def __init__(self, what: str, size: int, most: int) -> None:
@@ -97,7 +97,7 @@ class Writer:
     def _spend(self, size: int) -> None:
         self._left -= size
         if self._left < 0:
-            raise TooLarge(self._what, self._most - self._left, self._most)
+            raise ValueTooLarge(self._what, self._most - self._left, self._most)
 
     def _enter(self, value: Any, levels: int = 1) -> None:
         self._spend(len(value) + 1)
