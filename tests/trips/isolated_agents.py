@@ -292,6 +292,18 @@ def chain(below: int, child_s: float | None) -> None:
         time.sleep(60)
 
 
+def fail_above(children: int) -> None:
+    """Start children that are deaf, and fail once there is a file `go`."""
+    from ramet import Policy
+    from ramet.sub_agent_client import start_sub_agent
+
+    for _ in range(children):
+        start_sub_agent(agent=chain, policy=Policy(memory_mb=64), args=(0, None))
+    while not pathlib.Path("go").exists():
+        time.sleep(0.01)
+    raise ValueError("failed above its children")
+
+
 def chain_when_told() -> None:
     """Head a chain of one agent once there is a file `go`."""
     while not pathlib.Path("go").exists():

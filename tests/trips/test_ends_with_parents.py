@@ -11,7 +11,7 @@ import pytest
 from ramet import Agent, AgentRuntime, Limits, Policy, Status, workspace_tools
 from ramet.cli.main import main
 from ramet.concurrency.clock import FakeClock
-from ramet.core.events import RunEnded
+from ramet.core.events import RunEnded, StateChanged
 from ramet.core.lifecycle import State
 from ramet.core.outcome import ErrorInfo
 from ramet.host.opening import OpenTree
@@ -228,6 +228,33 @@ async def test_the_time_of_a_sandboxed_parent_is_the_cause_of_all_ends_below(
         assert leaf.result.status is Status.CANCELLED
     assert await asyncio.to_thread(main, ["show", leaf.info.id, "--dir", str(tmp_path / "work")]) == 0
     assert f"cancelled: stopped with its parent: {OF_TIME}" in capsys.readouterr().out
+
+
+async def test_the_children_of_a_sandboxed_parent_that_failed_end_together(
+    tmp_path: pathlib.Path, backend: Name
+) -> None:
+    """All of them are being stopped before the first has ended: many deaf children take no longer than one."""
+    async with AgentRuntime(tmp_path / "work", backend=backend) as runtime:
+        policy = Policy(allow_sub_agents=True, memory_mb=512, cpu_cores=8)
+        handle = await runtime.spawn(agents.fail_above, args=(3,), policy=policy)
+        tree, root = runtime.trees[handle.run.info.root], handle.run
+        await eventually(
+            lambda: (
+                [child.folder is not None and (child.folder.workspace / "begun").exists() for child in root.below_now]
+                == [True] * 3
+            )
+        )
+        assert root.folder is not None
+        (root.folder.workspace / "go").touch()
+
+        assert (await handle.result()).status is Status.FAILED
+
+        below = [each for each in tree.recorder.kept if each.path != "main"]
+        stops = [at for at, each in enumerate(below) if isinstance(each, StateChanged) and each.state == "stopping"]
+        over = [at for at, each in enumerate(below) if isinstance(each, RunEnded)]
+        assert (len(stops), len(over), max(stops) < min(over)) == (3, 3, True)
+        messages = {error.message for path, (_, error) in ends(tree).items() if path != "main" and error is not None}
+        assert messages == {"its parent ended: failed"}
 
 
 async def test_a_child_that_has_what_is_left_of_its_parents_time_has_no_timeout_of_its_own(

@@ -142,9 +142,16 @@ async def _end_children(run: Run, verdict: Verdict) -> None:
     tree = run.context.tree
     if tree is None or verdict.status is Status.COMPLETED:
         return
-    for child in run.bound_children():
+
+    async def end(child: Run) -> None:
         with contextlib.suppress(Unknown):  # It has just ended by itself.
             await tree.stop(run.context, child.info.id, f"its parent ended: {verdict.status}")
+
+    # At the same time: a deaf child takes as long as its kill, and all of them take no longer.
+    ends = await asyncio.gather(*map(end, run.bound_children()), return_exceptions=True)
+    for problem in ends:
+        if problem is not None:
+            raise problem
 
 
 class FunctionJob:
