@@ -143,6 +143,28 @@ async def test_the_cancelling_of_a_parent_is_the_cause_of_all_ends_below(start: 
         assert ends(tree) == expected(tree, Status.CANCELLED, "enough")
 
 
+async def test_the_times_of_a_cancelled_tree_agree(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`ps`, `tree`, `show` and `logs` say the same of each run: how long it has been there until it was stopped."""
+    clock, slow = FakeClock(), Slow()
+    async with AgentRuntime(tmp_path, clock=clock, grace_s=180) as runtime:
+        handle, tree = await chain_of_functions(runtime, slow, None)
+        await clock.advance(7)
+        slow.free.set()
+        await handle.cancel("enough")
+        ids = list(tree.tree.register.runs)
+
+    async def said(*words: str) -> str:
+        capsys.readouterr()
+        assert await asyncio.to_thread(main, [*words, "--dir", str(tmp_path)]) == 0
+        return capsys.readouterr().out
+
+    assert (await said("ps", "--all")).count(" 7.0s ") == 3
+    assert (await said("tree", ids[0])).count(" 7.0s\n") == 3
+    assert (await said("logs", ids[0])).count("enough (7.0s)\n") == 3
+    for run in ids:
+        assert "age        7.0s, " in await said("show", run)
+
+
 async def test_a_childs_own_time_stays_its_own() -> None:
     """A child whose time was over before its parent was cancelled records that; what is below names the child's end."""
     clock, slow = FakeClock(), Slow()
