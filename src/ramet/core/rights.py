@@ -88,6 +88,7 @@ def ports(field: str, given: object) -> dict[str, int]:
             raise InvalidValue(own, port, "a whole number from 1 to 65535")
         if port == PROXY_PORT:
             raise InvalidValue(own, port, "another number: the way to a sandbox's proxy has this one")
+        name, port = str(name), int(port)  # Not of a kind that a program made of them.
         if name in found:
             raise InvalidValue(own, port, f"each name once: it is {found[name]} already")
         if (other := next((each for each, number in found.items() if number == port), None)) is not None:

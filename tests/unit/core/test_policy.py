@@ -178,6 +178,22 @@ def test_a_value_of_the_wrong_kind_is_refused_by_the_name_of_its_field(field: st
     assert refusal.value.field == f"policy.{field}"
 
 
+def test_ports_are_plain_text_and_numbers_whatever_they_were_written_as() -> None:
+    """A policy is written down and sent: of kinds of text and number that a program made, nobody else knows."""
+
+    class Name(str):
+        __slots__ = ()
+
+    class Number(int):
+        pass
+
+    found = policy(ports={Name("web"): Number(8000)}).ports
+
+    assert isinstance(found, dict)
+    assert [(type(name), type(number)) for name, number in found.items()] == [(str, int)]
+    assert msgspec.json.decode(msgspec.json.encode(found)) == {"web": 8000}
+
+
 @pytest.mark.parametrize(
     ("ports", "field", "value"),
     [
