@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import pathlib
+import resource
 import socket
 import subprocess
 import sys
@@ -31,14 +32,27 @@ user = int(sys.argv[2])
 os.setgroups([]), os.setgid(user), os.setuid(user)
 socket.socket(socket.AF_UNIX).connect(sys.argv[1])
 """
+ONE_PORT = """\
+import ctypes, os, sys
+libc = ctypes.CDLL(None, use_errno=True)
+if libc.setns(os.open(f"/proc/{sys.argv[1]}/ns/net", os.O_RDONLY), 0):
+    raise OSError(ctypes.get_errno(), "setns")
+open("/proc/sys/net/ipv4/ip_local_port_range", "w").write(f"{sys.argv[2]} {sys.argv[2]}")
+"""
 MUCH = 32 << 20  #: bytes: far more than may be on their way to a client that reads nothing
 
 
-def opened(handle: AgentHandle, folder: pathlib.Path, limits: PortLimits | None = None, most: int = 1000) -> RunPorts:
+def opened(
+    handle: AgentHandle,
+    folder: pathlib.Path,
+    limits: PortLimits | None = None,
+    most: int = 1000,
+    room: Room | None = None,
+) -> RunPorts:
     """The ports of an agent once more, in another folder, with limits that a test can reach."""
     box = handle._handle.run.box
     assert box is not None
-    return RunPorts.open(box, PORTS, folder, limits=limits, room=Room(most))
+    return RunPorts.open(box, PORTS, folder, limits=limits, room=room or Room(most))
 
 
 def user_of(pid: int) -> int:
@@ -207,6 +221,50 @@ async def test_a_guest_that_takes_nobody_is_left_after_a_while(
         writer.close()
     finally:
         await ports.close()
+
+
+async def test_a_connection_that_would_lead_to_itself_is_refused(
+    runtime: ramet.AgentRuntime, folder: pathlib.Path
+) -> None:
+    """Where a guest leaves no other number to connect from than the port's own, TCP joins a socket with itself."""
+    handle = await serving(runtime, agents.idle, {"web": 40000})
+    box = handle._handle.run.box
+    assert box is not None
+    done = await asyncio.to_thread(
+        subprocess.run, [sys.executable, "-c", ONE_PORT, str(box.pid), "40000"], capture_output=True, check=False
+    )
+    if done.returncode:
+        pytest.skip(f"its network cannot be entered: {done.stderr.decode()[-200:]}")
+
+    for _ in range(3):
+        with pytest.raises(PortRefused, match="nobody listens"):
+            await handle.connect("web")
+
+
+async def test_a_host_without_a_descriptor_says_so_and_goes_on(runtime: ramet.AgentRuntime) -> None:
+    """A socket that the host has no room for is an error at once; the next one is had."""
+    handle = await serving(runtime, agents.echo, PORTS, 8000)
+    box = handle._handle.run.box
+    assert box is not None
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest = os.dup(0)
+    os.close(lowest)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, before[1]))
+    try:
+        async with asyncio.timeout(WAIT_S):
+            with pytest.raises(SandboxFailed, match="descriptor"):
+                await box.dial(8000)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+    (await box.dial(8000)).close()
+
+
+async def test_a_guest_that_is_slow_to_accept_leaves_no_connection_behind(runtime: ramet.AgentRuntime) -> None:
+    """With SYN cookies, one that its full queue drops looks open to us, while nobody is there: it hangs in silence."""
+    handle = await runtime.start_agent(agents.setting, ramet.Policy(ports=PORTS), ("tcp_syncookies",))
+
+    assert (await handle.result()).output == "0"
 
 
 async def test_connections_have_an_end(runtime: ramet.AgentRuntime, folder: pathlib.Path) -> None:

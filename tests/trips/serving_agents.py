@@ -9,6 +9,8 @@ import sys
 import threading
 from typing import Any
 
+ANSWERS_AFTER_S = 3.0  #: longer than it takes to see that a client has gone
+
 
 def _say_ready() -> None:
     sys.stdout.write("ready\n")
@@ -102,6 +104,23 @@ def keep_silent(port: int) -> None:
     listener, held = _listener(port), []
     while True:
         held.append(listener.accept()[0])
+
+
+def answer_at_the_end(port: int) -> None:
+    """Read all that a client says, to its end, and a while later answer with how much that was."""
+    listener = _listener(port)
+    while True:
+        with listener.accept()[0] as peer:
+            size = 0
+            while data := peer.recv(65536):
+                size += len(data)
+            threading.Event().wait(ANSWERS_AFTER_S)
+            peer.sendall(f"{size} bytes".encode())
+
+
+def setting(name: str) -> str:
+    """Say how the network of a sandbox is set up."""
+    return pathlib.Path("/proc/sys/net/ipv4", name).read_text().strip()
 
 
 def take_nobody(port: int) -> None:

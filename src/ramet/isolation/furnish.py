@@ -5,6 +5,7 @@ Done by its own process, in a mount namespace that this has just made, before it
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -79,6 +80,7 @@ class Furniture:
             _bound_tcp()  # The host's ends of connections to ports are in nobody's control group.
         if given.ports:
             _lower_first_port(min(given.ports))
+            _forbid_cookies()
         _restrict("/run", calls.MS_RDONLY)
 
     def _hide(self, states: Iterable[str]) -> None:
@@ -185,6 +187,15 @@ def _lower_first_port(port: int) -> None:
     first = Path("/proc/sys/net/ipv4/ip_unprivileged_port_start")
     if port < int(first.read_text()):
         first.write_text(str(port))
+
+
+def _forbid_cookies() -> None:
+    """Have a connection that a full queue cannot take come again, not be dropped when who connects believes it is open.
+
+    A SYN cookie is all that is left of such a one: nothing that the listener could send again, or hear of the end.
+    """
+    with contextlib.suppress(FileNotFoundError):  # A kernel that was built without them.
+        Path("/proc/sys/net/ipv4/tcp_syncookies").write_text("0")
 
 
 def _raise_loopback() -> None:

@@ -345,9 +345,13 @@ class Keeper:
             case "forked":
                 self._living[packet.body].is_forked(packet.fds)
             case "socket":
-                found = socket.socket(fileno=packet.fds[0])
-                found.setblocking(False)
-                self._sockets.pop(packet.body).set_result(found)
+                made = self._sockets.pop(packet.body)
+                if packet.fds:
+                    found = socket.socket(fileno=packet.fds[0])
+                    found.setblocking(False)
+                    made.set_result(found)
+                else:  # The kernel drops what a process has no room for.
+                    made.set_exception(_no_socket("no descriptor is left"))
             case "refused" if packet.body[0] in self._sockets:
                 number, why = packet.body
                 self._sockets.pop(number).set_exception(_no_socket(why))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
+import os
 import signal
 import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -124,6 +126,8 @@ class ForkedSandbox:
         way = await self._keeper.open_socket(self._child)
         try:
             await asyncio.get_running_loop().sock_connect(way, (LOOPBACK, port))
+            if way.getsockname()[1] == port:  # Where nobody listens, TCP may join a socket with itself.
+                raise ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
         except BaseException:
             way.close()
             raise
