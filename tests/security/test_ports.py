@@ -223,6 +223,43 @@ async def test_a_guest_that_takes_nobody_is_left_after_a_while(
         await ports.close()
 
 
+async def test_a_client_that_has_left_makes_room_whatever_the_guest_does(
+    runtime: ramet.AgentRuntime, folder: pathlib.Path
+) -> None:
+    """A guest that never closes holds no connection whose client is gone, also when it reads nothing of much."""
+    handle = await serving(runtime, agents.keep_silent, PORTS, 8000)
+    room = Room(1000)
+    for size in (1, 4 << 20):
+        ports = opened(handle, folder / "ports", PortLimits(connections=2, gone_s=0.2), room=room)
+        try:
+            path = str(ports.path("web"))
+            for _ in range(3):  # The third one waits for one of the first two.
+                _, writer = await asyncio.open_unix_connection(path)
+                writer.write(bytes(size))
+                await eventually(lambda: room.taken > 0, within_s=WAIT_S)
+                writer.transport.abort()
+            await eventually(lambda: room.taken == 0, within_s=WAIT_S)
+        finally:
+            await ports.close()
+
+
+async def test_a_client_that_only_ends_its_side_is_answered(runtime: ramet.AgentRuntime, folder: pathlib.Path) -> None:
+    """It says no more, and still listens: however long that takes, it has not left."""
+    handle = await serving(runtime, agents.answer_at_the_end, PORTS, 8000)
+    ports = opened(handle, folder / "ports", PortLimits(gone_s=0.0))
+    port = await ports.loopback_port("web")
+    try:
+        path = str(ports.path("web"))
+        for opening in (asyncio.open_unix_connection(path), asyncio.open_connection("127.0.0.1", port)):
+            reader, writer = await opening
+            writer.write(b"question")
+            writer.write_eof()
+            assert await rest(reader) == b"8 bytes"
+            writer.close()
+    finally:
+        await ports.close()
+
+
 async def test_a_connection_that_would_lead_to_itself_is_refused(
     runtime: ramet.AgentRuntime, folder: pathlib.Path
 ) -> None:

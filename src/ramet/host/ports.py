@@ -26,6 +26,12 @@ from ramet.isolation.contract import Sandbox
 SOCKET_SUFFIX = ".sock"
 _LONGEST_PATH = 107  #: bytes of a socket's address on Linux
 _BREATH_S = 1.0  #: until accepting is tried again where no descriptor is left
+#: A client that ended its side and then went is not told of otherwise.
+_KEEPALIVE = {
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE): 1,
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE): 15,  #: seconds
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL): 15,
+}
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -44,6 +50,7 @@ class PortLimits:
     connections: int = 64  #: open at once through sockets, and as many through `RunPorts.connect`
     connect_s: float = 10.0  #: until the guest takes one
     idle_s: float = 600.0  #: without a byte in either direction
+    gone_s: float = 10.0  #: until the guest has taken what a client left that has gone
 
 
 class RunPorts:
@@ -144,6 +151,8 @@ class RunPorts:
             except OSError as error:
                 raise SandboxFailed(f"no port of the loopback is to be had: {error.strerror}") from error
             listener.setblocking(False)
+            for option, value in _KEEPALIVE.items():  # What is accepted has them, too.
+                listener.setsockopt(*option, value)
             self._loopback[name] = int(listener.getsockname()[1])
             self._accept_at(listener, name)
         return self._loopback[name]
@@ -222,7 +231,7 @@ class RunPorts:
             except RametError:
                 return  # Its connection is closed, as one to a port is on which nobody listens.
             server = await leaving.enter_async_context(End.on(way))
-            await Joined(client, server).run(idle_s=self._limits.idle_s)
+            await Joined(client, server, gone_s=self._limits.gone_s).run(idle_s=self._limits.idle_s)
 
     async def _dial(self, name: str) -> socket.socket:
         """Raises PortRefused, Gone, SandboxFailed."""

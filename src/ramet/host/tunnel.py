@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import select
 import socket
 import threading
 from collections.abc import AsyncIterator, Callable
@@ -12,6 +13,7 @@ from ramet.core.errors import ProtocolError
 from ramet.wire.hello import OpeningReader
 
 _CHUNK = 64 * 1024
+_LOOK_S = 1.0  #: between two looks at whether a client has gone: while it is not read from, nothing tells
 
 
 class _Buffers(threading.local):
@@ -68,6 +70,14 @@ class End(asyncio.BufferedProtocol):
         """Read no more until `start`."""
         self.transport.pause_reading()
 
+    def has_gone(self) -> bool:
+        """Whether nobody is at its other end any more: who only says no more may still listen."""
+        if self.lost.done():
+            return True
+        look = select.poll()
+        look.register(self.transport.get_extra_info("socket").fileno(), 0)
+        return bool(look.poll(0))  # POLLHUP or POLLERR, which nobody need ask for.
+
     def get_buffer(self, sizehint: int) -> memoryview:
         """Called by asyncio."""
         return _buffers.view
@@ -105,11 +115,14 @@ class End(asyncio.BufferedProtocol):
 
 
 class Joined:
-    """A client joined with a server: what comes from either goes to the other, unread, until both have ended."""
+    """A client joined with a server: what comes from either goes to the other, unread, until both have ended.
 
-    def __init__(self, client: End, server: End) -> None:
+    Once the client has gone, the server has `gone_s` to take what is left for it; None: as long as ever.
+    """
+
+    def __init__(self, client: End, server: End, *, gone_s: float | None = None) -> None:
         self._loop = asyncio.get_running_loop()
-        self._client, self._server = client, server
+        self._client, self._server, self._gone_s = client, server, gone_s
         client.other, server.other = server, client
         client.take, client.at_end = server.transport.write, lambda: self._end(server)
         server.take, server.at_end = client.transport.write, lambda: self._end(client)
@@ -119,12 +132,21 @@ class Joined:
         client, server = self._client, self._server
         client.start()
         server.start()
-        pending = {client.lost, server.lost}
-        while pending:
-            left = max(client.moved_at, server.moved_at) + idle_s - self._loop.time()
+        gone_at: float | None = None
+        while waiting := {each for each in (client.lost, server.lost) if not each.done()}:
+            moved_at = max(client.moved_at, server.moved_at)
+            left = look_s = moved_at + idle_s - self._loop.time()
+            if self._gone_s is not None:
+                look_s = _LOOK_S
+                if gone_at is None and client.has_gone():
+                    gone_at = self._loop.time()
+                if gone_at is not None:
+                    if client.is_ended and not server.transport.get_write_buffer_size():
+                        return
+                    left = min(left, max(gone_at, moved_at) + self._gone_s - self._loop.time())
             if left <= 0:
                 return
-            _, pending = await asyncio.wait(pending, timeout=left)
+            await asyncio.wait(waiting, timeout=min(left, look_s), return_when=asyncio.FIRST_COMPLETED)
 
     def _end(self, other: End) -> None:
         """Pass on an end of file; the second one closes both."""
