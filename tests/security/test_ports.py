@@ -6,6 +6,7 @@ import asyncio
 import os
 import pathlib
 import resource
+import signal
 import socket
 import subprocess
 import sys
@@ -14,10 +15,11 @@ from collections.abc import AsyncIterator
 import pytest
 
 import ramet
-from ramet.core.errors import InvalidValue, SandboxFailed
+from ramet.core.errors import Gone, InvalidValue, SandboxFailed
 from ramet.host.agents import AgentHandle
 from ramet.host.door import Room
 from ramet.host.ports import PortLimits, PortRefused, RunPorts
+from ramet.isolation.sandbox import ForkedSandbox
 from tests.support.serving import short_folder
 from tests.support.waiting import eventually
 from tests.trips import serving_agents as agents
@@ -58,6 +60,11 @@ def opened(
 def user_of(pid: int) -> int:
     """Who a process runs as."""
     return pathlib.Path(f"/proc/{pid}").stat().st_uid
+
+
+def is_zombie(pid: int) -> bool:
+    """Whether a process has died and is not reaped yet."""
+    return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
 
 
 def descriptors() -> int:
@@ -276,6 +283,26 @@ async def test_a_connection_that_would_lead_to_itself_is_refused(
     for _ in range(3):
         with pytest.raises(PortRefused, match="nobody listens"):
             await handle.connect("web")
+
+
+async def test_an_agent_that_is_dead_and_not_yet_told_of_has_ended(runtime: ramet.AgentRuntime) -> None:
+    """Between its death and the word of its zygote there is nobody to connect to: that is an end like any other."""
+    handle = await serving(runtime, agents.echo, PORTS, 8000)
+    box = handle._handle.run.box
+    assert isinstance(box, ForkedSandbox)
+    zygote = box._keeper.pid
+    os.kill(zygote, signal.SIGSTOP)
+    try:
+        os.kill(box.pid, signal.SIGKILL)
+        await eventually(lambda: is_zombie(box.pid), within_s=WAIT_S)
+        connecting = asyncio.ensure_future(handle.connect("web"))
+        await eventually(lambda: bool(box._keeper._sockets), within_s=WAIT_S)
+    finally:
+        os.kill(zygote, signal.SIGCONT)
+
+    async with asyncio.timeout(WAIT_S):
+        with pytest.raises(Gone):
+            await connecting
 
 
 async def test_a_host_without_a_descriptor_says_so_and_goes_on(runtime: ramet.AgentRuntime) -> None:

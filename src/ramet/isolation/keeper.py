@@ -352,6 +352,8 @@ class Keeper:
                     made.set_result(found)
                 else:  # The kernel drops what a process has no room for.
                     made.set_exception(_no_socket("no descriptor is left"))
+            case "gone":
+                self._sockets.pop(packet.body).set_exception(Gone("the sandbox has ended"))
             case "refused" if packet.body[0] in self._sockets:
                 number, why = packet.body
                 self._sockets.pop(number).set_exception(_no_socket(why))

@@ -200,7 +200,10 @@ class Zygote:
                 given = Assignment(*packet.body["given"])
                 family = self._run_beside(number, packet.body["beside"], given, packet.body["argv"], packet.fds)
             elif packet.kind == "socket":
-                self._open_socket(number, packet.body["of"])
+                try:
+                    self._open_socket(number, packet.body["of"])
+                except ProcessLookupError:  # It is reaped, or next to be: its network has gone with it.
+                    packets.send(self._control, "gone", number)
                 return
             else:
                 self._end(number)
