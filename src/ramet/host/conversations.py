@@ -76,6 +76,7 @@ class Beginning:
         opened = self.runtime.open_tree(self.plan)
         session = self.plan.session
         request = await opened.tree.spawner.decide_root(self.agent, self.request, self.limits, session=session)
+        self.runtime.check_open()
         return self._born(opened, request)
 
     def _born(self, opened: OpenTree, request: SpawnRequest | DecidedRequest) -> Conversation:

@@ -315,6 +315,7 @@ class AgentRuntime:
         if (wanted := decided.request.policy) is not None:
             grant = grant_root(wanted)
             await self.sandboxes.placement().backend(grant if decided.most is None else within(grant, decided.most))
+        self.check_open()  # It may have been stopped while somebody was asked.
         root = opened.tree.spawner.root(
             definition,
             tools=(*as_tools(tools, "tools"), *spawning_tools()),
@@ -596,6 +597,13 @@ class AgentRuntime:
         if self.journal is not None:
             self.journal.users.add(self)
         return opened
+
+    def check_open(self) -> None:
+        """Raise RametError once the runtime was stopped, and StoreFailed once its journal may be another kernel's.
+
+        Whoever waited for something asks again before a root is born: its tree is one of those to be ended only then.
+        """
+        self._trees.check_open()
 
     @property
     def finished_trees(self) -> int:

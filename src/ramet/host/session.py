@@ -19,6 +19,7 @@ from ramet.agent.definition import Agent, check_model
 from ramet.agent.hook_config import HookConfig
 from ramet.agent.hooks import HookRunner
 from ramet.agent.loop import MAX_TURNS
+from ramet.concurrency.deadline import to_its_end
 from ramet.core.arguments import check_instance, check_text
 from ramet.core.budget import NO_LIMITS, Limits
 from ramet.core.errors import BusyError, Denied, InvalidValue, RametError, Unknown
@@ -165,6 +166,7 @@ class Session(Generic[T]):
         )
         self._conversation: Conversation | None = None
         self._starting = asyncio.Lock()
+        self._closings = 0  #: how often it was closed: also while its conversation begins
         if self._beginning.begins_at_once:
             self._conversation = self._beginning.begin()
         self._closed = False
@@ -200,7 +202,7 @@ class Session(Generic[T]):
         self._cwd = _folder(cwd)
         self._own_runtime = runtime is None
         self.runtime = runtime or AgentRuntime(self._cwd)
-        self._beginning, self._starting = None, asyncio.Lock()
+        self._beginning, self._starting, self._closings = None, asyncio.Lock(), 0
         try:
             self._conversation = await resume(
                 self.runtime,
@@ -270,7 +272,12 @@ class Session(Generic[T]):
         async with self._starting:
             if self._conversation is None:
                 assert self._beginning is not None, "a session that was resumed has its conversation"
-                self._conversation = await self._beginning.open()
+                closings = self._closings
+                begun = await self._beginning.open()
+                if closings != self._closings:  # While a policy adapter, or the journal, was waited for.
+                    await to_its_end(self.runtime.close_tree(begun.root.info.id, "the session was closed meanwhile"))
+                    raise RametError("the session was closed before its conversation had begun")
+                self._conversation = begun
         return self
 
     @property
@@ -374,6 +381,7 @@ class Session(Generic[T]):
         The conversation rests on record: a session of its `session_id`, or `resume`, goes on with it, in any process,
         until it is removed.
         """
+        self._closings += 1
         try:
             if self._conversation is not None:
                 await self._end_talk(self._conversation.root, reason)

@@ -74,11 +74,15 @@ class Trees:
 
     def open(self, plan: TreePlan) -> OpenTree:
         """One without a root yet. Raises RametError once stopped, StoreFailed once fenced."""
+        self.check_open()
+        return self._opening.open(plan)
+
+    def check_open(self) -> None:
+        """Raise RametError once stopped, StoreFailed once fenced: nothing begins any more."""
         if self.is_stopped:
             raise RametError("this runtime was stopped; start() it again, or make another")
         if self.fenced is not None:
             raise StoreFailed(self.fenced.where, self.fenced.why)
-        return self._opening.open(plan)
 
     def keep(self, opened: OpenTree, root: Run) -> None:
         """Own one from now on."""
