@@ -28,8 +28,8 @@ from tests.trips.isolated_kit import BACKENDS, Name
 @pytest.fixture(autouse=True)
 def no_agents_of_others(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Each test is a process of its own, as far as agents that are declared in code go."""
-    monkeypatch.setattr(declaring, "_known", {})
-    monkeypatch.setattr(declaring, "_newest", {})
+    for each in ("_known", "_newest", "_met", "_newest_met"):
+        monkeypatch.setattr(declaring, each, {})
     yield
     gc.collect()
 

@@ -37,6 +37,9 @@ T = TypeVar("T", bound="str | BaseTool")
 AGENT_CLASS = "Agent"
 _known: dict[str, list[weakref.ref[Declares]]] = {}
 _newest: dict[str, Declares] = {}  #: the last one that was declared under a name stays, whoever else lets go of it
+#: The same of agents on which nothing was declared: made with capabilities, or copies as runs have them.
+_met: dict[str, list[weakref.ref[Declares]]] = {}
+_newest_met: dict[str, Declares] = {}
 
 
 class Declares:
@@ -228,9 +231,25 @@ def remember(agent: Declares) -> None:
     _known[agent.name] = [*kept, weakref.ref(agent)]
 
 
+def meet(agent: Declares) -> None:
+    """Let handles find an agent that makes others, and on which nothing was declared.
+
+    One that was declared goes before it. Agents of a server's clients and of guests make none and have no tasks: their
+    names stand for nobody.
+    """
+    makes_agents = any(each.type == "class" and each.name == AGENT_CLASS for each in agent.capabilities)
+    if agent.ref is not None or not (makes_agents or agent.tasks):
+        return
+    if any(each is agent for each in _living(_known, agent.name)):
+        return
+    _newest_met[agent.name] = agent
+    kept = [each for each in _met.get(agent.name, ()) if each() is not None and each() is not agent]
+    _met[agent.name] = [*kept, weakref.ref(agent)]
+
+
 def declared(name: str) -> Declares | None:
     """The agent of that name that code of this process declared last."""
-    return _newest.get(name)
+    return _newest.get(name) or _newest_met.get(name)
 
 
 def handle_of(agent: Declares) -> AgentRef:
@@ -244,10 +263,10 @@ def handle_of(agent: Declares) -> AgentRef:
 def root_agent(name: str, version: str, handle: str) -> Declares:
     """The agent of that name that this process declares, by its version, or by its identity.
 
-    Of several with one identity the newest counts: what it may use is what the agent at the top may use now. Raises
-    AgentNotResolved: never another one.
+    Of several with one identity the newest that was declared counts: what it may use is what the agent at the top may
+    use now. Raises AgentNotResolved: never another one.
     """
-    living = [agent for each in _known.get(name, ()) if (agent := each()) is not None and agent.ref is None]
+    living = [agent for agent in (*_living(_met, name), *_living(_known, name)) if agent.ref is None]
     for agent in reversed(living):
         recipe = recipe_of(agent)
         if version == recipe.version or version == recipe.identity:
@@ -259,3 +278,8 @@ def root_agent(name: str, version: str, handle: str) -> Declares:
         else "is not declared in this process"
     )
     raise AgentNotResolved(handle, "root agent", name, why)
+
+
+def _living(known: Mapping[str, list[weakref.ref[Declares]]], name: str) -> list[Declares]:
+    """Those of a name that are still there, oldest first."""
+    return [agent for each in known.get(name, ()) if (agent := each()) is not None]

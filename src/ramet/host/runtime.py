@@ -33,7 +33,7 @@ from ramet.host.arguments import check_messages, check_runtime
 from ramet.host.audit import Audit
 from ramet.host.blobs import blob_of
 from ramet.host.doorbell import Doorbell
-from ramet.host.dynamic.agents import DynamicAgents
+from ramet.host.dynamic.agents import DynamicAgents, ref_of
 from ramet.host.dynamic.moments import in_memory, on_record, state_at
 from ramet.host.gateway import Gateway
 from ramet.host.journal import journal_of
@@ -281,6 +281,9 @@ class AgentRuntime:
         Raises InvalidValue, NotShippable, IsolationUnavailable, and SpawnRefused where the policy adapter says no.
         """
         definition = as_agent(agent)
+        if definition.ref is None and (definition.capabilities or definition.tasks):
+            # Whatever its limits become here, what it makes is found again by who it is.
+            definition = definition.replace(ref=ref_of(definition))
         check_messages("history", history)
         check_instance("policy", policy, (Policy, NoneType), "ramet.Policy")
         check_instance("limits", limits, (Limits, NoneType), "ramet.Limits")

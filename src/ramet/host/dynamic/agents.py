@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from ramet.agent.declaring import AGENT_CLASS, declared, handle_of, recipe_of, remember, root_agent
+from ramet.agent.declaring import AGENT_CLASS, declared, handle_of, meet, recipe_of, root_agent
 from ramet.agent.definition import Agent
 from ramet.agent.rebuilding import agent_of
 from ramet.agent.task import Task
@@ -172,9 +172,17 @@ class DynamicAgents:
 def ref_of(agent: Agent) -> AgentRef:
     """An agent's handle; one that is declared in code is the root of its own."""
     handle = handle_of(agent)
-    if agent.ref is None:
-        remember(agent)
+    meet(agent)
     return handle
+
+
+def is_known(ref: AgentRef) -> bool:
+    """Whether code of this process declares, or made, the agent at the top: a client's of the same name is another."""
+    try:
+        root_agent(ref.root, ref.root_version, str(ref))
+    except AgentNotResolved:
+        return False
+    return True
 
 
 def _creator(given: object) -> AgentRef:

@@ -14,7 +14,7 @@ from ramet.core.capabilities import intersect
 from ramet.core.errors import AgentNotResolved
 from ramet.core.events import AgentCreated
 from ramet.core.recipe import Recipe
-from ramet.host.dynamic.agents import DynamicAgents, Made, ref_of
+from ramet.host.dynamic.agents import DynamicAgents, Made, is_known, ref_of
 from ramet.host.dynamic.working import asked
 from ramet.spawn.run import Run
 from ramet.tools.context import SpawnRequest
@@ -38,7 +38,7 @@ class HostAuthoring:
         mine = ref_of(run.agent)
         found = AgentRef.parse(ref) if "@" in ref else await self._agents.local(mine, ref)
         above = found.path[:-1]
-        is_seen = found.root == mine.root and mine.path[: len(above)] == above
+        is_seen = found.root == mine.root and mine.path[: len(above)] == above and is_known(mine)
         if found.path and not is_seen:
             raise AgentNotResolved(ref, "agent", found.local_id, f"is none of those that {mine.place} can see")
         agent = await self._agents.load(found)
@@ -47,5 +47,6 @@ class HostAuthoring:
             names = ", ".join(sorted(agent.tasks)) or "it has none"
             raise AgentNotResolved(ref, "task", task, f"is none of {agent.name}: {names}")
         granted = intersect(agent.capabilities, run.agent.capabilities).capabilities
-        wanted = wanted.for_agent(agent.replace(capabilities=granted, ref=agent.ref))
+        # By its handle: who is asked by that name from now on is the agent, not what this run may use of it.
+        wanted = wanted.for_agent(agent.replace(capabilities=granted, ref=ref_of(agent)))
         return asked(wanted, wanted.take(arguments))
