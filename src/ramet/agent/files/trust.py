@@ -32,6 +32,9 @@ SERVER_SETTINGS = "ramet.yaml"
 RECORD = "trust.json"
 MAX_SETTINGS = 1024 * 1024
 MAX_SHOWN = 2000  #: characters of one file's description
+#: Settings of a server that may name an object of a module: it is imported.
+_OBJECT_KEYS = ("store", "policy_adapter")
+_LONGEST_MODULE = 256
 _RUNNING_KEYS = {"hooks": "hooks", "mcpServers": "mcpServers", "mcp_servers": "mcpServers"}
 #: Letters and marks that take no place on a screen; `str.isprintable` knows the other characters that are not seen.
 _UNSEEN = re.compile(
@@ -154,10 +157,24 @@ def _server_settings(root: Path, scripts: ScriptSearch) -> Iterator[Runnable]:
     else:
         yield Runnable(SERVER_SETTINGS, _summary(content), _hash(text.encode()))
     names = [each.lstrip().removeprefix("file:") for each in _strings(content)]
+    if isinstance(content, dict):
+        names += [file for key in _OBJECT_KEYS for file in _files_of_module(content.get(key))]
     yield from _named(root, scripts.named(names), what="a file that the settings of a server name")
     installs = content.get("installs") if isinstance(content, dict) else None
     arguments = installs.get("pip_args") if isinstance(installs, dict) else None
     yield from _named(root, scripts.read_by_pip(_strings(arguments)), what="a file that pip would read")
+
+
+def _files_of_module(said: Any) -> Iterator[str]:
+    """Where the module of "package.module:Name", and the packages around it, are if they lie in the folder."""
+    module, colon, _ = said.strip().partition(":") if isinstance(said, str) else ("", "", "")
+    parts = module.split(".")
+    if not colon or len(module) > _LONGEST_MODULE or not all(map(str.isidentifier, parts)):
+        return
+    for source in ("", "src/"):
+        for end in range(1, len(parts) + 1):
+            path = source + "/".join(parts[:end])
+            yield from (f"{path}.py", f"{path}/__init__.py")
 
 
 def _agents(root: Path, scripts: ScriptSearch) -> Iterator[Runnable]:

@@ -195,6 +195,23 @@ def test_a_linked_folder_out_of_the_checkout_is_covered(
     assert not is_trusted(project, user_dir)
 
 
+@pytest.mark.parametrize("setting", ["store", "policy_adapter"])
+@pytest.mark.parametrize("file", ["house.py", "house/__init__.py", "house/rules.py", "src/house/rules/__init__.py"])
+def test_a_module_that_the_settings_of_a_server_name_is_counted(
+    project: Path, user_dir: Path, setting: str, file: str
+) -> None:
+    """It is imported where the folder is on the path, as for `python -m`."""
+    (project / file).parent.mkdir(parents=True, exist_ok=True)
+    (project / file).write_text("RULES = 1\n")
+    (project / "ramet.yaml").write_text(f"{setting}: house.rules:Rules\n")
+    trust(project, user_dir)
+    assert is_trusted(project, user_dir)
+
+    (project / file).write_text("RULES = 2\n")
+
+    assert not is_trusted(project, user_dir)
+
+
 def test_a_file_beyond_a_limit_is_refused_in_one_line(
     project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
