@@ -156,6 +156,23 @@ class Sqlite(PlainStore):
         super().__init__(pathlib.Path("unused"))
 
 
+class Loud(PlainStore):
+    """Raises where its name is asked for."""
+
+    def __init__(self, url: str, kernel: str) -> None:
+        super().__init__(pathlib.Path("unused"))
+
+    @property
+    def name(self) -> str:  # type: ignore[override]  # that is the point
+        raise OSError("hunter2\nof two lines")
+
+
+class LoudRules(house_rules.HouseRules):
+    """The same of a policy adapter."""
+
+    name = Loud.name
+
+
 HERE = __name__
 
 
@@ -165,11 +182,12 @@ HERE = __name__
         (StoreAdapter(f"{HERE}:Half"), "store", "it has no open, close, append"),
         (StoreAdapter(f"{HERE}:Sqlite"), "store", "ramet's own stores"),
         (StoreAdapter(f"{HERE}:Nobody"), "store", "AttributeError"),
+        (StoreAdapter(f"{HERE}:Loud"), "store", "its `name` raised OSError"),
         (StoreAdapter("broken", "broken://h/d"), "entry point 'broken' in 'ramet.stores'", "ModuleNotFoundError"),
         (StoreAdapter("absent", "absent://h/d"), "store", "an entry point of 'ramet.stores'"),
         (StoreAdapter(f"{HERE}:Half", "half://me:hunter2@h/d"), "store", "OSError"),
     ],
-    ids=["half", "own name", "nobody", "broken", "absent", "secret"],
+    ids=["half", "own name", "nobody", "loud", "broken", "absent", "secret"],
 )
 def test_what_is_no_store_is_refused(installed: None, adapter: StoreAdapter, field: str, words: str) -> None:
     """It says what is missing; a password of the URL is in no error."""
@@ -185,6 +203,13 @@ def test_what_is_no_store_is_refused(installed: None, adapter: StoreAdapter, fie
     ("written", "seen"),
     [
         ("plain://me:hunter2@host:1/db?key=hunter3", "plain://me:***@host:1/db?***"),
+        ("plain://me:hun/hunter2@host/db", "plain://me:***@host/db"),
+        ("plain://me:hun?hunter2@host/db", "plain://me:***@host/db"),
+        ("plain://me:h#hunter2@host/db", "plain://me:***@host/db"),
+        ("plain://host/db;password=hunter2", "plain://host/db?***"),
+        ("plain://host/hunter2@more", "plain://***@more"),
+        ("plain://[hunter2@host", "plain://***@host"),
+        ("plain://[host", "plain://[host"),
         ("tests.support.plain_store:by_url", "tests.support.plain_store:by_url"),
     ],
 )
@@ -229,6 +254,7 @@ async def test_a_server_asks_the_policy_adapter_of_its_settings(installed: None,
         ("tests.support.house_rules:no_adapter", "policy_adapter", "async def decide"),
         ("nothing", "entry point 'nothing' in 'ramet.policy_adapters'", "async def decide"),
         ("tests.support.house_rules:nobody", "policy_adapter", "AttributeError"),
+        (f"{HERE}:LoudRules", "policy_adapter", "its name raised OSError"),
         ("absent", "policy_adapter", "an entry point of 'ramet.policy_adapters'"),
     ],
 )

@@ -9,7 +9,6 @@ import asyncio
 import inspect
 import logging
 import math
-from collections.abc import Awaitable
 from typing import Any, Final, Protocol
 
 from ramet.concurrency.cancel import AbortController
@@ -47,7 +46,12 @@ class PolicyAdapter(Protocol):
 
 def check_policy_adapter(field: str, adapter: object) -> None:
     """Raise InvalidValue for what is no policy adapter."""
-    name = getattr(adapter, "name", None)
+    try:
+        name = getattr(adapter, "name", None)
+    except Exception as problem:  # Its own code runs in there.
+        raise InvalidValue(
+            field, type(adapter).__name__, f"{_ACCEPTED}; its name raised {type(problem).__name__}"
+        ) from None
     if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME or not name.isprintable():
         raise InvalidValue(field, adapter, f"{_ACCEPTED}; its name is not 1 to {MAX_NAME} printable characters")
     if not inspect.iscoroutinefunction(getattr(adapter, "decide", None)):
@@ -87,7 +91,7 @@ class PolicyDecider:
             raise Aborted(abort.reason)
         if len(self._stuck) >= MAX_STUCK:
             raise _NoAnswer(f"{MAX_STUCK} calls of it do not end")
-        task = asyncio.ensure_future(_decided(self._adapter.decide(request)))
+        task = asyncio.ensure_future(_decided(self._adapter, request))
         timer: asyncio.Future[Any] = asyncio.ensure_future(self._clock.sleep(self._timeout_s))
         stopped = asyncio.ensure_future(abort.wait_aborted()) if abort is not None else None
         waits = {task, timer} if stopped is None else {task, timer, stopped}
@@ -118,10 +122,12 @@ class _NoAnswer(Exception):
     """No answer, for a reason that the agent may be told."""
 
 
-async def _decided(answer: Awaitable[object]) -> object:
+async def _decided(adapter: PolicyAdapter, request: PolicyRequest) -> object:
     try:
-        return await answer
-    except (SystemExit, KeyboardInterrupt, GeneratorExit) as error:  # These would end the event loop.
+        return await adapter.decide(request)
+    except (Exception, asyncio.CancelledError):
+        raise
+    except BaseException as error:  # Some would end the event loop, and others whoever asked.
         raise RametError(f"it raised {error!r}") from None
 
 

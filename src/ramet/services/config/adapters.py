@@ -44,9 +44,14 @@ def find_store(adapter: StoreAdapter, kernel: str) -> Store:
     where, made = _made(STORES_GROUP, adapter.name, "store", _STORE, url=adapter.url, kernel=kernel)
     if missing := missing_members(made):
         raise InvalidValue(where, adapter.name, f"{_STORE}; it has no {', '.join(missing)}")
-    if made.name in _OWN_STORES:
+    try:
+        own_name = made.name
+    except Exception as problem:  # Its own code runs in there.
+        accepted = f"{_STORE}; its `name` raised {type(problem).__name__}"
+        raise InvalidValue(where, adapter.name, accepted) from None
+    if own_name in _OWN_STORES:
         accepted = f"{_STORE}; its `name` is that of one of ramet's own stores"
-        raise InvalidValue(where, made.name, accepted)
+        raise InvalidValue(where, own_name, accepted)
     return cast("Store", made)
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pathlib
+import re
 from collections.abc import Mapping
 from typing import Final, Literal
-from urllib.parse import urlsplit
 
 from msgspec import Struct
 
@@ -65,13 +65,25 @@ class TcpAddress(Struct, frozen=True):
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
+#: A user's name in a URL, and what parameters begin with there.
+_NAME: Final = re.compile(r"[\w.%+~-]*\Z")
+_PARAMETERS: Final = re.compile("[?#;]")
+
+
 def without_secrets(url: str) -> str:
-    """Return a URL as it may be shown: without a password and without parameters, either of which may be secret."""
-    parts = urlsplit(url)
-    user, at, servers = parts.netloc.rpartition("@")
+    """Return a URL as it may be shown: without a password and without parameters, either of which may be secret.
+
+    It need not be one that is well formed: a password may hold any character, and all before the last "@" is taken for
+    a name and a password.
+    """
+    scheme, _, rest = url.partition("://")
+    user, at, place = rest.rpartition("@")
     name, colon, _ = user.partition(":")
+    if not _NAME.match(name):
+        name = STARS
     shown = f"{name}:{STARS}" if colon else name
-    return f"{parts.scheme}://{shown}{at}{servers}{parts.path}" + (f"?{STARS}" if parts.query else "")
+    [place, *more] = _PARAMETERS.split(place, maxsplit=1)
+    return f"{scheme}://{shown}{at}{place}" + (f"?{STARS}" if more else "")
 
 
 class PostgresUrl:
