@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 import ramet
+from ramet.agent.source_modules import source_modules
 from ramet.core.capabilities import Capability
 from ramet.core.events import ToolEnded
 from ramet.core.outcome import Result, Status
@@ -169,6 +170,26 @@ async def test_a_package_comes_with_the_modules_of_it_that_are_loaded(
     hidden = coder(text).module("own_package", exclude=["lazy"])
     _, shown = await played(hidden, "local", tmp_path)
     assert "module 'own_package.lazy' is not among the capabilities" in shown[0]
+
+
+async def test_what_is_hidden_within_a_package_stays_in_the_host(tmp_path: pathlib.Path, helpers: ModuleType) -> None:
+    """Modules that the capability does not show are not sent, however deep they lie; what is shown works."""
+    deep = tmp_path / "program" / "own_package" / "deep"
+    deep.mkdir()
+    for name in ("__init__", "shown", "secret", "_hidden"):
+        (deep / f"{name}.py").write_text(f"NAME = {name!r}\n")
+        importlib.import_module(f"own_package.deep.{name}".removesuffix(".__init__"))
+    agent = coder("import own_package.deep.shown\nown_package.deep.shown.NAME").module(
+        "own_package", exclude=["secret"]
+    )
+    named = coder("1").module("own_package", include=["deep"])
+
+    below = ["own_package", "own_package.deep", "own_package.deep.shown", "own_package.inner", "own_package.lazy"]
+    assert sorted(source_modules(agent) | {"own_package.lazy"}) == below
+    assert "own_package.deep._hidden" not in source_modules(named)
+    assert "own_package.deep.secret" in source_modules(named)
+    _, shown = await played(agent, "local", tmp_path)
+    assert shown == ["ok: 'shown'"]
 
 
 @both

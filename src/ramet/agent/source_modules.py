@@ -7,7 +7,8 @@ too, and gets none of the host's. An agent that another one wrote down has those
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from ramet.agent.definition import Agent
 from ramet.core.capabilities import Capability
@@ -31,4 +32,10 @@ def _loaded_below(capability: Capability) -> Iterable[str]:
         return ()
     start = f"{capability.name}."
     below = [name for name in list(sys.modules) if name.startswith(start)]
-    return [name for name in below if capability.has(name.removeprefix(start).partition(".")[0])]
+    return [name for name in below if _is_shown(capability, name.removeprefix(start).split("."))]
+
+
+def _is_shown(capability: Capability, parts: Sequence[str]) -> bool:
+    """Whether code is shown a module of the package: each part on the way, those within another one as all of it."""
+    inner = replace(capability, include=None)
+    return capability.has(parts[0]) and all(map(inner.has, parts[1:]))
