@@ -62,9 +62,16 @@ class Plan:
 
 
 def plan_birth(
-    parent: Run, request: SpawnRequest, services: Services, limits: SpawnLimits, *, most: Policy | None = None
+    parent: Run,
+    request: SpawnRequest,
+    services: Services,
+    limits: SpawnLimits,
+    *,
+    decided: tuple[Plan, Policy | None] | None = None,
 ) -> Plan:
-    """Narrow what is asked to what `parent` may give, and to `most`; nothing is granted yet.
+    """Narrow what is asked to what `parent` may give; nothing is granted yet.
+
+    `decided` is the plan that a policy adapter was asked about, whose agent is to be born, and what it allowed at most.
 
     Raises SpawnRefused at the depth limit and for a right that the parent lacks, Unknown for a type, model or skill
     that is not there, InvalidValue for what cannot be, NoToolsLeft when the tools resolve to nothing, NotShippable for
@@ -75,7 +82,10 @@ def plan_birth(
         check_may_spawn(parent, parent.grant)
     if parent.info.depth >= limits.depth:
         raise SpawnRefused("depth", f"agents may stand {limits.depth} levels deep; do this yourself", free=0)
-    agent, is_fork = _definition(parent, request, services)
+    if decided is None:
+        (agent, is_fork), most = _definition(parent, request, services), None
+    else:
+        agent, is_fork, most = decided[0].agent, decided[0].is_fork, decided[1]
     isolation = request.isolation or agent.isolation
     if isolation not in ISOLATIONS:
         raise InvalidValue("isolation", isolation, "inline or worktree")

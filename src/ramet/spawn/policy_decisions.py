@@ -40,7 +40,6 @@ async def decide_child(decide: Decide, parent: Run, plan: Plan, slot: Slot | Non
     """
     if parent.unborn >= MAX_UNBORN:
         raise SpawnRefused("policy adapter", f"{MAX_UNBORN} births in a row were asked for in vain", free=0)
-    parent.unborn += 1
     above, request = parent.grant or parent.bound, plan.request
     question = PolicyRequest(
         agent=plan.agent.name,
@@ -73,6 +72,8 @@ async def decide_child(decide: Decide, parent: Run, plan: Plan, slot: Slot | Non
         raise SpawnRefused("stopped", f"{parent.info.path} is being stopped", free=0) from None
     finally:
         answer.cancel()
+    if isinstance(decision.answer, Refuse):
+        parent.unborn += 1
     record(parent.context, decision, plan.agent.name, call_id=request.call_id)
     return _decided(decision, request, works_in_host=plan.grant is None and plan.bound is None)
 

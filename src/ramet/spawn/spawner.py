@@ -72,11 +72,16 @@ class Spawner:
 
     async def _spawn(self, parent: Run, request: SpawnRequest, slot: Slot | None) -> Run:
         plan = plan_birth(parent, request, self._services, self._register.limits)
-        if self._services.decide is not None:
-            decided = await decide_child(self._services.decide, parent, plan, slot)
-            # Planned anew: what was true before the answer may have changed meanwhile.
-            plan = plan_birth(parent, decided.request, self._services, self._register.limits, most=decided.most)
+        decide, decided = self._services.decide, None
+        if decide is not None:
+            decided = await decide_child(decide, parent, plan, slot)
         with ExitStack() as undo:
+            if decided is not None:
+                undo.callback(_count_unborn, parent)
+                # Planned anew: what was free before the answer may be taken. It is the agent that was asked about.
+                plan = plan_birth(
+                    parent, decided.request, self._services, self._register.limits, decided=(plan, decided.most)
+                )
             parent.asked += 1
             undo.callback(_forget_birth, parent)
             if plan.grant is not None:
@@ -380,6 +385,10 @@ def _agent_tool(types: tuple[tuple[str, str], ...]) -> BaseTool:
 
 def _forget_birth(parent: Run) -> None:
     parent.asked -= 1
+
+
+def _count_unborn(parent: Run) -> None:
+    parent.unborn += 1
 
 
 class OwnScope(NamedTuple):
