@@ -27,7 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         seconds=asked.minutes * 60, workers=asked.workers, lives=asked.lives, warm_up=asked.warm_up, seed=asked.seed
     )
     try:
-        outcome = asyncio.run(soak(plan))
+        outcome = asyncio.run(soak(plan, progress=_progress))
     except KeyboardInterrupt:
         print("soak: ended before its time, without a report", file=sys.stderr)
         return 130
@@ -43,6 +43,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(outcome.text())
     print(f"written to {path}")
     return 0 if outcome.is_sound else 1
+
+
+def _progress(line: str) -> None:
+    print(f"soak: {line}", file=sys.stderr, flush=True)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -7,7 +7,7 @@ import pathlib
 import signal
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -21,6 +21,7 @@ from benchmarks.soak.server import Sample, Server
 SAMPLES: Final = 300  #: of a whole soak, about
 _LEAST_PAUSE_S: Final = 0.2
 _LOOK_S: Final = 0.05
+_PROGRESS_S: Final = 30.0  #: between two lines of progress
 
 
 class Plan(Struct, frozen=True, kw_only=True):
@@ -91,19 +92,22 @@ class Outcome(Struct, frozen=True, kw_only=True):
         }
 
 
-async def soak(plan: Plan) -> Outcome:
-    """Soak a server in a folder of its own, which goes with it; no process of it stays, whatever happens."""
+async def soak(plan: Plan, progress: Callable[[str], object] = lambda line: None) -> Outcome:
+    """Soak a server in a folder of its own, which goes with it; no process of it stays, whatever happens.
+
+    `progress` is called with a line for each process of the server when it is up, and every half minute.
+    """
     with tempfile.TemporaryDirectory(prefix="soak") as path:
         server = Server(pathlib.Path(path))
         try:
-            return await _Soak(plan, server).run()
+            return await _Soak(plan, server, progress).run()
         finally:
             await server.end(signal.SIGKILL)
 
 
 class _Soak:
-    def __init__(self, plan: Plan, server: Server) -> None:
-        self._plan, self._server = plan, server
+    def __init__(self, plan: Plan, server: Server, progress: Callable[[str], object]) -> None:
+        self._plan, self._server, self._progress = plan, server, progress
         self._account, self._is_up, self._is_over = Account(), asyncio.Event(), False
         self._samples: list[Sample] = []
         self._began = time.monotonic()
@@ -123,12 +127,12 @@ class _Soak:
             sampling = group.create_task(self._sample())
             working = [group.create_task(each.work(team.key, lambda: self._is_over)) for each in self._workers]
             for life in range(self._plan.lives - 1):
-                await self._live(working)
+                await self._live(working, life)
                 self._is_up.clear()
                 await self._server.end(signal.SIGTERM if life % 2 else signal.SIGKILL)
                 await self._server.start()
                 self._is_up.set()
-            await self._live(working)
+            await self._live(working, self._plan.lives - 1)
             self._is_over = True
             await asyncio.wait(working)
             sampling.cancel()
@@ -143,8 +147,9 @@ class _Soak:
             end_codes=self._server.end_codes,
         )
 
-    async def _live(self, working: Sequence[asyncio.Task[None]]) -> None:
+    async def _live(self, working: Sequence[asyncio.Task[None]], life: int) -> None:
         """Let a process have its share of the time, and each worker do all that there is to be done."""
+        next_line = time.monotonic()
         until = time.monotonic() + self._plan.seconds / self._plan.lives
         rounds = [each.rounds for each in self._workers]
         while time.monotonic() < until or any(
@@ -152,7 +157,18 @@ class _Soak:
         ):
             if any(each.done() for each in working):
                 return  # It failed: the group says how.
+            if time.monotonic() >= next_line:
+                next_line += _PROGRESS_S
+                self._progress(self._line(life))
             await asyncio.sleep(_LOOK_S)
+
+    def _line(self, life: int) -> str:
+        plan, account = self._plan, self._account
+        bad = len(account.lost) + len(account.doubled) + len(account.wrong)
+        return (
+            f"{time.monotonic() - self._began:.0f} of {plan.seconds:.0f} s, process {life + 1} of {plan.lives}: "
+            f"{account.turns} turns, {bad} of them lost, doubled or wrong"
+        )
 
     async def _sample(self) -> None:
         pause = max(_LEAST_PAUSE_S, self._plan.seconds / SAMPLES)

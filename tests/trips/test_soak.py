@@ -10,7 +10,8 @@ from benchmarks.soak.soaking import Plan, soak
 
 async def test_a_short_soak_loses_nothing_and_ends_by_itself() -> None:
     """One worker does each thing at least once; its turns are in their histories, and no socket is left."""
-    outcome = await soak(Plan(seconds=0.0, workers=1, lives=2, warm_up=0))
+    lines: list[str] = []
+    outcome = await soak(Plan(seconds=0.0, workers=1, lives=2, warm_up=0), progress=lines.append)
 
     account, said = outcome.account, outcome.as_json()
     assert outcome.is_sound, outcome.text()
@@ -19,3 +20,5 @@ async def test_a_short_soak_loses_nothing_and_ends_by_itself() -> None:
     assert {each.life for each in outcome.samples} == {0, 1}
     assert json.loads(json.dumps(said))["turns"] == account.turns
     assert "resident memory, MB" in outcome.text()
+    assert [each for number in (1, 2) for each in lines if f"process {number} of 2: " in each] == lines
+    assert len(lines) >= 2
