@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ramet.core import events
+from ramet.core.errors import StoreFailed
 from ramet.core.events import Event
 from ramet.core.story import RunStory, TreeStory
 from ramet.store.contract import Store
@@ -41,7 +42,12 @@ async def read(folder: pathlib.Path, server: Sequence[str] = ()) -> dict[str, li
     """The events of each tree."""
     if not server and not (folder / "journal.db").exists():
         return {}
-    store = await store_of(folder, server).open()
+    try:
+        store = await store_of(folder, server).open()
+    except StoreFailed as problem:
+        if "there is no journal" in str(problem):  # A kernel that was killed before it had made one.
+            return {}
+        raise
     try:
         found: dict[str, list[Event]] = defaultdict(list)
         for each in await store.read(limit=100_000):
