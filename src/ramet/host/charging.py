@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
@@ -28,23 +29,27 @@ LEAST_OUTPUT_TOKENS = 16
 class Provider:
     """The most that a request of one model may use, and what that costs."""
 
-    __slots__ = ("_price", "_prices", "name", "output_limit", "requests")
+    __slots__ = ("_is_looked_up", "_price", "_prices", "name", "output_limit", "requests")
 
     def __init__(
         self, name: str, requests: int, output_limit: Callable[[], int | None], prices: Mapping[str, Price]
     ) -> None:
         self.name, self.requests, self.output_limit, self._prices = name, requests, output_limit, prices
-        self._price: Price | Unknown | None = None  #: looked up once
+        self._price: Price | None = None
+        self._is_looked_up = False
 
     def price(self) -> Price:
-        """Return the price of a use. Raises Unknown where money is limited and nobody knows."""
-        if self._price is None:
-            try:
+        """Return the price of a use. Raises Unknown where nobody knows it."""
+        price = self.known_price()
+        # The error is made anew each time: one that is kept keeps every frame that it was ever raised through.
+        return price if price is not None else price_of(self.name, self._prices)
+
+    def known_price(self) -> Price | None:
+        """Return the price of a use, looked up once; None where nobody knows it."""
+        if not self._is_looked_up:
+            with contextlib.suppress(Unknown):
                 self._price = price_of(self.name, self._prices)
-            except Unknown as unknown:
-                self._price = unknown
-        if isinstance(self._price, Unknown):
-            raise self._price
+            self._is_looked_up = True
         return self._price
 
 
@@ -157,10 +162,8 @@ class Account:
             self._context.emit(ModelCharged, step_id=self._request.step, usage=usage)
 
     def _cost(self, said: UsageMetadata) -> float:
-        try:
-            return cost_usd(said, self._provider.price())
-        except Unknown:
-            return 0.0  # Nobody limits money here: `reserve` would have raised.
+        price = self._provider.known_price()
+        return cost_usd(said, price) if price is not None else 0.0  # No money limit here: `reserve` would have raised.
 
 
 class ForeignCharge:

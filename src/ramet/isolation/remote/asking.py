@@ -47,7 +47,7 @@ class Questions:
     async def ask(self, word: Callable[[int], Word]) -> tuple[Answer, bytes]:
         """What is answered to a word with that number. Raises the error that is answered, or SandboxFailed."""
         if self._failed is not None:
-            raise self._failed
+            raise self._failed.with_traceback(None)  # It would keep every frame that asked in vain.
         number = next(self._numbers)
         future = self._open[number] = asyncio.get_running_loop().create_future()
         self._post(word(number), b"")
