@@ -109,13 +109,23 @@ def open_for_reading(path: Path) -> sqlite3.Connection:
         connection = connect(path, "ro")
         try:
             connection.execute("PRAGMA query_only = ON")
-            if not schema.version_of(connection, path):
+            if not _version_to_read(connection, path):
                 raise StoreFailed(path, "there is no journal in it yet; open it once for writing")
             _see_that_it_is_whole(connection, path)
         except BaseException:
             connection.close()
             raise
         return connection
+
+
+def _version_to_read(connection: sqlite3.Connection, path: Path) -> int:
+    """Return the version of a journal; 0 as well where whoever began to make it was killed over that."""
+    try:
+        return schema.version_of(connection, path)
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorname != "SQLITE_READONLY_ROLLBACK":  # The next writer takes back what was begun.
+            raise
+        return 0
 
 
 def connect(path: Path, mode: str) -> sqlite3.Connection:

@@ -14,6 +14,7 @@ from ramet.core.errors import Damaged, DamagedTree, StoreFailed
 from ramet.store import schema
 from ramet.store.contract import Document, Entry
 from ramet.store.sqlite import SqliteStore
+from tests.security.planted_journals import PAGE, header
 from tests.unit.store.kernel import entry
 from tests.unit.store.test_sqlite import opened
 
@@ -294,6 +295,16 @@ async def test_a_reader_of_a_file_without_a_journal_is_told_so(path: Path) -> No
 
     with pytest.raises(StoreFailed, match="no journal in it yet; open it once for writing"):
         await SqliteStore(path, read_only=True).open()
+
+
+async def test_a_reader_of_a_journal_whose_making_was_cut_off_is_told_the_same(path: Path) -> None:
+    """The first kernel was killed over its first page: a reader takes nothing back, and whoever writes begins anew."""
+    path.write_bytes(bytes(PAGE))
+    path.with_name(f"{path.name}-journal").write_bytes(header(0))
+
+    with pytest.raises(StoreFailed, match="no journal in it yet; open it once for writing"):
+        await SqliteStore(path, read_only=True).open()
+    await a_journal(path)
 
 
 def test_every_file_of_the_schema_ends_up_in_the_package() -> None:
