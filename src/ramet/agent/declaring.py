@@ -281,5 +281,5 @@ def root_agent(name: str, version: str, handle: str) -> Declares:
 
 
 def _living(known: Mapping[str, list[weakref.ref[Declares]]], name: str) -> list[Declares]:
-    """Those of a name that are still there, oldest first."""
+    """Return those of a name that are still there, oldest first."""
     return [agent for each in known.get(name, ()) if (agent := each()) is not None]

@@ -50,7 +50,7 @@ async def _passages(options: Namespace) -> int:
 
 
 async def _filter(source: Source, options: Namespace) -> Filter:
-    """What is wanted. Raises Unknown for a run that is not on record, InvalidValue for one of several."""
+    """Return what is wanted. Raises Unknown for a run that is not on record, InvalidValue for one of several."""
     run = await full_id(source, options.run) if options.run else None
     tree = await source.root_of(await full_id(source, options.tree)) if options.tree else None
     if run is not None:

@@ -135,6 +135,6 @@ def within(grant: Grant, most: Policy) -> Grant:
 
 
 def _common(held: tuple[str, ...], most: tuple[str, ...], uncovered: Any) -> tuple[str, ...]:
-    """What both lists cover: entries of either that the other one covers."""
+    """Return what both lists cover: entries of either that the other one covers."""
     kept = [each for each in held if not uncovered(most, [each])]
     return tuple(dict.fromkeys([*kept, *(each for each in most if not uncovered(held, [each]))]))

@@ -45,7 +45,7 @@ class PortRefused(RametError, ConnectionError):
 
 @dataclass(frozen=True, kw_only=True)
 class PortLimits:
-    """What connections to the ports of one run may take of the host. More than that waits, or is refused."""
+    """Bounds of what connections to the ports of one run may take of the host. More than that waits, or is refused."""
 
     connections: int = 64  #: open at once through sockets, and as many through `RunPorts.connect`
     connect_s: float = 10.0  #: until the guest takes one

@@ -220,7 +220,7 @@ class AgentRuntime:
 
     @property
     def has_policy_adapter(self) -> bool:
-        """Whether somebody is asked about each birth."""
+        """Return whether somebody is asked about each birth."""
         return self._decide is not None
 
     @property

@@ -71,7 +71,7 @@ class End(asyncio.BufferedProtocol):
         self.transport.pause_reading()
 
     def has_gone(self) -> bool:
-        """Whether nobody is at its other end any more: who only says no more may still listen."""
+        """Return whether nobody is at its other end any more: who only says no more may still listen."""
         if self.lost.done():
             return True
         look = select.poll()

@@ -63,7 +63,7 @@ class Assignment(NamedTuple):
 
     @property
     def has_network(self) -> bool:
-        """Whether it has a loopback, for the way to its proxy or for ports of its own."""
+        """Return whether it has a loopback, for the way to its proxy or for ports of its own."""
         return self.proxy is not None or bool(self.ports)
 
 

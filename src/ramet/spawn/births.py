@@ -182,7 +182,7 @@ def grant_of(birth: Mapping[str, Any], values: Values, field: str = "grant") -> 
 
 
 def narrowed_in(birth: Mapping[str, Any]) -> Policy | None:
-    """What a policy adapter had allowed it at most. Raises InvalidValue for what is no policy."""
+    """Return what a policy adapter had allowed it at most. Raises InvalidValue for what is no policy."""
     return from_json(birth["narrowed"]) if "narrowed" in birth else None
 
 

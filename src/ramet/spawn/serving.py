@@ -34,7 +34,7 @@ class Serving:
 
     @property
     def now(self) -> Ports | None:
-        """Those of the sandbox that is at work; None while there is none."""
+        """Return those of the sandbox that is at work; None while there is none."""
         return self._ports
 
     def begin(self, ports: Ports) -> None:

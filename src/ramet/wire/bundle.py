@@ -46,7 +46,7 @@ def is_users_own(module: types.ModuleType) -> bool:
 
 
 def has_own(names: Iterable[str]) -> bool:
-    """Whether one of the named modules is loaded, and the user's own."""
+    """Return whether one of the named modules is loaded, and the user's own."""
     return any(module is not None and is_users_own(module) for module in map(sys.modules.get, names))
 
 

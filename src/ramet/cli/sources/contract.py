@@ -112,7 +112,7 @@ class Source(Protocol):
         """A page of what came to the safety gates behind a cursor."""
 
     def follow_passages(self, wanted: Filter, *, after: int) -> AsyncGenerator[Passage]:
-        """The same, and what comes, without an end."""
+        """Yield the same, and what comes, without an end."""
 
     # ---- steering; each returns what came of it, as plain data
 

@@ -63,7 +63,7 @@ REQUESTS: Final[tuple[PolicyRequest, ...]] = (
 
 
 async def it_can_be_asked(adapter: PolicyAdapter) -> None:
-    """It has a name of 1 to 100 printable characters, and an async `decide`."""
+    """Expect a name of 1 to 100 printable characters, and an async `decide`."""
     try:
         check_policy_adapter("adapter", adapter)
     except InvalidValue as problem:

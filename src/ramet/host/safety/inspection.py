@@ -127,7 +127,7 @@ class _Reader:
                 return Page(tuple(found), self.after, False)
 
     async def _met(self, stored: Stored) -> bool:
-        """Whether an event is of a call that came to a gate; which call that is, is noted."""
+        """Return whether an event is of a call that came to a gate; which call that is, is noted."""
         if "output" not in self._wanted.kinds:
             return True
         if stored.type == _OUTPUT and self._began and stored.run not in self._searched:

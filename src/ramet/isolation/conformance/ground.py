@@ -180,7 +180,7 @@ class Visit:
         return self.spec.workspace / name
 
     async def _end_over(self, deed: str) -> Ended:
-        """What to raise when the channel ended instead of an answer: with how the sandbox ended, if it did."""
+        """Return what to raise when the channel ended instead of an answer: with how the sandbox ended, if it did."""
         try:
             async with asyncio.timeout(_END_S):
                 return Ended(f"{deed}: {await self.sandbox.wait()}")

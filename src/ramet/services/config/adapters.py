@@ -25,7 +25,7 @@ _STORE: Final = "what makes a store (ramet.store.contract.Store) when it is call
 
 
 def is_adapter_named(group: str, name: str) -> bool:
-    """Whether a name is "package.module:Name", or that of an installed entry point."""
+    """Return whether a name is "package.module:Name", or that of an installed entry point."""
     return OBJECT.match(name) is not None or name in importlib.metadata.entry_points(group=group).names
 
 
@@ -56,7 +56,7 @@ def find_store(adapter: StoreAdapter, kernel: str) -> Store:
 
 
 def _made(group: str, name: str, field: str, accepted: str, **called_with: Any) -> tuple[str, Any]:
-    """What the name leads to, called, and the field to blame. Raises InvalidValue."""
+    """Return what the name leads to, called, and the field to blame. Raises InvalidValue."""
     if OBJECT.match(name):
         where, point = field, importlib.metadata.EntryPoint(name, name, group)
     else:

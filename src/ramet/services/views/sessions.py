@@ -30,7 +30,7 @@ class SessionViews:
         return SessionPage(sessions=[await self._seen(each) for each in rows], more=rows[-1].root if older else "")
 
     async def get(self, name: str, last: int | None = None) -> ShownSession:
-        """One conversation, and its messages, or the `last` of them. Raises Unknown, InvalidValue."""
+        """Return one conversation, and its messages, or the `last` of them. Raises Unknown, InvalidValue."""
         row, messages = await session_row(self._records(), name, last)
         return ShownSession(session=await self._seen(row), messages=messages)
 

@@ -45,7 +45,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _result_of(check: Check, place: Callable[[pathlib.Path], object]) -> str:
-    """What became of one check, as a line."""
+    """Describe what became of one check, as a line."""
     name = check.__name__
     with tempfile.TemporaryDirectory(prefix="ramet-conformance-") as folder:
         try:
