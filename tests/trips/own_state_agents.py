@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 from typing import Any
 
 from ramet import Policy
@@ -285,3 +286,21 @@ def thief() -> Any:
         return agent_state().get("secret", "nothing")
 
     return spawn_sub_agent(secret).output
+
+
+def remembers(text: str) -> str:
+    """Say what was said before, as a served function does at each turn."""
+    state = agent_state()
+    before = state.get("said", [])
+    state.set("said", [*before, text])
+    state.commit()
+    return json.dumps(before)
+
+
+def leaves_a_branch(text: str) -> str:
+    """Have a delegate, and take nothing of it in."""
+    state = agent_state()
+    state.set("plan", {"text": text})
+    state.commit()
+    start_sub_agent(delegate, args=("hello",), branch=True).result()
+    return str(len(state.branches()))

@@ -24,6 +24,7 @@ from ramet.core.permissions import Permissions, from_data
 from ramet.core.policy import Policy, from_json
 from ramet.core.story import RunStory, TreeStory
 from ramet.host.arguments import definitions_of
+from ramet.host.dynamic.places import standing_of
 from ramet.host.journal import Journal, said_of
 from ramet.host.opening import OpenTree, TreePlan
 from ramet.host.project import Project
@@ -292,6 +293,7 @@ class Point(NamedTuple):
     messages: list[BaseMessage]
     cwd: pathlib.Path | None
     used: Usage  #: by it and all below it, in all
+    state_owner: str  #: to whom the states of its tree belong
 
 
 def point_of_run(run: Run, at: int | None) -> Point:
@@ -299,7 +301,8 @@ def point_of_run(run: Run, at: int | None) -> Point:
     if run.agent.function is not None or at is not None:
         raise InvalidValue("run", run.info.id, "a run of a model, as far as it came: there is no journal here")
     tools = tuple(tool for tool in run.context.tools if tool.name not in SPAWNING)
-    return Point(run.agent, tools, repair(list(run.context.history)), run.context.cwd, run.subtree)
+    messages, owner = repair(list(run.context.history)), standing_of(run).owner
+    return Point(run.agent, tools, messages, run.context.cwd, run.subtree, owner)
 
 
 async def point_of(journal: Journal | None, run: str, at: int | None, supplied: Supplied) -> Point:
@@ -320,8 +323,9 @@ async def point_of(journal: Journal | None, run: str, at: int | None, supplied: 
         raise DefinitionMissing("tool", missing[0])
     tools = tuple(here[name] for name in told.born.tools if name not in SPAWNING)
     messages = repair([decode(each) for each in told.messages])
+    owner = story.root.born.birth.get("state_owner", "")
     used = told.result.usage_subtree if told.result is not None else told.subtree
-    return Point(agent, tools, messages, cwd_of(about) if about.get("cwd") else None, used)
+    return Point(agent, tools, messages, cwd_of(about) if about.get("cwd") else None, used, owner)
 
 
 def take_up(opened: OpenTree, story: TreeStory, supplied: Supplied) -> Run:

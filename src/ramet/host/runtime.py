@@ -270,13 +270,15 @@ class AgentRuntime:
         shelf: pathlib.Path | None = None,
         run: str = "",
         repeatable: bool = True,
+        state_owner: str = "",
     ) -> Handle:
         """Start a tree of one agent or function and return at once; the tree closes when its last run has ended.
 
         With a policy it works in a sandbox, which imports from the `shelf`, too. `history` is a conversation that it
         goes on with. `late_args` (of `SpawnRequest`) are not recorded. Every tool call of the tree must pass the
         `gate`, if there is one. `run` is the id that its root is to have, of `mint`. A function that is not
-        `repeatable` ends as lost where it was cut off with its process.
+        `repeatable` ends as lost where it was cut off with its process. Of a `state_owner`, an agent of a server, the
+        states of the tree are its own, whatever its agents are called.
 
         Raises InvalidValue, NotShippable, IsolationUnavailable, and SpawnRefused where the policy adapter says no.
         """
@@ -299,6 +301,7 @@ class AgentRuntime:
             returns=returns,
             on_output=on_output,
             shelf=shelf,
+            state_owner=state_owner,
         )
         if not history:
             check_prompt(definition, prompt)
@@ -567,6 +570,7 @@ class AgentRuntime:
             limits=limits,
             history=point.messages,
             gate=gate,
+            state_owner=point.state_owner,
         )
 
     async def _point(self, run: str, at: int | None, supplied: Supplied) -> Point:

@@ -75,7 +75,8 @@ class Session(Generic[T]):
     which a cancel ends; it may do what `policy` says, else read `cwd`. NotShippable for a tool that cannot run there.
 
     Every tool call of the tree must pass the `gate`, if there is one. A `history` is what a new conversation knows from
-    the beginning; with one, a `session_id` that is on record is refused. `verbose` shows what agents do on stderr.
+    the beginning; with one, a `session_id` that is on record is refused. Of a `state_owner`, an agent of a
+    server, the states of the tree are its own, whatever its agents are called. `verbose` shows on stderr what they do.
     """
 
     def __init__(
@@ -107,6 +108,7 @@ class Session(Generic[T]):
         sync_tools: SyncTools = "thread",
         gate: SafetyGate | None = None,
         history: Sequence[BaseMessage] = (),
+        state_owner: str = "",
         verbose: bool = False,
     ) -> None:
         _check_arguments(llm, model, limits, runtime, root_policy, history)
@@ -150,7 +152,13 @@ class Session(Generic[T]):
             agent=root,
             tools=(*tools, *(spawning_tools() if spawn else ())),
             limits=root.limits.tightened(limits),
-            request=SpawnRequest(name=ROOT_NAME, description=root.description, policy=root_policy, shelf=shelf),
+            request=SpawnRequest(
+                name=ROOT_NAME,
+                description=root.description,
+                policy=root_policy,
+                shelf=shelf,
+                state_owner=state_owner,
+            ),
             history=tuple(history),
             brought=Brought(
                 llm=llm if llm is not None else root.model if not isinstance(root.model, str) else None,
@@ -258,6 +266,7 @@ class Session(Generic[T]):
             gate=gate,
             session_id=session_id,
             history=point.messages,
+            state_owner=point.state_owner,
             **options,
         )
         return await session.start()

@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any, Self
 from ramet.concurrency.deadline import to_its_end
 from ramet.core.errors import InvalidValue, MissingExtra, NotYours, RametError
 from ramet.disk.state_folder import checked_state_folder, made_folder, state_folder
+from ramet.host.dynamic.places import place_of_owner
+from ramet.host.dynamic.registries import Registries
 from ramet.host.keeping import Caretaker
 from ramet.host.runtime import AgentRuntime
 from ramet.host.sandboxes import BackendName
@@ -153,7 +155,7 @@ class Server:
                 self.spawner.roster.admitted, types, clock=clock, limits=self._talk, log_of=log_of
             )
             self.spawner.taken_up = self.agents.take_up
-            self.spawner.forgetting = partial(_forget, store)
+            self.spawner.forgetting = partial(_forget, store, self.runtime.dynamic.registries)
             if is_shared:
                 with _of_extra():
                     from ramet.services.kernels.kernels import Kernels
@@ -360,8 +362,9 @@ def _name_of(backend: BackendName | Backend | None) -> str:
     return "bwrap" if backend is None else backend if isinstance(backend, str) else backend.name
 
 
-async def _forget(store: Store, agent: str) -> None:
-    """Leave nothing of what its type and its conversation keep of an agent that is gone."""
+async def _forget(store: Store, registries: Registries, agent: str) -> None:
+    """Leave nothing of what its type and its conversation keep of an agent that is gone, nor of its states."""
+    await registries.remove_states(place_of_owner(agent))
     await clear(store, agent)
     await function_turns.clear(store, agent)
     await kept_turns.clear(store, agent)

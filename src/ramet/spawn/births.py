@@ -50,6 +50,8 @@ def described(
         birth["worktree"] = {"path": str(run.worktree.path), "branch": run.worktree.branch, "base": run.worktree.base}
     if request.begins_at:
         birth["begins_at"] = request.begins_at
+    if request.state_owner:
+        birth["state_owner"] = request.state_owner
     if shared or answers:
         birth |= {"shared": shared, "answers": list(answers)}
     if agent.function is not None and run.capsule is None:
@@ -125,6 +127,7 @@ def request_of(
         late_args=missing_late_args if birth.get("late_args") else None,
         branch="begins_at" in birth,
         begins_at=birth.get("begins_at", ""),
+        state_owner=birth.get("state_owner", ""),
     )
 
 

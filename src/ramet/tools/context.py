@@ -23,7 +23,7 @@ from ramet.core.arguments import KnownFields, check_callable, check_instance, ch
 from ramet.core.budget import NO_LIMITS, Budget, Limits
 from ramet.core.errors import BudgetExceeded, InvalidValue
 from ramet.core.events import BudgetRefused, Event
-from ramet.core.ids import CallId, Path, RunId, SessionId, StepId, step_id
+from ramet.core.ids import CallId, Path, RunId, SessionId, StepId, checked_name, step_id
 from ramet.core.outcome import NOTHING_USED, Result, Usage
 from ramet.core.permissions import NO_PERMISSIONS, Permissions
 from ramet.core.policy import Policy
@@ -91,6 +91,7 @@ class SpawnRequest(metaclass=KnownFields):
     policy: Policy | None = None  #: with one, it works in a sandbox; a child of a sandboxed run always does
     returns: Any = None  #: the type of a sandboxed function's result; None takes its annotation
     on_output: Callable[[str, str], None] | None = None  #: told "stdout" or "stderr", and text, as it comes
+    state_owner: str = ""  #: of a root, the host says: the server's agent to whom alone the states of its tree belong
     shelf: pathlib.Path | None = None  #: the host's: inside it is read and imported from, also what comes there later
     call_id: CallId | None = None
     key: str = ""  #: tells births of one run apart that no tool call asked for
@@ -105,6 +106,8 @@ class SpawnRequest(metaclass=KnownFields):
         check_instance("limits", self.limits, Limits, "ramet.Limits")
         check_instance("policy", self.policy, (Policy, NoneType), "ramet.Policy")
         check_callable("on_output", self.on_output)
+        if self.state_owner:
+            checked_name("state_owner", self.state_owner)
         if self.mode not in (None, "fresh", "fork"):
             raise InvalidValue("mode", self.mode, "'fresh', 'fork', or None")
 

@@ -39,6 +39,7 @@ class HostAuthoring:
         found = AgentRef.parse(ref) if "@" in ref else await self._agents.local(mine, ref)
         above = found.path[:-1]
         is_seen = found.root == mine.root and mine.path[: len(above)] == above and is_known(mine)
+        is_seen = is_seen and not _is_of_a_client(run)
         if found.path and not is_seen:
             raise AgentNotResolved(ref, "agent", found.local_id, f"is none of those that {mine.place} can see")
         agent = await self._agents.load(found)
@@ -50,3 +51,8 @@ class HostAuthoring:
         # By its handle: who is asked by that name from now on is the agent, not what this run may use of it.
         wanted = wanted.for_agent(agent.replace(capabilities=granted, ref=ref_of(agent)))
         return asked(wanted, wanted.take(arguments))
+
+
+def _is_of_a_client(run: Run) -> bool:
+    """Whether a client wrote its definition, which may be that of the program's agent word for word."""
+    return run.parent is None and bool(run.request.state_owner)

@@ -115,6 +115,15 @@ class Registries:
             mine.remove_namespace(name)
             await state.commit(f"{place} removed {name}", on_conflict="retry")
 
+    async def remove_states(self, place: str) -> None:
+        """Remove all states below a place, those on branches as well; their history stays as any other."""
+        state = await (await self.state()).beside()
+        if await state.read_keys(f"{place}/"):
+            state.remove_namespace(place)
+            await state.commit(f"removed {place}", on_conflict="retry")
+        for branch in await state.branches(f"{place}/"):
+            await (await state.beside(branch)).delete()
+
 
 def below(ref: AgentRef, recipe: Recipe) -> AgentRef:
     """The handle of an agent that the one of `ref` made."""

@@ -108,9 +108,10 @@ class CommandType:
 async def _started(opening: Opening, policy: Policy | None) -> Started:
     limits = replace(opening.limits, seconds=None)  # Time is each turn's.
     argv, cwd = opening.info.argv, _works_in(opening)
+    runtime, owner = opening.runtime, opening.id
     if policy is not None:
-        return await start_inside(opening.runtime, argv, str(cwd or ""), policy, limits)
-    return await start_in_host(opening.runtime, argv, cwd or opening.folder, limits)
+        return await start_inside(runtime, argv, str(cwd or ""), policy, limits, state_owner=owner)
+    return await start_in_host(runtime, argv, cwd or opening.folder, limits, state_owner=owner)
 
 
 async def _end_what_is_left(opening: Opening, policy: Policy | None) -> None:

@@ -211,7 +211,10 @@ class FunctionAgent:
         limits = left_of(self._opening.limits, self._usage)  # Each turn is a tree, with a budget of its own.
         text, late = call.turn.asked, self._late_args
         if self._policy is None:
-            return await spawn(self._in_the_host(call), args=(text,), late_args=late, limits=limits, run=run)
+            called = self._in_the_host(call)
+            return await spawn(
+                called, args=(text,), late_args=late, limits=limits, run=run, state_owner=self._opening.id
+            )
         is_named = isinstance(function, Reference)
         return await spawn(
             calling.call_named if is_named else calling.call_inside,
@@ -223,6 +226,7 @@ class FunctionAgent:
             shelf=self._opening.shelf.folder if self._opening.shelf is not None else None,
             gate=self._gate,
             run=run,
+            state_owner=self._opening.id,
         )
 
     async def _taken_up(self, turn: FunctionTurn) -> Call | None:

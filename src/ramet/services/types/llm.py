@@ -137,6 +137,7 @@ class LlmType:
             root_policy=policy,
             shelf=opening.shelf.folder if opening.shelf is not None else None,
             gate=await gate_of(opening.runtime, opening.info.gate),
+            state_owner=opening.id,
         )
         return await session.start()  # A policy adapter may have to be asked.
 

@@ -51,7 +51,9 @@ class Started(NamedTuple):
         return masked_text(self.handle.run, text)
 
 
-async def start_inside(runtime: AgentRuntime, argv: Sequence[str], cwd: str, policy: Policy, limits: Limits) -> Started:
+async def start_inside(
+    runtime: AgentRuntime, argv: Sequence[str], cwd: str, policy: Policy, limits: Limits, *, state_owner: str
+) -> Started:
     """Start a program in a sandbox. It has the policy's time for each turn, not for its life: that is the caller's.
 
     Raises what keeps the sandbox from being there, and InvalidValue where sandboxes are on other machines: its pipes
@@ -76,6 +78,7 @@ async def start_inside(runtime: AgentRuntime, argv: Sequence[str], cwd: str, pol
         policy=replace(policy, timeout_seconds=_FOR_LIFE, retry_count=0),
         limits=limits,
         on_output=printed,
+        state_owner=state_owner,
     )
     try:
         await _either(is_there.wait(), handle.result())
@@ -86,7 +89,9 @@ async def start_inside(runtime: AgentRuntime, argv: Sequence[str], cwd: str, pol
     return Started(handle, line, lambda: masked_text(handle.run, _text(log)))
 
 
-async def start_in_host(runtime: AgentRuntime, argv: Sequence[str], cwd: Path, limits: Limits) -> Started:
+async def start_in_host(
+    runtime: AgentRuntime, argv: Sequence[str], cwd: Path, limits: Limits, *, state_owner: str
+) -> Started:
     """Start a program beside the server, with its rights and little of its environment."""
     log = Capture(head=0, tail=LOG_BYTES)
     (stdin, to_it), (from_it, stdout) = os.pipe(), os.pipe()
@@ -112,7 +117,7 @@ async def start_in_host(runtime: AgentRuntime, argv: Sequence[str], cwd: Path, l
         os.close(stdout)
 
     try:
-        handle = await runtime.spawn(program, limits=limits)
+        handle = await runtime.spawn(program, limits=limits, state_owner=state_owner)
     except BaseException:
         for fd in (stdin, stdout, to_it, from_it):
             os.close(fd)
