@@ -15,13 +15,12 @@ import ramet
 from ramet import Agent, Policy
 from ramet.core.errors import AgentNotResolved, NotYours
 from ramet.host.dynamic.authoring import HostAuthoring
-from ramet.host.dynamic.registries import STATE
 from ramet.models.dialogue import Call
 from ramet.services.client.client import Client
 from ramet.services.contract import SpawnedAgent
 from ramet.services.server import Server
 from ramet.services.types.function import FunctionType
-from ramet.store.state.versioned import Versioned
+from ramet.store.state.line import KIND
 from ramet.tools.python import python_tool
 from tests.support.told_types import ToldType
 from tests.trips import own_state_agents
@@ -34,6 +33,7 @@ SOLVER = {
     "name": "solver",
     "task_definitions": {"solve": {"docstring": "Solve.", "signature": {"parameters": {}, "returns": None}}},
 }
+MAY_SPAWN = Policy(allow_sub_agents=True)
 LOOKS = "print(sorted(state.keys()), state.get('secret'))"
 
 
@@ -52,7 +52,7 @@ class Place(NamedTuple):
         """An agent of the name `notes` in a team of its own."""
         created = await self.client.create_team({"agents": 4}, name=team)
         told = {"tools": ["python"], "spawn": True}
-        asked = {"policy": Policy(allow_sub_agents=True), "key": created.key, **more}
+        asked = {"policy": MAY_SPAWN, "key": created.key, **more}
         return await self.client.spawn_agent(team, "notes", kind, info or told, **asked)
 
     async def say(self, agent: SpawnedAgent, text: str) -> str:
@@ -81,13 +81,10 @@ class Place(NamedTuple):
         """The root of its newest tree."""
         return (await self.client.get_agent(agent.agent.id, key=agent.nonce)).run
 
-    async def states(self) -> Versioned:
-        """The states of all agents, as they are in the store of the server."""
-        return await Versioned.open(await self.server.runtime.open_store(), STATE)
-
-    async def namespaces(self) -> list[str]:
-        """Where there is any state at all."""
-        return (await self.states()).namespaces(recursive=False)
+    async def states(self) -> list[str]:
+        """The branches of all states, in the store of the server."""
+        store = await self.server.runtime.open_store()
+        return sorted(each.key for each in await store.list(KIND))
 
 
 @asynccontextmanager
@@ -101,10 +98,14 @@ async def serving(folder: pathlib.Path, backend: Backend) -> AsyncIterator[Place
         yield Place(server, client)
 
 
-async def of_the_program(place: Place, code: str) -> str:
-    """The result of a call of `python`, of an agent of the program that has the same name."""
+def _of(agent: SpawnedAgent, states: list[str]) -> list[str]:
+    return [each for each in states if each.startswith(f"agents@{agent.agent.id}/")]
+
+
+async def of_the_program(place: Place, code: str, name: str = "notes") -> str:
+    """The result of a call of `python`, of an agent of the program that has the same name, or another."""
     model = ramet.ScriptedModel([Call("python", {"code": code}), lambda messages: str(messages[-1].content)])
-    agent = Agent(name="notes", instructions="Keep notes.", model=model, tools=[python_tool()], policy=Policy())
+    agent = Agent(name=name, instructions="Keep notes.", model=model, tools=[python_tool()], policy=Policy())
     handle = await place.server.runtime.spawn(agent.module("math"), "Begin!")
     return str((await handle.result()).value)
 
@@ -165,7 +166,8 @@ async def test_an_operator_sees_each_state_by_its_run(folder: pathlib.Path) -> N
             run = await place.run_of(agent)
             page = await place.client.kernel.state(run)
             assert page.values == {"secret": word}
-            assert page.place == f"@{agent.agent.id}/notes"
+            assert (page.owner, page.place) == (agent.agent.id, "notes")
+            assert (await place.server.runtime.state_at(run, 10_000)).get("notes/secret") == word
             assert [each.message for each in (await place.client.kernel.state_versions(run)).versions] == [word]
             async with ramet.connect(place.server.where, key=agent.nonce) as other:
                 with pytest.raises(NotYours):
@@ -178,12 +180,12 @@ async def test_branches_of_a_state_go_with_its_agent(folder: pathlib.Path) -> No
     async with serving(folder, "bwrap") as place:
         ours, theirs = [await place.spawn(team, "function", info) for team in ("ours", "theirs")]
         assert [await place.say(each, "go") for each in (ours, theirs)] == ["1", "1"]
-        state = await place.states()
-        assert [len(await state.branches(f"@{each.agent.id}/")) for each in (ours, theirs)] == [1, 1]
+        before = [_of(each, await place.states()) for each in (ours, theirs)]
+        assert [len(each) for each in before] == [2, 2], "main, and the delegate's"
 
         await place.client.kill_agent(ours.agent.id, key=ours.nonce)
 
-        assert [len(await state.branches(f"@{each.agent.id}/")) for each in (ours, theirs)] == [0, 1]
+        assert await place.states() == before[1]
 
 
 async def test_a_state_goes_with_its_agent_and_a_new_one_of_the_name_finds_none(folder: pathlib.Path) -> None:
@@ -193,32 +195,78 @@ async def test_a_state_goes_with_its_agent_and_a_new_one_of_the_name_finds_none(
         ours, theirs = await place.spawn("ours"), await place.spawn("theirs")
         for agent in (ours, theirs):
             assert "kept" in await place.run(agent, keeps("a word"))
-        assert await place.namespaces() == sorted([f"@{ours.agent.id}", f"@{theirs.agent.id}", "notes"])
+        mine, others = [_of(each, await place.states()) for each in (ours, theirs)]
+        assert await place.states() == sorted(["agents/main", *mine, *others])
 
         await place.client.kill_agent(ours.agent.id, key=ours.nonce)
 
-        assert await place.namespaces() == sorted([f"@{theirs.agent.id}", "notes"])
-        again = await place.client.spawn_agent(
-            "ours", "notes", "told", {"tools": ["python"]}, policy=Policy(allow_sub_agents=True)
-        )
+        assert await place.states() == sorted(["agents/main", *others])
+        again = await place.client.spawn_agent("ours", "notes", "told", {"tools": ["python"]}, policy=MAY_SPAWN)
         assert "[] None" in await place.run(again, LOOKS)
 
 
-async def test_a_client_that_copies_a_definition_cannot_ask_the_agents_that_the_original_made(
-    folder: pathlib.Path,
-) -> None:
-    """Word for word it is the same agent, but for who wrote it."""
+WALKS = """
+seen, commit = [], state.commit()
+while commit is not None:
+    seen.append([commit.message, commit.author])
+    commit = state.checkout(commit.parents[0]) if commit.parents else None
+state.checkout()
+print(seen)
+"""
+
+
+async def test_nobody_reads_what_others_committed_nor_which_branches_they_have(folder: pathlib.Path) -> None:
+    """From commit to commit, and by a merge of what is not there; in the program each agent sees its own words."""
+    info = {"function": f"tests.trips.own_state_agents:{own_state_agents.leaves_a_branch.__name__}"}
+    async with serving(folder, "bwrap") as place:
+        ours, theirs = await place.spawn("ours"), await place.spawn("theirs")
+        assert "kept" in await of_the_program(place, keeps("a word of the program"))
+        assert await place.say(await place.spawn("functions", "function", info), "go") == "1"
+        assert "kept" in await place.run(ours, keeps("a word of ours"))
+        assert "kept" in await place.run(theirs, keeps("a word of theirs"))
+
+        walked = await place.run(theirs, WALKS)
+        assert walked.count("a word of") == 1
+        assert "a word of theirs" in walked
+        no_branch = "try:\n    state.merge('nope')\nexcept Exception as error:\n    print(error)"
+        handle = await place.server.runtime.spawn(own_state_agents.leaves_a_branch, args=("go",), policy=MAY_SPAWN)
+        assert (await handle.result()).value == "1"
+        for refused in (await place.run(theirs, no_branch), await of_the_program(place, no_branch, name="other")):
+            assert "nope" in refused
+            assert "main" not in refused
+            assert "run-" not in refused
+
+        walked = await of_the_program(place, WALKS, name="other")
+        assert "a word of" not in walked
+        assert "run-" not in walked
+
+
+@pytest.mark.parametrize("bounds", [{}, {"seconds": 3600.0}])
+async def test_a_client_asks_no_agent_of_the_program(folder: pathlib.Path, bounds: dict[str, float]) -> None:
+    """Its definition may be that of the program's agent word for word; a fork of it is one of the client's, too."""
     async with serving(folder, "bwrap") as place:
         runtime = place.server.runtime
-        original = Agent(name="notes", instructions="Keep notes.", limits=ramet.Limits(seconds=3600.0))
+        original = Agent(name="notes", instructions="Keep notes.", limits=ramet.Limits(seconds=bounds.get("seconds")))
         original.cls(Agent)
         made = await runtime.dynamic.create(original, SOLVER)
-        agent = await place.spawn("ours", info={"system_prompt": "Keep notes.", "tools": ["python"]})
-        run, authoring = runtime.get(await place.run_of(agent)).run, HostAuthoring(runtime.dynamic)
+        specialist = Agent(name="specialist")
 
-        for handle in (str(made.ref), "solver"):
-            with pytest.raises(AgentNotResolved, match="can see"):
-                await authoring.asked(run, handle, "solve", {})
+        @specialist.task
+        def work() -> str:  # type: ignore[empty-body]
+            """Work."""
+
+        agent = await place.spawn("ours", info={"system_prompt": "Keep notes.", "tools": ["python"], "spawn": True})
+        run, authoring = runtime.get(await place.run_of(agent)).run, HostAuthoring(runtime.dynamic)
+        assert run.context.tree is not None
+        forked = await run.context.tree.spawn(run.context, ramet.SpawnRequest(prompt="system", mode="fork"))
+        fork = runtime.get(forked.id).run
+
+        for each in (run, fork):
+            for handle, task in ((str(made.ref), "solve"), ("solver", "solve"), ("specialist", "work")):
+                with pytest.raises(AgentNotResolved, match="is not asked by what a client began"):
+                    await authoring.asked(each, handle, task, {})
 
         run.request = dataclasses.replace(run.request, state_owner="")
-        assert (await authoring.asked(run, str(made.ref), "solve", {})).description == "solve"
+        assert (await authoring.asked(run, "specialist", "work", {})).description == "work"
+        same = fork if not bounds else run
+        assert (await authoring.asked(same, str(made.ref), "solve", {})).description == "solve"

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, Self
 from ramet.concurrency.deadline import to_its_end
 from ramet.core.errors import InvalidValue, MissingExtra, NotYours, RametError
 from ramet.disk.state_folder import checked_state_folder, made_folder, state_folder
-from ramet.host.dynamic.places import place_of_owner
 from ramet.host.dynamic.registries import Registries
 from ramet.host.keeping import Caretaker
 from ramet.host.runtime import AgentRuntime
@@ -364,7 +363,7 @@ def _name_of(backend: BackendName | Backend | None) -> str:
 
 async def _forget(store: Store, registries: Registries, agent: str) -> None:
     """Leave nothing of what its type and its conversation keep of an agent that is gone, nor of its states."""
-    await registries.remove_states(place_of_owner(agent))
+    await registries.remove_state(agent)
     await clear(store, agent)
     await function_turns.clear(store, agent)
     await kept_turns.clear(store, agent)

@@ -15,6 +15,7 @@ from ramet.core.errors import AgentNotResolved
 from ramet.core.events import AgentCreated
 from ramet.core.recipe import Recipe
 from ramet.host.dynamic.agents import DynamicAgents, Made, is_known, ref_of
+from ramet.host.dynamic.places import standing_of
 from ramet.host.dynamic.working import asked
 from ramet.spawn.run import Run
 from ramet.tools.context import SpawnRequest
@@ -34,12 +35,17 @@ class HostAuthoring:
         return made
 
     async def asked(self, run: Run, ref: str, task: str, arguments: Mapping[str, Any]) -> SpawnRequest:
-        """The birth of a run that works on a task of an agent. Raises AgentNotResolved, InvalidValue."""
+        """The birth of a run that works on a task of an agent. Raises AgentNotResolved, InvalidValue.
+
+        What a client of a server began asks no agent of the program; an agent of the program that it is led to does.
+        """
         mine = ref_of(run.agent)
+        if standing_of(run).owner and not run.agent.concludes:
+            # A client wrote its definition, which may be that of an agent of the program word for word.
+            raise AgentNotResolved(ref, "agent", ref, "is not asked by what a client began")
         found = AgentRef.parse(ref) if "@" in ref else await self._agents.local(mine, ref)
         above = found.path[:-1]
         is_seen = found.root == mine.root and mine.path[: len(above)] == above and is_known(mine)
-        is_seen = is_seen and not _is_of_a_client(run)
         if found.path and not is_seen:
             raise AgentNotResolved(ref, "agent", found.local_id, f"is none of those that {mine.place} can see")
         agent = await self._agents.load(found)
@@ -51,8 +57,3 @@ class HostAuthoring:
         # By its handle: who is asked by that name from now on is the agent, not what this run may use of it.
         wanted = wanted.for_agent(agent.replace(capabilities=granted, ref=ref_of(agent)))
         return asked(wanted, wanted.take(arguments))
-
-
-def _is_of_a_client(run: Run) -> bool:
-    """Whether a client wrote its definition, which may be that of the program's agent word for word."""
-    return run.parent is None and bool(run.request.state_owner)

@@ -36,17 +36,19 @@ class HostMemory:
 
     async def branch(self, run: Run) -> None:
         """Have the branch that a run was born to work on; once is enough."""
-        state = await self._registries.state()
+        standing = standing_of(run)
+        state = await self._registries.state(standing.owner)
         at = await state.beside(at=run.request.begins_at)
         with suppress(Conflict):  # It is there: it was made in a process that has ended, or by the run's first word.
-            await at.fork(branch_of(standing_of(run)))
+            await at.fork(branch_of(standing))
 
     async def _own(self, run: Run) -> OwnState:
         async with self._opening:
             if run.memory is None:
                 if run.request.begins_at:
                     await self.branch(run)
-                state, standing = await self._registries.state(), standing_of(run)
+                standing = standing_of(run)
+                state = await self._registries.state(standing.owner)
                 beside = await state.beside(branch_of(standing), author=run.info.id)
                 run.memory = OwnState(run.context, Namespaced(beside, place_of(standing)), prefix_below(standing))
                 run.ended().add_done_callback(lambda _: _forget(run))

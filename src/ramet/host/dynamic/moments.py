@@ -26,14 +26,14 @@ async def state_at(registries: Registries, events: AsyncIterator[Event], run: st
     mine = [each for each in told if each.run == run]
     if not mine:
         raise Unknown("run", run)
+    state = await registries.state(_owner(told))
     branch, begins_at = MAIN, ""
     for each in mine:
         if isinstance(each, RunSpawned):
             begins_at = each.birth.get("begins_at", begins_at)
-        elif isinstance(each, StateCommitted) and each.state == STATE:
+        elif isinstance(each, StateCommitted) and each.state == state.name:
             branch = each.branch
-    state = await registries.state()
-    commit = _newest(told, branch) if branch != MAIN or not begins_at else begins_at
+    commit = _newest(told, state.name, branch) if branch != MAIN or not begins_at else begins_at
     if not commit:
         whole = await state.beside()
         now = told[-1].at
@@ -42,11 +42,17 @@ async def state_at(registries: Registries, events: AsyncIterator[Event], run: st
     return await state.beside(at=commit) if commit else Versioned()
 
 
-def _newest(told: Iterable[Event], branch: str) -> str:
+def _owner(told: Iterable[Event]) -> str:
+    """Return whose state the tree's is, which is on record at the birth of its root."""
+    births = (each for each in told if isinstance(each, RunSpawned) and each.run == each.root)
+    return next((str(each.birth.get("state_owner", "")) for each in births), "")
+
+
+def _newest(told: Iterable[Event], state: str, branch: str) -> str:
     found = ""
     for each in told:
-        if (isinstance(each, StateCommitted) and (each.state, each.branch) == (STATE, branch)) or (
-            isinstance(each, AgentCreated) and branch == MAIN
+        if (isinstance(each, StateCommitted) and (each.state, each.branch) == (state, branch)) or (
+            isinstance(each, AgentCreated) and (state, branch) == (STATE, MAIN)
         ):
             found = each.commit
     return found

@@ -141,9 +141,9 @@ class OwnState:
         self._written += size
         for key in changed:
             self._changed.pop(key, None)
-        return self._committed(commit, len(changed))
+        return await self._committed(commit, len(changed))
 
-    def _committed(self, commit: Commit, keys: int) -> _Answer:
+    async def _committed(self, commit: Commit, keys: int) -> _Answer:
         """It is durable, so it goes on record: also where it was written by a process that was killed before that."""
         if commit.author == self._context.run.id and commit.id != self._told:
             self._told = commit.id
@@ -151,7 +151,13 @@ class OwnState:
             self._context.emit(
                 StateCommitted, state=self.state.name, branch=self.state.branch, commit=commit.id, keys=keys
             )
-        return _answer(_shown(commit))
+        return _answer(await self._shown(commit))
+
+    async def _shown(self, commit: Commit) -> StateCommit:
+        """Return a commit as the run sees it: one that changed nothing of its own is another agent's, without words."""
+        if await self.state.changed_here(commit):
+            return _shown(commit)
+        return msgspec.structs.replace(_shown(commit), message="", author="")
 
     def _check_written(self, size: int) -> None:
         if self._written + size > MAX_WRITTEN or self._commits >= MAX_COMMITS:
@@ -169,7 +175,7 @@ class OwnState:
                 raise Unknown("commit", asked.name[:64])
         found = await self.state.checkout(commit)
         self._changed.clear()
-        return _answer(_shown(found) if found is not None else None, found=found is not None)
+        return _answer(await self._shown(found) if found is not None else None, found=found is not None)
 
     async def _history(self, asked: UseState, _: bytes) -> _Answer:
         head, limit = self.state.head, min(asked.limit, MAX_HISTORY)
@@ -182,12 +188,19 @@ class OwnState:
 
     async def _branches(self, _asked: UseState, _: bytes) -> _Answer:
         found = await self.state.branches(self._delegates)
+        return _answer(self._own_branches(found))
+
+    def _own_branches(self, found: Mapping[str, str]) -> dict[str, str]:
+        """Return those of the run's own delegates, by their runs, among the branches that begin as theirs do."""
         mine = {each.removeprefix(self._delegates): head for each, head in found.items()}
-        return _answer({run: head for run, head in mine.items() if not set(run) & {"/", "+"}})
+        return {run: head for run, head in mine.items() if not set(run) & {"/", "+"}}
 
     async def _merge(self, asked: UseState, body: bytes) -> _Answer:
         decided = _Decided(body, self._below)
         branch, before = self._branch(asked), self.state.head
+        known = await self.state.branches(self._delegates)
+        if branch not in known:
+            raise Unknown("branch", asked.name, tuple(self._own_branches(known)))
         self._check_written(0)
         message = _message(asked) or f"merge the branch of {asked.name}"
         try:
@@ -195,7 +208,7 @@ class OwnState:
         except Undecided:
             return decided.asked()
         keys = len(await self.state.diff(before, commit)) if before is None or before.id != commit.id else 0
-        return self._committed(commit, keys)
+        return await self._committed(commit, keys)
 
     async def _drop(self, asked: UseState, _: bytes) -> _Answer:
         other = await self.state.beside(self._branch(asked))

@@ -24,7 +24,7 @@ class Standing(NamedTuple):
     name: str  #: of its agent
     ref: AgentRef | None
     parent: Standing | None
-    owner: str  #: the server's agent to whom alone the states of its tree belong; empty in a tree of the program
+    owner: str  #: the server's agent in whose state the places of its tree lie; empty in a tree of the program
     is_branch: bool  #: born to a branch of its parent's state
     is_function: bool
     is_sandboxed: bool
@@ -66,29 +66,19 @@ def place_of(run: Standing) -> str:
     """Its namespace, where its registry is, too: the place of its handle, else its name.
 
     A function that a sandboxed run started was named in there: its name stands behind its parent's place, so that it is
-    nobody else's. A delegate on a branch works on its parent's state: the same place, elsewhere. In a tree with an
-    owner a client chose the name: all places lie below the owner's, and its registry alone goes by the handle.
+    nobody else's. A delegate on a branch works on its parent's state: the same place, elsewhere.
     """
     if run.parent is not None and run.is_branch:
         return place_of(run.parent)
     if run.ref is not None:
-        return f"{_above_all(run)}{run.ref.place}"
+        return run.ref.place
     try:
         name = checked_name("agent", run.name)
     except InvalidValue:
         name = safe_name(run.name)
     if run.parent is not None and run.parent.is_sandboxed and run.is_function:
         return f"{place_of(run.parent)}/{name}"
-    return f"{_above_all(run)}{name}"
-
-
-def place_of_owner(owner: str) -> str:
-    """The place below which all states of an owner lie, and none of anybody else: no agent's name has a "@"."""
-    return f"@{owner}"
-
-
-def _above_all(run: Standing) -> str:
-    return f"{place_of_owner(run.owner)}/" if run.owner else ""
+    return name
 
 
 def branch_of(run: Standing) -> str:
@@ -108,5 +98,5 @@ def prefix_below(parent: Standing) -> str:
     branch = branch_of(parent)
     above, sign = (place_of(parent), "/") if branch == MAIN else (branch, "+")  # No agent's name has a "+".
     if len(above) > _MOST:
-        above = f"{_above_all(parent)}~{hashlib.sha256(above.encode()).hexdigest()}"
+        above = f"~{hashlib.sha256(above.encode()).hexdigest()}"
     return f"{above}{sign}"

@@ -24,7 +24,7 @@ from ramet.store.state.versioned import Versioned
 
 REGISTRY = "__local_agent_registry__"
 REPLACED = "__replaced_agent_versions__"
-#: The state that holds the namespaces of all agents of one store.
+#: The state that holds the namespaces of the program's agents. An owner's has its id behind an "@".
 STATE = "agents"
 
 
@@ -44,13 +44,19 @@ class Registries:
         self._state: Versioned | None = None
         self._changing = asyncio.Lock()
 
-    async def state(self) -> Versioned:
-        """What all namespaces lie in."""
+    async def state(self, owner: str = "") -> Versioned:
+        """What all namespaces lie in: those of the program's agents, or those of the trees that have this owner."""
+        if owner:
+            return await Versioned.open(await self._find(), _state_of(owner))
         if self._state is None:
             store: Store = await self._find()
             if self._state is None:
                 self._state = await Versioned.open(store, STATE)
         return self._state
+
+    async def remove_state(self, owner: str) -> None:
+        """Remove the state of an owner with all its branches."""
+        await Versioned.remove_state(await self._find(), _state_of(owner))
 
     async def namespace(self, place: str) -> Namespaced:
         """The state of one agent, its own to read and write: `architect/math_solver`."""
@@ -115,19 +121,14 @@ class Registries:
             mine.remove_namespace(name)
             await state.commit(f"{place} removed {name}", on_conflict="retry")
 
-    async def remove_states(self, place: str) -> None:
-        """Remove all states below a place, those on branches as well; their history stays as any other."""
-        state = await (await self.state()).beside()
-        if await state.read_keys(f"{place}/"):
-            state.remove_namespace(place)
-            await state.commit(f"removed {place}", on_conflict="retry")
-        for branch in await state.branches(f"{place}/"):
-            await (await state.beside(branch)).delete()
-
 
 def below(ref: AgentRef, recipe: Recipe) -> AgentRef:
     """The handle of an agent that the one of `ref` made."""
     return AgentRef(ref.root, ref.root_version, (*ref.path, recipe.name), recipe.version)
+
+
+def _state_of(owner: str) -> str:
+    return f"{STATE}@{owner}"
 
 
 def _read(entry_json: bytes, name: str, handle: str) -> Recipe:

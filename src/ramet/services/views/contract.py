@@ -237,8 +237,12 @@ class StateQuery(Asked):
 
 
 class StatePage(Struct, kw_only=True):
-    """Values by key, below the run's own `place`, as they were at a commit; `commit` is "" before the first."""
+    """Values by key, below the run's own `place`, as they were at a commit; `commit` is "" before the first.
 
+    `owner` is the id of the server's agent in whose state that is, "" for an agent of the program.
+    """
+
+    owner: str
     place: str
     branch: str
     commit: str

@@ -34,6 +34,7 @@ MOST_BYTES = 4 * 1024 * 1024  #: of a page as JSON; its first value is there wha
 class _Own(NamedTuple):
     """Where a run's state is."""
 
+    owner: str
     place: str
     branch: str
     below: str  #: what the branches of its delegates begin with
@@ -58,6 +59,7 @@ class StateViews:
                 break
             values[key] = value
         return StatePage(
+            owner=own.owner,
             place=own.place,
             branch=own.branch,
             commit=state.head.id if state.head is not None else "",
@@ -68,7 +70,7 @@ class StateViews:
     async def versions(self, run: str, limit: int) -> StateVersions:
         """The commits of a run's state, the newest first, and its branch with those of its delegates."""
         most, own = checked_limit(limit), await self._own(run)
-        state = await (await self._registries.state()).beside(own.branch)
+        state = await (await self._registries.state(own.owner)).beside(own.branch)
         branches = await state.branches(own.below)
         if state.head is not None:
             branches = {own.branch: state.head.id, **branches}
@@ -100,14 +102,14 @@ class StateViews:
 
     async def _own(self, run: str) -> _Own:
         standing = standing_on_record((await self._runs.story(run)).runs, run)
-        return _Own(place_of(standing), branch_of(standing), prefix_below(standing))
+        return _Own(standing.owner, place_of(standing), branch_of(standing), prefix_below(standing))
 
     async def _as_of(self, run: str, own: _Own, asked: StateQuery) -> Versioned:
         if asked.at and asked.commit:
             raise InvalidValue("commit", asked.commit, "none beside `at`, which says when")
         if asked.at:
             return await state_at(self._registries, on_record(self._journal, run), run, asked.at)
-        state = await (await self._registries.state()).beside(own.branch)
+        state = await (await self._registries.state(own.owner)).beside(own.branch)
         if not asked.commit:
             return state
         commit = await state.before(asked.commit)

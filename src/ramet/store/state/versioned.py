@@ -14,8 +14,9 @@ from ramet.store.state import commits
 from ramet.store.state.blocking import at_once, done
 from ramet.store.state.commits import Change, Commit
 from ramet.store.state.keys import Keys
-from ramet.store.state.line import Line
+from ramet.store.state.line import KIND, Line
 from ramet.store.state.merging import Resolve
+from ramet.store.state.names import checked_name
 from ramet.store.state.shelf import Shelf
 
 OnConflict = Literal["retry", "abandon", "merge"]
@@ -48,6 +49,12 @@ class Versioned(Keys):
         line = Line(Shelf(store), name, branch, author=author, clock=clock or SystemClock())
         await line.checkout(at)
         return _made(line, asyncio.get_running_loop())
+
+    @staticmethod
+    async def remove_state(store: Store, name: str) -> None:
+        """Remove a state with all its branches, read or not; its commits go when nothing holds them."""
+        for document in await store.list(KIND, prefix=f"{checked_name('state', name)}/"):
+            await store.delete(KIND, document.key)
 
     @property
     def name(self) -> str:
@@ -105,6 +112,10 @@ class Versioned(Keys):
         if head is None:
             return []
         return await self._line.shelf.wait(commits.history_below(head, limit, self._below, most))
+
+    async def changed_here(self, commit: Commit) -> bool:
+        """Return whether a commit changed something below this path."""
+        return bool(await self._line.shelf.wait(commits.history_below(commit, 1, self._below, 1)))
 
     async def before(self, ref: str, *, most: int = 10_000) -> Commit | None:
         """The commit of this id if the branch has it among its `most` newest: not any that somebody made up."""
