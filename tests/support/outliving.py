@@ -30,6 +30,7 @@ class OutlivingBackend:
     def __init__(self, runs: Path) -> None:
         self._runs, self._path = runs, runs.with_name("machine.sock")
         self._machine: asyncio.Task[Machine] | None = None
+        self.process: subprocess.Popen[bytes] | None = None  #: of the machine, if this began it
 
     async def machine(self) -> Machine:
         """The machine, reached."""
@@ -90,7 +91,7 @@ class OutlivingBackend:
             uid = 61600 + os.getpid() % 300
             arguments = [str(self._runs.parent), str(self._runs), str(uid), str(listener.fileno())]
             program = [sys.executable, "-m", "tests.support.machine", *arguments]
-            subprocess.Popen(
+            self.process = subprocess.Popen(
                 program,
                 cwd=PROJECT,
                 pass_fds=(listener.fileno(),),

@@ -313,7 +313,7 @@ class Keeper:
 
     def _near_a_limit(self, run: str, resource: str, used: float, limit: float) -> None:
         for kept in self._kept.values():
-            if kept.run == run:
+            if kept.run == run and kept.is_told:
                 self._post(Threshold(number=kept.number, resource=resource, used=used, limit=limit))
 
 

@@ -71,6 +71,11 @@ class Kept:
         """Whether it was started, and a kernel was told so."""
         return self._ending is not None
 
+    @property
+    def is_told(self) -> bool:
+        """Return whether the kernel on the line that there is knows of it: it began it, or has adopted it."""
+        return bool(self._printing)
+
     def take(self, stream: int, data: bytes) -> None:
         """What came in a stream; where that has ended here, nothing."""
         where = self._streams.get(stream)
@@ -204,6 +209,8 @@ class Kept:
         self._tell_end(self._end)
 
     def _tell_end(self, end: Ended) -> None:
+        if not self.is_told:
+            return  # Whoever adopts it is told then: a word about a sandbox that a kernel does not know ends its line.
         for each in self._printing:  # What it said last comes before the word of its end.
             each.drain()
         self._post(end, b"")
@@ -235,7 +242,7 @@ class Kept:
             return
         with contextlib.suppress(OSError):
             end, _ = self._listener.accept()
-            if not self._printing or sum(isinstance(each, Duplex) for each in self._streams.values()) > MAX_CONNECTIONS:
+            if not self.is_told or sum(isinstance(each, Duplex) for each in self._streams.values()) > MAX_CONNECTIONS:
                 end.close()
                 return
             stream, self._next = self._next, self._next + 2

@@ -1,0 +1,136 @@
+"""A machine between two kernels: what happens to a sandbox before the next one adopts it is told with the adoption."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from ramet.isolation.conformance.ground import ENTRY, GRANT
+from ramet.isolation.contract import SandboxSpec
+from ramet.isolation.remote import inside, messages, outside
+from ramet.isolation.remote.messages import (
+    CHANNEL,
+    Adopt,
+    Answer,
+    Data,
+    Ended,
+    Forget,
+    FromMachine,
+    Hello,
+    Signal,
+    Started,
+    Threshold,
+    Word,
+)
+from ramet.isolation.remote.streamline import StreamLine
+from ramet.wire import frames, requests
+from ramet.wire.frames import Frame
+from tests.support.outliving import OutlivingBackend
+from tests.support.serving import short_folder
+
+#: Questions and answers that a machine has time for while a sandbox there is killed.
+TURNS = 300
+#: Longer than any word takes; passed only by a machine that says nothing more.
+HANG_S = 180.0
+
+
+class Spoken:
+    """One line to a machine, word by word, as a kernel would say them."""
+
+    def __init__(self, line: StreamLine) -> None:
+        self._line = line
+
+    async def say(self, word: Word, body: bytes = b"") -> None:
+        """Send a word."""
+        await self._line.send(Frame(messages.encode(word), body))
+
+    async def hear(self) -> FromMachine:
+        """The next word of the machine."""
+        frame = await asyncio.wait_for(self._line.receive(), HANG_S)
+        assert frame is not None, "its line ended"
+        return messages.from_machine(frame.control)
+
+
+@asynccontextmanager
+async def spoken(machine: OutlivingBackend) -> AsyncIterator[Spoken]:
+    """A line of its own, which ends with this; what was started goes on there."""
+    line = StreamLine(*await asyncio.open_unix_connection(machine._path))
+    try:
+        yield Spoken(line)
+    finally:
+        await line.close()
+
+
+@asynccontextmanager
+async def machine_at(folder: Path) -> AsyncIterator[OutlivingBackend]:
+    """A machine, which ends with this."""
+    machine = OutlivingBackend(folder / "runs")
+    await asyncio.to_thread(machine._begin)
+    assert machine.process is not None
+    try:
+        yield machine
+    finally:
+        await machine.end()
+        await asyncio.to_thread(machine.process.wait, HANG_S)
+
+
+def begun() -> bytes:
+    """What a sandbox is told first, as bytes of its channel."""
+    word = requests.StartFunction(run="run-1", path="main", name="f")
+    return b"".join(bytes(piece) for piece in frames.pack(requests.encode(word), b""))
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can be another machine")
+async def test_the_end_of_a_sandbox_that_nobody_has_adopted_yet_comes_behind_the_adoption() -> None:
+    """Said before that, it would be about a sandbox that the next kernel does not know, and end its line."""
+    with short_folder() as folder:
+        spec = SandboxSpec(run="run-1", grant=GRANT, workspace=folder / "runs" / "run-1" / "workspace", entry=ENTRY)
+        async with machine_at(folder) as machine:
+            async with spoken(machine) as first:
+                assert isinstance(await first.hear(), Hello)
+                await first.say(outside._started(1, spec, is_asked=True))
+                while not isinstance(await first.hear(), Started):
+                    pass
+                await first.say(Signal(number=1, signal=signal.SIGSTOP))  # It does not end by itself.
+                await first.say(Data(number=1, stream=CHANNEL), begun())
+
+            async with spoken(machine) as second:
+                hello = await second.hear()
+                assert isinstance(hello, Hello)
+                assert hello.kept == (1,)
+                await second.say(Signal(number=1, signal=signal.SIGKILL))
+                before = list[FromMachine]()
+                for ask in range(1, TURNS):
+                    await second.say(Forget(ask=ask, number=0))
+                    while not isinstance(word := await second.hear(), Answer):
+                        before.append(word)
+                assert before == []
+
+                await second.say(Adopt(ask=TURNS, number=1))
+                while not isinstance(word := await second.hear(), Ended):
+                    assert not isinstance(word, Answer) or word.error is None, word
+                assert (word.number, word.reason) == (1, "signalled")
+
+
+async def test_a_limit_that_is_near_is_told_of_sandboxes_that_the_kernel_knows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of one that was started on another line and is not adopted, no word is said."""
+    async with inside.keeper(tmp_path) as keeper:
+        posted = list[object]()
+        monkeypatch.setattr(keeper, "_post", lambda word, body=b"": posted.append(word))
+        kept = keeper._new(1)
+        kept.run = "run-1"
+
+        keeper._near_a_limit("run-1", "memory", 90.0, 100.0)
+        assert posted == []
+
+        monkeypatch.setattr(type(kept), "is_told", True)
+        keeper._near_a_limit("run-1", "memory", 90.0, 100.0)
+        assert posted == [Threshold(number=1, resource="memory", used=90.0, limit=100.0)]
