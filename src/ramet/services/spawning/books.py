@@ -117,6 +117,17 @@ class Books:
         found = [_decoded(AGENT, each.key, each.data, AgentRow) for each in await self._store.list(AGENT)]
         return [each for each in found if each.team not in teams]
 
+    async def left_in(self, team: str) -> list[AgentRow]:
+        """The agents on record of a team that is held here, as they are then; but for those that cannot be read."""
+        found = list[AgentRow]()
+        for each in await self._store.list(AGENT):
+            with suppress(Damaged):
+                row = _decoded(AGENT, each.key, each.data, AgentRow)
+                if row.team == team:
+                    self._versions[AGENT, each.key] = each.version
+                    found.append(row)
+        return found
+
     async def named(self, name: str) -> TeamRow | None:
         """The team of that name, whichever kernel's it is, to be looked at only. Raises Damaged."""
         id = await self._store.get(NAME, name)

@@ -17,7 +17,7 @@ from ramet.concurrency.threads import in_thread
 from ramet.core.errors import InvalidValue, RametError
 from ramet.host.sandboxes import Sandboxes
 from ramet.services.spawning.books import AgentRow
-from ramet.services.spawning.roster import Kept, Living
+from ramet.services.spawning.roster import Kept, Living, has_failed
 
 _log = logging.getLogger("ramet.services")
 
@@ -45,7 +45,8 @@ def what_stays(row: AgentRow) -> AgentRow:
 
 def oldest_beyond(most: int, agents: Sequence[Living]) -> list[Living]:
     """Return those of a team's agents that have failed or ended before the newest `most` that did."""
-    over = [each for each in agents if each.state in ("failed", "ended") and each.ending is None]
+    over = [each for each in agents if each.state in ("failed", "ended")]
+    over = [each for each in over if each.ending is None or has_failed(each.ending)]
     over.sort(key=lambda each: (each.failed_at or each.row.created_at, each.row.created_at, each.id))
     return over[: max(0, len(over) - most)]
 

@@ -30,7 +30,7 @@ from ramet.services.spawning.checking import Checked
 from ramet.services.spawning.departed import Departed, Waiting
 from ramet.services.spawning.failed import FailedAgents, oldest_beyond, what_stays
 from ramet.services.spawning.rooms import Room
-from ramet.services.spawning.roster import Living, Roster
+from ramet.services.spawning.roster import Living, Roster, has_failed
 
 T = TypeVar("T")
 _log = logging.getLogger("ramet.services")
@@ -153,8 +153,11 @@ class Lives:
     # ---- how an agent goes
 
     def end(self, living: Living, reason: str) -> asyncio.Future[None]:
-        """Close an agent and leave nothing of it, once; whoever gives up waiting for it does not stop that."""
-        if living.ending is None:
+        """Close an agent and leave nothing of it, once; whoever gives up waiting for it does not stop that.
+
+        If that fails the agent stays on the roster, ended, and the next one who asks has it tried again.
+        """
+        if living.ending is None or has_failed(living.ending):
             living.ending = self.begin(self._end(living, reason))
         return asyncio.shield(living.ending)
 
@@ -178,8 +181,12 @@ class Lives:
             living.ending = living.ending or self.begin(_close(living, str(why)))
 
     async def forget(self, room: Room, row: AgentRow, used: Mapping[str, float] | None) -> None:
-        """Leave nothing of an agent that is gone; its row goes last, so that a later server finds what is left."""
+        """Leave nothing of an agent that is gone, and free what it held."""
         await self.release(room, row.id, used)
+        await self.clear(row)
+
+    async def clear(self, row: AgentRow) -> None:
+        """Leave nothing of an agent whose part is free; its row goes last, so that a later server finds the rest."""
         try:
             await to_its_end(in_thread(lambda: _remove(self._folder, row.id), name="ramet-folder"))
             await to_its_end(self._failed.remove(row))
@@ -222,13 +229,17 @@ class Lives:
             await asyncio.wait({living.failing})
         living.state = "ended"
         used = await _closed(living, reason)
-        self._roster.remove(living)
         async with living.changing:
-            room = self._rooms.get(living.row.team)
-            if room is None:
-                raise TakenOver("agent", living.id)
-            await self.forget(room, living.row, used)
-            room.names.discard(living.row.name)  # Not before: two records of one name could not be gone on with.
+            try:
+                room = self._rooms.get(living.row.team)
+                if room is None:
+                    raise TakenOver("agent", living.id)
+                await self.forget(room, living.row, used)
+            except TakenOver:
+                self._roster.remove(living)
+                raise
+            self._roster.remove(living)  # Not before: whoever is told that this failed can ask for it again.
+            room.names.discard(living.row.name)  # Likewise: two records of one name could not be gone on with.
 
 
 async def _on_record(living: Living, runtime: AgentRuntime) -> None:

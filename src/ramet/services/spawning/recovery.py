@@ -47,7 +47,7 @@ class Recovery:
         for id in teams:
             room = self.rooms[id]
             for agent in room.team.held.keys() - known:
-                with _noted(f"what agent {agent} held of team {room.label}"):
+                with noted(f"what agent {agent} held of team {room.label}"):
                     await room.release(agent, {})
         turn = asyncio.Semaphore(_AT_A_TIME)
 
@@ -56,7 +56,7 @@ class Recovery:
         async def take_up(row: AgentRow) -> None:
             async with turn:
                 try:
-                    with _noted(f"agent {row.path} ({row.id})"):
+                    with noted(f"agent {row.path} ({row.id})"):
                         await self._take_up(row)
                 except StoreFailed as problem:
                     lost.append(problem)
@@ -146,7 +146,7 @@ class Recovery:
 
 
 @contextmanager
-def _noted(what: str) -> Iterator[None]:
+def noted(what: str) -> Iterator[None]:
     """Log what goes wrong, and go on. Raises StoreFailed."""
     try:
         yield

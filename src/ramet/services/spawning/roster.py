@@ -242,5 +242,10 @@ class Roster:
         return Admitted(living, held, by)
 
 
+def has_failed(task: asyncio.Task[None]) -> bool:
+    """Whether a task was cancelled, or raised."""
+    return task.done() and (task.cancelled() or task.exception() is not None)
+
+
 def _changes(old: AgentRow, new: AgentRow) -> bool:
     return any(getattr(old, name) != getattr(new, name) for name in _CHANGING)

@@ -45,7 +45,7 @@ from ramet.services.spawning.lives import Lives
 from ramet.services.spawning.owners import Owners
 from ramet.services.spawning.recovery import Recovery
 from ramet.services.spawning.rooms import Room
-from ramet.services.spawning.roster import Living, Roster
+from ramet.services.spawning.roster import Living, Roster, has_failed
 from ramet.services.spawning.takeover import Takeover
 from ramet.services.spawning.values import without_values
 
@@ -267,8 +267,8 @@ class AgentSpawnerService:
         Whoever gives up waiting does not stop that. Raises NotYours, also once it is gone.
         """
         room = self._room(team, key)
-        if room.deleting is None or _has_failed(room.deleting):
-            room.deleting = self._now.lives.begin(self._delete(room, self._now.lives))
+        if room.deleting is None or has_failed(room.deleting):
+            room.deleting = self._now.lives.begin(self._delete(room, self._now))
         await asyncio.shield(room.deleting)
 
     # ---- agents
@@ -441,10 +441,12 @@ class AgentSpawnerService:
         await self._runtime.sandboxes.disband(room.id)
         await room.remove()
 
-    async def _delete(self, room: Room, lives: Lives) -> None:
+    async def _delete(self, room: Room, now: _Opened) -> None:
         await room.write()  # Doomed from now on, whatever becomes of this server.
         await _call_off(room)
-        await asyncio.gather(*(lives.end(each, "its team was deleted") for each in self.roster.of(room.id)))
+        await asyncio.gather(*(now.lives.end(each, "its team was deleted") for each in self.roster.of(room.id)))
+        for row in await now.books.left_in(room.id):  # Of births that could not be undone.
+            await now.lives.forget(room, row, None)
         await self._runtime.sandboxes.disband(room.id)
         await room.remove()
         del self._rooms[room.id]
@@ -490,10 +492,6 @@ async def _nobody(living: Living) -> None:
 
 def _name_taken(name: str) -> InvalidValue:
     return InvalidValue("name", name, "a name that no other team has")
-
-
-def _has_failed(task: asyncio.Task[None]) -> bool:
-    return task.done() and (task.cancelled() or task.exception() is not None)
 
 
 async def _call_off(*rooms: Room) -> None:

@@ -18,7 +18,7 @@ from ramet.concurrency.clock import Clock
 from ramet.core.errors import Damaged
 from ramet.services.refusals import TakenOver
 from ramet.services.spawning.books import AgentRow, Books, Rows, TeamRow
-from ramet.services.spawning.recovery import Recovery
+from ramet.services.spawning.recovery import Recovery, noted
 from ramet.services.spawning.rooms import Room
 from ramet.store.contract import Store
 
@@ -110,13 +110,13 @@ class Takeover:
                     await self.rooms.pop(id).remove()
 
     async def _forget(self, agents: Iterable[AgentRow], teams: Rows[TeamRow]) -> None:
-        """Leave no agent whose team was forgotten, which comes last: there is nothing else of it."""
+        """Leave nothing of an agent whose team was forgotten before it: nobody else would find what is left of it."""
         known = {*teams.damaged, *(row.id for row in teams.whole)}
         for agent in agents:
             if agent.team not in known:
                 self.books.hold(agent)
-                with suppress(TakenOver):  # Another kernel did the same.
-                    await self.books.remove(agent)
+                with noted(f"what agent {agent.path} ({agent.id}) of a team that is gone has left"):
+                    await self.recovery.lives.clear(agent)
 
 
 def _by_team(agents: Iterable[AgentRow]) -> dict[str, list[AgentRow]]:

@@ -1,0 +1,206 @@
+"""Kills and deletions on a store that fails for a while: the same request ends them, and then nothing is on record."""
+
+from __future__ import annotations
+
+import asyncio
+import pathlib
+from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
+
+import pytest
+
+from ramet.core.errors import InvalidValue, NotYours, StoreFailed
+from ramet.services.contract import SpawnedAgent
+from ramet.services.server import _forget
+from ramet.services.spawning.books import AGENT, TEAM
+from ramet.services.types import function_turns, kept_turns
+from ramet.store.contract import Document, Put
+from ramet.store.memory import MemoryStore
+from tests.support.sites import OPERATOR, Site
+from tests.support.waiting import eventually
+
+#: Of what the store does and for which kind it fails: at each step of an end, in their order.
+STEPS = {
+    "its part is freed": ("put", TEAM),
+    "its turns are listed": ("list", function_turns.KIND),
+    "its turns are removed": ("delete", function_turns.KIND),
+    "what it used is removed": ("delete", kept_turns.KIND),
+    "its row is removed": ("delete", AGENT),
+}
+each_step = pytest.mark.parametrize("step", STEPS.values(), ids=STEPS.keys())
+
+
+class Failing(MemoryStore):
+    """Does not do what `fails` says."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fails: Callable[[str, str], bool] = lambda what, kind: False
+
+    async def put_together(self, blobs: Sequence[bytes], documents: Sequence[Put]) -> Sequence[Document]:
+        for each in documents:
+            self._try("put", each.kind)
+        return await super().put_together(blobs, documents)
+
+    async def list(self, kind: str, *, prefix: str = "") -> list[Document]:
+        self._try("list", kind)
+        return await super().list(kind, prefix=prefix)
+
+    async def delete(self, kind: str, key: str, *, expected: int | None = None) -> bool:
+        self._try("delete", kind)
+        return await super().delete(kind, key, expected=expected)
+
+    def fail_at(self, step: tuple[str, str]) -> None:
+        """From now on, until it is `whole`."""
+        self.fails = lambda what, kind: (what, kind) == step
+
+    def whole(self) -> None:
+        """All goes well from now on."""
+        self.fails = lambda what, kind: False
+
+    def of(self, agent: str) -> Sequence[tuple[str, str]]:
+        """The kinds and keys of all documents of an agent."""
+        return [place for place in self._documents if place[1] == agent or place[1].startswith(f"{agent}/")]
+
+    def _try(self, what: str, kind: str) -> None:
+        if self.fails(what, kind):
+            raise StoreFailed("the journal", f"no {what} of {kind}")
+
+
+@pytest.fixture
+def store() -> Failing:
+    return Failing()
+
+
+@pytest.fixture
+async def site(tmp_path: pathlib.Path, store: Failing) -> AsyncIterator[Site]:
+    async with forgetting(Site(tmp_path / "first", store), store) as site:
+        yield site
+
+
+def forgetting(site: Site, store: Failing) -> Site:
+    """The same, whose agents leave nothing when they are gone, as those of a server."""
+    site.spawner.forgetting = partial(_forget, store, site.runtime.dynamic.registries)
+    return site
+
+
+async def talked(store: Failing, agent: SpawnedAgent) -> SpawnedAgent:
+    """The agent, with a turn on record, as several types keep theirs."""
+    for kind in (function_turns.KIND, kept_turns.KIND):
+        await store.put(kind, f"{agent.agent.id}/1", b"{}")
+    return agent
+
+
+@each_step
+async def test_a_kill_that_failed_can_be_repeated(site: Site, store: Failing, step: tuple[str, str]) -> None:
+    """By the same key. Until it succeeds the agent is there, ended, and its name is taken; then nothing of it is."""
+    team = await site.team(tokens=10)
+    spawned = await talked(store, await site.agent(team, limits={"tokens": 4}))
+    async for _ in site.opened(spawned).turn(b"two words", "words"):
+        pass
+    store.fail_at(step)
+    for _ in range(2):
+        with pytest.raises(StoreFailed):
+            await site.spawner.kill_agent(spawned.agent.id, spawned.nonce)
+    assert (await site.spawner.get_agent(spawned.agent.id, spawned.nonce)).state == "ended"
+    with pytest.raises((InvalidValue, StoreFailed)):
+        await site.agent(team, limits={"tokens": 4})
+    store.whole()
+
+    await site.spawner.kill_agent(spawned.agent.id, spawned.nonce)
+
+    assert store.of(spawned.agent.id) == []
+    assert await site.left() == ([], [])
+    assert (await site.free(team), await site.free(team, "tokens")) == (3, 8)
+    with pytest.raises(NotYours):
+        await site.spawner.kill_agent(spawned.agent.id, spawned.nonce)
+    await site.agent(team, limits={"tokens": 4})
+
+
+@each_step
+async def test_a_team_whose_deletion_failed_at_an_agent_goes_with_all_of_its_agents(
+    site: Site, store: Failing, step: tuple[str, str]
+) -> None:
+    """Its row stays as long as that of an agent does: both go when it is asked for again."""
+    team = await site.team("crew")
+    spawned = [await talked(store, await site.agent(team, name)) for name in "ab"]
+    has_begun = asyncio.Event()
+
+    def fails(what: str, kind: str) -> bool:  # But for the first word of the deletion.
+        is_first = (what, kind) == ("put", TEAM) and not has_begun.is_set()
+        has_begun.set()
+        return (what, kind) == step and not is_first
+
+    store.fails = fails
+    for _ in range(2):
+        has_begun.clear()
+        with pytest.raises(StoreFailed):
+            await site.spawner.delete_team(team.team.id, team.key)
+        assert [each.key for each in await MemoryStore.list(store, TEAM)] == [team.team.id]
+    store.whole()
+
+    await site.spawner.delete_team(team.team.id, team.key)
+
+    assert [store.of(each.agent.id) for each in spawned] == [[], []]
+    assert await site.left() == ([], [])
+    assert await store.list(TEAM) == []
+    await site.team("crew")
+
+
+async def test_a_birth_that_could_not_be_undone_goes_with_its_team(site: Site, store: Failing) -> None:
+    """No agent stands for it, only its row, which failed to go when the birth was called off."""
+    team = await site.team()
+    asking = asyncio.create_task(site.agent(team, type="slow"))
+    await eventually(lambda: site.slow.at_it)
+    failed: list[str] = []
+
+    def fails(what: str, kind: str) -> bool:  # Once.
+        if (what, kind) != ("delete", AGENT) or failed:
+            return False
+        failed.append(kind)
+        return True
+
+    store.fails = fails
+    await site.spawner.delete_team(team.team.id, team.key)
+    assert failed
+    await asyncio.wait({asking})
+    assert asking.exception() is not None
+    assert await site.left() == ([], [])
+    assert await store.list(TEAM) == []
+
+
+async def test_a_failed_agent_that_could_not_make_room_makes_it_later(site: Site, store: Failing) -> None:
+    """Whoever kills it is not told that there is none."""
+    team = await site.team()
+    spawned = await talked(store, await site.agent(team, keep_failed_s=60))
+    living = site.spawner.roster.find(spawned.nonce, "info")
+    async for _ in site.opened(spawned).turn(b"a", "words"):
+        pass
+    with pytest.raises(Exception, match="died"):
+        async for _ in site.opened(spawned).turn(b"die", "words"):
+            pass
+    await eventually(lambda: living.failing is not None and living.failing.done())
+    store.fail_at(("delete", AGENT))
+    await site.clock.advance(60)
+    await eventually(lambda: living.ending is not None and living.ending.done())
+    store.whole()
+    await site.spawner.kill_agent(spawned.agent.id, spawned.nonce)
+    assert store.of(spawned.agent.id) == []
+    assert await site.left() == ([], [])
+
+
+async def test_what_an_agent_left_whose_team_is_gone_goes_with_its_row(
+    site: Site, store: Failing, tmp_path: pathlib.Path
+) -> None:
+    """A server before this one removed the team all the same; the next one is the last that finds the agent."""
+    team = await site.team()
+    spawned = await talked(store, await site.agent(team))
+    again = Failing()
+    records = [each for each in store._documents.values() if each.kind not in (TEAM, "team name")]
+    later = site.begun_anew(tmp_path / "later", records, store=again)
+    assert (later.agents / spawned.agent.id).is_dir()
+    assert len(again.of(spawned.agent.id)) == 3
+    async with forgetting(later, again):
+        assert again.of(spawned.agent.id) == []
+        assert await later.left() == ([], [])
+        assert await later.spawner.list_teams(OPERATOR) == []
