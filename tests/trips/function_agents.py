@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import pathlib
 import time
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
@@ -31,6 +32,12 @@ async def measures_and_waits(text: str, history: list[dict[str, str]]) -> AsyncI
     """The same, and go on for long."""
     yield measures(text, history)
     await asyncio.sleep(600)
+
+
+def leaves_a_mark(place: str) -> str:
+    """Make a file."""
+    pathlib.Path(place).touch()
+    return "left"
 
 
 def prints(text: str) -> dict[str, Any]:

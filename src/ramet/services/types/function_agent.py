@@ -13,6 +13,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from ramet.agent.definition import Agent, as_agent
+from ramet.concurrency.cancel import is_being_cancelled
 from ramet.concurrency.deadline import to_its_end
 from ramet.core.errors import Aborted, Bug, BusyError, DefinitionMissing, Expired, MailRefused, RametError, Unknown
 from ramet.core.events import Notice
@@ -57,6 +58,7 @@ class FunctionAgent:
         self._takes_history = isinstance(function, Reference) or calling.takes_history(function)
         self._has_warned = False  #: that a part of its history is not told
         self._usage = NOTHING_USED
+        self._beginning: asyncio.Task[None] | None = None  #: of the newest turn
         self._call: Call | None = None  #: the newest
         self._left: Call | None = None  #: that another kernel had begun, until its turn is gone on with
         self.ended: asyncio.Future[ErrorInfo | None] = asyncio.get_running_loop().create_future()
@@ -134,6 +136,9 @@ class FunctionAgent:
         """End it and all below it, and wait until they are gone. Idempotent."""
         if not self.ended.done():
             self.ended.set_result(None)
+        if self._beginning is not None:
+            self._beginning.cancel()
+            await asyncio.wait({self._beginning})
         if self._call is not None:
             await self._call.cancel(reason)
         self._turns.close()
@@ -158,26 +163,37 @@ class FunctionAgent:
 
     async def _begun(self, body: bytes, shape: Format, said: Sequence[bytes]) -> AsyncGenerator[bytes]:
         text = shape.read(body).encode("utf-8", "replace").decode()
-        if self.ended.done():
-            raise RametError("this agent has ended")
         self._left = None
         if self._call is not None:  # Of a turn that an earlier server had begun, which nobody follows.
             await self._call.over()
+        if self.ended.done():
+            raise _has_ended()
         turn = FunctionTurn(number=self._turns.taken + 1, run=self._opening.runtime.mint(), asked=text)
         call = Call(turn, self._keep)
+        self._beginning = asyncio.create_task(self._begin(call), name=f"ramet begins {turn.run}")
         try:
-            await to_its_end(self._turns.write(turn))
-            handle = await self._started(call)
-        except BaseException:
-            with suppress(RametError):
-                await to_its_end(self._turns.forget(turn))
-            raise
-        self._note_omission(handle)
-        call.begun(handle)
-        self._call, self.run = call, turn.run
+            await self._beginning
+        except asyncio.CancelledError:
+            await call.cancel("the reader left")  # It may be at work by now.
+            if is_being_cancelled():
+                raise
+            raise _has_ended() from None
         async with aclosing(self._answered(call, shape, said)) as chunks:
             async for chunk in chunks:
                 yield chunk
+
+    async def _begin(self, call: Call) -> None:
+        """Have a turn on record and its call at work. Nothing is left of it when this raises, or is cancelled."""
+        try:
+            await to_its_end(self._turns.write(call.turn))
+            handle = await self._started(call)
+        except BaseException:
+            with suppress(RametError):
+                await to_its_end(self._turns.forget(call.turn))
+            raise
+        self._note_omission(handle)
+        call.begun(handle)
+        self._call, self.run = call, call.turn.run
 
     async def _answered(self, call: Call, shape: Format, said: Sequence[bytes]) -> AsyncGenerator[bytes]:
         """What a call says, behind the chunks that were said. Raises what it ends with."""
@@ -296,6 +312,10 @@ class FunctionAgent:
         """Put a turn that is over on record, and what it used onto the account, however it ended."""
         self._usage += turn.used
         await self._turns.write(turn)
+
+
+def _has_ended() -> RametError:
+    return RametError("this agent has ended")
 
 
 def _bound(function: Callable[..., Any], out: Callable[[str], None]) -> Callable[..., Any]:
