@@ -23,6 +23,7 @@ from ramet.agent.recorded import value_of
 from ramet.agent.toolset import Toolset, resolve_tools
 from ramet.concurrency.cancel import AbortController
 from ramet.concurrency.mailbox import Mail
+from ramet.core.agentref import AgentRef
 from ramet.core.budget import Amount, Budget
 from ramet.core.errors import BudgetExceeded, DefinitionMissing, InvalidValue, RametError
 from ramet.core.events import ToolStarted
@@ -39,7 +40,7 @@ from ramet.spawn.register import Register
 from ramet.spawn.run import Run, Verdict
 from ramet.spawn.tree import RunTree
 from ramet.spawn.verdict import lost, on_record
-from ramet.tools.context import RunInfo, SpawnRequest
+from ramet.tools.context import RunInfo
 
 if TYPE_CHECKING:
     from langchain_core.messages import BaseMessage
@@ -171,10 +172,11 @@ def _revived(tree: RunTree, story: RunStory, runs: Mapping[str, Run], budget: Bu
     except DefinitionMissing:
         if not story.is_over:
             raise
-        # What has ended is only looked at: it needs none of it.
-        agent, cwd, toolset = Agent(name=born.agent), pathlib.Path(birth.get("cwd", ".")), Toolset(())
+        # What has ended is only looked at, and needs none of it, but for what says where the states below it are.
+        agent, cwd, toolset = _ended(story), pathlib.Path(birth.get("cwd", ".")), Toolset(())
         grant, bound, lacking = None, None, ()
-        request = SpawnRequest(prompt=born.prompt, description=born.description, name=born.name)
+        placing = {name: told for name, told in birth.items() if name in ("begins_at", "state_owner")}
+        request = request_of(placing, None, prompt=born.prompt, description=born.description, name=born.name)
     plan = Plan(
         request=request,
         agent=agent,
@@ -235,6 +237,12 @@ def _revived(tree: RunTree, story: RunStory, runs: Mapping[str, Run], budget: Bu
     run.was_inside = story.was_inside
     tree.spawner.house_again(run)
     return run
+
+
+def _ended(story: RunStory) -> Agent:
+    """Stand for the definition of a run that has ended, where that is missing."""
+    ref = story.born.birth["agent"].get("ref")
+    return Agent(name=story.born.agent, ref=AgentRef.parse(ref) if ref is not None else None)
 
 
 def _recalled(said: Sequence[Said], begun: Mapping[str, ToolStarted]) -> list[BaseMessage]:
