@@ -13,6 +13,9 @@ from ramet.core.errors import InvalidValue, NotYours, StoreFailed
 from ramet.services.contract import SpawnedAgent
 from ramet.services.server import _forget
 from ramet.services.spawning.books import AGENT, TEAM
+from ramet.services.talking import turn_log
+from ramet.services.talking.agents import AgentService
+from ramet.services.talking.turn_log import TurnLog
 from ramet.services.types import function_turns, kept_turns
 from ramet.store.contract import Document, Put
 from ramet.store.memory import MemoryStore
@@ -204,3 +207,43 @@ async def test_what_an_agent_left_whose_team_is_gone_goes_with_its_row(
         assert again.of(spawned.agent.id) == []
         assert await later.left() == ([], [])
         assert await later.spawner.list_teams(OPERATOR) == []
+
+
+class Slow(Failing):
+    """Writes down that a turn was asked for once it may; `was_early` if a team is written meanwhile."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_write, self.is_writing, self.was_early = asyncio.Event(), False, False
+
+    async def put(
+        self, kind: str, key: str, data: bytes, *, expected: int | None = None, tree: str | None = None
+    ) -> Document:
+        if kind == turn_log.ASKED:
+            self.is_writing = True
+            await self.may_write.wait()
+            self.is_writing = False
+        return await super().put(kind, key, data, expected=expected, tree=tree)
+
+    async def put_together(self, blobs: Sequence[bytes], documents: Sequence[Put]) -> Sequence[Document]:
+        self.was_early = self.was_early or (self.is_writing and documents[0].kind == TEAM)
+        return await super().put_together(blobs, documents)
+
+
+async def test_a_turn_that_is_being_written_down_during_a_kill_is_gone_with_the_agent(tmp_path: pathlib.Path) -> None:
+    """What is on record of the conversation is removed behind the last that is written of it."""
+    store = Slow()
+    async with forgetting(Site(tmp_path, store), store) as site:
+        talks = AgentService(
+            site.spawner.roster.admitted, {"echo": site.echo}, clock=site.clock, log_of=partial(TurnLog, store)
+        )
+        spawned = await site.agent(await site.team())
+        talks.turn(spawned.agent.id, spawned.nonce, b"word")
+        await eventually(lambda: store.is_writing)
+        killing = asyncio.create_task(site.spawner.kill_agent(spawned.agent.id, spawned.nonce))
+        await eventually(site.opened(spawned).ended.done)
+        store.may_write.set()
+        await killing
+        assert not store.was_early
+        assert store.of(spawned.agent.id) == []
+        await talks.close()

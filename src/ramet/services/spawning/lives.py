@@ -229,6 +229,8 @@ class Lives:
             await asyncio.wait({living.failing})
         living.state = "ended"
         used = await _closed(living, reason)
+        if living.talk is not None:
+            await living.talk.written()  # Else it would come behind the removal of all the others.
         async with living.changing:
             try:
                 room = self._rooms.get(living.row.team)

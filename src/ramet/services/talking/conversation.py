@@ -221,6 +221,10 @@ class Conversation:
         if ours:
             await asyncio.wait(ours)
         await self._known.close()
+        await self.written()
+
+    async def written(self) -> None:
+        """Return once nothing is being written; of an agent that was closed, nothing more is then."""
         while self._others:
             await asyncio.wait(self._others)
         await self._writer.idle()
