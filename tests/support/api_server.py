@@ -38,6 +38,7 @@ class ApiServer:
         self.there: dict[tuple[str, str], dict[str, Any]] = {}
         self.asked: list[str] = []  #: such as "DELETE pods"
         self.replies: dict[str, list[Reply]] = {}  #: to the next that ask for that
+        self.held: dict[str, asyncio.Event] = {}  #: what the next that ask for that wait for
         self._events: list[tuple[str, dict[str, Any]]] = []
         self._news = asyncio.Event()
         self._breaks = 0
@@ -87,6 +88,8 @@ class ApiServer:
         verb = "WATCH" if "watch" in query else "LIST" if asked.method == "GET" and not rest else asked.method
         word = f"{verb} {'/'.join([kind, *rest[1:]])}"
         self.asked.append(word)
+        if (until := self.held.pop(word, None)) is not None:
+            await until.wait()
         reply = self.replies[word].pop(0) if self.replies.get(word) else None
         if reply is not None and not reply.is_done:
             await answer.send_text(reply.status, reply.text, {"content-type": reply.type} if reply.type else {})

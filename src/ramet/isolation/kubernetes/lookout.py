@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 
 from ramet.core.errors import RametError
 from ramet.isolation.kubernetes.api import Api
-from ramet.isolation.kubernetes.refusals import Stale
+from ramet.isolation.kubernetes.refusals import Missing, Stale
 from ramet.isolation.kubernetes.seen import Seen, gone
 
 _AGAIN_S = (0.2, 0.5, 1.0, 2.0)  #: between two tries to reach the API
@@ -73,9 +73,19 @@ class Lookout:
         version, pods = await self._api.pods(self._selector)
         for seen in pods:
             self._tell(seen)
-        for name in before.difference(each.name for each in pods):
+        listed = {each.name for each in pods}
+        for name in before - listed:
             self._tell(gone(name))
+        for name in self._there - before - listed:
+            await self._look_for(name)
         return version
+
+    async def _look_for(self, name: str) -> None:
+        """Tell of a pod that was made while a list was waited for, if it is gone: it may be older than the list."""
+        try:
+            await self._api.pod(name)
+        except Missing:
+            self._tell(gone(name))
 
     def _tell(self, seen: Seen) -> None:
         is_gone = seen.trouble is not None and seen.trouble.kind == "deleted"

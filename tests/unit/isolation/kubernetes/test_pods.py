@@ -31,6 +31,8 @@ from tests.support.waiting import eventually
 from tests.unit.isolation.kubernetes.test_kubeconfig import written
 from tests.unit.isolation.kubernetes.test_manifest import BERTH, FORM
 
+#: Longer than any word of the API takes; passed only by a kernel that is told nothing.
+HANG_S = 60.0
 BUSY = Reply(429, "Too many requests, please try again later.\n")  #: as an API server says it that has enough to do
 ELSEWHERE = {
     "text": BUSY,
@@ -191,6 +193,24 @@ async def test_a_pod_that_came_and_went_while_nobody_could_look_is_known_to_be_g
     away.clear()
 
     assert (await pod.troubled).kind == "deleted"
+    assert not first.troubled.done()
+
+
+async def test_a_pod_that_came_and_went_while_a_list_was_waited_for_is_known_to_be_gone(kernel: Kernel) -> None:
+    """The list was asked for before it was made, and taken after it was removed; one that is not in it may be there."""
+    first = await kernel.made()
+    await eventually(lambda: kernel.server.asked.count("WATCH pods") == 1)
+    kernel.server.held["LIST pods"] = answered = asyncio.Event()
+    kernel.server.break_watches()
+    await eventually(lambda: "LIST pods" not in kernel.server.held)
+    pods = [await kernel.made() for _ in range(2)]
+    await eventually(lambda: kernel.server.asked.count("PATCH secrets") == 3)
+
+    kernel.server.remove("pods", pods[0].name)
+    answered.set()
+
+    assert (await asyncio.wait_for(pods[0].troubled, HANG_S)).kind == "deleted"
+    assert not pods[1].troubled.done()
     assert not first.troubled.done()
 
 
