@@ -26,9 +26,10 @@ async def works() -> None:
     await asyncio.Event().wait()
 
 
-def state_of(run: Run) -> tuple[str, str]:
-    """Where it is."""
-    return place_of(standing_of(run)), branch_of(standing_of(run))
+def state_of(run: Run) -> tuple[str, str, str]:
+    """Whose it is, and where in that."""
+    standing = standing_of(run)
+    return standing.owner, place_of(standing), branch_of(standing)
 
 
 def only_living(runtime: AgentRuntime, root: RunId) -> Run:
@@ -63,4 +64,4 @@ async def test_a_child_at_work_below_an_ended_parent_keeps_its_place_after_a_kil
         assert again.run.agent.function is None, "it was born with an argument that no other process has"
         assert (await again.result()).status is Status.COMPLETED
         assert state_of(only_living(runtime, handle.id)) == before
-    assert before[0].startswith(f"@{OWNER}/")
+    assert before[0] == OWNER
