@@ -266,6 +266,8 @@ class Machine:
             return
         if body and not isinstance(word, Data | Answer):
             raise ProtocolError("a body where none belongs")
+        if isinstance(word, Ended | Threshold) and self._is_not_adopted(word.number):
+            return  # The program of an older ramet says it unasked, and its end again when it is adopted.
         match word:
             case Hello():
                 raise ProtocolError("a machine says hello once")
@@ -291,6 +293,9 @@ class Machine:
                 run = self._box(word.number).may_warn()
                 if run and self._on_threshold is not None:
                     self._on_threshold(run, word.resource, word.used, word.limit)
+
+    def _is_not_adopted(self, number: int) -> bool:
+        return number not in self._boxes and number in self._hello.result().kept
 
     def _box(self, number: int) -> RemoteSandbox:
         try:

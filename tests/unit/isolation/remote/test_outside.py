@@ -13,9 +13,20 @@ from ramet.core.policy import Isolation
 from ramet.isolation.conformance.ground import GRANT
 from ramet.isolation.contract import SandboxSpec
 from ramet.isolation.remote import messages, outbox, outside
-from ramet.isolation.remote.messages import FIRST_OF_MACHINE, Connected, Data, Hello
+from ramet.isolation.remote.line import Line
+from ramet.isolation.remote.messages import (
+    FIRST_OF_MACHINE,
+    Adopt,
+    Answer,
+    Connected,
+    Data,
+    Ended,
+    Hello,
+    Threshold,
+)
 from ramet.isolation.remote.outside import Machine
 from ramet.wire.frames import Frame
+from tests.support.lines import say, two_ends
 from tests.support.waiting import eventually
 
 FLOOD = 8_000  #: words
@@ -99,3 +110,39 @@ async def test_a_machine_that_reads_nothing_for_long_is_lost(tmp_path: Path, mon
         exit = await asyncio.wait_for(machine.wait_ended(), HANG_S)
         assert exit.reason == "lost"
         assert "read nothing for" in exit.detail
+
+
+async def test_what_a_machine_says_of_a_sandbox_that_is_not_adopted_ends_nothing(tmp_path: Path) -> None:
+    """A pod outlives a kernel with the program that it began with, and that of an older ramet says its end unasked."""
+    ended = Ended(number=1, code=0, reason="exited")
+    async with two_ends() as (here, there), closing(Machine(here, level=Isolation.L1)) as machine:
+        await say(there, Hello(version=messages.VERSION, python="", level=Isolation.L1, mechanisms={}, kept=(1,)))
+        await say(there, ended)
+        await say(there, Threshold(number=1, resource="memory", used=90.0, limit=100.0))
+        adopting = asyncio.ensure_future(machine.adopt(1, SandboxSpec(run="run-1", grant=GRANT, workspace=tmp_path)))
+        while not isinstance(asked := await word_from(there), Adopt):
+            pass
+        await say(there, Answer(ask=asked.ask))
+        await say(there, ended)
+
+        box = await asyncio.wait_for(adopting, HANG_S)
+        assert (await asyncio.wait_for(box.wait(), HANG_S)).reason == "exited"
+        await say(there, Ended(number=2, code=0, reason="exited"))
+        assert "no sandbox 2" in (await asyncio.wait_for(machine.wait_ended(), HANG_S)).detail
+        await box.clean_up()
+
+
+async def word_from(kernel: Line) -> messages.FromKernel:
+    """The next word of a kernel."""
+    frame = await asyncio.wait_for(kernel.receive(), HANG_S)
+    assert frame is not None
+    return messages.from_kernel(frame.control)
+
+
+@asynccontextmanager
+async def closing(machine: Machine) -> AsyncIterator[Machine]:
+    """The machine, which is closed with this."""
+    try:
+        yield machine
+    finally:
+        await machine.close()
