@@ -10,6 +10,7 @@ import pytest
 
 from ramet.concurrency import threads
 from ramet.concurrency.threads import executor_work, in_thread
+from tests.support.waiting import eventually
 
 who = contextvars.ContextVar("who", default="nobody")
 
@@ -138,6 +139,8 @@ async def test_work_in_an_executor_is_found_by_its_context_variables() -> None:
     await asyncio.wait([waiting])
 
     assert list(executor_work(lambda variables: variables.get(who) == "another")) == []
+    # The thread that waited for the beginning has the same variables, and lets go of them a moment after its end.
+    await eventually(lambda: len(list(executor_work(lambda variables: variables.get(who) == "somebody"))) == 1)
     (found,) = executor_work(lambda variables: variables.get(who) == "somebody")
     go_on.set()
     assert await asyncio.wrap_future(found) == "late"
