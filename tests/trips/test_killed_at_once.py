@@ -50,7 +50,7 @@ async def leaving_a_mark(folder: pathlib.Path, runtime: AgentRuntime, backend: B
 async def test_a_function_that_is_killed_before_its_turn_is_on_record_is_not_called(
     tmp_path: pathlib.Path, backend: Backend | None
 ) -> None:
-    """Whoever kills it is told so once nothing more is written."""
+    """The kill is answered once nothing more is written."""
     store, mark = Slow(), tmp_path / "mark"
     async with AgentRuntime(tmp_path, store=store, backend=backend) as runtime:
         agent = await leaving_a_mark(tmp_path, runtime, backend)
@@ -72,7 +72,7 @@ async def test_a_function_that_is_killed_before_its_turn_is_on_record_is_not_cal
 
 
 async def test_a_function_that_is_killed_while_a_policy_adapter_is_asked_is_not_called(tmp_path: pathlib.Path) -> None:
-    """Nobody waits for the answer, and the turn that had not begun is on record no more."""
+    """The kill does not wait for the answer, and the turn that had not begun is on record no more."""
     may_answer, mark, store = asyncio.Event(), tmp_path / "mark", MemoryStore()
 
     async def answers(request: PolicyRequest) -> PolicyAnswer:
@@ -113,7 +113,7 @@ async def test_a_turn_whose_reader_leaves_while_it_begins_was_none(tmp_path: pat
 
 
 async def test_a_reader_that_leaves_at_any_moment_of_a_beginning_leaves_no_call_at_work(tmp_path: pathlib.Path) -> None:
-    """Also in the one in which the call was begun, and the reader had not heard so yet."""
+    """A call that was begun before the reader heard so ends, too."""
     async with AgentRuntime(tmp_path, store=MemoryStore()) as runtime:
         agent = await OURS.open(opening(runtime, tmp_path / "ada", **function("waits")))
         assert isinstance(agent, FunctionAgent)

@@ -43,7 +43,7 @@ def only_living(runtime: AgentRuntime, root: RunId) -> Run:
 async def test_a_child_at_work_below_an_ended_parent_keeps_its_place_after_a_kill(
     branch: bool, ref: AgentRef | None
 ) -> None:
-    """With its owner, the branch that it was born to, and what the parent's handle says."""
+    """The owner, the branch that it was born to, and what the parent's handle says are on record."""
     store, may_end = MemoryStore(), asyncio.Event()
 
     async def leads(until: asyncio.Event) -> str:

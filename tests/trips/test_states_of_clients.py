@@ -112,7 +112,7 @@ async def of_the_program(place: Place, code: str, name: str = "notes") -> str:
 
 @both
 async def test_the_state_of_an_agent_is_of_that_agent_alone(folder: pathlib.Path, backend: Backend) -> None:
-    """Neither another team's agent of its name nor the program's reads or writes it; a later server finds it again."""
+    """Agents of its name, in another team and in the program, cannot read or write it; a later server finds it."""
     async with serving(folder, backend) as place:
         assert "kept" in await of_the_program(place, keeps("of the program"))
         ours, theirs = await place.spawn("ours"), await place.spawn("theirs")
@@ -132,7 +132,7 @@ async def test_the_state_of_an_agent_is_of_that_agent_alone(folder: pathlib.Path
 
 
 async def test_agents_that_a_client_starts_below_share_none_either(folder: pathlib.Path) -> None:
-    """Both teams start agents of the same definition; each has the notes of its own tree."""
+    """Two teams start agents of the same definition; each has the notes of its own tree."""
     async with serving(folder, "bwrap") as place:
         ours, theirs = await place.spawn("ours"), await place.spawn("theirs")
         assert "kept" in await place.run_below(ours, keeps("of ours"))
@@ -143,7 +143,7 @@ async def test_agents_that_a_client_starts_below_share_none_either(folder: pathl
 
 @pytest.mark.parametrize("in_the_host", [False, True])
 async def test_functions_keep_theirs_from_turn_to_turn(folder: pathlib.Path, in_the_host: bool) -> None:
-    """Each turn is a tree of its own, and a later server begins others: the state is the agent's."""
+    """A turn is a tree of its own, and a later server begins others: the state is the agent's."""
     info = {"function": f"tests.trips.own_state_agents:{own_state_agents.remembers.__name__}"}
     more = {"policy": None} if in_the_host else {}
     async with serving(folder, "bwrap") as place:
@@ -175,7 +175,7 @@ async def test_an_operator_sees_each_state_by_its_run(folder: pathlib.Path) -> N
 
 
 async def test_branches_of_a_state_go_with_its_agent(folder: pathlib.Path) -> None:
-    """Those of delegates whose work nobody took in, and no other agent's."""
+    """A delegate whose work nobody took in leaves none; another agent's stay."""
     info = {"function": f"tests.trips.own_state_agents:{own_state_agents.leaves_a_branch.__name__}"}
     async with serving(folder, "bwrap") as place:
         ours, theirs = [await place.spawn(team, "function", info) for team in ("ours", "theirs")]
@@ -189,7 +189,7 @@ async def test_branches_of_a_state_go_with_its_agent(folder: pathlib.Path) -> No
 
 
 async def test_a_state_goes_with_its_agent_and_a_new_one_of_the_name_finds_none(folder: pathlib.Path) -> None:
-    """Nobody else's goes along."""
+    """The states of the other team and of the program stay."""
     async with serving(folder, "bwrap") as place:
         assert "kept" in await of_the_program(place, keeps("of the program"))
         ours, theirs = await place.spawn("ours"), await place.spawn("theirs")
@@ -216,7 +216,7 @@ print(seen)
 
 
 async def test_nobody_reads_what_others_committed_nor_which_branches_they_have(folder: pathlib.Path) -> None:
-    """From commit to commit, and by a merge of what is not there; in the program each agent sees its own words."""
+    """A walk from commit to commit and a merge of what is not there tell nothing; so it is within the program."""
     info = {"function": f"tests.trips.own_state_agents:{own_state_agents.leaves_a_branch.__name__}"}
     async with serving(folder, "bwrap") as place:
         ours, theirs = await place.spawn("ours"), await place.spawn("theirs")
@@ -243,7 +243,7 @@ async def test_nobody_reads_what_others_committed_nor_which_branches_they_have(f
 
 @pytest.mark.parametrize("bounds", [{}, {"seconds": 3600.0}])
 async def test_a_client_asks_no_agent_of_the_program(folder: pathlib.Path, bounds: dict[str, float]) -> None:
-    """Its definition may be that of the program's agent word for word; a fork of it is one of the client's, too."""
+    """A definition like that of the program's agent, word for word, changes nothing, nor does a fork of it."""
     async with serving(folder, "bwrap") as place:
         runtime = place.server.runtime
         original = Agent(name="notes", instructions="Keep notes.", limits=ramet.Limits(seconds=bounds.get("seconds")))

@@ -96,7 +96,7 @@ async def talked(store: Failing, agent: SpawnedAgent) -> SpawnedAgent:
 
 @each_step
 async def test_a_kill_that_failed_can_be_repeated(site: Site, store: Failing, step: tuple[str, str]) -> None:
-    """By the same key. Until it succeeds the agent is there, ended, and its name is taken; then nothing of it is."""
+    """The same key asks. Until it succeeds the agent is there, ended, and its name is taken; then nothing of it is."""
     team = await site.team(tokens=10)
     spawned = await talked(store, await site.agent(team, limits={"tokens": 4}))
     async for _ in site.opened(spawned).turn(b"two words", "words"):
@@ -124,7 +124,7 @@ async def test_a_kill_that_failed_can_be_repeated(site: Site, store: Failing, st
 async def test_a_team_whose_deletion_failed_at_an_agent_goes_with_all_of_its_agents(
     site: Site, store: Failing, step: tuple[str, str]
 ) -> None:
-    """Its row stays as long as that of an agent does: both go when it is asked for again."""
+    """The row of the team stays as long as that of an agent does: both go when it is asked for again."""
     team = await site.team("crew")
     spawned = [await talked(store, await site.agent(team, name)) for name in "ab"]
     has_begun = asyncio.Event()
@@ -173,7 +173,7 @@ async def test_a_birth_that_could_not_be_undone_goes_with_its_team(site: Site, s
 
 
 async def test_a_failed_agent_that_could_not_make_room_makes_it_later(site: Site, store: Failing) -> None:
-    """Whoever kills it is not told that there is none."""
+    """A second kill is not told that there is none."""
     team = await site.team()
     spawned = await talked(store, await site.agent(team, keep_failed_s=60))
     living = site.spawner.roster.find(spawned.nonce, "info")
@@ -231,7 +231,7 @@ class Slow(Failing):
 
 
 async def test_a_turn_that_is_being_written_down_during_a_kill_is_gone_with_the_agent(tmp_path: pathlib.Path) -> None:
-    """What is on record of the conversation is removed behind the last that is written of it."""
+    """The record of the conversation is removed behind the last that is written of it."""
     store = Slow()
     async with forgetting(Site(tmp_path, store), store) as site:
         talks = AgentService(

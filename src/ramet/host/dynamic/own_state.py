@@ -155,7 +155,7 @@ class OwnState:
 
     async def _shown(self, commit: Commit) -> StateCommit:
         """Return a commit as the run sees it: one that changed nothing of its own is another agent's, without words."""
-        if await self.state.changed_here(commit):
+        if commit.author == self._context.run.id or await self.state.changed_here(commit):
             return _shown(commit)
         return msgspec.structs.replace(_shown(commit), message="", author="")
 

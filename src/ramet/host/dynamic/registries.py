@@ -45,7 +45,7 @@ class Registries:
         self._changing = asyncio.Lock()
 
     async def state(self, owner: str = "") -> Versioned:
-        """What all namespaces lie in: those of the program's agents, or those of the trees that have this owner."""
+        """Return the state with the namespaces of the program's agents, or of the trees that have this owner."""
         if owner:
             return await Versioned.open(await self._find(), _state_of(owner))
         if self._state is None:

@@ -243,7 +243,7 @@ class Roster:
 
 
 def has_failed(task: asyncio.Task[None]) -> bool:
-    """Whether a task was cancelled, or raised."""
+    """Return whether a task was cancelled, or raised."""
     return task.done() and (task.cancelled() or task.exception() is not None)
 
 

@@ -242,7 +242,7 @@ class StatePage(Struct, kw_only=True):
     `owner` is the id of the server's agent in whose state that is, "" for an agent of the program.
     """
 
-    owner: str
+    owner: str = ""
     place: str
     branch: str
     commit: str

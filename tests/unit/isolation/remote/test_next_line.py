@@ -81,14 +81,14 @@ async def machine_at(folder: Path) -> AsyncIterator[OutlivingBackend]:
 
 
 def begun() -> bytes:
-    """What a sandbox is told first, as bytes of its channel."""
+    """The first word to a sandbox, as bytes of its channel."""
     word = requests.StartFunction(run="run-1", path="main", name="f")
     return b"".join(bytes(piece) for piece in frames.pack(requests.encode(word), b""))
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can be another machine")
 async def test_the_end_of_a_sandbox_that_nobody_has_adopted_yet_comes_behind_the_adoption() -> None:
-    """Said before that, it would be about a sandbox that the next kernel does not know, and end its line."""
+    """The next kernel does not know the sandbox before that, and a word about it would end the line."""
     with short_folder() as folder:
         spec = SandboxSpec(run="run-1", grant=GRANT, workspace=folder / "runs" / "run-1" / "workspace", entry=ENTRY)
         async with machine_at(folder) as machine:
@@ -121,7 +121,7 @@ async def test_the_end_of_a_sandbox_that_nobody_has_adopted_yet_comes_behind_the
 async def test_a_limit_that_is_near_is_told_of_sandboxes_that_the_kernel_knows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of one that was started on another line and is not adopted, no word is said."""
+    """No word is said of one that was started on another line and is not adopted."""
     async with inside.keeper(tmp_path) as keeper:
         posted = list[object]()
         monkeypatch.setattr(keeper, "_post", lambda word, body=b"": posted.append(word))
