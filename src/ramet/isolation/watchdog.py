@@ -17,6 +17,7 @@ import heapq
 import itertools
 import logging
 import os
+import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -38,7 +39,7 @@ INTERVAL_S, IDLE_S = 0.2, 2.0
 THRESHOLD, REARMED = 0.8, 0.7  #: of a limit: it is told of above the one, and again after it was below the other
 _SLICE = 50  #: sandboxes looked at in one turn of the loop
 _DISK_S = 1.0  #: between two looks at the same folder, at least; the interval, when it is half full
-_EFFORT = 20  #: after a look nobody looks for this many times as long as it took
+_EFFORT = 20  #: after a look nobody looks for this many times the processor time that it took
 _KEEPERS = 3  #: processes that are there to keep a sandbox, at most, and are not its own
 _UNREAD = 3  #: looks one after another that find no moment to read all memory, or all files: then it is the end
 MIB = 1024 * 1024
@@ -128,7 +129,7 @@ class Watched:
 
     def look(self) -> float:
         """Look once and do what is due; returns after how many seconds to look again."""
-        now = self._dog.now()
+        now, began_s = self._dog.now(), time.thread_time()
         usage = self._usage()
         if usage is None:
             self.close()
@@ -147,7 +148,8 @@ class Watched:
         self._check_in_memory()
         if self._unread:  # However long it took: else who hides memory would be looked at ever more rarely.
             return self._dog.interval_s
-        return max(self._wait(now), _EFFORT * (self._dog.now() - now))
+        # Not the time that passed: who takes the processor away in the middle of a look would be looked at more rarely.
+        return max(self._wait(now), _EFFORT * (time.thread_time() - began_s))
 
     def _wait(self, now: float) -> float:
         """How long to wait; a tree that is held back, or may soon be, is looked at closely."""

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -525,6 +526,29 @@ async def test_who_is_idle_is_looked_at_ever_more_rarely(subject: Callable[..., 
     one.tell()
 
     await eventually(lambda: one.watched._pause_s <= 0.05)
+
+
+async def test_who_takes_the_processor_from_a_look_is_not_looked_at_more_rarely(
+    subject: Callable[..., Subject], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the processor time of a look is paid for by a pause, not what passes while it waits for a processor."""
+    one = subject("told()")
+    look = one.watched._check_in_memory
+
+    def after(work: Callable[[], object]) -> float:
+        monkeypatch.setattr(one.watched, "_check_in_memory", lambda: (work(), look()))
+        return one.watched.look()
+
+    def wait() -> None:
+        threading.Event().wait(0.2)
+
+    def compute() -> None:
+        until = time.thread_time() + 0.2
+        while time.thread_time() < until:
+            pass
+
+    assert after(wait) < 2.5
+    assert after(compute) >= 4.0
 
 
 async def test_a_process_that_ends_is_watched_no_longer(dog: Watchdog, subject: Callable[..., Subject]) -> None:
