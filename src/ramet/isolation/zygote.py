@@ -19,7 +19,6 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import NoReturn
 
@@ -110,10 +109,9 @@ def check_mounts(room: Room) -> None:
 
 
 def load(image: str) -> None:
-    """Import what an image is made of; parts of ramet that are not installed are passed over."""
+    """Import what an image is made of. Raises ImportError: what is passed over would be loaded by each child."""
     for name in IMAGES[image]:
-        if not name.startswith("ramet.") or find_spec(name) is not None:
-            import_module(name)
+        import_module(name)
 
 
 @dataclass

@@ -99,6 +99,14 @@ def test_a_room_and_its_like_cross_as_they_are(ends: tuple[socket.socket, socket
     assert crossed._replace(in_memory=tuple(crossed.in_memory)) == room
 
 
+def test_what_an_image_cannot_import_is_not_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name that no longer exists would be loaded in every child, and nobody would know why they are slow."""
+    monkeypatch.setitem(zygote.IMAGES, "bare", ("json", "ramet.tools.no_such_tool"))
+
+    with pytest.raises(ModuleNotFoundError, match="no_such_tool"):
+        zygote.load("bare")
+
+
 def test_no_image_holds_the_software_of_a_provider() -> None:
     """They double what a fork costs, and their keys are the host's business."""
     assert set(zygote.IMAGES["bare"]) < set(zygote.IMAGES["llm"])
