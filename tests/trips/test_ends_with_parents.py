@@ -252,6 +252,30 @@ async def test_the_time_of_a_sandboxed_parent_is_the_cause_of_all_ends_below(
     assert f"cancelled: stopped with its parent: {OF_TIME}" in capsys.readouterr().out
 
 
+async def test_a_run_that_is_stopped_twice_ends_after_the_sandboxes_below_it(
+    tmp_path: pathlib.Path, backend: Name
+) -> None:
+    """Its own time may be over while it is stopped with its parent: it still waits for what is below it."""
+    async with AgentRuntime(tmp_path / "work", backend=backend, clock=FakeClock()) as runtime:
+        handle, tree = await sandboxed_models(runtime, None)
+        leaf = leaf_of(tree, "begun")
+        assert leaf is not None
+        middle = leaf.parent
+        assert middle is not None
+
+        stopping = asyncio.create_task(handle.cancel("enough"))
+        await eventually(lambda: middle.was_inside and not middle.context.held_processes)
+        assert leaf.is_living
+        await runtime.get(middle.info.id).cancel("again")
+        await stopping
+        await handle.result()
+
+        assert list(ends(tree)) == [leaf.info.path, middle.info.path, "main"]
+        assert [end[1].message for end in ends(tree).values() if end[1] is not None] == [
+            "stopped with its parent: enough", "stopped with its parent: enough", "enough",
+        ]  # fmt: skip
+
+
 async def test_the_children_of_a_sandboxed_parent_that_failed_end_together(
     tmp_path: pathlib.Path, backend: Name
 ) -> None:

@@ -37,10 +37,13 @@ async def stop_all(
     its task still does.
     """
     doomed: list[Run] = []
+    stopping: set[int] = set()  #: by an earlier stop, which has cancelled them
     for top in tops:
         over = top if status is Status.TIMEOUT else out_of_time
         for run in top.below():
             doomed.append(run)
+            if run.state is State.STOPPING:
+                stopping.add(id(run))
             word = reason if run is top else f"stopped with its parent: {reason}"
             if run.cut is None or run.state is not State.STOPPING:
                 own = status if run is top else Status.CANCELLED
@@ -48,7 +51,8 @@ async def stop_all(
             tell(run, Fact.STOP_ASKED if run is top else Fact.PARENT_STOPS, word)
     spared = _waiting_for_this(doomed)
     for run in doomed:
-        if is_at_work(run):
+        # Cancelled twice, a run would no longer wait until the sandboxes below it are gone.
+        if is_at_work(run) and id(run) not in stopping:
             run.task.cancel()  # type: ignore[union-attr]  # at work means that there is one
     for task in await wait_for_ends([run for run in doomed if id(run) not in spared], grace_s):
         task.cancel()
