@@ -11,11 +11,13 @@ import pytest
 from msgspec import Struct
 
 from ramet.services.types.command import CommandInfo, CommandType
-from ramet.wire import programs
+from ramet.wire import command_protocol
 from tests.docs.test_blocks_run import ROOT
 
 PAGE = (ROOT / "docs" / "command-agents.md").read_text()
-TOLD = [each for each in vars(programs).values() if inspect.isclass(each) and each.__base__ is programs.Told]
+TOLD = [
+    each for each in vars(command_protocol).values() if inspect.isclass(each) and each.__base__ is command_protocol.Told
+]
 
 
 def row(name: str, heading: str) -> str:
@@ -27,7 +29,8 @@ def row(name: str, heading: str) -> str:
 
 @pytest.mark.parametrize(
     ("kind", "heading"),
-    [(each, "What it is told") for each in TOLD] + [(each, "What it says") for each in get_args(programs.Heard)],
+    [(each, "What it is told") for each in TOLD]
+    + [(each, "What it says") for each in get_args(command_protocol.Heard)],
     ids=lambda each: each.__name__ if inspect.isclass(each) else None,
 )
 def test_a_frame_is_in_its_table(kind: type[Struct], heading: str) -> None:

@@ -12,8 +12,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ramet.core.errors import ProtocolError
-from ramet.wire.connect import MAX_HEADER_BYTES, Refusal, RequestReader, Target, parse_target
-from ramet.wire.hello import Opening, OpeningReader
+from ramet.wire.client_hello import Opening, OpeningReader
+from ramet.wire.http_connect import MAX_HEADER_BYTES, Refusal, RequestReader, Target, parse_target
 from tests.support.tls import client_hello, handshake, hello_body, record, server_name
 
 # Pieces that readers of URLs disagree about, in any order.

@@ -17,7 +17,7 @@ from ramet.models.scripted import ScriptedModel
 from ramet.store.memory import MemoryStore
 from ramet.store.state.namespaced import Namespaced
 from ramet.store.state.versioned import Versioned
-from ramet.wire.requests import UseState
+from ramet.wire.guest_protocol import UseState
 
 DOES = get_args(get_type_hints(UseState, include_extras=True)["do"])
 names = (

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from ramet.core import rights
 from ramet.core.errors import InvalidValue, SpawnRefused
 from ramet.core.policy import DEFAULTS, Grant, Isolation, Policy, describe, from_json, grant_root, narrow, to_json
-from ramet.wire.connect import Target, allowed, parse_target
+from ramet.wire.http_connect import Target, allowed, parse_target
 
 LIMITS = (
     "cpu_cores",

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ramet.core.errors import DefinitionMissing, InvalidValue, NotShippable, ProtocolError
-from ramet.wire.recorded import MAX_BYTES, from_record, to_record
+from ramet.wire.values.journal_values import MAX_BYTES, from_record, to_record
 
 
 class Colour(enum.Enum):

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from ramet.core.errors import ProtocolError
-from ramet.wire import session
+from ramet.wire import resumable_stream
 from ramet.wire.frames import Frame
-from ramet.wire.session import MAX_KEPT, Session, weight
+from ramet.wire.resumable_stream import MAX_KEPT, Session, weight
 
 
-def hello(taken: int, acknowledged: int, version: int = session.VERSION) -> bytes:
+def hello(taken: int, acknowledged: int, version: int = resumable_stream.VERSION) -> bytes:
     return struct.pack("!BBQQ", 1, version, taken, acknowledged)
 
 

@@ -19,7 +19,7 @@ from msgspec import Struct
 from pydantic import BaseModel
 
 from ramet.core.errors import InvalidValue, ProtocolError
-from ramet.wire.values import decode, encode
+from ramet.wire.values.values import decode, encode
 
 
 class Colour(enum.Enum):

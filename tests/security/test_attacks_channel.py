@@ -159,7 +159,7 @@ def test_93_a_capsule_is_not_opened_by_the_host(kernel: Kernel) -> None:
     """93, 97: a body that runs a command when unpickled, sent as a function, does nothing here."""
     import pickle
 
-    from ramet.wire.capsule import current_tag
+    from ramet.wire.code.capsule import current_tag
     from tests.security.attacks.answers import Bomb
 
     trap = kernel.base / "scratch" / "opened"

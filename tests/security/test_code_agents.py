@@ -21,7 +21,7 @@ from ramet.spawn.errands import MAX_REF, Errands
 from ramet.spawn.run import Run
 from ramet.spawn.tree import RunTree
 from ramet.tools.context import Created
-from ramet.wire.requests import CreateAgent, PerformTask
+from ramet.wire.guest_protocol import CreateAgent, PerformTask
 from tests.trips.authoring_kit import Shelf
 from tests.trips.isolated_kit import Name
 from tests.trips.test_code_agents import MAKE, MAKER, agent, both, code, converse
@@ -123,7 +123,7 @@ async def test_a_recipe_that_is_too_large_is_refused(
     huge = "with Agent(name='huge', primer='x' * 262_000 + 'ä' * 100): pass"
     around = f"""
 line = task_fail.__globals__['__builtins__']['__import__']('ramet.guest.line', fromlist=['line']).line()
-requests = task_fail.__globals__['__builtins__']['__import__']('ramet.wire.requests', fromlist=['CreateAgent'])
+requests = task_fail.__globals__['__builtins__']['__import__']('ramet.wire.guest_protocol', fromlist=['CreateAgent'])
 line.ask(requests.CreateAgent, b'{{"name": "huge", "primer": "' + b'x' * {MAX_BYTES} + b'"}}')
 """
     _, shown = await converse(tmp_path, backend, agent(*MAKER), code(huge), code(around), code("'still here'"))

@@ -23,7 +23,7 @@ from ramet.isolation.cgroups import Cgroups
 from ramet.isolation.conformance.ground import GRANT, Site, Visit, cgroups, replace_grant
 from ramet.isolation.forking import Forking
 from ramet.isolation.local import LocalBackend
-from ramet.wire import values
+from ramet.wire.values import values
 from tests.support.backends import opened
 
 MIB = 1024 * 1024

@@ -12,7 +12,7 @@ from tests.trips.test_code_agents import MAKER, agent, both, code, converse
 ASK = """
 load = task_fail.__globals__['__builtins__']['__import__']
 line = load('ramet.guest.line', fromlist=['line']).line()
-requests, json = load('ramet.wire.requests', fromlist=['CreateAgent']), load('json')
+requests, json = load('ramet.wire.guest_protocol', fromlist=['CreateAgent']), load('json')
 lists = {"type": "array", "items": {"type": "array", "items": {"type": "integer"}}}
 integers = {"type": "array", "items": {"type": "integer"}, "uniqueItems": True}
 objects = {"type": "array", "items": {"$ref": "#/types/W"}}

@@ -25,10 +25,10 @@ from ramet.isolation.lines import certificates
 from ramet.isolation.lines.landing import PATH, Landing
 from ramet.services.packaging.runtime_files import PYTHON
 from ramet.services.packaging.runtime_image import RuntimeImage
-from ramet.wire import frames, requests
-from ramet.wire.capsule import pack
+from ramet.wire import frames, guest_protocol
+from ramet.wire.code.capsule import pack
 from ramet.wire.frames import Frame, FrameReader
-from ramet.wire.requests import Answer, Done, Request, Said, StartFunction, Told
+from ramet.wire.guest_protocol import Answer, Done, Request, Said, StartFunction, Told
 from tests.support.left_function import steps
 from tests.support.pod_runs import wait_for
 
@@ -51,7 +51,7 @@ class Talk:
 
     async def tell(self, told: Told, body: bytes = b"") -> None:
         """Say something."""
-        for piece in frames.pack(requests.encode(told), body):
+        for piece in frames.pack(guest_protocol.encode(told), body):
             await asyncio.get_running_loop().sock_sendall(self.sandbox.channel, piece)
 
     async def start(self) -> None:
@@ -67,7 +67,7 @@ class Talk:
                 data = await asyncio.get_running_loop().sock_recv(self.sandbox.channel, 1 << 16)
                 assert data, "it has closed"
                 self._frames += self._reader.feed(data)
-        return requests.from_guest(self._frames.pop(0).control)
+        return guest_protocol.from_guest(self._frames.pop(0).control)
 
     async def asked(self) -> int:
         """The number of its next request."""

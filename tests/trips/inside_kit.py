@@ -14,7 +14,7 @@ from ramet.spawn.door import Door
 from ramet.spawn.errands import Errands
 from ramet.spawn.inside import Conversation
 from ramet.spawn.run import Run
-from ramet.wire.requests import Done, Stop
+from ramet.wire.guest_protocol import Done, Stop
 from tests.support.guests import Guest, Guests
 
 GRACE_S = 5.0

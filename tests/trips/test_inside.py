@@ -45,7 +45,7 @@ from ramet.models.scripted import ScriptedModel
 from ramet.spawn import turn
 from ramet.spawn.inside import Conversation
 from ramet.tools.workspace import workspace_tools
-from ramet.wire.requests import AskModel, Record
+from ramet.wire.guest_protocol import AskModel, Record
 from tests.support.guests import Guests, guests
 from tests.support.waiting import alive, eventually
 from tests.trips.inside_kit import Inside

@@ -31,9 +31,9 @@ from ramet.spawn.inside import MAX_TOOL_LISTS, Conversation
 from ramet.spawn.run import Run
 from ramet.tools.context import ToolUseContext
 from ramet.tools.workspace import workspace_tools
-from ramet.wire import frames, requests
+from ramet.wire import frames, guest_protocol
 from ramet.wire.frames import FrameReader
-from ramet.wire.requests import Approve, AskModel, Done, FireHook, Record, StartConversation, Told
+from ramet.wire.guest_protocol import Approve, AskModel, Done, FireHook, Record, StartConversation, Told
 from tests.trips.kit import fresh, kept, nothing_is_held, of_kind
 
 Attack = Callable[["Guest"], Awaitable[None]]
@@ -60,11 +60,11 @@ class Guest:
                 raise EOFError
             self._heard += self._frames.feed(data)
         frame = self._heard.pop(0)
-        return requests.from_host(frame.control), frame.body
+        return guest_protocol.from_host(frame.control), frame.body
 
     def say(self, said: Any, body: bytes = b"") -> None:
         """Anything of the vocabulary."""
-        self._writer.writelines(frames.pack(requests.encode(said), body))
+        self._writer.writelines(frames.pack(guest_protocol.encode(said), body))
 
     def tell(self, event: events.Event, rest: bytes = b"") -> None:
         """An event, as a record."""
@@ -83,16 +83,16 @@ class Guest:
         body = msgspec.json.encode({"messages": said, "tools": shown})
         self.ask(AskModel, body, **{"step": f"{self.start.run}:{100 + self._id}", **fields})
 
-    async def answer(self) -> tuple[requests.Answer, bytes]:
+    async def answer(self) -> tuple[guest_protocol.Answer, bytes]:
         """The next answer."""
         told, body = await self.hear()
-        assert isinstance(told, requests.Answer)
+        assert isinstance(told, guest_protocol.Answer)
         self._answered += 1
         return told, body
 
     async def leave(self) -> None:
         """Go, once the host has looked at all that was said, and answered what it answers."""
-        self.ask(requests.ListRuns)
+        self.ask(guest_protocol.ListRuns)
         while self._answered < self._id:
             await self.answer()
         self._writer.close()
@@ -509,7 +509,7 @@ async def test_nothing_of_a_providers_own_words_reaches_a_guest(tmp_path: pathli
         for _ in range(2):
             guest.question()
             told, body = await guest.answer()
-            heard.append(requests.encode(told) + body)
+            heard.append(guest_protocol.encode(told) + body)
             guest.known += 1
         guest.say(Done(ok=False, error=told.error, fields=told.fields))
 
@@ -601,10 +601,10 @@ async def test_a_last_word_is_heard_though_something_was_being_told() -> None:
     ours, theirs = socket.socketpair()
     door = Door(Nothing())  # type: ignore[arg-type]  # nothing is asked of it
     await door.open(ours)
-    for piece in frames.pack(requests.encode(Done(ok=True)), b"x" * 100_000):
+    for piece in frames.pack(guest_protocol.encode(Done(ok=True)), b"x" * 100_000):
         theirs.sendall(piece)
     theirs.close()
-    await door.tell(requests.Stop(reason="late"))
+    await door.tell(guest_protocol.Stop(reason="late"))
 
     finished = await door.over()
     await door.close()
@@ -670,7 +670,7 @@ async def test_recorded_bytes_wait_for_the_disk(tmp_path: pathlib.Path, monkeypa
         monkeypatch.setattr(ToolUseContext, "settled", settled)
         for _ in range(2):
             guest.tell(human("x" * 600_000))
-        guest.ask(requests.ListRuns)
+        guest.ask(guest_protocol.ListRuns)
         answering = asyncio.ensure_future(guest.answer())
         await is_settling.wait()
         for _ in range(100):

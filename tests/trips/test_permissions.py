@@ -20,7 +20,7 @@ from ramet.models.dialogue import Call
 from ramet.models.scripted import ScriptedModel
 from ramet.store.sqlite import SqliteStore
 from ramet.tools.workspace import workspace_tools
-from ramet.wire.requests import Approve, FireHook
+from ramet.wire.guest_protocol import Approve, FireHook
 from tests.support.providers import provider
 from tests.trips.kit import answers, kept, of_kind, run_of
 from tests.trips.terminal import ramet

@@ -25,7 +25,7 @@ from ramet.spawn import turn
 from ramet.store.contract import Entry
 from ramet.store.memory import MemoryStore
 from ramet.tools.workspace import workspace_tools
-from ramet.wire.requests import Done, Intend
+from ramet.wire.guest_protocol import Done, Intend
 from tests.support.guests import Guests, guests
 from tests.trips.inside_kit import Inside
 from tests.trips.kit import kept, nothing_is_held, of_kind

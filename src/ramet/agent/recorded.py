@@ -10,8 +10,8 @@ from ramet.agent.output import OutputContract
 from ramet.core.errors import InvalidValue, NotShippable
 from ramet.core.outcome import shown
 from ramet.models.plain import plain
-from ramet.wire.annotations import returned_type
-from ramet.wire.recorded import from_record, to_record
+from ramet.wire.values.annotations import returned_type
+from ramet.wire.values.journal_values import from_record, to_record
 
 
 def recorded(agent: Agent, value: Any) -> Any:

@@ -17,7 +17,7 @@ import msgspec
 from ramet.agent.composition.steps import Composed
 from ramet.agent.definition import Agent
 from ramet.core.errors import InvalidValue, NotShippable
-from ramet.wire.recorded import to_record
+from ramet.wire.values.journal_values import to_record
 
 
 def version_of(agent: Agent, *about: Any) -> str:

@@ -17,11 +17,11 @@ from ramet.core.errors import ProtocolError, RametError
 from ramet.core.outcome import ErrorInfo
 from ramet.core.rights import IMPORTS
 from ramet.guest.channel import Channel, connect
-from ramet.wire import requests
-from ramet.wire.capsule import unpack
-from ramet.wire.failures import clean, errors_to_fields
-from ramet.wire.requests import Done, StartConversation, StartFunction
-from ramet.wire.values import Encoded, encode_result
+from ramet.wire import guest_protocol
+from ramet.wire.code.capsule import unpack
+from ramet.wire.error_codec import clean, errors_to_fields
+from ramet.wire.guest_protocol import Done, StartConversation, StartFunction
+from ramet.wire.values.values import Encoded, encode_result
 
 #: Bytes kept back, to be able to say that there is no memory left.
 _RESERVE = 4 * 1024 * 1024
@@ -37,7 +37,7 @@ def main(channel: socket.socket) -> int:
     frame = end.read()
     if frame is None:
         return 1
-    start = requests.from_host(frame.control)
+    start = guest_protocol.from_host(frame.control)
     match start:
         case StartFunction():
             body = [frame.body]

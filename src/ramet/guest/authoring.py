@@ -22,9 +22,10 @@ from ramet.core.errors import Denied, InvalidValue, NeedsInput, RametError, Task
 from ramet.core.outcome import Status
 from ramet.guest.line import Asks, line
 from ramet.guest.link import End
-from ramet.wire import requests, values
-from ramet.wire.objects import json_body
-from ramet.wire.requests import Born, Created
+from ramet.wire import guest_protocol
+from ramet.wire.guest_protocol import Born, Created
+from ramet.wire.values import values
+from ramet.wire.values.json_object import json_body
 
 #: While it is open, code waits for another agent; set by whoever counts its time.
 _waiting: list[Callable[[], contextlib.AbstractContextManager[None]]] = [contextlib.nullcontext]
@@ -41,7 +42,7 @@ class ChannelPerformer:
     def create(self, agent: Any) -> AgentRef:
         """Have an agent kept in the registry of the one whose code this is. Raises InvalidValue, Denied."""
         entry = recipe_of(agent).entry()
-        created = line().ask(requests.CreateAgent, json_body(entry, "recipe")).as_(Created)
+        created = line().ask(guest_protocol.CreateAgent, json_body(entry, "recipe")).as_(Created)
         if created.dropped:
             sys.stdout.write(f"[{agent.name} did not get, for you do not have it: {', '.join(created.dropped)}]\n")
         return AgentRef.parse(created.ref)
@@ -68,7 +69,7 @@ class ChannelPerformer:
         ref = _handle_of(task)
         host = line()
         body = json_body(arguments, "arguments")
-        born = host.ask(requests.PerformTask, body, ref=str(ref), task=task.name, branch=task.branch).as_(Born)
+        born = host.ask(guest_protocol.PerformTask, body, ref=str(ref), task=task.name, branch=task.branch).as_(Born)
         return Begun(host, born, task)
 
     def map(self, task: Any, several: list[Mapping[str, Any]], *, max_parallel: int) -> Any:
@@ -151,7 +152,7 @@ class Begun:
 
     def cancel(self, reason: str = "cancelled by its parent") -> None:
         """End it and all below it; when this returns they are gone."""
-        self._host.ask(requests.Cancel, target=self.id, reason=reason)
+        self._host.ask(guest_protocol.Cancel, target=self.id, reason=reason)
 
     def __await__(self) -> Generator[Any, None, Any]:
         """Wait for its value without holding up the event loop."""

@@ -8,9 +8,9 @@ import struct
 import threading
 
 from ramet.core.errors import RametError
-from ramet.wire import frames, requests
+from ramet.wire import frames, guest_protocol
 from ramet.wire.frames import Frame, FrameReader
-from ramet.wire.requests import Done
+from ramet.wire.guest_protocol import Done
 
 _HEADER = struct.Struct("!II")
 #: What a thread that writes may take before the last word is said over it.
@@ -46,7 +46,7 @@ class Channel:
 
     def say_last(self, done: Done, body: bytes = b"") -> None:
         """Write the last message. After it nothing more can be said."""
-        pieces = frames.pack(requests.encode(done), body)
+        pieces = frames.pack(guest_protocol.encode(done), body)
         held = self._writing.acquire(timeout=_LAST_WORD_S)
         try:
             self._write(pieces)

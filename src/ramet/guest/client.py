@@ -17,10 +17,12 @@ from ramet.core.outcome import EXIT_CODES, AgentResult, Status
 from ramet.core.policy import Policy
 from ramet.guest.line import Asks, line
 from ramet.guest.link import End
-from ramet.wire import capsule, requests, values
-from ramet.wire.annotations import returned_type
-from ramet.wire.failures import errors_to_fields
-from ramet.wire.requests import Born, Checkpoint, Stopped, Text
+from ramet.wire import guest_protocol
+from ramet.wire.code import capsule
+from ramet.wire.error_codec import errors_to_fields
+from ramet.wire.guest_protocol import Born, Checkpoint, Stopped, Text
+from ramet.wire.values import values
+from ramet.wire.values.annotations import returned_type
 
 if TYPE_CHECKING:
     from ramet.guest.state import AgentState
@@ -64,7 +66,7 @@ def start_sub_agent(
     agent, policy = _undecorated(agent, policy)
     packed = capsule.pack(agent, args, kwargs)
     born = host.ask(
-        requests.Spawn,
+        guest_protocol.Spawn,
         packed.data,
         policy=policy,
         function=packed.name,
@@ -133,12 +135,12 @@ def _start_if_room(
 def save_checkpoint(value: Any, version: int = 1) -> None:
     """Keep a value for the next attempt or life of this run, in place of the one before. Raises NotShippable."""
     json_size, body = values.encode(value, what="checkpoint")
-    line().ask(requests.SaveCheckpoint, body, json_size=json_size, version=version)
+    line().ask(guest_protocol.SaveCheckpoint, body, json_size=json_size, version=version)
 
 
 def load_checkpoint(default: Any = None, *, returns: Any = None, version: int | None = None) -> Any:
     """The value that was kept last, as the type `returns`; `default` if there is none, or none of this `version`."""
-    answer = line().ask(requests.LoadCheckpoint)
+    answer = line().ask(guest_protocol.LoadCheckpoint)
     kept = answer.as_(Checkpoint)
     if not kept.found or version not in (None, kept.version):
         return default
@@ -154,7 +156,7 @@ def agent_state() -> AgentState:
 
 def read_artifact(session_id: str, name: str) -> bytes:
     """A file that a child left in its working directory. Raises Unknown for another child or name."""
-    return line().ask(requests.ReadArtifact, run=session_id, name=name).body
+    return line().ask(guest_protocol.ReadArtifact, run=session_id, name=name).body
 
 
 def send_message(to: str, text: str, *, dedupe_s: float | None = None) -> str:
@@ -164,7 +166,7 @@ def send_message(to: str, text: str, *, dedupe_s: float | None = None) -> str:
     and InvalidValue for a `dedupe_s` that is no time.
     """
     window: dict[str, Any] = {} if dedupe_s is None else {"dedupe_s": checked_window(dedupe_s)}
-    return line().ask(requests.Send, to=to, text=text, **window).as_(Text).text
+    return line().ask(guest_protocol.Send, to=to, text=text, **window).as_(Text).text
 
 
 class SubAgent:
@@ -188,13 +190,13 @@ class SubAgent:
     def cancel(self, reason: str = "cancelled by its parent") -> Stopped:
         """End it and all below it; returns when they are gone, with the paths of what was stopped, if anything was."""
         try:
-            return self._line.ask(requests.Cancel, target=self.id, reason=reason).as_(Stopped)
+            return self._line.ask(guest_protocol.Cancel, target=self.id, reason=reason).as_(Stopped)
         except Unknown:  # It lived once, so it has ended.
             return Stopped(stopped=())
 
     def send(self, text: str) -> str:
         """Write to it; returns what became of the message. Raises MailRefused."""
-        return self._line.ask(requests.Send, to=self.id, text=text).as_(Text).text
+        return self._line.ask(guest_protocol.Send, to=self.id, text=text).as_(Text).text
 
     def end(self) -> Future[End]:
         """Its end, to be waited for with others."""

@@ -23,7 +23,7 @@ from typing import Any
 from ramet.guest.printed import Printed, Streams
 from ramet.guest.worker import Worker
 from ramet.tools.context import Ran
-from ramet.wire.failures import clean, message_of
+from ramet.wire.error_codec import clean, message_of
 
 #: Characters of a shown value, and of a traceback; beyond, its beginning and its end.
 MAX_SHOWN = 256 * 1024

@@ -12,9 +12,9 @@ from typing import Any, Protocol, TypeVar
 from ramet.core.errors import Aborted, InvalidValue, ProtocolError, RametError
 from ramet.guest.channel import Channel, current
 from ramet.guest.link import Answered, End, Link
-from ramet.wire import requests
-from ramet.wire.failures import error_from
-from ramet.wire.requests import Answer, Ended, Request, Said, Stop, Told, Watch
+from ramet.wire import guest_protocol
+from ramet.wire.error_codec import error_from
+from ramet.wire.guest_protocol import Answer, Ended, Request, Said, Stop, Told, Watch
 
 T = TypeVar("T")
 
@@ -121,7 +121,7 @@ class Line:
         gone: BaseException = RametError("the host has closed the channel")
         try:
             while (frame := self._channel.read()) is not None:
-                self._take(requests.from_host(frame.control), frame.body)
+                self._take(guest_protocol.from_host(frame.control), frame.body)
         except ProtocolError as broken:
             gone = RametError(f"the host broke the rules of the channel: {broken}")
         except BaseException as problem:  # out of memory, most likely: whoever waits must hear of it
@@ -154,8 +154,8 @@ class Line:
 def _checked(said: Said) -> bytes:
     """The message as bytes that the host takes: a wrong argument is the caller's error, and costs no channel."""
     try:
-        control = requests.encode(said)
-        requests.from_guest(control)
+        control = guest_protocol.encode(said)
+        guest_protocol.from_guest(control)
     except (TypeError, ValueError, ProtocolError) as problem:
         raise InvalidValue(
             type(said).__name__, str(problem)[:200], "arguments of the types that are annotated"

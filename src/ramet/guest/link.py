@@ -14,10 +14,10 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import msgspec
 
 from ramet.core.errors import Aborted, ProtocolError
-from ramet.wire import frames, requests
-from ramet.wire.failures import error_from
+from ramet.wire import frames, guest_protocol
+from ramet.wire.error_codec import error_from
 from ramet.wire.frames import Frame, FrameReader
-from ramet.wire.requests import Answer, Ended, MailIn, Piece, Request, Said, Stop
+from ramet.wire.guest_protocol import Answer, Ended, MailIn, Piece, Request, Said, Stop
 
 #: Bytes that wait for the host to read them, before requests wait too, and before it is given up.
 HIGH_WATER, MAX_UNREAD = 8 * 1024 * 1024, 128 * 1024 * 1024
@@ -95,7 +95,7 @@ class Link(asyncio.Protocol):
         """Say what is not answered. Raises Aborted if the host has gone, or reads nothing."""
         if self._gone is not None or self._transport is None:
             raise Aborted(self._gone or "the channel is not open")
-        self._transport.writelines(frames.pack(requests.encode(said), body))
+        self._transport.writelines(frames.pack(guest_protocol.encode(said), body))
         if self._transport.get_write_buffer_size() > MAX_UNREAD:
             self._give_up(f"the host reads nothing: {MAX_UNREAD} bytes wait for it")
             self._transport.abort()
@@ -124,7 +124,7 @@ class Link(asyncio.Protocol):
         end = self._ends.get(run)
         if end is None:
             end = self._ends[run] = self._loop.create_future()
-            self.tell(requests.Watch(run=run))
+            self.tell(guest_protocol.Watch(run=run))
         return await asyncio.shield(end)
 
     async def _ask(
@@ -205,7 +205,7 @@ class Link(asyncio.Protocol):
             self._listener.stop(why)
 
     def _take(self, frame: Frame) -> None:
-        told = requests.from_host(frame.control)
+        told = guest_protocol.from_host(frame.control)
         match told:
             case Answer():
                 self._answer(told, frame.body)

@@ -17,7 +17,7 @@ from typing import Any, Final, Never
 
 from ramet.core.capabilities import Capability
 from ramet.core.errors import AgentNotResolved
-from ramet.wire.failures import message_of
+from ramet.wire.error_codec import message_of
 
 #: Modules that any code may import: they hold words to declare types with, and do nothing.
 ALWAYS: Final = ("__future__", "dataclasses", "enum", "typing")

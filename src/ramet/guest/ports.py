@@ -23,8 +23,8 @@ from ramet.models.plain import clean
 from ramet.models.question import Kept, decode_question, encode_question, foreign
 from ramet.models.relay import RelayModel, decode_chunk
 from ramet.tools.context import Approval, GateWord, HookDecision, ModelRequest, ToolUseContext, current, current_call
-from ramet.wire import requests
-from ramet.wire.requests import Record, Reply
+from ramet.wire import guest_protocol
+from ramet.wire.guest_protocol import Record, Reply
 
 #: Characters of a text that hooks are told of; what is beyond it they do not see.
 MAX_TOLD = 1_000_000
@@ -47,7 +47,7 @@ class ChannelModel:
         """
         body = encode_question(self.kept, request.messages, [tool.name for tool in request.tools])
         answer = await self._link.ask(
-            requests.AskModel,
+            guest_protocol.AskModel,
             body,
             step=request.step,
             max_tokens=request.max_tokens,
@@ -74,7 +74,7 @@ class ChannelModel:
                 raise InvalidValue("question", f"{len(body)} bytes", str(refusal)) from None
             step = context.next_step()
             pieces = self._link.pieces(
-                requests.AskModel, body, step=step, max_tokens=max_tokens, aside=True, stream=stream
+                guest_protocol.AskModel, body, step=step, max_tokens=max_tokens, aside=True, stream=stream
             )
             async with aclosing(pieces):
                 async for piece in pieces:
@@ -176,8 +176,8 @@ class ChannelHooks:
         """Let the host ask its hooks. Raises Aborted if one of them stopped the run."""
         told = {key: value[:MAX_TOLD] if isinstance(value, str) else value for key, value in payload.items()}
         body = msgspec.json.encode(clean(told))
-        answer = await self._link.ask(requests.FireHook, body, event=event, matcher=matcher)
-        word = answer.as_(requests.HookWord)
+        answer = await self._link.ask(guest_protocol.FireHook, body, event=event, matcher=matcher)
+        word = answer.as_(guest_protocol.HookWord)
         return HookDecision(**msgspec.structs.asdict(word))
 
 
@@ -192,8 +192,8 @@ class ChannelApproval:
         call = current_call.get()
         call_id = call.call_id if call is not None else None
         shown = args if len(msgspec.json.encode(clean(args))) <= MAX_SHOWN else {}  # The host has them, too.
-        answer = await self._link.ask(requests.Approve, tool=tool, question=question, args=shown, call_id=call_id)
-        word = answer.as_(requests.Word)
+        answer = await self._link.ask(guest_protocol.Approve, tool=tool, question=question, args=shown, call_id=call_id)
+        word = answer.as_(guest_protocol.Word)
         return Approval(word.allowed, word.reason)
 
 
@@ -205,7 +205,7 @@ class ChannelSafety:
 
     async def __call__(self, context: ToolUseContext, *, call_id: CallId, tool: str, args: dict[str, Any]) -> GateWord:
         """Have it voted on."""
-        decided = (await self._link.ask(requests.Intend, call_id=call_id)).as_(requests.Decided)
+        decided = (await self._link.ask(guest_protocol.Intend, call_id=call_id)).as_(guest_protocol.Decided)
         return GateWord(decided.committed, decided.reason)
 
 

@@ -47,9 +47,10 @@ from ramet.tools.conclusion import concluded_by
 from ramet.tools.context import RunInfo, ToolUseContext
 from ramet.tools.python import NAME as PYTHON
 from ramet.tools.stock import stock_tools
-from ramet.wire import capsule, values
-from ramet.wire.failures import errors_to_fields
-from ramet.wire.requests import Done, MailIn, StartConversation
+from ramet.wire.code import capsule
+from ramet.wire.error_codec import errors_to_fields
+from ramet.wire.guest_protocol import Done, MailIn, StartConversation
+from ramet.wire.values import values
 
 #: What code that runs before a turn may take.
 SETUP_S = 120.0

@@ -19,7 +19,7 @@ from ramet.store.state import values
 from ramet.store.state.blocking import at_once
 from ramet.store.state.values import MISSING
 from ramet.tools.context import ToolUseContext, Tree, current_call
-from ramet.wire.requests import StateCommit, Stated, UseState
+from ramet.wire.guest_protocol import StateCommit, Stated, UseState
 
 T = TypeVar("T")
 #: Times that one commit or merge asks `resolve` anew, since somebody changed the same keys again.

@@ -17,14 +17,16 @@ from ramet.core.outcome import Result, Status
 from ramet.guest.link import Link
 from ramet.models.plain import clean
 from ramet.tools.context import Created, RunView, SpawnHandle, SpawnRequest, StopReceipt, ToolUseContext
-from ramet.wire import capsule, requests, values
-from ramet.wire.objects import json_body
+from ramet.wire import guest_protocol
+from ramet.wire.code import capsule
+from ramet.wire.values import values
+from ramet.wire.values.json_object import json_body
 
 
 class ChannelHandle:
     """A child, by the channel."""
 
-    def __init__(self, link: Link, born: requests.Born) -> None:
+    def __init__(self, link: Link, born: guest_protocol.Born) -> None:
         self._link, self._born = link, born
 
     @property
@@ -93,7 +95,7 @@ class ChannelTree:
             packed = capsule.pack(request.agent, request.args, request.kwargs)
             body, function, tag, heavy = packed.data, packed.name, packed.tag, packed.is_heavy
         answer = await self._link.ask(
-            requests.Spawn,
+            guest_protocol.Spawn,
             body,
             policy=request.policy,
             function=function,
@@ -111,7 +113,7 @@ class ChannelTree:
             branch=request.branch,
             call_id=request.call_id,
         )
-        return ChannelHandle(self._link, answer.as_(requests.Born))
+        return ChannelHandle(self._link, answer.as_(guest_protocol.Born))
 
     def recall(self, parent: ToolUseContext, prefix: str) -> str | None:
         """Nothing: a sandbox begins anew, and compositions work in the host."""
@@ -143,7 +145,7 @@ class ChannelTree:
             asked["notify_when_idle"] = True
         if dedupe_s is not None:
             asked["dedupe_s"] = checked_window(dedupe_s)
-        return (await self._link.ask(requests.Send, **asked)).as_(requests.Text).text
+        return (await self._link.ask(guest_protocol.Send, **asked)).as_(guest_protocol.Text).text
 
     async def stop(self, asker: ToolUseContext, target: str, reason: str) -> StopReceipt:
         """Stop a run below. Raises Unknown, Denied."""
@@ -151,18 +153,18 @@ class ChannelTree:
 
     async def output(self, asker: ToolUseContext, target: str, *, block: bool, timeout_s: float) -> str:
         """What a run below has found. Raises Unknown, Denied."""
-        answer = await self._link.ask(requests.Output, target=target, block=block, timeout_s=timeout_s)
-        return answer.as_(requests.Text).text
+        answer = await self._link.ask(guest_protocol.Output, target=target, block=block, timeout_s=timeout_s)
+        return answer.as_(guest_protocol.Text).text
 
     async def list_runs(self, asker: ToolUseContext) -> Sequence[RunView]:
         """The runs of the tree."""
-        answer = await self._link.ask(requests.ListRuns)
-        return [RunView(**msgspec.structs.asdict(line)) for line in answer.as_(requests.Runs).runs]
+        answer = await self._link.ask(guest_protocol.ListRuns)
+        return [RunView(**msgspec.structs.asdict(line)) for line in answer.as_(guest_protocol.Runs).runs]
 
     async def create(self, creator: ToolUseContext, entry: Mapping[str, Any]) -> Created:
         """Write an agent down. Raises InvalidValue, Denied."""
-        answer = await self._link.ask(requests.CreateAgent, json_body(entry, "recipe"))
-        return Created(*msgspec.structs.astuple(answer.as_(requests.Created)))
+        answer = await self._link.ask(guest_protocol.CreateAgent, json_body(entry, "recipe"))
+        return Created(*msgspec.structs.astuple(answer.as_(guest_protocol.Created)))
 
     async def perform(
         self,
@@ -178,20 +180,20 @@ class ChannelTree:
         """Have an agent that was written down do a task, as a child. Raises AgentNotResolved, Denied."""
         body = json_body(arguments, "arguments")
         answer = await self._link.ask(
-            requests.PerformTask, body, ref=ref, task=task, name=name, branch=branch, call_id=call_id
+            guest_protocol.PerformTask, body, ref=ref, task=task, name=name, branch=branch, call_id=call_id
         )
-        return ChannelHandle(self._link, answer.as_(requests.Born))
+        return ChannelHandle(self._link, answer.as_(guest_protocol.Born))
 
     async def use_state(
-        self, user: ToolUseContext, asked: requests.UseState, body: bytes = b""
-    ) -> tuple[requests.Stated, bytes]:
+        self, user: ToolUseContext, asked: guest_protocol.UseState, body: bytes = b""
+    ) -> tuple[guest_protocol.Stated, bytes]:
         """Do something with this run's own state. Raises InvalidValue, Conflict, UnsavedChanges, Unknown, Denied."""
         fields = {name: getattr(asked, name) for name in asked.__struct_fields__ if name != "id"}
-        answer = await self._link.ask(requests.UseState, body, **fields)
-        return answer.as_(requests.Stated), answer.body
+        answer = await self._link.ask(guest_protocol.UseState, body, **fields)
+        return answer.as_(guest_protocol.Stated), answer.body
 
 
 async def _stop(link: Link, target: str, reason: str) -> StopReceipt:
-    answer = await link.ask(requests.Cancel, target=target, reason=reason)
-    stopped = answer.as_(requests.Stopped)
+    answer = await link.ask(guest_protocol.Cancel, target=target, reason=reason)
+    stopped = answer.as_(guest_protocol.Stopped)
     return StopReceipt(stopped.stopped, stopped.left)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Sequence
 from ramet.concurrency.threads import in_thread
 from ramet.core.addresses import IPAddress, IPNetwork, objection
 from ramet.host.addresses import is_own
-from ramet.wire.connect import Refusal, Target, allowed
+from ramet.wire.http_connect import Refusal, Target, allowed
 
 #: The addresses of a name and a port; blocks, raises OSError.
 Lookup = Callable[[str, int], Sequence[str]]

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from ramet.host.dialing import Dialer, connect
 from ramet.host.tunnel import End, Tunnel
 from ramet.host.unix_listener import accepted
-from ramet.wire.connect import ESTABLISHED, Refusal, RequestReader, Target, answer
+from ramet.wire.http_connect import ESTABLISHED, Refusal, RequestReader, Target, answer
 
 _BREATH_S = 1.0  #: until accepting is tried again where no descriptor is left
 

@@ -21,7 +21,7 @@ from ramet.tools.conclusion import conclusion_tools
 from ramet.tools.memory import memory_tool
 from ramet.tools.memory_folder import MemoryFolder
 from ramet.tools.python import python_tool
-from ramet.wire.bundle import is_users_own
+from ramet.wire.code.bundle import is_users_own
 
 if TYPE_CHECKING:
     from langchain_core.tools import BaseTool

@@ -31,10 +31,10 @@ from ramet.spawn.door import Door, Finished, Reply
 from ramet.spawn.private import forms_of_grant
 from ramet.tools.context import ToolUseContext
 from ramet.tools.sending import check_tools
-from ramet.wire import values
-from ramet.wire.capsule import Capsule
-from ramet.wire.failures import error_from, errors_to_fields
-from ramet.wire.requests import Request, Said, StartFunction
+from ramet.wire.code.capsule import Capsule
+from ramet.wire.error_codec import error_from, errors_to_fields
+from ramet.wire.guest_protocol import Request, Said, StartFunction
+from ramet.wire.values import values
 
 if TYPE_CHECKING:
     from langchain_core.tools import BaseTool

@@ -10,7 +10,7 @@ import threading
 from collections.abc import AsyncIterator, Callable
 
 from ramet.core.errors import ProtocolError
-from ramet.wire.hello import OpeningReader
+from ramet.wire.client_hello import OpeningReader
 
 _CHUNK = 64 * 1024
 _LOOK_S = 1.0  #: between two looks at whether a client has gone: while it is not read from, nothing tells

@@ -28,7 +28,7 @@ _MOST = 1 << 31  #: bytes of a file: more is not read in one go, and so was neve
 
 
 class Checkpoint(NamedTuple):
-    """What a run kept: a value as `ramet.wire.values` encodes it, and a version that is the run's own."""
+    """What a run kept: a value as `ramet.wire.values.values` encodes it, and a version that is the run's own."""
 
     body: bytes
     json_size: int

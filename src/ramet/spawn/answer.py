@@ -15,7 +15,7 @@ from ramet.agent.recorded import recorded
 from ramet.core.errors import NeedsInput, OutputInvalid, ProtocolError, TaskFailed
 from ramet.spawn.run import Run
 from ramet.tools.conclusion import concluded_by
-from ramet.wire.values import result_too_large
+from ramet.wire.values.values import result_too_large
 
 
 def has_answered(run: Run) -> bool:

@@ -23,9 +23,9 @@ from ramet.models.plain import plain
 from ramet.spawn.run import Run
 from ramet.spawn.services import Services
 from ramet.tools.context import SpawnRequest
-from ramet.wire.annotations import parameter_types
-from ramet.wire.capsule import Capsule
-from ramet.wire.recorded import from_record, to_record
+from ramet.wire.code.capsule import Capsule
+from ramet.wire.values.annotations import parameter_types
+from ramet.wire.values.journal_values import from_record, to_record
 
 
 def described(

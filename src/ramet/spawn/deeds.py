@@ -11,9 +11,9 @@ from ramet.core.ids import CallId, StepId
 from ramet.core.policy import Policy, describe
 from ramet.core.recipe import MAX_BYTES
 from ramet.spawn.run import Run
-from ramet.wire import requests
-from ramet.wire.objects import json_object
-from ramet.wire.requests import Request
+from ramet.wire import guest_protocol
+from ramet.wire.guest_protocol import Request
+from ramet.wire.values.json_object import json_object
 
 MAX_ARGUMENTS = 1024 * 1024  #: bytes of a task's
 _NOT_SHOWN = frozenset({"id", "capsule_tag", "heavy", "call_id"})
@@ -51,15 +51,15 @@ def deed_of(request: Request, body: bytes) -> Deed | None:
     Raises InvalidValue, ProtocolError for a body that is none.
     """
     match request:
-        case requests.Spawn():
+        case guest_protocol.Spawn():
             return Deed("spawn_sub_agent", _shown(request))
-        case requests.PerformTask():
+        case guest_protocol.PerformTask():
             return Deed(
                 "perform_task", {**_shown(request), "args": json_object(body, "arguments", max_bytes=MAX_ARGUMENTS)}
             )
-        case requests.CreateAgent():
+        case guest_protocol.CreateAgent():
             return Deed("create_agent", json_object(body, "recipe", max_bytes=MAX_BYTES))
-        case requests.Send():
+        case guest_protocol.Send():
             return Deed("send_message", _shown(request))
     return None
 

@@ -17,9 +17,9 @@ from ramet.concurrency.clock import Clock, SystemClock
 from ramet.core.errors import InvalidValue, ProtocolError
 from ramet.spawn.metering import metered
 from ramet.spawn.outbound import Body, Outbound
-from ramet.wire import requests
+from ramet.wire import guest_protocol
 from ramet.wire.frames import Frame, FrameReader
-from ramet.wire.requests import Answer, Done, PerformTask, Request, Said, Spawn, Told, Watch
+from ramet.wire.guest_protocol import Answer, Done, PerformTask, Request, Said, Spawn, Told, Watch
 
 #: Requests a second that a guest may make for ever, and how many at once after a rest.
 RATE_PER_S, BURST = 200.0, 400.0
@@ -237,7 +237,7 @@ class Door(asyncio.Protocol):
 
     def _take(self, frame: Frame) -> None:
         self._tokens -= 1
-        said = requests.from_guest(frame.control)
+        said = guest_protocol.from_guest(frame.control)
         if isinstance(said, Done):
             self._end(Finished(said, frame.body))
         elif isinstance(said, Request):
@@ -313,7 +313,7 @@ class Door(asyncio.Protocol):
 
     async def _tell_reply(self, request: Request, reply: Reply) -> None:
         try:
-            await self.tell(Answer(id=request.id, data=requests.raw(reply.data)), reply.body)
+            await self.tell(Answer(id=request.id, data=guest_protocol.raw(reply.data)), reply.body)
         except ProtocolError as too_large:  # Ours: the guest broke no rule by asking.
             info, fields = self._service.failed(InvalidValue("answer", request.id, str(too_large)))
             await self.tell(Answer(id=request.id, error=info, fields=fields))

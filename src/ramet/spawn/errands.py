@@ -23,13 +23,14 @@ from ramet.spawn.outbound import FileBody, opened
 from ramet.spawn.private import masked_text
 from ramet.spawn.run import Run
 from ramet.tools.context import CurrentCall, SpawnHandle, SpawnRequest, Tree, current_call
-from ramet.wire import requests, values
-from ramet.wire.capsule import Capsule
-from ramet.wire.failures import errors_to_fields
+from ramet.wire import guest_protocol
+from ramet.wire.code.capsule import Capsule
+from ramet.wire.error_codec import errors_to_fields
 from ramet.wire.frames import MAX_BODY
-from ramet.wire.objects import json_object
-from ramet.wire.requests import Request, Said
-from ramet.wire.values import Encoded
+from ramet.wire.guest_protocol import Request, Said
+from ramet.wire.values import values
+from ramet.wire.values.json_object import json_object
+from ramet.wire.values.values import Encoded
 
 #: Characters of a text that goes to a guest in one piece.
 MAX_TEXT = 100_000
@@ -63,21 +64,21 @@ class Errands:
         self.door: Door | None = None
         self.sandbox = ""  #: whose these are, as no other in the world, if that can outlive its kernel
         self._do: dict[type[Request], Callable[[Any, bytes], Coroutine[Any, Any, Reply | LargeReply]]] = {
-            requests.Spawn: self._spawn,
-            requests.Cancel: self._cancel,
-            requests.Send: self._send,
-            requests.Output: self._output,
-            requests.ListRuns: self._list,
-            requests.CreateAgent: self._create_agent,
-            requests.PerformTask: self._perform_task,
-            requests.UseState: self._use_state,
-            requests.ReadArtifact: self._read_artifact,
-            requests.SaveCheckpoint: self._save,
-            requests.LoadCheckpoint: self._load,
-            requests.AskModel: self._ask_model,
-            requests.Approve: self._approve,
-            requests.Intend: self._intend,
-            requests.FireHook: self._fire_hook,
+            guest_protocol.Spawn: self._spawn,
+            guest_protocol.Cancel: self._cancel,
+            guest_protocol.Send: self._send,
+            guest_protocol.Output: self._output,
+            guest_protocol.ListRuns: self._list,
+            guest_protocol.CreateAgent: self._create_agent,
+            guest_protocol.PerformTask: self._perform_task,
+            guest_protocol.UseState: self._use_state,
+            guest_protocol.ReadArtifact: self._read_artifact,
+            guest_protocol.SaveCheckpoint: self._save,
+            guest_protocol.LoadCheckpoint: self._load,
+            guest_protocol.AskModel: self._ask_model,
+            guest_protocol.Approve: self._approve,
+            guest_protocol.Intend: self._intend,
+            guest_protocol.FireHook: self._fire_hook,
         }
 
     def go_on(self, left: RunStory) -> None:
@@ -100,22 +101,24 @@ class Errands:
         try:
             return await self._do[type(request)](request, body)
         finally:
-            if self.sandbox and isinstance(request, requests.LASTING):  # Once it is answered, it is never said again.
+            if self.sandbox and isinstance(
+                request, guest_protocol.LASTING
+            ):  # Once it is answered, it is never said again.
                 await self._run.context.settled()
 
     def hear(self, said: Said, body: bytes) -> Coroutine[Any, Any, None] | None:
         """Take what needs no answer. Raises ProtocolError."""
-        if isinstance(said, requests.Watch):
+        if isinstance(said, guest_protocol.Watch):
             return self._watch(said.run)
         self._take(said, body)
         return self._settle() if self._unsettled >= MAX_UNSETTLED else None
 
     def _take(self, said: Said, body: bytes) -> None:
         match said:
-            case requests.Record():
+            case guest_protocol.Record():
                 self._talk().record(said, body, lasts=bool(self.sandbox))
                 self._unsettled += len(body)
-            case requests.Note():
+            case guest_protocol.Note():
                 self._run.context.emit(Notice, text=masked_text(self._run, said.text, MAX_NOTE))
                 self._unsettled += len(said.text)
             case _:
@@ -139,7 +142,7 @@ class Errands:
         assert tree is not None, "a run that was born has a tree"
         return tree
 
-    async def _spawn(self, asked: requests.Spawn, body: bytes) -> Reply:
+    async def _spawn(self, asked: guest_protocol.Spawn, body: bytes) -> Reply:
         agent = None
         if asked.function:
             name = safe_name(asked.function, "function")
@@ -165,7 +168,7 @@ class Errands:
 
     def _born(self, handle: Any) -> Reply:
         self._children[handle.id] = handle
-        born = requests.Born(run=handle.id, path=handle.path, name=handle.name, background=handle.background)
+        born = guest_protocol.Born(run=handle.id, path=handle.path, name=handle.name, background=handle.background)
         return Reply(born)
 
     async def _watch(self, run: str) -> None:
@@ -175,7 +178,9 @@ class Errands:
             unknown = Unknown("child", run, tuple(self._children))
             info = ErrorInfo(type="Unknown", message=str(unknown))
             lost = Status.LOST
-            return await self.door.tell(requests.Ended(run=run, status=lost, exit_code=EXIT_CODES[lost], error=info))
+            return await self.door.tell(
+                guest_protocol.Ended(run=run, status=lost, exit_code=EXIT_CODES[lost], error=info)
+            )
         if run in self._watched:
             return None  # One word of its end is enough.
         self._watched.add(run)
@@ -189,7 +194,7 @@ class Errands:
     async def _tell_end(self, child: ChildHandle, run: str, result: Result) -> None:
         assert self.door is not None
         value = child.take_value(result)
-        ended = requests.Ended(
+        ended = guest_protocol.Ended(
             run=run,
             status=result.status,
             exit_code=result.exit_code,
@@ -203,11 +208,11 @@ class Errands:
         )
         await self.door.tell(ended, value.body)
 
-    async def _cancel(self, asked: requests.Cancel, _: bytes) -> Reply:
+    async def _cancel(self, asked: guest_protocol.Cancel, _: bytes) -> Reply:
         stopped = await self._tree.stop(self._run.context, asked.target, asked.reason[:1_000])
-        return Reply(requests.Stopped(stopped=stopped.stopped, left=stopped.left))
+        return Reply(guest_protocol.Stopped(stopped=stopped.stopped, left=stopped.left))
 
-    async def _send(self, asked: requests.Send, _: bytes) -> Reply:
+    async def _send(self, asked: guest_protocol.Send, _: bytes) -> Reply:
         sent = await self._tree.send(
             self._run.context,
             asked.to,
@@ -215,9 +220,9 @@ class Errands:
             notify_when_idle=asked.notify_when_idle,
             dedupe_s=asked.dedupe_s,
         )
-        return Reply(requests.Text(text=sent))
+        return Reply(guest_protocol.Text(text=sent))
 
-    async def _output(self, asked: requests.Output, _: bytes) -> LargeReply:
+    async def _output(self, asked: guest_protocol.Output, _: bytes) -> LargeReply:
         seconds = max(0.0, min(asked.timeout_s, 600.0))
         if asked.block:
             wait = self._tree.output(self._run.context, asked.target, block=True, timeout_s=seconds)
@@ -226,21 +231,23 @@ class Errands:
 
     async def _found(self, target: str) -> Reply:
         text = await self._tree.output(self._run.context, target, block=False, timeout_s=0.0)
-        return Reply(requests.Text(text=text[:MAX_TEXT]))
+        return Reply(guest_protocol.Text(text=text[:MAX_TEXT]))
 
-    async def _list(self, _asked: requests.ListRuns, _: bytes) -> LargeReply:
+    async def _list(self, _asked: guest_protocol.ListRuns, _: bytes) -> LargeReply:
         return LargeReply(self._listed)
 
     async def _listed(self) -> Reply:
         views = await self._tree.list_runs(self._run.context)
-        return Reply(requests.Runs(runs=tuple(requests.RunLine(**each._asdict()) for each in views[:1_000])))
+        return Reply(
+            guest_protocol.Runs(runs=tuple(guest_protocol.RunLine(**each._asdict()) for each in views[:1_000]))
+        )
 
-    async def _create_agent(self, _asked: requests.CreateAgent, body: bytes) -> Reply:
+    async def _create_agent(self, _asked: guest_protocol.CreateAgent, body: bytes) -> Reply:
         entry = json_object(body, "recipe", max_bytes=MAX_BYTES)
         created = await self._tree.create(self._run.context, entry)
-        return Reply(requests.Created(ref=created.ref, dropped=created.dropped))
+        return Reply(guest_protocol.Created(ref=created.ref, dropped=created.dropped))
 
-    async def _perform_task(self, asked: requests.PerformTask, body: bytes) -> Reply:
+    async def _perform_task(self, asked: guest_protocol.PerformTask, body: bytes) -> Reply:
         if len(asked.ref) > MAX_REF:
             raise InvalidValue("handle", asked.ref, f"at most {MAX_REF} characters")
         handle = await self._tree.perform(
@@ -254,7 +261,7 @@ class Errands:
         )
         return self._born(handle)
 
-    async def _use_state(self, asked: requests.UseState, body: bytes) -> LargeReply:
+    async def _use_state(self, asked: guest_protocol.UseState, body: bytes) -> LargeReply:
         async def use() -> Reply:
             return Reply(*await self._tree.use_state(self._run.context, asked, body))
 
@@ -262,7 +269,7 @@ class Errands:
 
     # ---- files and checkpoints
 
-    async def _read_artifact(self, asked: requests.ReadArtifact, _: bytes) -> LargeReply:
+    async def _read_artifact(self, asked: guest_protocol.ReadArtifact, _: bytes) -> LargeReply:
         child = self._children.get(asked.run)
         if child is None:
             raise Unknown("child", asked.run, tuple(self._children))
@@ -282,7 +289,7 @@ class Errands:
 
         return LargeReply(read)
 
-    async def _save(self, asked: requests.SaveCheckpoint, body: bytes) -> Reply:
+    async def _save(self, asked: guest_protocol.SaveCheckpoint, body: bytes) -> Reply:
         folder = self._run.folder
         assert folder is not None, "who has a sandbox has a folder"
         most = self._run.grant.max_output_bytes if self._run.grant is not None else 0
@@ -292,7 +299,7 @@ class Errands:
         await asyncio.to_thread(folder.save_checkpoint, body, asked.json_size, asked.version)
         return Reply()
 
-    async def _load(self, _asked: requests.LoadCheckpoint, _: bytes) -> LargeReply:
+    async def _load(self, _asked: guest_protocol.LoadCheckpoint, _: bytes) -> LargeReply:
         return LargeReply(self._loaded)
 
     async def _loaded(self) -> Reply:
@@ -300,8 +307,8 @@ class Errands:
         assert folder is not None, "who has a sandbox has a folder"
         found = await opened(folder.open_checkpoint)
         if found is None:
-            return Reply(requests.Checkpoint(found=False))
-        told = requests.Checkpoint(found=True, json_size=found.json_size, version=found.version)
+            return Reply(guest_protocol.Checkpoint(found=False))
+        told = guest_protocol.Checkpoint(found=True, json_size=found.json_size, version=found.version)
         return Reply(told, FileBody(fd=found.fd, offset=found.offset, size=found.size))
 
     # ---- a conversation's own
@@ -311,21 +318,21 @@ class Errands:
             raise ProtocolError("this run is a function: it has no conversation")
         return self._conversation
 
-    async def _ask_model(self, asked: requests.AskModel, body: bytes) -> Reply:
+    async def _ask_model(self, asked: guest_protocol.AskModel, body: bytes) -> Reply:
         async def piece(data: bytes) -> None:
             assert self.door is not None
-            await self.door.tell(requests.Piece(id=asked.id), data)
+            await self.door.tell(guest_protocol.Piece(id=asked.id), data)
 
         reply, message = await self._talk().ask_model(asked, body, piece)
         return Reply(reply, message)
 
-    async def _approve(self, asked: requests.Approve, _: bytes) -> Reply:
+    async def _approve(self, asked: guest_protocol.Approve, _: bytes) -> Reply:
         return Reply(await self._talk().approve(asked))
 
-    async def _intend(self, asked: requests.Intend, _: bytes) -> Reply:
+    async def _intend(self, asked: guest_protocol.Intend, _: bytes) -> Reply:
         return Reply(await self._talk().intend(asked))
 
-    async def _fire_hook(self, asked: requests.FireHook, body: bytes) -> Reply:
+    async def _fire_hook(self, asked: guest_protocol.FireHook, body: bytes) -> Reply:
         return Reply(await self._talk().fire_hook(asked, body))
 
 

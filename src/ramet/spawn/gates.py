@@ -11,7 +11,7 @@ from ramet.models.question import bounded_json
 from ramet.spawn.calls import ReplyCalls
 from ramet.tools.context import Approval, CurrentCall, HookDecision, ToolUseContext, current_call
 from ramet.tools.permitting import narrowed, ruling_on
-from ramet.wire.requests import Approve, Decided, FireHook, HookWord, Intend, Word
+from ramet.wire.guest_protocol import Approve, Decided, FireHook, HookWord, Intend, Word
 
 #: Bytes of what a guest tells the hooks of an event.
 MAX_PAYLOAD = 8 * 1024 * 1024

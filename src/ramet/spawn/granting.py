@@ -18,7 +18,7 @@ from ramet.core.policy_decision import within
 from ramet.spawn.run import Run
 from ramet.spawn.services import Services
 from ramet.tools.context import SpawnRequest
-from ramet.wire.capsule import Capsule, pack
+from ramet.wire.code.capsule import Capsule, pack
 
 
 class Clamp(NamedTuple):

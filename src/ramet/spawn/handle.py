@@ -12,7 +12,7 @@ from ramet.spawn.post import Post
 from ramet.spawn.run import Run
 from ramet.spawn.supervisor import Supervisor
 from ramet.tools.context import RunView, StopReceipt, current_call
-from ramet.wire.values import Encoded, encode_result
+from ramet.wire.values.values import Encoded, encode_result
 
 
 class Handle:

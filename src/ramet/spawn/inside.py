@@ -44,11 +44,12 @@ from ramet.spawn.run import Run
 from ramet.tools.context import Conclusion, ModelRequest, ToolUseContext
 from ramet.tools.python import NAME as PYTHON
 from ramet.tools.stock import is_stock, stock_tools, these
-from ramet.wire import capsule, requests, values
-from ramet.wire.bundle import has_own
-from ramet.wire.failures import error_from
+from ramet.wire import guest_protocol
+from ramet.wire.code import capsule
+from ramet.wire.code.bundle import has_own
+from ramet.wire.error_codec import error_from
 from ramet.wire.frames import MAX_BODY
-from ramet.wire.requests import (
+from ramet.wire.guest_protocol import (
     AskModel,
     Decided,
     Done,
@@ -60,6 +61,7 @@ from ramet.wire.requests import (
     Stop,
     Word,
 )
+from ramet.wire.values import values
 
 #: Lists of tools that one conversation may show to a model: each stays bound for a while.
 MAX_TOOL_LISTS = 64
@@ -120,7 +122,7 @@ class Conversation:
             tools=tuple(tool.name for tool in context.tools),
             tools_tag=tools.tag if tools is not None else "",
             max_turns=run.max_turns,
-            room=requests.Room(window_tokens=room.window_tokens, at=room.at, keep_last=room.keep_last)
+            room=guest_protocol.Room(window_tokens=room.window_tokens, at=room.at, keep_last=room.keep_last)
             if room
             else None,
             output_schema=dict(OutputContract(run.agent.output).schema) if run.agent.output is not None else None,
@@ -209,15 +211,15 @@ class Conversation:
             if not request.aside:
                 self._asking = False
 
-    async def approve(self, request: requests.Approve) -> Word:
+    async def approve(self, request: guest_protocol.Approve) -> Word:
         """Ask for a person's word. Raises ProtocolError for a call that is none."""
         return await self._gates.approve(request, self._calls)
 
-    async def intend(self, request: requests.Intend) -> Decided:
+    async def intend(self, request: guest_protocol.Intend) -> Decided:
         """Ask the safety gate about a call. Raises ProtocolError for one that is none, or was asked about before."""
         return await self._gates.intend(request, self._calls)
 
-    async def fire_hook(self, request: requests.FireHook, body: bytes) -> HookWord:
+    async def fire_hook(self, request: guest_protocol.FireHook, body: bytes) -> HookWord:
         """Run the hooks of an event of the loop. Raises ProtocolError for an event that is none."""
         return await self._gates.fire(request, body, self._calls)
 

@@ -14,8 +14,8 @@ from typing import Any, Protocol, TypeVar
 from ramet.concurrency.clock import Clock
 from ramet.concurrency.threads import in_thread
 from ramet.core.errors import ProtocolError
-from ramet.wire import frames, requests
-from ramet.wire.requests import Told
+from ramet.wire import frames, guest_protocol
+from ramet.wire.guest_protocol import Told
 
 #: Bytes that wait for the guest to read them. Above it nothing is sent, and no request is begun.
 MAX_OUTBOUND = 1024 * 1024
@@ -114,7 +114,7 @@ class Outbound:
         Raises ProtocolError for a message that is larger than any reader takes.
         """
         try:
-            control = requests.encode(told)
+            control = guest_protocol.encode(told)
             size = body.size if isinstance(body, FileBody) else len(body)
             head = frames.head(control, size)
             async with self._sending:

@@ -27,7 +27,7 @@ from ramet.spawn.granting import Clamp, bound_of, capsule_of, check_may_spawn, g
 from ramet.spawn.run import Run
 from ramet.spawn.services import Services
 from ramet.tools.context import SpawnRequest, check_request
-from ramet.wire.capsule import Capsule
+from ramet.wire.code.capsule import Capsule
 
 if TYPE_CHECKING:
     from langchain_core.tools import BaseTool

@@ -16,7 +16,7 @@ from ramet.spawn.calls import ReplyCalls, step_number
 from ramet.spawn.mirror import Mirror
 from ramet.spawn.private import masked_error, masked_failure, masked_text
 from ramet.spawn.run import Run
-from ramet.wire.requests import Record
+from ramet.wire.guest_protocol import Record
 
 #: Bytes of one record, and of all records of one conversation: a transcript of more is no conversation.
 #: Memory holds less: `ramet.host.kept_events` bounds a tree's events there, `ramet.spawn.mirror` the conversation.

@@ -31,8 +31,8 @@ from ramet.spawn.admission import Place, Share
 from ramet.spawn.calls import ReplyCalls
 from ramet.spawn.serving import Serving
 from ramet.tools.context import RunInfo, RunView, SpawnRequest, ToolUseContext
-from ramet.wire.capsule import Capsule
-from ramet.wire.values import Encoded
+from ramet.wire.code.capsule import Capsule
+from ramet.wire.values.values import Encoded
 
 
 class Verdict(NamedTuple):

@@ -45,10 +45,10 @@ from ramet.spawn.private import masked_text, private_forms, secret_forms
 from ramet.spawn.run import Left, Run, Verdict
 from ramet.spawn.services import Placement
 from ramet.spawn.verdict import failed, lost, partial
-from ramet.wire import values
-from ramet.wire.failures import error_from
-from ramet.wire.requests import Done, StartFunction, Stop, Told
-from ramet.wire.values import Encoded
+from ramet.wire.error_codec import error_from
+from ramet.wire.guest_protocol import Done, StartFunction, Stop, Told
+from ramet.wire.values import values
+from ramet.wire.values.values import Encoded
 
 _WITH_PROGRAMS = frozenset({"Bash", "Grep"})  #: tools that start some, and end all that these have started
 

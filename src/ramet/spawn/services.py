@@ -27,7 +27,7 @@ from ramet.spawn.reuse import Results
 from ramet.spawn.run import Run
 from ramet.spawn.serving import Ports
 from ramet.tools.context import Approve, Ask, Hooks, Meter, RunInfo, Safety, SpawnRequest, ToolProcesses, ToolUseContext
-from ramet.wire.requests import Stated, UseState
+from ramet.wire.guest_protocol import Stated, UseState
 
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel

@@ -23,7 +23,7 @@ from ramet.spawn.verdict import partial
 from ramet.spawn.waiting import wait_at_most
 from ramet.tools.context import Created, RunView, SpawnRequest, StopReceipt, ToolUseContext, check_request, current_call
 from ramet.tools.envelope import report
-from ramet.wire.requests import Stated, UseState
+from ramet.wire.guest_protocol import Stated, UseState
 
 
 class RunTree:

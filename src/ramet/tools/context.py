@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, ToolMessage
     from langchain_core.tools import BaseTool
 
-    from ramet.wire.capsule import Capsule
-    from ramet.wire.requests import Stated, UseState
+    from ramet.wire.code.capsule import Capsule
+    from ramet.wire.guest_protocol import Stated, UseState
 
 Mode = Literal["fresh", "fork"]
 

@@ -37,8 +37,8 @@ from ramet.tools.permitting import narrowed
 from ramet.tools.sending import stand_in
 from ramet.tools.sync import is_async as is_async
 from ramet.tools.sync import run_in_thread
-from ramet.wire.first_errors import check_large, is_small
-from ramet.wire.hashes import ACCEPTED, can_be_hashed
+from ramet.wire.values.first_errors import check_large, is_small
+from ramet.wire.values.hash_bounds import ACCEPTED, can_be_hashed
 
 if TYPE_CHECKING:
     from langchain_core.messages import ToolCall

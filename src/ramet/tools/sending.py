@@ -14,7 +14,7 @@ from ramet.core.errors import NotShippable, ProtocolError
 from ramet.tools.context import CurrentCall, ToolProcesses
 from ramet.tools.sent import perform
 from ramet.tools.sync import is_async
-from ramet.wire import capsule
+from ramet.wire.code import capsule
 
 _REMEDY = "or make the tool async, or open the session with sync_tools='thread'"
 #: What LangChain gives a function that asks for it, and no other process can have.

@@ -2,7 +2,7 @@
 
     uint32 control length (1 … MAX_CONTROL) | uint32 body length (0 … MAX_BODY) | control | body
 
-The control part is typed by `ramet.wire.requests`; the body is opaque here: values, functions, files. Lengths are
+The control part is typed by `ramet.wire.guest_protocol`; the body is opaque here: values, functions, files. Lengths are
 checked before anything of the message is kept, and nothing is allocated for what has not arrived.
 """
 

@@ -79,7 +79,7 @@ def _padded(said: dict[str, Any]) -> bytes:
 def _prepare(fd: int, kind: str, size: int) -> dict[str, Any]:
     """Make what a flood asks for; returns the request."""
     if kind == "load_checkpoint":
-        from ramet.wire import values
+        from ramet.wire.values import values
 
         json_size, body = values.encode("x" * size)
         _write(fd, message({"type": "save_checkpoint", "id": 1, "json_size": json_size}, body))
@@ -99,7 +99,7 @@ def _prepare(fd: int, kind: str, size: int) -> dict[str, Any]:
 
 
 def _child(fd: int, function: Any, size: int) -> str:
-    from ramet.wire import capsule
+    from ramet.wire.code import capsule
 
     packed = capsule.pack(function, (size,), {})
     asked = {"type": "spawn", "id": 1, "function": packed.name, "capsule_tag": packed.tag, "heavy": packed.is_heavy}

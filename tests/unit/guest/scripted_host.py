@@ -12,12 +12,12 @@ from typing import Any, TypeVar
 import msgspec
 
 from ramet.core.errors import RametError
-from ramet.wire import frames, requests
-from ramet.wire.capsule import pack
-from ramet.wire.failures import errors_to_fields
+from ramet.wire import frames, guest_protocol
+from ramet.wire.code.capsule import pack
+from ramet.wire.error_codec import errors_to_fields
 from ramet.wire.frames import Frame, FrameReader
-from ramet.wire.requests import Answer, Born, Done, Ended, Said, StartFunction, Told, Watch
-from ramet.wire.values import decode, encode
+from ramet.wire.guest_protocol import Answer, Born, Done, Ended, Said, StartFunction, Told, Watch
+from ramet.wire.values.values import decode, encode
 
 #: What a test may take in all; one that waits in vain fails then.
 BOUND_S = 180.0
@@ -39,7 +39,7 @@ class Host:
 
     def tell(self, told: Told, body: bytes = b"") -> None:
         """Say something."""
-        for piece in frames.pack(requests.encode(told), body):
+        for piece in frames.pack(guest_protocol.encode(told), body):
             self._end.sendall(piece)
 
     def hear(self) -> tuple[Said, bytes] | None:
@@ -50,7 +50,7 @@ class Host:
                 return None
             self._frames += self._reader.feed(data)
         frame = self._frames.pop(0)
-        return requests.from_guest(frame.control), frame.body
+        return guest_protocol.from_guest(frame.control), frame.body
 
     def expect(self, kind: type[S]) -> tuple[S, bytes]:
         """The guest's next message, which is of this kind."""
@@ -62,7 +62,7 @@ class Host:
 
     def answer(self, number: int, data: msgspec.Struct | None = None, body: bytes = b"") -> None:
         """Answer a request."""
-        raw = msgspec.Raw(b"null" if data is None else requests.encode(data))
+        raw = msgspec.Raw(b"null" if data is None else guest_protocol.encode(data))
         self.tell(Answer(id=number, data=raw), body)
 
     def refuse(self, number: int, error: RametError) -> None:

@@ -20,8 +20,8 @@ from ramet.guest import authoring, line
 from ramet.guest.authoring import GUEST, plain
 from ramet.guest.line import LinkLine
 from ramet.guest.link import Answered, End, Link
-from ramet.wire import requests
-from ramet.wire.requests import Born, CreateAgent, Created, Ended, ListRuns, PerformTask
+from ramet.wire import guest_protocol
+from ramet.wire.guest_protocol import Born, CreateAgent, Created, Ended, ListRuns, PerformTask
 from tests.unit.guest import authors
 from tests.unit.guest.scripted_host import Host, guest
 from tests.unit.guest.test_serve_link import Host as Listener
@@ -192,7 +192,7 @@ class Few:
         assert kind is PerformTask
         self.most = max(self.most, 1 + sum(not each.done() for each in self.ends))
         born = Born(run=f"r{len(self.ends)}", path="main/r", name="r")
-        return Answered(msgspec.Raw(requests.encode(born)), b"")
+        return Answered(msgspec.Raw(guest_protocol.encode(born)), b"")
 
     def end_of(self, run: str) -> Future[End]:
         """It goes on until somebody waits."""

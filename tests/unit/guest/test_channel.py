@@ -12,9 +12,9 @@ import pytest
 
 from ramet.core.errors import ProtocolError, RametError
 from ramet.guest.channel import Channel
-from ramet.wire import frames, requests
+from ramet.wire import frames, guest_protocol
 from ramet.wire.frames import Frame
-from ramet.wire.requests import Done, Note
+from ramet.wire.guest_protocol import Done, Note
 
 
 class Ends(NamedTuple):
@@ -78,13 +78,13 @@ def test_nothing_is_said_after_the_last_word(ends: Ends) -> None:
     """By nobody, and nothing of it is written."""
     ends.channel.say_last(Done(ok=True))
     with pytest.raises(RametError, match="has ended"):
-        ends.channel.say(requests.encode(Note(text="late")))
+        ends.channel.say(guest_protocol.encode(Note(text="late")))
     ends.guest.close()
     said = b""
     while part := ends.host.recv(100):
         said += part
 
-    assert said == b"".join(frames.pack(requests.encode(Done(ok=True))))
+    assert said == b"".join(frames.pack(guest_protocol.encode(Done(ok=True))))
 
 
 def test_a_host_that_is_gone_cannot_be_told(ends: Ends) -> None:
@@ -92,12 +92,12 @@ def test_a_host_that_is_gone_cannot_be_told(ends: Ends) -> None:
     ends.host.close()
 
     with pytest.raises(RametError, match="the host has closed the channel"):
-        ends.channel.say(requests.encode(Note(text="x")))
+        ends.channel.say(guest_protocol.encode(Note(text="x")))
 
 
 def test_messages_of_many_threads_do_not_mix(ends: Ends) -> None:
     """However long they are."""
-    notes = [requests.encode(Note(text=str(number) * 50_000)) for number in range(8)]
+    notes = [guest_protocol.encode(Note(text=str(number) * 50_000)) for number in range(8)]
     writers = [threading.Thread(target=ends.channel.say, args=(note,)) for note in notes]
     for writer in writers:
         writer.start()

@@ -11,8 +11,8 @@ from ramet import sub_agent_client
 from ramet.core.errors import RametError, SpawnRefused, Unknown
 from ramet.core.outcome import Artifact, ErrorInfo, Usage
 from ramet.guest import client
-from ramet.wire.capsule import unpack
-from ramet.wire.requests import (
+from ramet.wire.code.capsule import unpack
+from ramet.wire.guest_protocol import (
     Cancel,
     Checkpoint,
     LoadCheckpoint,
@@ -25,7 +25,7 @@ from ramet.wire.requests import (
     Text,
     Watch,
 )
-from ramet.wire.values import decode, encode
+from ramet.wire.values.values import decode, encode
 from tests.unit.guest import agents
 from tests.unit.guest.scripted_host import Host, guest
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from ramet.core.errors import BudgetExceeded
-from ramet.wire.failures import error_from
-from ramet.wire.requests import Done, Send, StartFunction
+from ramet.wire.error_codec import error_from
+from ramet.wire.guest_protocol import Done, Send, StartFunction
 from tests.unit.guest import agents
 from tests.unit.guest.scripted_host import guest
 

@@ -14,10 +14,10 @@ from ramet.core.errors import Aborted, BudgetExceeded, ProtocolError, Unknown
 from ramet.core.outcome import ErrorInfo
 from ramet.guest import link as link_module
 from ramet.guest.link import Answered, Link
-from ramet.wire import frames, requests
-from ramet.wire.failures import errors_to_fields
+from ramet.wire import frames, guest_protocol
+from ramet.wire.error_codec import errors_to_fields
 from ramet.wire.frames import FrameReader
-from ramet.wire.requests import Answer, AskModel, Ended, ListRuns, MailIn, Note, Piece, Send, Stop, Text, Told
+from ramet.wire.guest_protocol import Answer, AskModel, Ended, ListRuns, MailIn, Note, Piece, Send, Stop, Text, Told
 from tests.support.waiting import eventually
 
 
@@ -39,21 +39,21 @@ class Host:
         """A stop came."""
         self.stops.append(reason)
 
-    async def hear(self) -> requests.Said:
+    async def hear(self) -> guest_protocol.Said:
         """What the guest says next."""
         loop = asyncio.get_running_loop()
         while not self._heard:
             self._heard += self._frames.feed(await loop.sock_recv(self.end, 65536))
-        return requests.from_guest(self._heard.pop(0).control)
+        return guest_protocol.from_guest(self._heard.pop(0).control)
 
     async def say(self, told: Told, body: bytes = b"") -> None:
         """Anything of the vocabulary."""
-        data = b"".join(bytes(piece) for piece in frames.pack(requests.encode(told), body))
+        data = b"".join(bytes(piece) for piece in frames.pack(guest_protocol.encode(told), body))
         await asyncio.get_running_loop().sock_sendall(self.end, data)
 
     async def answer(self, number: int, text: str) -> None:
         """A text, to a request."""
-        await self.say(Answer(id=number, data=msgspec.Raw(requests.encode(Text(text=text)))))
+        await self.say(Answer(id=number, data=msgspec.Raw(guest_protocol.encode(Text(text=text)))))
 
 
 @asynccontextmanager
@@ -107,7 +107,7 @@ async def test_an_answer_of_another_kind_is_refused() -> None:
         await host.hear()
         await host.answer(1, "no listing")
         with pytest.raises(ProtocolError, match="an answer that is no Runs"):
-            (await asking).as_(requests.Runs)
+            (await asking).as_(guest_protocol.Runs)
 
 
 async def test_who_gives_up_waiting_is_forgotten() -> None:
@@ -150,7 +150,7 @@ async def test_an_end_is_watched_once_and_heard_by_all_who_wait() -> None:
         waits[0].cancel()
         await host.say(Ended(run="run-01", status="completed", exit_code=0, json_size=2), b'"x"')
 
-        assert watch == requests.Watch(run="run-01")
+        assert watch == guest_protocol.Watch(run="run-01")
         assert [(await each).body for each in waits[1:]] == [b'"x"', b'"x"']
         assert (await link.end_of("run-01")).told.status == "completed"
         link.tell(Note(text="after"))
@@ -227,11 +227,11 @@ async def test_a_host_that_does_not_read_makes_requests_wait_and_is_given_up_at_
 async def test_what_was_said_is_flushed_before_the_end() -> None:
     """A last word that is longer than the channel holds arrives whole."""
     async with linked() as (link, host):
-        link.tell(requests.Record(number=1), b"x" * 3_000_000)
+        link.tell(guest_protocol.Record(number=1), b"x" * 3_000_000)
         flushing = asyncio.create_task(link.flush())
         await asyncio.sleep(0)
         assert not flushing.done()
-        assert await host.hear() == requests.Record(number=1)
+        assert await host.hear() == guest_protocol.Record(number=1)
         await flushing
 
 

@@ -22,9 +22,9 @@ from ramet.spawn import door as doors
 from ramet.spawn import outbound
 from ramet.spawn.door import Door, LargeReply, Reply
 from ramet.spawn.outbound import FileBody
-from ramet.wire import frames, requests
+from ramet.wire import frames, guest_protocol
 from ramet.wire.frames import FrameReader
-from ramet.wire.requests import Answer, Done, ListRuns, LoadCheckpoint, Note, Request, Said, Send, Text
+from ramet.wire.guest_protocol import Answer, Done, ListRuns, LoadCheckpoint, Note, Request, Said, Send, Text
 from tests.support.waiting import eventually
 
 LARGE = 3 * outbound.MAX_OUTBOUND
@@ -121,7 +121,7 @@ class Guest:
         self._end, self._reader, self._got = end, FrameReader(), list[frames.Frame]()
 
     async def say(self, said: Said, body: bytes = b"") -> None:
-        await self.send(b"".join(bytes(piece) for piece in frames.pack(requests.encode(said), body)))
+        await self.send(b"".join(bytes(piece) for piece in frames.pack(guest_protocol.encode(said), body)))
 
     async def send(self, data: bytes) -> None:
         await asyncio.get_running_loop().sock_sendall(self._end, data)
@@ -133,7 +133,7 @@ class Guest:
                 raise EOFError
             self._got += self._reader.feed(data)
         control, body = self._got.pop(0)
-        told = requests.from_host(control)
+        told = guest_protocol.from_host(control)
         assert isinstance(told, Answer)
         return told, body
 
@@ -314,7 +314,7 @@ async def test_requests_begin_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> 
             return Reply()
 
     async with opened(desk=Noting()) as (_, guest, _desk):
-        said = [requests.encode(Send(id=number, to="x", text="")) for number in range(1, 11)]
+        said = [guest_protocol.encode(Send(id=number, to="x", text="")) for number in range(1, 11)]
         await guest.send(b"".join(bytes(piece) for each in said for piece in frames.pack(each)))
         for _ in range(10):
             await guest.hear()

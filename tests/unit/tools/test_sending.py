@@ -13,7 +13,7 @@ from ramet.core.ids import CallId, StepId
 from ramet.tools.context import CurrentCall, ToolUseContext
 from ramet.tools.sending import check_tools, function_of, stand_in
 from ramet.tools.sent import perform
-from ramet.wire.capsule import Capsule, unpack
+from ramet.wire.code.capsule import Capsule, unpack
 from tests.support.context import make_context
 
 

@@ -19,8 +19,8 @@ import msgspec
 import pytest
 
 from ramet.core.errors import NotShippable, ProtocolError
-from ramet.wire import capsule
-from ramet.wire.capsule import captured, current_tag, pack, unpack
+from ramet.wire.code import capsule
+from ramet.wire.code.capsule import captured, current_tag, pack, unpack
 
 SCRIPT = """
 import base64, sys
@@ -47,7 +47,7 @@ def by_both(*prices):
 def tells():
     return TOKEN
 
-from ramet.wire.capsule import captured, pack
+from ramet.wire.code.capsule import captured, pack
 packed = pack(eval(sys.argv[1]), (1, 2))
 print(packed.tag, base64.b64encode(packed.data).decode(), *captured(eval(sys.argv[1])))
 """
@@ -90,7 +90,7 @@ FILES = {
 }
 OPEN = """
 import base64, sys
-from ramet.wire.capsule import unpack
+from ramet.wire.code.capsule import unpack
 opened = unpack(base64.b64decode(sys.stdin.read()), sys.argv[1])
 """
 
@@ -209,7 +209,7 @@ def test_what_came_along_can_go_on(project: pathlib.Path) -> None:
     again = opened_elsewhere(
         tag,
         data,
-        "from ramet.wire.capsule import pack\n"
+        "from ramet.wire.code.capsule import pack\n"
         "packed = pack(opened.function, ([1, 2],))\n"
         "sys.stdout.write(base64.b64encode(packed.data).decode())",
     )

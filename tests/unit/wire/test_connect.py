@@ -6,7 +6,7 @@ import ipaddress
 
 import pytest
 
-from ramet.wire.connect import (
+from ramet.wire.http_connect import (
     MAX_FIELDS,
     MAX_HEADER_BYTES,
     Refusal,

@@ -11,7 +11,7 @@ import pytest
 from ramet.core import errors
 from ramet.core.errors import RametError
 from ramet.core.outcome import ErrorInfo
-from ramet.wire.failures import MAX_MESSAGE, error_from, errors_to_fields
+from ramet.wire.error_codec import MAX_MESSAGE, error_from, errors_to_fields
 
 RAISED: list[RametError] = [
     errors.Aborted("stopped"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ramet.core.errors import ProtocolError
-from ramet.wire.hello import MAX_HELLO, Opening, OpeningReader
+from ramet.wire.client_hello import MAX_HELLO, Opening, OpeningReader
 from tests.support.tls import client_hello, handshake, hello_body, record, server_name
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ramet.core.errors import InvalidValue, ProtocolError
-from ramet.wire.objects import MAX_DEPTH, json_body, json_object
+from ramet.wire.values.json_object import MAX_DEPTH, json_body, json_object
 
 MOST = 10_000
 plain = st.recursive(

@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ramet.core.errors import ProtocolError
-from ramet.wire import programs
+from ramet.wire import command_protocol
+from ramet.wire.command_protocol import Chunk, Ready, Turn
 from ramet.wire.frames import Frame
-from ramet.wire.programs import Chunk, Ready, Turn
-from ramet.wire.stdio import MAX_BODY, MAX_LINE, LineReader
+from ramet.wire.stdio_frames import MAX_BODY, MAX_LINE, LineReader
 
 bodies = st.lists(st.binary(max_size=200), max_size=5)
 
@@ -18,7 +18,9 @@ bodies = st.lists(st.binary(max_size=200), max_size=5)
 @given(bodies, st.lists(st.integers(1, 50), min_size=1))
 def test_what_was_written_is_read_however_it_comes(written: list[bytes], cuts: list[int]) -> None:
     """Bodies pass byte for byte, newlines and all, in any pieces."""
-    data = b"".join(programs.encode(Turn(turn=number, format="raw"), body) for number, body in enumerate(written, 1))
+    data = b"".join(
+        command_protocol.encode(Turn(turn=number, format="raw"), body) for number, body in enumerate(written, 1)
+    )
     reader, frames, at = LineReader(), list[Frame](), 0
     while at < len(data):
         size = cuts[at % len(cuts)]
@@ -30,7 +32,7 @@ def test_what_was_written_is_read_however_it_comes(written: list[bytes], cuts: l
 
 def test_a_line_begins_with_its_type_and_ends_with_its_size() -> None:
     """So that a shell can read it."""
-    assert programs.encode(Turn(turn=1, format="text"), b"hi") == (
+    assert command_protocol.encode(Turn(turn=1, format="text"), b"hi") == (
         b'{"type":"turn","turn":1,"format":"text","size":2}\nhi'
     )
 
@@ -57,7 +59,7 @@ def test_what_is_no_frame_is_told_behind_those_that_are(data: bytes, why: str) -
     with pytest.raises(ProtocolError, match=why) as problem:
         heard.extend(LineReader().feed(b'{"type":"ready"}\n' + data))
     assert len(str(problem.value)) < 600
-    assert [programs.decode(frame) for frame in heard] == [Ready()]
+    assert [command_protocol.decode(frame) for frame in heard] == [Ready()]
 
 
 @pytest.mark.parametrize(
@@ -75,17 +77,17 @@ def test_what_is_no_frame_is_told_behind_those_that_are(data: bytes, why: str) -
 def test_what_no_program_says_is_refused(line: bytes) -> None:
     """The vocabulary is closed."""
     with pytest.raises(ProtocolError, match="nothing that a program says"):
-        programs.decode(Frame(line))
+        command_protocol.decode(Frame(line))
 
 
 def test_fields_may_stand_in_any_order() -> None:
     """A program need not write as we do."""
     (frame,) = LineReader().feed(b' {"size": 2, "turn": 7, "type": "chunk"}\r\nhi')
-    assert (programs.decode(frame), frame.body) == (Chunk(turn=7, size=2), b"hi")
+    assert (command_protocol.decode(frame), frame.body) == (Chunk(turn=7, size=2), b"hi")
 
 
 def test_words_are_bounded_and_harmless() -> None:
     """They end on terminals."""
-    assert programs.words(b"\x1b[31mred\0\n") == "?[31mred?"
-    assert len(programs.words(b"x" * 1_000_000)) == 10_000
-    assert programs.words(b"") == "it failed without a word"
+    assert command_protocol.words(b"\x1b[31mred\0\n") == "?[31mred?"
+    assert len(command_protocol.words(b"x" * 1_000_000)) == 10_000
+    assert command_protocol.words(b"") == "it failed without a word"

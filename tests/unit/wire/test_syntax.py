@@ -6,7 +6,7 @@ import ast
 
 import pytest
 
-from ramet.wire.syntax import parse_module
+from ramet.wire.code.syntax import parse_module
 
 
 def test_a_source_that_another_thread_disturbed_is_parsed_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,9 +22,9 @@ import pydantic
 import pytest
 
 from ramet.core.errors import InvalidValue, NotShippable, ProtocolError
-from ramet.wire import requests
-from ramet.wire.annotations import returned_type
-from ramet.wire.values import decode, encode
+from ramet.wire import guest_protocol
+from ramet.wire.values.annotations import returned_type
+from ramet.wire.values.values import decode, encode
 
 T = TypeVar("T")
 UserId = NewType("UserId", int)
@@ -256,7 +256,7 @@ def test_what_no_annotation_names_arrives_as_plain_data(value: Any, arrives: Any
         ([Named(1), None, Colour.RED], list[Named | Colour | None]),
         (Account.model_validate({"userId": 1, "tags": ["a"], "home": "/x", "other": [1]}), Account),
         (Numbers([1, 2]), Numbers | None),
-        (requests.Born(run="r", path="p", name="n"), requests.Born),
+        (guest_protocol.Born(run="r", path="p", name="n"), guest_protocol.Born),
         ({"size": 1, "names": ("a",)}, Options),
         (5, Annotated[UserId, "an id"]),
         ("fast", Literal["slow", "fast"]),
@@ -384,7 +384,7 @@ def test_an_array_is_data_where_there_is_no_numpy() -> None:
 import sys
 sys.modules["numpy"] = None
 from ramet.core.errors import ProtocolError
-from ramet.wire.values import decode
+from ramet.wire.values.values import decode
 print(decode({body!r}, {json_size}))
 try:
     decode(b'{{"@array":["<i2",[3],4]}}1234', 24)

@@ -1,8 +1,8 @@
 """One step of a composition: an agent that is born below it, is given a value, and leaves one.
 
-What passes between steps is data (`ramet.wire.values`), whether they work in the host or in sandboxes, and whether the
-value has just come or was on record: so a composition does the same after a restart. Types come from annotations: of
-what a function returns, then of what the next one takes.
+What passes between steps is data (`ramet.wire.values.values`), whether they work in the host or in sandboxes, and
+whether the value has just come or was on record: so a composition does the same after a restart. Types come from
+annotations: of what a function returns, then of what the next one takes.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from ramet.agent.definition import Agent
 from ramet.core.errors import Bug, InvalidValue, NotShippable, ProtocolError, RametError, StepFailed
 from ramet.core.outcome import Result, Status
 from ramet.tools.context import SpawnHandle, SpawnRequest, ToolUseContext, Tree, current
-from ramet.wire import values
-from ramet.wire.annotations import first_parameter, returned_type
-from ramet.wire.recorded import to_record
+from ramet.wire.values import values
+from ramet.wire.values.annotations import first_parameter, returned_type
+from ramet.wire.values.journal_values import to_record
 
 
 class _Nothing:

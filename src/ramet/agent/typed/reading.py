@@ -22,7 +22,7 @@ from ramet.agent.typed.forms import (
 )
 from ramet.agent.typed.values import checked
 from ramet.core.errors import InvalidValue
-from ramet.wire import hashes
+from ramet.wire.values import hash_bounds
 
 #: Made with arguments that are only known when they are read.
 _TUPLE, _SET, _LIST, _DICT = cast(Any, tuple), cast(Any, set), cast(Any, list), cast(Any, dict)
@@ -144,8 +144,8 @@ class TypeReader:
     def _count_values(self, owner: str, values: list[Any], where: str) -> None:
         """Count the values of an enum or a Literal, which become keys of a dict."""
         self._count(owner, len(values), where)
-        if not hashes.can_be_hashed(values):
-            raise InvalidValue(where, values, hashes.ACCEPTED)
+        if not hash_bounds.can_be_hashed(values):
+            raise InvalidValue(where, values, hash_bounds.ACCEPTED)
 
     def _parts_of(self, names: set[str]) -> int:
         return sum(self._own[each] for each in names)

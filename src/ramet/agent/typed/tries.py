@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ramet.agent.steps import Steps, TooManySteps
-from ramet.wire.hashes import ACCEPTED, can_be_hashed, needs_hashes
+from ramet.wire.values.hash_bounds import ACCEPTED, can_be_hashed, needs_hashes
 
 _CHOICES = ("anyOf", "oneOf", "allOf")
 _TEXT = 64  #: characters that count as one more step

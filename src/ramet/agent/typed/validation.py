@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ramet.agent.steps import counted
 from ramet.agent.typed.tries import Tries
-from ramet.wire.first_errors import stopping_validator
+from ramet.wire.values.first_errors import stopping_validator
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter, ValidationError

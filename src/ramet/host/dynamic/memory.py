@@ -11,7 +11,7 @@ from ramet.host.dynamic.places import branch_of, place_of, prefix_below, standin
 from ramet.host.dynamic.registries import Registries
 from ramet.spawn.run import Run
 from ramet.store.state.namespaced import Namespaced
-from ramet.wire.requests import Stated, UseState
+from ramet.wire.guest_protocol import Stated, UseState
 
 
 class HostMemory:

@@ -23,9 +23,9 @@ from ramet.store.state.names import checked_key, checked_prefix
 from ramet.store.state.namespaced import Namespaced
 from ramet.store.state.values import MISSING
 from ramet.tools.context import ToolUseContext
-from ramet.wire.checks import check_parts
-from ramet.wire.objects import paused_gc
-from ramet.wire.requests import StateCommit, Stated, UseState
+from ramet.wire.guest_protocol import StateCommit, Stated, UseState
+from ramet.wire.values.json_object import paused_gc
+from ramet.wire.values.validators import check_parts
 
 #: Bytes of one value, of all that is in no commit yet, and of all that a run commits in one life of its process.
 MAX_VALUE, MAX_UNSAVED, MAX_WRITTEN = 1024 * 1024, 16 * 1024 * 1024, 256 * 1024 * 1024

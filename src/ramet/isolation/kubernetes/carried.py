@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 from ramet.core.errors import Gone, ProtocolError
 from ramet.wire.frames import Frame
-from ramet.wire.session import Session, weight
+from ramet.wire.resumable_stream import Session, weight
 
 #: How often a side that has nothing else to say says so, at the longest; a wire that is silent for SILENT times that is
 #: broken, whatever it says of itself.

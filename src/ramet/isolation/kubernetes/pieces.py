@@ -1,7 +1,8 @@
 """Packets on a stream of bytes that may lose any part of itself, and be cut and joined anew: whole ones, or none.
 
 A packet goes as one line: its check sum, the number of the connection that it is said on, its bytes, without line ends.
-What was torn, and what an earlier connection left under way, is passed over; `ramet.wire.session` says it again.
+What was torn, and what an earlier connection left under way, is passed over; `ramet.wire.resumable_stream` says it
+again.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import zlib
 from typing import NamedTuple
 
 from ramet.core.errors import ProtocolError
-from ramet.wire.session import MAX_PACKET
+from ramet.wire.resumable_stream import MAX_PACKET
 
 END = b"\n"
 _head = struct.Struct("!II")

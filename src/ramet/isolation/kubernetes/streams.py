@@ -16,7 +16,7 @@ from ramet.isolation.kubernetes.pieces import Packet, PacketReader, pack
 from ramet.isolation.remote.inside import serve
 
 _READ = 1 << 16
-_HELLO = 1  #: how the first packet of a connection begins, as in `ramet.wire.session`
+_HELLO = 1  #: how the first packet of a connection begins, as in `ramet.wire.resumable_stream`
 
 
 async def run(given: int, taken: int, patience_s: float, pod: Asked, trying: Thread) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from ramet.core.errors import Gone, ProtocolError
 from ramet.isolation.lines.transport import Transport
 from ramet.wire.frames import Frame
-from ramet.wire.session import Session
+from ramet.wire.resumable_stream import Session
 
 _STEPS = 4
 

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from ramet.core.errors import ProtocolError
-from ramet.wire.session import MAX_PACKET
+from ramet.wire.resumable_stream import MAX_PACKET
 
 _LENGTH = struct.Struct("!I")
 

@@ -8,7 +8,7 @@ from collections import deque
 
 from ramet.isolation.lines.tls import TlsStream
 from ramet.isolation.lines.transport import allowance_s
-from ramet.wire.session import MAX_PACKET
+from ramet.wire.resumable_stream import MAX_PACKET
 from ramet.wire.websocket import BINARY, CLOSE, PING, PONG, MessageReader, pack
 
 

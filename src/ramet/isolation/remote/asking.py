@@ -13,7 +13,7 @@ from ramet.core.errors import Gone, InvalidValue, IsolationUnavailable, Protocol
 from ramet.core.outcome import ErrorInfo
 from ramet.isolation.remote.messages import Answer, Word
 from ramet.isolation.remote.streams import Post
-from ramet.wire.failures import clean, error_from
+from ramet.wire.error_codec import clean, error_from
 
 #: What a machine may have a kernel raise: an agent there that was cancelled, say, cancels nothing here.
 _TOLD = (Gone, InvalidValue, IsolationUnavailable, SandboxFailed)

@@ -32,7 +32,7 @@ from ramet.isolation.remote.messages import (
 )
 from ramet.isolation.remote.staging import Staging
 from ramet.isolation.remote.streams import Incoming, Post
-from ramet.wire.failures import clean
+from ramet.wire.error_codec import clean
 
 _MAX_CONNECTIONS = 256
 _MAX_WARNINGS = 1000

@@ -46,7 +46,7 @@ from ramet.isolation.remote.messages import (
 from ramet.isolation.remote.outbox import Outbox
 from ramet.isolation.remote.streamline import piped
 from ramet.isolation.remote.travel import Arrival
-from ramet.wire.failures import errors_to_fields
+from ramet.wire.error_codec import errors_to_fields
 
 _LAST_WORDS_S = 2.0
 _OTHERS_TURN = 64  #: frames after which everybody else may do something

@@ -177,7 +177,7 @@ class Started(Word, frozen=True, kw_only=True, tag="started"):
 
 
 class Refused(Word, frozen=True, kw_only=True, tag="refused"):
-    """It was not started, and nothing of it is left. `error` and `fields` as in `ramet.wire.failures`."""
+    """It was not started, and nothing of it is left. `error` and `fields` as in `ramet.wire.error_codec`."""
 
     number: Number
     error: ErrorInfo
@@ -212,7 +212,7 @@ class Threshold(Word, frozen=True, kw_only=True, tag="threshold"):
 
 
 class Answer(Word, frozen=True, kw_only=True, tag="answer"):
-    """To what was asked: a value, or an error as in `ramet.wire.failures`."""
+    """To what was asked: a value, or an error as in `ramet.wire.error_codec`."""
 
     ask: Number
     value: Any = None

@@ -48,7 +48,7 @@ from ramet.isolation.remote.messages import (
     Threshold,
 )
 from ramet.isolation.remote.outbox import Outbox
-from ramet.wire.failures import clean
+from ramet.wire.error_codec import clean
 
 #: Told of a run, what it uses most of, how much, and its limit: as of `ramet.isolation.forking`.
 OnThreshold = Callable[[str, str, float, float], object]

@@ -20,7 +20,7 @@ from ramet.isolation.remote.files import Known
 from ramet.isolation.remote.messages import FIRST_OF_KERNEL, Fetch, Put
 from ramet.isolation.remote.streams import Post
 from ramet.isolation.remote.travel import Arrival, Departure
-from ramet.wire.failures import clean
+from ramet.wire.error_codec import clean
 
 _MIB = 1024 * 1024
 _MAX_SENT = 256 * _MIB  #: bytes of all mounts, and of a shelf

@@ -14,9 +14,9 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from ramet.core.errors import Gone, ProtocolError
-from ramet.wire import requests
+from ramet.wire import guest_protocol
 from ramet.wire.frames import MAX_BODY, MAX_CONTROL
-from ramet.wire.requests import (
+from ramet.wire.guest_protocol import (
     LASTING,
     Answer,
     Done,
@@ -73,7 +73,7 @@ class Tape:
         """Bytes from inside, as they go to the kernel."""
         try:
             for control, frame in self._said.cut(data):
-                self._take_said(requests.from_guest(control), frame)
+                self._take_said(guest_protocol.from_guest(control), frame)
         except ProtocolError as broken:  # The kernel ends it for that.
             self._never = str(broken)
 
@@ -81,7 +81,7 @@ class Tape:
         """Bytes from the kernel, as they go inside."""
         try:
             for control, _ in self._told.cut(data):
-                self._take_told(requests.from_host(control))
+                self._take_told(guest_protocol.from_host(control))
         except ProtocolError as broken:
             self._never = str(broken)
 

@@ -1,4 +1,4 @@
-"""An agent of the type "command": a conversation with a program that speaks frames (`ramet.wire.programs`)."""
+"""An agent of the type "command": a conversation with a program that speaks frames (`ramet.wire.command_protocol`)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from ramet.services.types.program import Started
 from ramet.services.types.program_calls import Calls
 from ramet.services.types.program_end import NOT_STARTED, how_it_ended, last_words, status_of
 from ramet.spawn.private import masked_error
-from ramet.wire import programs
+from ramet.wire import command_protocol
 from ramet.wire.frames import Frame
 
 _log = logging.getLogger("ramet.services")
@@ -69,7 +69,7 @@ class CommandAgent:
         self._passes = frozenset(opening.info.formats)
         self._name = pathlib.PurePath(opening.info.argv[0]).name
         loop = asyncio.get_running_loop()
-        self._ready: asyncio.Future[programs.Ready] = loop.create_future()
+        self._ready: asyncio.Future[command_protocol.Ready] = loop.create_future()
         self._answering: Answering | None = None
         self._number = 0  #: of the newest turn
         self._calls = Calls(self._line, self._clock, self._masked)
@@ -118,7 +118,7 @@ class CommandAgent:
             raise RametError("this agent has ended")
         await self._said_ready()
         number = self._number + 1
-        told = programs.Turn(turn=number, format=format if passes else "text")
+        told = command_protocol.Turn(turn=number, format=format if passes else "text")
         self._line.say(told, body if passes else text.encode())
         self._number, said = number, Said()
         answering = self._answering = Answering(number)
@@ -145,7 +145,7 @@ class CommandAgent:
         """A message that the program reads when it likes. Raises MailRefused where it did not say that it reads any."""
         if self.ended.done() or not (await self._said_ready()).mail:
             raise MailRefused(self._opening.path, "its program reads no mail" if not self.ended.done() else "it ended")
-        self._line.say(programs.Mail(), text.encode())
+        self._line.say(command_protocol.Mail(), text.encode())
 
     async def close(self, reason: str) -> None:
         """Let it see the end of its stdin, end what is left after a second, and wait until it is gone. Idempotent."""
@@ -219,32 +219,34 @@ class CommandAgent:
                 await self._take(frame)
 
     async def _take(self, frame: Frame) -> None:
-        said = programs.decode(frame, self._masked)
-        if not self._ready.done() and not isinstance(said, programs.Ready):
+        said = command_protocol.decode(frame, self._masked)
+        if not self._ready.done() and not isinstance(said, command_protocol.Ready):
             raise ProtocolError("it said something before it said that it is ready")
         match said:
-            case programs.Ready():
+            case command_protocol.Ready():
                 if self._ready.done():
                     raise ProtocolError("it said twice that it is ready")
                 self._ready.set_result(said)
-            case programs.Chunk() | programs.Done() | programs.Error():
+            case command_protocol.Chunk() | command_protocol.Done() | command_protocol.Error():
                 await self._take_answer(said, frame.body)
-            case programs.Answer() | programs.Refusal():
+            case command_protocol.Answer() | command_protocol.Refusal():
                 self._calls.take(said, frame.body)
 
-    async def _take_answer(self, said: programs.Chunk | programs.Done | programs.Error, body: bytes) -> None:
+    async def _take_answer(
+        self, said: command_protocol.Chunk | command_protocol.Done | command_protocol.Error, body: bytes
+    ) -> None:
         if said.turn > self._number:
             raise ProtocolError(f"it answers turn {said.turn}, which nobody has asked")
         answering = self._answering
         if answering is None or said.turn != answering.number:
             return  # Of a turn that was left: late, and nobody's.
         match said:
-            case programs.Chunk():
+            case command_protocol.Chunk():
                 await answering.put(body)
-            case programs.Done():
+            case command_protocol.Done():
                 answering.end(Aborted("it was interrupted") if answering.is_interrupted else None)
-            case programs.Error():
-                why = self._masked(programs.words(body))
+            case command_protocol.Error():
+                why = self._masked(command_protocol.words(body))
                 answering.end(TaskFailed(why, status=str(Status.FAILED), run=self.run))
 
     async def _pieces(self, answering: Answering, format: str | None, said: Said) -> AsyncGenerator[bytes]:
@@ -271,14 +273,16 @@ class CommandAgent:
 
     def _tell_start(self) -> None:
         opening = self._opening
-        start = programs.Start(protocol=programs.VERSION, agent=opening.id, name=opening.name, path=opening.path)
+        start = command_protocol.Start(
+            protocol=command_protocol.VERSION, agent=opening.id, name=opening.name, path=opening.path
+        )
         self._line.say(start, self._turns.newest(_TOLD_BYTES))
 
     async def _ready_or_over(self) -> None:
         waits: set[asyncio.Future[Any]] = {self._ready, self._living}
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
 
-    async def _said_ready(self) -> programs.Ready:
+    async def _said_ready(self) -> command_protocol.Ready:
         """What it said when it was ready. Raises TaskFailed for one that has ended before."""
         if not self._ready.done():
             await self._ready_or_over()
@@ -300,7 +304,7 @@ class CommandAgent:
         if not answering.is_interrupted:
             answering.is_interrupted = True
             with suppress(RametError):  # It does not read.
-                self._line.say(programs.Interrupt(turn=answering.number))
+                self._line.say(command_protocol.Interrupt(turn=answering.number))
 
     async def _time_out(self, answering: Answering, seconds: float) -> None:
         await self._clock.sleep(seconds)

@@ -18,7 +18,7 @@ from ramet.services.types.gating import gate_of
 from ramet.services.types.imports import Reference
 from ramet.services.types.loading import LoadBundle, UnloadBundle
 from ramet.services.types.place import isolation_of, policy_of
-from ramet.wire.capsule import pack
+from ramet.wire.code.capsule import pack
 
 
 class FunctionInfo(Struct, forbid_unknown_fields=True, kw_only=True):

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, cast
 
 from ramet.core.errors import InvalidValue
-from ramet.wire.syntax import parse_module
+from ramet.wire.code.syntax import parse_module
 
 FIELD: Final = "spawn_info.function"
 _REFERENCE = re.compile(r"(?P<module>[^\W\d]\w*(\.[^\W\d]\w*)*):(?P<name>[^\W\d]\w*)\Z")

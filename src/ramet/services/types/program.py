@@ -27,9 +27,9 @@ from ramet.isolation.masking import Mask
 from ramet.services.types import program_inside
 from ramet.spawn.handle import Handle
 from ramet.spawn.private import forms_of_grant, masked_text
+from ramet.wire.command_protocol import Told, encode
 from ramet.wire.frames import Frame
-from ramet.wire.programs import Told, encode
-from ramet.wire.stdio import LineReader
+from ramet.wire.stdio_frames import LineReader
 
 #: Of what it writes to stderr, this much of the newest is kept in memory.
 LOG_BYTES = 64 * 1024

@@ -13,7 +13,7 @@ from ramet.concurrency.deadline import within
 from ramet.core.errors import ProtocolError, RametError, TaskFailed
 from ramet.core.outcome import Status
 from ramet.services.types.program import Line
-from ramet.wire.programs import Answer, Control, Refusal, words
+from ramet.wire.command_protocol import Answer, Control, Refusal, words
 
 
 class Calls:

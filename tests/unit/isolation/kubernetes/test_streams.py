@@ -11,7 +11,7 @@ from ramet.isolation.kubernetes.carried import CarriedLine
 from ramet.isolation.kubernetes.pieces import PacketReader, pack
 from ramet.isolation.kubernetes.streams import StandardStreams
 from ramet.wire.frames import Frame
-from ramet.wire.session import Session
+from ramet.wire.resumable_stream import Session
 from tests.support.waiting import eventually
 
 PATIENCE_S = 60.0

@@ -14,7 +14,7 @@ from ramet.isolation.lines.resuming import Patience, ResumingLine
 from ramet.isolation.lines.transport import StreamTransport
 from ramet.isolation.remote.line import Line
 from ramet.wire.frames import Frame
-from ramet.wire.session import MAX_KEPT, Session
+from ramet.wire.resumable_stream import MAX_KEPT, Session
 from tests.support.waiting import eventually
 
 NEVER = Patience(give_up_s=None)

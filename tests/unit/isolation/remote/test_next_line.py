@@ -29,7 +29,7 @@ from ramet.isolation.remote.messages import (
     Word,
 )
 from ramet.isolation.remote.streamline import StreamLine
-from ramet.wire import frames, requests
+from ramet.wire import frames, guest_protocol
 from ramet.wire.frames import Frame
 from tests.support.outliving import OutlivingBackend
 from tests.support.serving import short_folder
@@ -82,8 +82,8 @@ async def machine_at(folder: Path) -> AsyncIterator[OutlivingBackend]:
 
 def begun() -> bytes:
     """The first word to a sandbox, as bytes of its channel."""
-    word = requests.StartFunction(run="run-1", path="main", name="f")
-    return b"".join(bytes(piece) for piece in frames.pack(requests.encode(word), b""))
+    word = guest_protocol.StartFunction(run="run-1", path="main", name="f")
+    return b"".join(bytes(piece) for piece in frames.pack(guest_protocol.encode(word), b""))
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can be another machine")

@@ -11,15 +11,27 @@ from hypothesis import strategies as st
 from ramet.core.errors import Gone
 from ramet.core.outcome import ErrorInfo
 from ramet.isolation.remote.tape import MAX_KEPT, Tape
-from ramet.wire import frames, requests
+from ramet.wire import frames, guest_protocol
 from ramet.wire.frames import FrameReader
-from ramet.wire.requests import Answer, Done, Ended, Note, Output, Record, Said, Spawn, StartFunction, Told, UseState
+from ramet.wire.guest_protocol import (
+    Answer,
+    Done,
+    Ended,
+    Note,
+    Output,
+    Record,
+    Said,
+    Spawn,
+    StartFunction,
+    Told,
+    UseState,
+)
 
 START = StartFunction(run="r", path="r", name="f")
-TALK = requests.StartConversation(run="r", root="r", path="r", agent="a", depth=0, cwd="/", json_size=0)
+TALK = guest_protocol.StartConversation(run="r", root="r", path="r", agent="a", depth=0, cwd="/", json_size=0)
 
 
-ASKS = requests.AskModel(id=1, step="r:1")
+ASKS = guest_protocol.AskModel(id=1, step="r:1")
 
 
 def begun() -> Tape:
@@ -30,7 +42,7 @@ def begun() -> Tape:
 
 
 def packed(word: Said | Told, body: bytes = b"") -> bytes:
-    return b"".join(bytes(piece) for piece in frames.pack(requests.encode(word), body))
+    return b"".join(bytes(piece) for piece in frames.pack(guest_protocol.encode(word), body))
 
 
 def cut(take: Callable[[bytes], None], data: bytes, sizes: Sequence[int]) -> None:
@@ -42,7 +54,7 @@ def cut(take: Callable[[bytes], None], data: bytes, sizes: Sequence[int]) -> Non
 
 
 def said_again(tape: Tape) -> list[Said]:
-    return [requests.from_guest(frame.control) for frame in FrameReader().feed(tape.again())]
+    return [guest_protocol.from_guest(frame.control) for frame in FrameReader().feed(tape.again())]
 
 
 SIZES = st.lists(st.integers(1, 40), max_size=30)
@@ -77,17 +89,17 @@ def test_what_is_not_answered_comes_again_as_it_was_said(
 def test_a_wish_to_hear_of_an_end_and_the_last_word_come_again() -> None:
     """Until that end was told; what needs no answer is gone."""
     tape = begun()
-    for word in (requests.Watch(run="one"), requests.Watch(run="two"), Note(text="n"), Done(ok=True)):
+    for word in (guest_protocol.Watch(run="one"), guest_protocol.Watch(run="two"), Note(text="n"), Done(ok=True)):
         tape.said(packed(word))
     tape.told(packed(Ended(run="one", status="completed", exit_code=0), b"value"))
 
-    assert said_again(tape) == [requests.Watch(run="two"), Done(ok=True)]
+    assert said_again(tape) == [guest_protocol.Watch(run="two"), Done(ok=True)]
 
 
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        ([(True, ASKS, b"{}"), (False, requests.Piece(id=1), b"{}")], "part of a reply"),
+        ([(True, ASKS, b"{}"), (False, guest_protocol.Piece(id=1), b"{}")], "part of a reply"),
         ([(True, UseState(id=1, do="set", name="k"), b"1")], "state"),
         ([(True, UseState(id=1, do="set", name="k"), b"1"), (False, Answer(id=1), b"")], "state"),
         ([(True, UseState(id=1, do="set"), b"1"), (True, UseState(id=2, do="commit"), b"")], "state"),
@@ -139,16 +151,16 @@ def test_what_is_told_comes_again_until_an_answer_says_that_it_is_on_record(
     """One to a question, or to what leads to more than its answer: an error says nothing, nor does any other answer."""
     kinds: dict[str, Callable[[int], Said]] = {
         "record": lambda number: Record(number=number),
-        "word": lambda number: requests.AskModel(id=number, step=f"r:{number}"),
-        "aside": lambda number: requests.AskModel(id=number, step=f"r:{number}", aside=True),
-        "send": lambda number: requests.Send(id=number, to="x", text="t"),
-        "hook": lambda number: requests.FireHook(id=number, event="PreToolUse"),
-        "watch": lambda number: requests.Watch(run=str(number)),
+        "word": lambda number: guest_protocol.AskModel(id=number, step=f"r:{number}"),
+        "aside": lambda number: guest_protocol.AskModel(id=number, step=f"r:{number}", aside=True),
+        "send": lambda number: guest_protocol.Send(id=number, to="x", text="t"),
+        "hook": lambda number: guest_protocol.FireHook(id=number, event="PreToolUse"),
+        "watch": lambda number: guest_protocol.Watch(run=str(number)),
     }
     tape = begun()
     said = {number: kinds[kind](number) for number, kind in enumerate(words, 1)}
     cut(tape.said, b"".join(packed(word) for word in said.values()), sizes)
-    there, open_ = 0, {number for number, word in said.items() if isinstance(word, requests.Request)}
+    there, open_ = 0, {number for number, word in said.items() if isinstance(word, guest_protocol.Request)}
     for number, is_well in answers:
         if number in open_:
             open_.remove(number)
@@ -160,7 +172,7 @@ def test_what_is_told_comes_again_until_an_answer_says_that_it_is_on_record(
     assert said_again(tape) == [
         word
         for number, word in said.items()
-        if number in open_ or isinstance(word, requests.Watch) or (isinstance(word, Record) and number > there)
+        if number in open_ or isinstance(word, guest_protocol.Watch) or (isinstance(word, Record) and number > there)
     ]
 
 
@@ -168,7 +180,7 @@ def test_a_reply_that_was_told_in_pieces_and_then_whole_is_no_secret_any_more() 
     """Who asked has it all."""
     tape = begun()
     tape.said(packed(ASKS))
-    tape.told(packed(requests.Piece(id=1), b"{}") + packed(Answer(id=1)))
+    tape.told(packed(guest_protocol.Piece(id=1), b"{}") + packed(Answer(id=1)))
 
     assert said_again(tape) == []
 

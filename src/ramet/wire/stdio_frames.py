@@ -5,7 +5,7 @@
 
 The line is an object; its `size` is 0 where there is none, and nothing stands between a body and the next line. So any
 language reads it without a library, a shell included, and a body passes byte for byte. What the lines say is in
-`ramet.wire.programs`.
+`ramet.wire.command_protocol`.
 """
 
 from __future__ import annotations

@@ -14,8 +14,10 @@ from functools import lru_cache
 from itertools import chain, count, repeat
 from typing import Any, NamedTuple
 
-from ramet.wire.annotations import fields_of, is_pydantic, plain_hint, required_keys, types_in
-from ramet.wire.checks import (
+from ramet.wire.values.annotations import fields_of, is_pydantic, plain_hint, required_keys, types_in
+from ramet.wire.values.first_errors import check_large
+from ramet.wire.values.hash_bounds import ACCEPTED, can_be_hashed, needs_hashes
+from ramet.wire.values.validators import (
     Check,
     Keys,
     Misfit,
@@ -28,8 +30,6 @@ from ramet.wire.checks import (
     literal,
     shown,
 )
-from ramet.wire.first_errors import check_large
-from ramet.wire.hashes import ACCEPTED, can_be_hashed, needs_hashes
 
 _LISTS: typing.Final = frozenset(
     {

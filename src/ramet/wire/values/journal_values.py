@@ -1,7 +1,7 @@
 """Values on a record: as JSON that anybody can read, from which the same value is made again.
 
-They are written as `ramet.wire.values` writes them, so that a dataclass is an object with "@type" and its fields. What
-has binary parts, or numbers that not every reader of JSON takes, is in an object with the one key "@body".
+They are written as `ramet.wire.values.values` writes them, so that a dataclass is an object with "@type" and its
+fields. What has binary parts, or numbers that not every reader of JSON takes, is in an object with the one key "@body".
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any, Final
 import msgspec
 
 from ramet.core.errors import DefinitionMissing, NotShippable, ProtocolError
-from ramet.wire import values
-from ramet.wire.writing import MAX_DEPTH
+from ramet.wire.values import values
+from ramet.wire.values.encoder import MAX_DEPTH
 
 #: Bytes of a value that is not plain JSON; a larger one is not kept.
 MAX_BYTES: Final = 1024 * 1024

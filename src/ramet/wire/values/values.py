@@ -28,8 +28,8 @@ import msgspec
 
 from ramet.core.errors import NotShippable, OutputTooLarge, RametError
 from ramet.wire.frames import MAX_BODY
-from ramet.wire.reading import decode as decode
-from ramet.wire.writing import LEAVE_LESS, MAX_DEPTH, ValueTooLarge, Writer
+from ramet.wire.values.decoder import decode as decode
+from ramet.wire.values.encoder import LEAVE_LESS, MAX_DEPTH, ValueTooLarge, Writer
 
 _PLAIN: Final = frozenset({str, int, float, bool, type(None), list, tuple, dict})
 #: A key that begins with "@", or what may look like one inside a text.

@@ -1,4 +1,4 @@
-"""The guest's half of `ramet.wire.values`: a value as what JSON can hold, and its binary parts."""
+"""The guest's half of `ramet.wire.values.values`: a value as what JSON can hold, and its binary parts."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from typing import Any, Final
 from msgspec import Struct
 
 from ramet.core.errors import NotShippable
-from ramet.wire.annotations import is_namedtuple, is_pydantic, type_name
-from ramet.wire.checks import told
-from ramet.wire.remedies import remedy
+from ramet.wire.values.annotations import is_namedtuple, is_pydantic, type_name
+from ramet.wire.values.encoding_hints import remedy
+from ramet.wire.values.validators import told
 
 #: Levels of JSON, on both sides of a channel.
 MAX_DEPTH: Final = 200

@@ -22,7 +22,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from ramet.core.errors import NotShippable
-from ramet.wire.syntax import parse_module
+from ramet.wire.code.syntax import parse_module
 
 _INSTALLED: Final = frozenset({"site-packages", "dist-packages"})
 _NEVER: Final = frozenset({"__main__", "__mp_main__", "ramet"})

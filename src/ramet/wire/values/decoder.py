@@ -1,4 +1,4 @@
-"""The reader's half of `ramet.wire.values`. What it reads may have been made by an enemy.
+"""The reader's half of `ramet.wire.values.values`. What it reads may have been made by an enemy.
 
 Sizes are checked against what has arrived, each binary part is read once and in order, nesting is bounded, and only
 types that the reader's own annotation names are ever built.
@@ -19,10 +19,10 @@ from typing import Any, Final
 import msgspec
 
 from ramet.core.errors import InvalidValue, ProtocolError
-from ramet.wire.checks import Keys, Misfit, check_parts, told
-from ramet.wire.fitting import Fitter
-from ramet.wire.objects import paused_gc
-from ramet.wire.writing import DTYPES, MAX_DEPTH
+from ramet.wire.values.coercion import Fitter
+from ramet.wire.values.encoder import DTYPES, MAX_DEPTH
+from ramet.wire.values.json_object import paused_gc
+from ramet.wire.values.validators import Keys, Misfit, check_parts, told
 
 _json = msgspec.json.Decoder()
 

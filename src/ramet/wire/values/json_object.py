@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from ramet.core.errors import InvalidValue, ProtocolError
-from ramet.wire.checks import check_parts
+from ramet.wire.values.validators import check_parts
 
 #: Bytes of JSON above which the collector of cycles waits: nothing that JSON makes is a cycle, and looking for them
 #: takes 40 % of the time of a megabyte, or many times as long in a host with many objects of its own.

@@ -2,13 +2,12 @@
 
 Functions of installed packages travel by name. Those of `__main__`, of notebooks, and lambdas and closures travel by
 value, with the globals that they use. Those of the user's own modules travel by name, with the sources of these modules
-beside them (`ramet.wire.bundle`).
+beside them (`ramet.wire.code.bundle`).
 """
 
 from __future__ import annotations
 
 import io
-import pickle
 import sys
 import types
 from collections.abc import Callable, Mapping
@@ -20,9 +19,10 @@ import msgspec
 from msgspec import Struct
 
 from ramet.core.errors import NotShippable, ProtocolError
-from ramet.wire.bundle import Source, imported_by, imports_of, serve, sources
-from ramet.wire.captures import captured as captured
-from ramet.wire.captures import culprit, name_of, parts, travels_by_name
+from ramet.wire.code import renamed
+from ramet.wire.code.bundle import Source, imported_by, imports_of, serve, sources
+from ramet.wire.code.closure_vars import captured as captured
+from ramet.wire.code.closure_vars import culprit, name_of, parts, travels_by_name
 
 #: Bytes of a capsule: function, arguments and sources together.
 MAX_CAPSULE: Final = 16 * 1024 * 1024
@@ -170,7 +170,7 @@ def unpack(data: bytes, tag: str) -> Opened:
     except (msgspec.DecodeError, UnicodeError) as problem:
         raise ProtocolError(f"a capsule that cannot be read: {problem}") from None
     serve(content.modules)
-    return Opened(*pickle.loads(content.call))
+    return Opened(*renamed.loads(content.call))
 
 
 @lru_cache(maxsize=1)

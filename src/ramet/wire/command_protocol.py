@@ -1,8 +1,8 @@
 """What a program that is an agent and its host tell each other on the program's stdin and stdout.
 
-Each is a line of a frame (`ramet.wire.stdio`): its `type`, its fields, and the `size` of its body. A program is told
-`start` first, and says `ready` before anything else. It gets one turn at a time, and ends each with `done` or `error`.
-`body` in a docstring is the frame's body.
+Each is a line of a frame (`ramet.wire.stdio_frames`): its `type`, its fields, and the `size` of its body. A program is
+told `start` first, and says `ready` before anything else. It gets one turn at a time, and ends each with `done` or
+`error`. `body` in a docstring is the frame's body.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from itertools import count, repeat
 from typing import Any, Final, NamedTuple
 
 from ramet.core.errors import InvalidValue
-from ramet.wire.annotations import is_buildable
+from ramet.wire.values.annotations import is_buildable
 
 #: Brackets and commas of a guest's value, those inside of texts aside: each takes up to 100 bytes and 2 µs.
 MAX_PARTS: Final = 500_000

@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from ramet.wire.checks import Keys
+from ramet.wire.values.validators import Keys
 
 ACCEPTED = "at most 100 different numbers of one hash"
 _FEW = 8  #: are compared with each other in no time

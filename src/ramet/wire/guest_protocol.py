@@ -17,7 +17,7 @@ from ramet.core.errors import ProtocolError
 from ramet.core.outcome import Artifact, ErrorInfo, Usage
 from ramet.core.permissions import NO_PERMISSIONS, Permissions
 from ramet.core.policy import Policy
-from ramet.wire.objects import paused_gc
+from ramet.wire.values.json_object import paused_gc
 
 #: What a guest counts: whole, not negative, and exact in every reader of JSON.
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
@@ -36,7 +36,7 @@ class Request(Said, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_
 
 
 class Spawn(Request, frozen=True, kw_only=True, tag="spawn"):
-    """Give birth; answered at once with `Born`. Body: the capsule of a function (`ramet.wire.capsule`), else empty."""
+    """Spawn; answered at once with `Born`. Body: the capsule of a function (`ramet.wire.code.capsule`), else empty."""
 
     policy: Policy | None = None
     function: str = ""  #: name of the function in the body
@@ -142,7 +142,7 @@ class ReadArtifact(Request, frozen=True, kw_only=True, tag="read_artifact"):
 
 
 class SaveCheckpoint(Request, frozen=True, kw_only=True, tag="save_checkpoint"):
-    """Keep a value for the next attempt or life of this logical run. Body: the value (`ramet.wire.values`)."""
+    """Keep a value for the next attempt or life of this logical run. Body: the value (`ramet.wire.values.values`)."""
 
     json_size: Count
     version: Count = 1
@@ -200,7 +200,7 @@ class Note(Said, frozen=True, kw_only=True, tag="note"):
 
 
 class Done(Said, frozen=True, kw_only=True, tag="done"):
-    """The work is over: the last word of a guest. Body: the value (`ramet.wire.values`), if there is one."""
+    """The work is over: the last word of a guest. Body: the value (`ramet.wire.values.values`), if there is one."""
 
     ok: bool
     conclusion: bool = False  #: of a conversation: the value is what its code gave, in place of a model's answer

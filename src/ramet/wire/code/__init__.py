@@ -1,0 +1,1 @@
+"""Functions and their sources on their way into a sandbox."""
