@@ -14,7 +14,7 @@ from lightkube import AsyncClient
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Namespace, Pod
 
-from ramet.core.policy import Grant
+from ramet.core.policy.policy import Grant
 from ramet.isolation.conformance.ground import ENTRY
 from ramet.isolation.contract import SandboxSpec
 from ramet.services.packaging.registry import Registry

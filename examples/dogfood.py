@@ -28,7 +28,7 @@ from langchain_core.messages.tool import tool_call
 from langchain_core.outputs import ChatGeneration, ChatResult
 
 from ramet import Agent, AgentRuntime, Policy
-from ramet.core.agentref import AgentRef
+from ramet.core.agent_ref import AgentRef
 
 #: What the architect's model writes: an agent, and its task as the result.
 ARCHITECTS_CODE = '''

@@ -9,7 +9,7 @@ from time import perf_counter
 
 from benchmarks.cost import Cost, Figures
 from ramet import Agent, AgentRuntime
-from ramet.core.agentref import AgentRef
+from ramet.core.agent_ref import AgentRef
 from ramet.core.recipe import Recipe
 from ramet.host.dynamic.agents import ref_of
 from ramet.host.dynamic.registries import REGISTRY

@@ -10,7 +10,7 @@ from statistics import median
 from benchmarks.cluster import Place, place, spec
 from benchmarks.cost import Figures, own_kb
 from ramet.core.errors import RametError
-from ramet.core.policy import DEFAULTS
+from ramet.core.policy.policy import DEFAULTS
 from ramet.isolation.kubernetes import manifest
 from ramet.isolation.kubernetes.api import Api
 from ramet.isolation.kubernetes.backend import KubernetesBackend

@@ -10,7 +10,7 @@ import msgspec
 
 from benchmarks.cluster import GRANT, place, spec
 from benchmarks.cost import Figures
-from ramet.core.reservation import Reservation
+from ramet.core.policy.reservation import Reservation
 from ramet.isolation.kubernetes.backend import KubernetesBackend
 
 TEAM = Reservation(name="bench", memory_mb=512, sandboxes=8)

@@ -16,7 +16,7 @@ from typing import Final
 import ramet
 from benchmarks.soak.server import Server
 from ramet.core.errors import ModelFailed, RametError, TaskFailed
-from ramet.core.policy import Policy
+from ramet.core.policy.policy import Policy
 from ramet.services.client.client import Client
 from ramet.services.contract import SpawnedAgent
 

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from ramet.core.outcome import Status as Status
     from ramet.core.outcome import StepFailure as StepFailure
     from ramet.core.outcome import Usage as Usage
-    from ramet.core.policy import Isolation as Isolation
-    from ramet.core.policy import Policy as Policy
+    from ramet.core.policy.policy import Isolation as Isolation
+    from ramet.core.policy.policy import Policy as Policy
     from ramet.host.logs import setup_logging as setup_logging
     from ramet.host.registry import AGENT_REGISTRY as AGENT_REGISTRY
     from ramet.host.runtime import AgentRuntime as AgentRuntime
@@ -59,9 +59,9 @@ _WHERE = {
     "AgentScheduler": "host.scheduler.scheduler",
     "Artifact": "core.outcome",
     "END": "agent.composition.graph",
-    "Isolation": "core.policy",
+    "Isolation": "core.policy.policy",
     "Limits": "core.budget",
-    "Policy": "core.policy",
+    "Policy": "core.policy.policy",
     "QueryParams": "agent.loop",
     "Result": "core.outcome",
     "START": "agent.composition.graph",

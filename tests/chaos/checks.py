@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from ramet.core import events
 from ramet.core.errors import StoreFailed
 from ramet.core.events import Event
-from ramet.core.story import RunStory, TreeStory
+from ramet.core.replay.replay import RunStory, TreeStory
 from ramet.store.contract import Store
 from ramet.store.sqlite import SqliteStore
 from tests.chaos.planned import PLANS

@@ -12,7 +12,7 @@ import pytest
 
 from ramet.agent.pairing import groups
 from ramet.core.events import Event, MailDelivered, MessageRecorded, ModelAsked, RunEnded, RunSpawned, SandboxStarted
-from ramet.core.story import RunStory
+from ramet.core.replay.replay import RunStory
 from ramet.models.messages import decode
 from tests.chaos.checks import check, check_notices, death_of, read, untold
 from tests.chaos.deadly import Kill

@@ -16,7 +16,7 @@ import pytest
 from ramet import AgentRuntime, Policy
 from ramet.core.events import RunRetried
 from ramet.core.outcome import Result
-from ramet.core.story import TreeStory
+from ramet.core.replay.replay import TreeStory
 from ramet.spawn.run import Run
 from ramet.store.sqlite import SqliteStore
 from tests.chaos import functions

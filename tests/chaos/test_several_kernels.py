@@ -17,7 +17,7 @@ import msgspec
 import psycopg
 import pytest
 
-from ramet.core.story import TreeStory
+from ramet.core.replay.replay import TreeStory
 from ramet.host.journal import TREES
 from ramet.store.postgres import PostgresStore
 from tests.chaos.checks import check, check_notices, effects, lines, read

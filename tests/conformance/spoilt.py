@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from ramet.core.policy import Isolation
+from ramet.core.policy.policy import Isolation
 from ramet.isolation.contract import Backend, Exit, Metrics, Ran, Sandbox, SandboxSpec
 from ramet.isolation.local import LocalBackend
 

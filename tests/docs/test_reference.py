@@ -27,8 +27,8 @@ from ramet.core.errors import RametError
 from ramet.core.events import AnyEvent, Event
 from ramet.core.limits import SpawnLimits
 from ramet.core.outcome import AgentResult, Result, Status, Usage
-from ramet.core.permissions import MODES
-from ramet.core.policy import Policy
+from ramet.core.policy.permissions import MODES
+from ramet.core.policy.policy import Policy
 from ramet.host.agents import AgentHandle
 from ramet.host.runtime import AgentRuntime
 from ramet.host.session import Session

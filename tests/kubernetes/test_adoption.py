@@ -14,7 +14,7 @@ from lightkube.resources.core_v1 import Pod, Secret
 
 from ramet.core.errors import Gone
 from ramet.core.events import Event, RunEnded, RunSpawned, SandboxStarted
-from ramet.core.story import TreeStory
+from ramet.core.replay.replay import TreeStory
 from ramet.isolation.contract import Image
 from ramet.isolation.kubernetes import labels, reaper
 from ramet.isolation.kubernetes.kernels import Standing

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ramet.core.policy import Grant
+from ramet.core.policy.policy import Grant
 from ramet.isolation.conformance.ground import Ground, Site, Visit
 from ramet.wire import frames
 from tests.support.pods import Pods

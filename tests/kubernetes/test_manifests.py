@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ramet.core.reservation import Reservation
+from ramet.core.policy.reservation import Reservation
 from ramet.isolation.kubernetes import bounds
 from ramet.services.app.table import OPERATIONS
 from ramet.services.config.reading import load

@@ -22,8 +22,8 @@ from lightkube.resources.core_v1 import Pod, ResourceQuota, Secret
 from lightkube.resources.networking_v1 import NetworkPolicy
 
 from ramet.core.errors import IsolationUnavailable, SandboxFailed, SpawnRefused
-from ramet.core.policy import Grant, Isolation
-from ramet.core.reservation import Reservation
+from ramet.core.policy.policy import Grant, Isolation
+from ramet.core.policy.reservation import Reservation
 from ramet.isolation.conformance.ground import Site
 from ramet.isolation.contract import Exit
 from ramet.isolation.kubernetes import labels, manifest

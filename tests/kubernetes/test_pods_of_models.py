@@ -12,7 +12,7 @@ from lightkube.resources.core_v1 import Pod
 from ramet import Agent, AgentRuntime, Policy, ScriptedModel, Session
 from ramet.core.events import RunEnded, RunRetried, RunSpawned, SandboxStarted, ToolEnded, ToolStarted
 from ramet.core.outcome import Status
-from ramet.core.story import TreeStory
+from ramet.core.replay.replay import TreeStory
 from ramet.isolation.kubernetes import labels
 from ramet.models.dialogue import Call
 from tests.support.pods import Pods

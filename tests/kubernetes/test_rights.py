@@ -12,8 +12,8 @@ import pytest
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Secret
 
-from ramet.core.policy import Isolation
-from ramet.core.reservation import Reservation
+from ramet.core.policy.policy import Isolation
+from ramet.core.policy.reservation import Reservation
 from ramet.isolation.kubernetes import bounds
 from ramet.isolation.kubernetes.door import Door
 from ramet.isolation.kubernetes.kernels import Standing

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from lightkube.resources.core_v1 import Pod
 
-from ramet.core.policy import Policy
+from ramet.core.policy.policy import Policy
 from tests.support.acceptance import body, image_of
 from tests.support.account import Account
 from tests.support.cluster import Cluster

@@ -10,7 +10,7 @@ import pytest
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Namespace, Pod, Secret
 
-from ramet.core.reservation import Reservation
+from ramet.core.policy.reservation import Reservation
 from ramet.examples.simple_agent import simple_agent
 from ramet.isolation.kubernetes import bounds
 from ramet.isolation.kubernetes.api import Api

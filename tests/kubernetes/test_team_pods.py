@@ -17,8 +17,8 @@ import pytest
 from lightkube import AsyncClient
 from lightkube.resources.core_v1 import Namespace, Pod, ResourceQuota
 
-from ramet.core.policy import Grant, Isolation
-from ramet.core.reservation import Reservation
+from ramet.core.policy.policy import Grant, Isolation
+from ramet.core.policy.reservation import Reservation
 from ramet.isolation.kubernetes import bounds, labels, shared
 from ramet.isolation.kubernetes.teams import TeamNamespaces
 from ramet.isolation.remote import boxed

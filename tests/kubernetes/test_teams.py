@@ -18,7 +18,7 @@ from lightkube.resources.rbac_authorization_v1 import RoleBinding
 
 import ramet
 from ramet.core.errors import TaskFailed
-from ramet.core.reservation import Reservation
+from ramet.core.policy.reservation import Reservation
 from ramet.isolation.folders import RunFolders
 from ramet.isolation.kubernetes import bounds, labels
 from ramet.isolation.kubernetes.objects import Objects

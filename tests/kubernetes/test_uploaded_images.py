@@ -14,7 +14,7 @@ from lightkube.resources.core_v1 import Pod, Secret
 
 import ramet
 from ramet.core.errors import SandboxFailed, Unknown
-from ramet.core.policy import Policy
+from ramet.core.policy.policy import Policy
 from ramet.isolation.kubernetes.backend import KubernetesBackend
 from ramet.isolation.kubernetes.images import FindImage
 from ramet.services.config.building import server_of

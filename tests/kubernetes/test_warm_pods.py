@@ -18,7 +18,7 @@ from lightkube.resources.core_v1 import ResourceQuota, Secret
 
 from ramet import AgentRuntime
 from ramet.core.errors import SandboxFailed, SpawnRefused
-from ramet.core.reservation import Reservation
+from ramet.core.policy.reservation import Reservation
 from ramet.isolation.conformance.ground import Site
 from ramet.isolation.folders import RunFolders
 from ramet.isolation.kubernetes import bounds, labels, spares

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ramet.core.capabilities import Capability, intersect
 from ramet.core.errors import InvalidValue
+from ramet.core.policy.capabilities import Capability, intersect
 
 _MODULES = ("math", "os")
 _NAMES = ("sin", "cos", "pi", "_x", "tan", "s", "c")

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ramet.core.permissions import EFFECTS, Effect, ModeRule, Permissions, Rule, from_data, to_data
+from ramet.core.policy.permissions import EFFECTS, Effect, ModeRule, Permissions, Rule, from_data, to_data
 from ramet.tools.permissions.command_rules import narrows
 from ramet.tools.permissions.commands import parse
 from ramet.tools.permissions.invocations import invocations

@@ -10,9 +10,19 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from ramet.core import rights
 from ramet.core.errors import InvalidValue, SpawnRefused
-from ramet.core.policy import DEFAULTS, Grant, Isolation, Policy, describe, from_json, grant_root, narrow, to_json
+from ramet.core.policy import rights
+from ramet.core.policy.policy import (
+    DEFAULTS,
+    Grant,
+    Isolation,
+    Policy,
+    describe,
+    from_json,
+    grant_root,
+    narrow,
+    to_json,
+)
 from ramet.wire.http_connect import Target, allowed, parse_target
 
 LIMITS = (

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ramet.core.errors import InvalidValue
-from ramet.core.policy import LIMIT_FIELDS, Grant, Isolation, Policy, grant_root
-from ramet.core.policy_decision import Narrow, within
-from ramet.core.reservation import Reservation
+from ramet.core.policy.decision import Narrow, within
+from ramet.core.policy.policy import LIMIT_FIELDS, Grant, Isolation, Policy, grant_root
+from ramet.core.policy.reservation import Reservation
 from tests.properties.test_policy import FIELDS, is_within, policies, roots
 
 most = st.fixed_dictionaries({}, optional={name: each for name, each in FIELDS.items() if name != "secrets"}).map(

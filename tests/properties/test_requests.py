@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ramet.core.errors import ProtocolError
-from ramet.core.policy import Isolation, Policy
+from ramet.core.policy.policy import Isolation, Policy
 from ramet.wire import guest_protocol
 from ramet.wire.guest_protocol import FromGuest, FromHost
 

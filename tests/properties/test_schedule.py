@@ -12,8 +12,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from ramet.core import ticks
-from ramet.core.schedule import (
+from ramet.core.schedules import ticks
+from ramet.core.schedules.schedule import (
     Cron,
     FunctionTarget,
     Interval,
@@ -25,7 +25,7 @@ from ramet.core.schedule import (
     fires_at,
     first_after,
 )
-from ramet.core.ticks import Book, Claim, State, TickResult, TickStatus
+from ramet.core.schedules.ticks import Book, Claim, State, TickResult, TickStatus
 from ramet.host.schedules.cron import next_fire
 
 START = datetime(2026, 10, 24, 20, tzinfo=UTC)  # hours before the clocks of Europe go back

@@ -28,7 +28,7 @@ from typing import Any, Self
 
 import msgspec
 
-from ramet.core import policy as policies
+from ramet.core.policy import policy as policies
 
 
 class Host:

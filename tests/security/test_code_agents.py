@@ -11,10 +11,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ramet.core.capabilities import Capability
 from ramet.core.errors import InvalidValue, ProtocolError, RametError
 from ramet.core.ids import StepId
 from ramet.core.outcome import Status
+from ramet.core.policy.capabilities import Capability
 from ramet.core.recipe import MAX_BYTES, Recipe
 from ramet.spawn.deeds import MAX_ARGUMENTS
 from ramet.spawn.errands import MAX_REF, Errands

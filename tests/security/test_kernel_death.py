@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ramet.core.policy import Isolation
+from ramet.core.policy.policy import Isolation
 from ramet.isolation import procfs, runtime
 from ramet.isolation.bwrap import BwrapBackend
 from ramet.isolation.conformance.ground import is_held
@@ -22,7 +22,7 @@ from tests.support.waiting import eventually
 
 KERNEL = """
 import asyncio, contextlib, json, pathlib, signal, sys
-from ramet.core.policy import Isolation
+from ramet.core.policy.policy import Isolation
 from ramet.isolation.bwrap import BwrapBackend
 from ramet.isolation.conformance.ground import GRANT, Ground, Refused, Site, replace_grant
 from ramet.isolation.local import LocalBackend

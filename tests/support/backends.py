@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ramet.core.policy import Isolation
+from ramet.core.policy.policy import Isolation
 from ramet.isolation.conformance.ground import Ground, Site
 from ramet.isolation.forking import Forking
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from ramet.core.policy import Policy
+from ramet.core.policy.policy import Policy
 from ramet.services.client.client import Client
 from ramet.services.contract import SpawnedAgent
 

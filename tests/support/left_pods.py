@@ -17,7 +17,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
-from ramet.core.policy import Grant
+from ramet.core.policy.policy import Grant
 from ramet.isolation.contract import Backend, Sandbox, SandboxSpec
 from ramet.isolation.kubernetes.backend import KubernetesBackend
 from ramet.isolation.kubernetes.dial import Dial

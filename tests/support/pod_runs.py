@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from ramet.core.policy import DEFAULTS, Grant
+from ramet.core.policy.policy import DEFAULTS, Grant
 from ramet.isolation.conformance.ground import ENTRY, Ground, Site, replace_grant
 from ramet.isolation.contract import SandboxSpec
 from ramet.isolation.kubernetes import alone

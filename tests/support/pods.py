@@ -24,8 +24,8 @@ from httpx2.websockets import WebSocketUpgradeError
 from lightkube import ApiError, AsyncClient, KubeConfig
 from lightkube.resources.core_v1 import Namespace, Pod
 
-from ramet.core.policy import Isolation
-from ramet.core.reservation import Reservation
+from ramet.core.policy.policy import Isolation
+from ramet.core.policy.reservation import Reservation
 from ramet.isolation.contract import Image, Probe, Sandbox, SandboxSpec
 from ramet.isolation.folders import RunFolders
 from ramet.isolation.kubernetes import labels

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from ramet.agent.rebuilding import agent_of
-from ramet.core.agentref import AgentRef
-from ramet.core.capabilities import intersect
+from ramet.core.agent_ref import AgentRef
 from ramet.core.errors import AgentNotResolved, Unknown
+from ramet.core.policy.capabilities import intersect
 from ramet.core.recipe import Recipe
 from ramet.spawn.run import Run
 from ramet.tools.context import Created, SpawnRequest

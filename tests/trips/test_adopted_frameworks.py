@@ -22,7 +22,7 @@ from ramet.core.budget import Limits
 from ramet.core.errors import BudgetExceeded, InvalidValue, RametError, SpawnRefused
 from ramet.core.events import BudgetRefused, Event, ModelAsked, ModelCharged, RunSpawned, ToolEnded, ToolStarted
 from ramet.core.outcome import Result, Status, Usage
-from ramet.core.policy import Policy
+from ramet.core.policy.policy import Policy
 from ramet.host.runtime import AgentRuntime
 from ramet.host.session import Session
 from ramet.models.dialogue import Step

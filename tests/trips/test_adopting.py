@@ -16,9 +16,9 @@ import pytest
 from ramet import Agent, AgentRuntime, AgentScheduler, Session
 from ramet.core.errors import OwnedElsewhere, StoreFailed, Unknown
 from ramet.core.outcome import Status
-from ramet.core.policy import Policy
-from ramet.core.schedule import Interval
-from ramet.core.ticks import Book, Claim, Due, State
+from ramet.core.policy.policy import Policy
+from ramet.core.schedules.schedule import Interval
+from ramet.core.schedules.ticks import Book, Claim, Due, State
 from ramet.host.journal import TREES
 from ramet.host.kept_results import KeptResults
 from ramet.host.schedules.asked import schedule_of

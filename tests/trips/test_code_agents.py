@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 import ramet
-from ramet.core.capabilities import Capability
 from ramet.core.events import ToolEnded
 from ramet.core.outcome import Result, Status
+from ramet.core.policy.capabilities import Capability
 from ramet.guest.serve import NEW_TURN
 from ramet.host import opening
 from ramet.models.dialogue import Call

@@ -12,7 +12,7 @@ from ramet import AgentRuntime, Limits, Session
 from ramet.core.errors import BusyError, InvalidValue, OwnedElsewhere, RametError, StoreInUse, Unknown
 from ramet.core.events import RunEnded, TurnStarted
 from ramet.core.outcome import Status
-from ramet.core.policy import Isolation, Policy
+from ramet.core.policy.policy import Isolation, Policy
 from ramet.host.records import Records
 from ramet.models.scripted import Call, Script, ScriptedModel
 from ramet.store.postgres import PostgresStore

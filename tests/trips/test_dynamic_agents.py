@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from ramet import Agent, AgentRuntime
 from ramet.agent import declaring
 from ramet.agent.task import Task
-from ramet.core.agentref import AgentRef
+from ramet.core.agent_ref import AgentRef
 from ramet.core.errors import (
     AgentNotResolved,
     BusyError,

@@ -14,7 +14,7 @@ import pytest
 
 from ramet.core import events
 from ramet.core.events import SandboxStarted
-from ramet.core.policy import Policy
+from ramet.core.policy.policy import Policy
 from ramet.services.contract import Chunk
 from ramet.services.types.function_call import BEGINS_AGAIN
 from ramet.store.postgres import PostgresStore

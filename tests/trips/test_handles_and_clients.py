@@ -11,9 +11,9 @@ import pytest
 
 from ramet import Agent, AgentRuntime, Limits, Session
 from ramet.agent import declaring
-from ramet.core.capabilities import Capability
 from ramet.core.errors import AgentNotResolved
 from ramet.core.events import RunSpawned
+from ramet.core.policy.capabilities import Capability
 from ramet.models.scripted import Call, ScriptedModel
 from ramet.spawn.run import Run
 from tests.trips.isolated_kit import BACKENDS

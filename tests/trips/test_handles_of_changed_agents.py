@@ -16,7 +16,7 @@ import pytest
 from ramet import Agent, AgentRuntime, Session
 from ramet.agent import declaring
 from ramet.agent.task import Task
-from ramet.core.agentref import AgentRef
+from ramet.core.agent_ref import AgentRef
 from ramet.core.errors import AgentNotResolved, InvalidValue
 from ramet.core.events import RunSpawned
 from ramet.core.recipe import Recipe

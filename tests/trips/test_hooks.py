@@ -17,7 +17,7 @@ from ramet.core.errors import BusyError, Denied, InvalidValue, Unknown
 from ramet.core.events import ApprovalAnswered, ApprovalAsked, Compacted, HookFailed, RunSpawned, ToolStarted
 from ramet.core.limits import SpawnLimits
 from ramet.core.outcome import Status
-from ramet.core.policy import Policy
+from ramet.core.policy.policy import Policy
 from ramet.host.runtime import AgentRuntime
 from ramet.host.session import Session
 from ramet.models.dialogue import Script, Spoken, Step

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import ramet
-from ramet.core import policy as policies
 from ramet.core.errors import InvalidValue, IsolationUnavailable, RametError
+from ramet.core.policy import policy as policies
 from tests.security.attacks import files, processes
 from tests.trips import isolated_agents as agents
 from tests.trips.isolated_kit import backend, runtime

@@ -13,7 +13,7 @@ import httpx2
 import pytest
 
 from ramet.core.errors import InvalidValue, NotYours, OverCapacity, Unknown
-from ramet.core.policy import Policy
+from ramet.core.policy.policy import Policy
 from ramet.services.client.client import Client
 from ramet.services.client.refusals import error_of
 from ramet.services.contract import SpawnedAgent

@@ -7,8 +7,8 @@ import pathlib
 import pytest
 
 import ramet
-from ramet.core.policy import Policy
-from ramet.core.reservation import Reservation
+from ramet.core.policy.policy import Policy
+from ramet.core.policy.reservation import Reservation
 from ramet.isolation.bwrap import BwrapBackend
 from ramet.isolation.local import LocalBackend
 from tests.support.waiting import eventually

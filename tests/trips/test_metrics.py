@@ -12,7 +12,7 @@ import ramet
 from ramet import Agent, Limits, ScriptedModel
 from ramet.core.errors import SpawnRefused
 from ramet.core.limits import SpawnLimits
-from ramet.core.policy import Policy
+from ramet.core.policy.policy import Policy
 from ramet.core.safety import Rule, SafetyPolicy
 from ramet.host.safety.gate import SafetyGate
 from ramet.models.dialogue import Call, Script

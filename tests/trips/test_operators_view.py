@@ -17,9 +17,9 @@ from ramet.agent import declaring
 from ramet.core.errors import Conflict, Gone, InvalidValue, MailRefused, RametError, SpawnRefused, Unknown
 from ramet.core.events import ApprovalAsked, decode, encode
 from ramet.core.recipe import Recipe
+from ramet.core.replay.replay import TreeStory
 from ramet.core.safety import Rule, SafetyPolicy
-from ramet.core.story import TreeStory
-from ramet.core.ticks import TickStatus
+from ramet.core.schedules.ticks import TickStatus
 from ramet.host.journal import TREES
 from ramet.host.project import Project
 from ramet.host.safety.gate import SafetyGate

@@ -17,9 +17,9 @@ import pytest
 
 import ramet
 from ramet.agent.source_modules import source_modules
-from ramet.core.capabilities import Capability
 from ramet.core.events import ToolEnded
 from ramet.core.outcome import Result, Status
+from ramet.core.policy.capabilities import Capability
 from ramet.models.dialogue import Call
 from ramet.tools.python import python_tool
 from tests.trips.isolated_kit import BACKENDS, Name

@@ -14,7 +14,7 @@ from langchain_openai import ChatOpenAI
 from ramet import Agent, AgentRuntime, Limits, Session
 from ramet.core.events import Event, ModelAsked, ModelCharged, ModelRetried, RunEnded
 from ramet.core.outcome import NOTHING_USED, Result, Status
-from ramet.core.story import TreeStory
+from ramet.core.replay.replay import TreeStory
 from ramet.models.gate import RetryPolicy
 from ramet.models.scripted import Fail, ScriptedModel
 from ramet.store.memory import MemoryStore

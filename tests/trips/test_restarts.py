@@ -13,7 +13,7 @@ from ramet.core import events
 from ramet.core.errors import MailRefused
 from ramet.core.events import MessageRecorded, RunEnded
 from ramet.core.outcome import Status
-from ramet.core.story import TreeStory
+from ramet.core.replay.replay import TreeStory
 from ramet.host.project import Project
 from ramet.models.dialogue import Spoken
 from ramet.models.scripted import Call, ScriptedModel

@@ -13,7 +13,7 @@ from ramet import Agent, AgentRuntime, Limits, Policy, ScriptedModel, Session, S
 from ramet.concurrency.clock import FakeClock
 from ramet.core.errors import InvalidValue, RametError
 from ramet.core.events import RunRetried, SandboxStarted, ToolEnded
-from ramet.core.story import TreeStory
+from ramet.core.replay.replay import TreeStory
 from ramet.isolation.contract import SandboxSpec
 from ramet.isolation.local import LocalBackend
 from ramet.isolation.sandbox import ForkedSandbox

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from ramet import AgentRuntime, AgentScheduler
-from ramet.core import ticks
-from ramet.core.ticks import TickResult
+from ramet.core.schedules import ticks
+from ramet.core.schedules.ticks import TickResult
 from ramet.host.journal import TREES
 from ramet.host.retention import sweep
 from ramet.host.schedules.books import KIND, Books

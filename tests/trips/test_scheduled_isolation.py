@@ -13,7 +13,7 @@ import pytest
 from ramet import Agent, AgentRuntime, AgentScheduler, Policy
 from ramet.agent.composition.chain import chain
 from ramet.core.errors import InvalidValue
-from ramet.core.ticks import TickResult
+from ramet.core.schedules.ticks import TickResult
 from tests.support.serve_process import ROOT
 from tests.support.serving import serving
 

@@ -16,10 +16,10 @@ from msgspec.structs import replace
 
 from ramet import Agent, AgentRuntime, AgentScheduler, Limits, Policy
 from ramet.concurrency.clock import FakeClock
-from ramet.core import ticks
 from ramet.core.errors import InvalidValue, RametError, Unknown
-from ramet.core.schedule import Cron, FunctionTarget
-from ramet.core.ticks import Book, Claim, Due, TickResult, TickStatus
+from ramet.core.schedules import ticks
+from ramet.core.schedules.schedule import Cron, FunctionTarget
+from ramet.core.schedules.ticks import Book, Claim, Due, TickResult, TickStatus
 from ramet.host.schedules.books import KIND
 from ramet.store.contract import Document, Store
 from ramet.store.memory import MemoryStore

@@ -13,8 +13,8 @@ from typing import NamedTuple
 import pytest
 
 from ramet.core.events import RunEnded, SandboxStarted, ToolStarted
-from ramet.core.policy import Policy
-from ramet.core.ticks import TickResult
+from ramet.core.policy.policy import Policy
+from ramet.core.schedules.ticks import TickResult
 from ramet.services.client.client import Client
 from ramet.services.client.refusals import Refused
 from ramet.services.views.contract import PlainAgent

@@ -9,7 +9,7 @@ import signal
 import pytest
 
 import ramet
-from ramet.core.policy import Policy
+from ramet.core.policy.policy import Policy
 from ramet.isolation import procfs
 from ramet.services.contract import SpawnedAgent
 from tests.support.kernels import ENTRY_POINTS

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ramet import Agent, AgentRuntime, SpawnRequest
-from ramet.core.agentref import AgentRef
+from ramet.core.agent_ref import AgentRef
 from ramet.core.ids import RunId
 from ramet.core.outcome import Status
 from ramet.host.dynamic.places import branch_of, place_of, standing_of

@@ -20,7 +20,7 @@ import pytest
 import ramet
 from ramet import Policy
 from ramet.core.errors import InvalidValue, NotYours, OverCapacity, RametError, TaskFailed, Unknown
-from ramet.core.reservation import Reservation
+from ramet.core.policy.reservation import Reservation
 from ramet.core.safety import Rule, SafetyPolicy
 from ramet.services.client.client import Client
 from ramet.services.contract import CreatedTeam

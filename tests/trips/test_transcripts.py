@@ -21,7 +21,7 @@ from ramet.core.events import (
 )
 from ramet.core.limits import SpawnLimits
 from ramet.core.outcome import Status
-from ramet.core.story import TreeStory
+from ramet.core.replay.replay import TreeStory
 from ramet.host.session import Session
 from ramet.models.dialogue import Script
 from ramet.models.messages import decode as decode_message

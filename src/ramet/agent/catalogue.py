@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from types import ModuleType
 from typing import Any, Final
 
-from ramet.core.capabilities import Capability
+from ramet.core.policy.capabilities import Capability
 
 #: Characters of a whole listing, of one docstring, and of one signature.
 MAX_LISTING: Final = 16_000

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 from ramet.agent.performing import performer
 from ramet.agent.task import Task
 from ramet.agent.typed.forms import Types
-from ramet.core.agentref import AgentRef
+from ramet.core.agent_ref import AgentRef
 from ramet.core.budget import Limits
-from ramet.core.capabilities import Capability, Kind, Visibility
 from ramet.core.errors import AgentNotResolved, InvalidValue
+from ramet.core.policy.capabilities import Capability, Kind, Visibility
 from ramet.core.recipe import Recipe
 
 if TYPE_CHECKING:

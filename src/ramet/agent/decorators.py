@@ -14,7 +14,7 @@ from ramet.agent.definition import Agent, changed_policy, resource_fields
 from ramet.core.budget import Limits
 from ramet.core.errors import InvalidValue
 from ramet.core.ids import safe_name
-from ramet.core.policy import Policy
+from ramet.core.policy.policy import Policy
 
 #: What can be decorated.
 Target = Agent | Callable[..., Any]

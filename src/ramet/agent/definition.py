@@ -14,14 +14,14 @@ from ramet.agent.declaring import Declares
 from ramet.agent.output import OutputContract
 from ramet.agent.task import Task
 from ramet.agent.typed.forms import Types
-from ramet.core.agentref import AgentRef
+from ramet.core.agent_ref import AgentRef
 from ramet.core.arguments import KnownFields, check_yes_or_no
 from ramet.core.budget import Limits
-from ramet.core.capabilities import Capability
 from ramet.core.errors import InvalidValue
 from ramet.core.ids import checked_name, safe_name
 from ramet.core.outcome import T
-from ramet.core.policy import Policy
+from ramet.core.policy.capabilities import Capability
+from ramet.core.policy.policy import Policy
 
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel

@@ -10,7 +10,7 @@ from contextvars import ContextVar
 from importlib import import_module
 from typing import Any, Protocol
 
-from ramet.core.agentref import AgentRef
+from ramet.core.agent_ref import AgentRef
 
 
 class Performer(Protocol):

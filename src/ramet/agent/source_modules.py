@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from ramet.agent.definition import Agent
-from ramet.core.capabilities import Capability
+from ramet.core.policy.capabilities import Capability
 
 
 def source_modules(agent: Agent) -> frozenset[str]:

@@ -18,7 +18,7 @@ from ramet.agent.typed.forms import TASK, Types
 from ramet.agent.typed.reading import TypeReader
 from ramet.agent.typed.values import as_data, checked, given, hints_of
 from ramet.agent.typed.writing import schema_of
-from ramet.core.agentref import AgentRef
+from ramet.core.agent_ref import AgentRef
 from ramet.core.errors import InvalidValue
 from ramet.core.recipe import TaskDefinition, checked_task_name
 

@@ -29,7 +29,7 @@ from ramet.concurrency.clock import Clock, SystemClock
 from ramet.core.budget import Limits
 from ramet.core.errors import InvalidValue, Unknown
 from ramet.core.limits import SpawnLimits
-from ramet.core.permissions import NO_PERMISSIONS
+from ramet.core.policy.permissions import NO_PERMISSIONS
 from ramet.disk.state_folder import checked_state_folder
 from ramet.host.runtime import AgentRuntime
 from ramet.host.session import MAX_PROMPT, Session, sandboxed_children

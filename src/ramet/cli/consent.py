@@ -6,7 +6,7 @@ from typing import Any
 
 from ramet.agent.hook_config import hook
 from ramet.agent.hooks import HookRunner
-from ramet.core.permissions import NO_PERMISSIONS, Permissions
+from ramet.core.policy.permissions import NO_PERMISSIONS, Permissions
 from ramet.tools.context import HookDecision
 from ramet.tools.dispatch import declares
 from ramet.tools.permissions.judging import Call, judge

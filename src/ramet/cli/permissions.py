@@ -14,7 +14,7 @@ from ramet.agent.files.reading import Unreadable
 from ramet.cli.clean import one_line
 from ramet.cli.folder import permissions
 from ramet.core.errors import InvalidValue
-from ramet.core.permissions import Permissions
+from ramet.core.policy.permissions import Permissions
 
 WAITS = "waits for trust: ramet trust DIR"
 

@@ -19,7 +19,7 @@ from ramet.cli.sources.choosing import source_of
 from ramet.cli.sources.contract import NewSchedule
 from ramet.cli.working import arguments
 from ramet.core.errors import InvalidValue
-from ramet.core.schedule import Cron, FunctionTarget, Interval, NamedTarget
+from ramet.core.schedules.schedule import Cron, FunctionTarget, Interval, NamedTarget
 from ramet.host.scheduler.view import ScheduleView
 
 

@@ -29,7 +29,7 @@ from ramet.core.errors import DamagedTree, DefinitionMissing, InvalidValue, Unkn
 from ramet.core.events import Event
 from ramet.core.lifecycle import State
 from ramet.core.outcome import Result, Status
-from ramet.core.policy import Policy, from_json
+from ramet.core.policy.policy import Policy, from_json
 from ramet.host.journal import TREES
 from ramet.host.listening import listen
 from ramet.host.opening import OpenTree

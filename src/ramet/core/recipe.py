@@ -14,9 +14,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from ramet.core.capabilities import Capability, order
 from ramet.core.errors import InvalidValue
 from ramet.core.ids import checked_name
+from ramet.core.policy.capabilities import Capability, order
 
 SCHEMA: Final = 1  #: version of the form of a recipe; a newer one is refused
 MAX_BYTES: Final = 256 * 1024  #: of a recipe as JSON

@@ -15,7 +15,7 @@ import msgspec
 from ramet.agent import performing
 from ramet.core.errors import ProtocolError, RametError
 from ramet.core.outcome import ErrorInfo
-from ramet.core.rights import IMPORTS
+from ramet.core.policy.rights import IMPORTS
 from ramet.guest.channel import Channel, connect
 from ramet.wire import guest_protocol
 from ramet.wire.code.capsule import unpack

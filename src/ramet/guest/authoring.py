@@ -17,7 +17,7 @@ import msgspec
 
 from ramet.agent.declaring import handle_of, recipe_of
 from ramet.agent.typed.values import checked
-from ramet.core.agentref import AgentRef
+from ramet.core.agent_ref import AgentRef
 from ramet.core.errors import Denied, InvalidValue, NeedsInput, RametError, TaskFailed
 from ramet.core.outcome import Status
 from ramet.guest.line import Asks, line

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ramet.core.equal_mail import checked_window
 from ramet.core.errors import InvalidValue, ProtocolError, RametError, SpawnRefused, Unknown
 from ramet.core.outcome import EXIT_CODES, AgentResult, Status
-from ramet.core.policy import Policy
+from ramet.core.policy.policy import Policy
 from ramet.guest.line import Asks, line
 from ramet.guest.link import End
 from ramet.wire import guest_protocol

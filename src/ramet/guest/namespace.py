@@ -15,8 +15,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Never
 
-from ramet.core.capabilities import Capability
 from ramet.core.errors import AgentNotResolved
+from ramet.core.policy.capabilities import Capability
 from ramet.wire.error_codec import message_of
 
 #: Modules that any code may import: they hold words to declare types with, and do nothing.

@@ -28,7 +28,7 @@ from ramet.concurrency.threads import in_thread
 from ramet.core.errors import InvalidValue, Unknown
 from ramet.core.events import ApprovalAnswered, ApprovalAsked, Event
 from ramet.core.ids import CallId, Path, RunId
-from ramet.core.story import RunStory
+from ramet.core.replay.replay import RunStory
 from ramet.host.showing import MAX_TEXT, cut, shown
 from ramet.tools.context import Approval, CurrentCall, ToolUseContext, current_call
 

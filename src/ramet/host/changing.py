@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from langchain_core.messages import SystemMessage
 
 from ramet.agent.compaction import Compaction
-from ramet.core.capabilities import Capability
 from ramet.core.errors import BusyError, InvalidValue
 from ramet.core.events import Notice
 from ramet.core.lifecycle import State
+from ramet.core.policy.capabilities import Capability
 from ramet.host.gateway import Gateway
 from ramet.host.opening import UNKNOWN_WINDOW
 from ramet.spawn.run import Run

@@ -17,7 +17,7 @@ from ramet.agent.composition.parallel import Parallel
 from ramet.agent.composition.steps import Composed
 from ramet.agent.definition import Agent
 from ramet.core.errors import Bug, DefinitionMissing
-from ramet.core.policy import Policy, from_json
+from ramet.core.policy.policy import Policy, from_json
 
 Recipe = Callable[[Agent], dict[str, Any]]
 Named = Callable[[Any], dict[str, Any]]  #: a function as data

@@ -19,7 +19,6 @@ from typing import Any, Protocol
 
 import msgspec
 
-from ramet.core import told
 from ramet.core.errors import (
     Conflict,
     Damaged,
@@ -31,7 +30,8 @@ from ramet.core.errors import (
     StoreInUse,
 )
 from ramet.core.events import Event, encode
-from ramet.core.story import TreeStory
+from ramet.core.replay import codec
+from ramet.core.replay.replay import TreeStory
 from ramet.disk.state_folder import JOURNAL, made_state_folder, state_folder
 from ramet.host import session_ids
 from ramet.host.stored_events import damaged, location_of
@@ -192,11 +192,11 @@ class Journal:
             for each in stored:
                 if at is not None and each.seq > at:
                     continue
-                if each.type in told.PASSED_OVER:
+                if each.type in codec.PASSED_OVER:
                     story.pass_over(each.seq)
                     continue
                 try:
-                    story.tell(told.decode(each.data))
+                    story.tell(codec.decode(each.data))
                 except InvalidValue as problem:  # Messages are looked into as they are told.
                     raise damaged(self.store, each, problem) from None
             if more := len(stored) == PAGE:

@@ -20,8 +20,8 @@ from ramet.core.arguments import check_callable, check_instance, check_yes_or_no
 from ramet.core.errors import InvalidValue
 from ramet.core.ids import RunId, run_id
 from ramet.core.limits import SpawnLimits
-from ramet.core.permissions import NO_PERMISSIONS, Permissions, to_data
-from ramet.core.policy import Policy, describe
+from ramet.core.policy.permissions import NO_PERMISSIONS, Permissions, to_data
+from ramet.core.policy.policy import Policy, describe
 from ramet.host.approvals import Inbox
 from ramet.host.audit import Audit
 from ramet.host.blobs import keep_blob

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 from ramet.agent.task import Task
-from ramet.core.agentref import AgentRef
+from ramet.core.agent_ref import AgentRef
 from ramet.core.errors import InvalidValue, RametError
 from ramet.core.events import Event
 from ramet.core.ids import RunId

@@ -15,8 +15,8 @@ from ramet.agent.files.memory import memory_folder, memory_prompt
 from ramet.agent.files.places import Place, project_places
 from ramet.agent.files.skills import load_skills, render_skills, skill_places
 from ramet.agent.output import OutputContract
-from ramet.core.capabilities import Capability, is_code
 from ramet.core.errors import InvalidValue
+from ramet.core.policy.capabilities import Capability, is_code
 from ramet.tools.conclusion import conclusion_tools
 from ramet.tools.memory import memory_tool
 from ramet.tools.memory_folder import MemoryFolder

@@ -13,10 +13,10 @@ from ramet.agent.definition import Agent
 from ramet.agent.typed.forms import Types
 from ramet.agent.typed.reading import hint_of
 from ramet.agent.typed.writing import schema_of
-from ramet.core.agentref import AgentRef
+from ramet.core.agent_ref import AgentRef
 from ramet.core.budget import Limits
 from ramet.core.errors import DefinitionMissing, InvalidValue
-from ramet.core.policy import describe
+from ramet.core.policy.policy import describe
 from ramet.core.recipe import capability
 from ramet.host import composed
 from ramet.host.references import reference_of, resolve

@@ -20,7 +20,7 @@ from ramet.core.errors import Damaged, DamagedTree, RametError, StoreFailed, Unk
 from ramet.core.events import Event, RunEnded
 from ramet.core.ids import ROOT_NAME
 from ramet.core.outcome import Result, Usage
-from ramet.core.story import RunStory, TreeStory
+from ramet.core.replay.replay import RunStory, TreeStory
 from ramet.disk.state_folder import JOURNAL, checked_state_folder
 from ramet.host.journal import PAGE, TREES, said_of
 from ramet.host.stored_events import decoded, location_of

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from ramet.core.errors import Damaged, DamagedTree, Unknown
-from ramet.core.story import TreeStory
+from ramet.core.replay.replay import TreeStory
 from ramet.host.journal import TREES
 from ramet.host.lifetimes import Lifetime, read_lifetime
 from ramet.host.records import Records

@@ -20,9 +20,9 @@ from ramet.core.errors import Damaged, DamagedTree, DefinitionMissing, InvalidVa
 from ramet.core.ids import CallId, RunId
 from ramet.core.limits import SpawnLimits
 from ramet.core.outcome import Usage
-from ramet.core.permissions import Permissions, from_data
-from ramet.core.policy import Policy, from_json
-from ramet.core.story import RunStory, TreeStory
+from ramet.core.policy.permissions import Permissions, from_data
+from ramet.core.policy.policy import Policy, from_json
+from ramet.core.replay.replay import RunStory, TreeStory
 from ramet.host.arguments import definitions_of
 from ramet.host.dynamic.places import standing_of
 from ramet.host.journal import Journal, said_of

@@ -24,8 +24,8 @@ from ramet.core.errors import OwnedElsewhere, StoreFailed, Unknown
 from ramet.core.ids import RunId, run_id
 from ramet.core.limits import SpawnLimits
 from ramet.core.outcome import AgentResult, Result
-from ramet.core.policy import Policy, grant_root
-from ramet.core.policy_decision import within
+from ramet.core.policy.decision import within
+from ramet.core.policy.policy import Policy, grant_root
 from ramet.disk.state_folder import checked_state_folder, state_folder
 from ramet.host.adopting import Adoption
 from ramet.host.agents import AgentHandle, by_stream, to_the_end

@@ -18,8 +18,8 @@ from ramet.concurrency.clock import Clock
 from ramet.concurrency.deadline import to_its_end
 from ramet.core.errors import InvalidValue, IsolationUnavailable, MissingExtra, RametError, SandboxFailed, Unknown
 from ramet.core.events import EndpointAsked, ThresholdCrossed
-from ramet.core.policy import Grant, Isolation, Policy
-from ramet.core.reservation import Reservation
+from ramet.core.policy.policy import Grant, Isolation, Policy
+from ramet.core.policy.reservation import Reservation
 from ramet.host.addresses import is_own_endpoint
 from ramet.host.door import ProxyDecision, Room
 from ramet.host.ports import RunPorts

@@ -28,7 +28,7 @@ from ramet.core.ids import ROOT_NAME
 from ramet.core.lifecycle import State
 from ramet.core.limits import DEFAULT_SPAWN_LIMITS, SpawnLimits
 from ramet.core.outcome import Result, Status, T, Usage
-from ramet.core.policy import Policy, secrets_of, variables_of
+from ramet.core.policy.policy import Policy, secrets_of, variables_of
 from ramet.host.approvals import Inbox
 from ramet.host.arguments import check_messages, definitions_of
 from ramet.host.conversations import Beginning, Conversation, resume

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from ramet.core.errors import DamagedTree, InvalidValue, Unknown
 from ramet.core.outcome import Usage
-from ramet.core.story import RunStory, TreeStory
+from ramet.core.replay.replay import RunStory, TreeStory
 from ramet.host import session_ids
 from ramet.host.journal import TREES, said_of
 from ramet.host.lifetimes import read_lifetime

@@ -13,7 +13,7 @@ from ramet.concurrency.clock import Clock
 from ramet.concurrency.collector import no_collection
 from ramet.core.errors import DamagedTree, DefinitionMissing, RametError, StoreFailed
 from ramet.core.events import RunSpawned, StateChanged
-from ramet.core.story import TreeStory
+from ramet.core.replay.replay import TreeStory
 from ramet.host.journal import Journal
 from ramet.host.opening import OpenTree, TreePlan
 from ramet.host.project import Project, git_of

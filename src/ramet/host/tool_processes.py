@@ -20,7 +20,7 @@ import msgspec
 from ramet.concurrency.deadline import to_its_end
 from ramet.core.errors import Denied, InvalidValue, OutputTooLarge, RametError
 from ramet.core.outcome import ErrorInfo
-from ramet.core.policy import Grant, Isolation, Policy, grant_root
+from ramet.core.policy.policy import Grant, Isolation, Policy, grant_root
 from ramet.host.sandboxes import Sandboxes, TreePlacement
 from ramet.isolation.contract import KILL_GRACE_S, Exit, SandboxSpec
 from ramet.isolation.forms import masked

@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import NoReturn
 
-from ramet.core.rights import PROXY_PORT
+from ramet.core.policy.rights import PROXY_PORT
 from ramet.isolation.confine import Gates
 from ramet.isolation.furnish import Furniture
 from ramet.isolation.linux import calls, caps, rlimits, seccomp

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from ramet.core.rights import PROXY_PORT
+from ramet.core.policy.rights import PROXY_PORT
 from ramet.isolation import procfs
 from ramet.isolation.linux import calls, caps, ids, landlock, rlimits, seccomp
 from ramet.isolation.linux.beneath import open_without_links

@@ -12,8 +12,8 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
-from ramet.core.policy import Grant, Isolation
-from ramet.core.reservation import Reservation
+from ramet.core.policy.policy import Grant, Isolation
+from ramet.core.policy.reservation import Reservation
 
 #: What a process has imported when it starts: what functions need, or langchain-core and the loop too.
 Image = Literal["bare", "llm"]

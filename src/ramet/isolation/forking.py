@@ -20,8 +20,8 @@ from typing import Any, Literal
 from ramet.concurrency.deadline import to_its_end
 from ramet.concurrency.threads import in_thread
 from ramet.core.errors import Gone, IsolationUnavailable, SandboxFailed
-from ramet.core.policy import DEFAULTS, Grant, Isolation
-from ramet.core.reservation import Reservation
+from ramet.core.policy.policy import DEFAULTS, Grant, Isolation
+from ramet.core.policy.reservation import Reservation
 from ramet.isolation import bubblewrap, lifeline, pod, procfs, runtime
 from ramet.isolation.admission import absolute, admit, let_through
 from ramet.isolation.cgroups import Cgroup, Cgroups

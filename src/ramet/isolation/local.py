@@ -10,7 +10,7 @@ from pathlib import Path
 from ramet.concurrency.deadline import to_its_end
 from ramet.concurrency.threads import in_thread
 from ramet.core.errors import InvalidValue
-from ramet.core.policy import Isolation
+from ramet.core.policy.policy import Isolation
 from ramet.isolation import ahead
 from ramet.isolation.contract import Exit, Image
 from ramet.isolation.forking import Forking, OnThreshold, is_apart

@@ -20,8 +20,8 @@ from itertools import pairwise
 from pathlib import PurePath
 from typing import NamedTuple
 
-from ramet.core import rights
 from ramet.core.errors import InvalidValue
+from ramet.core.policy import rights
 from ramet.isolation.linux.beneath import open_without_links
 
 #: By the path of a root: its real path.

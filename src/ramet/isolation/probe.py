@@ -12,7 +12,7 @@ import sys
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
-from ramet.core.policy import Isolation
+from ramet.core.policy.policy import Isolation
 from ramet.isolation import runtime
 from ramet.isolation.contract import Probe
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TypedDict
 
-from ramet.core.reservation import Reservation
+from ramet.core.policy.reservation import Reservation
 from ramet.isolation import lifeline
 from ramet.isolation.cgroups import Cgroup, Cgroups
 

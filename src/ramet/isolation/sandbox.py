@@ -13,7 +13,7 @@ from typing import Any
 
 from ramet.concurrency.deadline import to_its_end
 from ramet.core.errors import Gone, InvalidValue
-from ramet.core.policy import Isolation
+from ramet.core.policy.policy import Isolation
 from ramet.isolation import beside
 from ramet.isolation.child import OUT_OF_MEMORY
 from ramet.isolation.contract import KILL_GRACE_S, Exit, Metrics, Ran

@@ -26,7 +26,7 @@ from typing import Literal, NamedTuple
 
 from ramet.concurrency.threads import in_thread
 from ramet.core.errors import Gone
-from ramet.core.policy import Grant
+from ramet.core.policy.policy import Grant
 from ramet.isolation import disk, procfs
 from ramet.isolation.brake import Brake
 from ramet.isolation.contract import Metrics

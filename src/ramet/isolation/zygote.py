@@ -35,7 +35,7 @@ _BARE = (
     "datetime",
     "json",
     "msgspec",
-    "ramet.core.policy",
+    "ramet.core.policy.policy",
     "ramet.guest.__main__",
     "ramet.guest.client",
     "ramet.sub_agent_client",

@@ -19,7 +19,7 @@ from msgspec import Raw, Struct
 
 from ramet.core.budget import Limits
 from ramet.core.outcome import ErrorInfo
-from ramet.core.policy import Policy
+from ramet.core.policy.policy import Policy
 from ramet.services.misfits import hidden, misfit
 from ramet.services.refusals import Undecodable
 from ramet.services.rules import Rules

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, Literal
 
-from ramet.core import rights
 from ramet.core.errors import InvalidValue, SpawnRefused
-from ramet.core.policy import Grant, Policy, grant_root
+from ramet.core.policy import rights
+from ramet.core.policy.policy import Grant, Policy, grant_root
 from ramet.host.addresses import is_own_endpoint
 from ramet.isolation.mounts import roots_of, sources_of
 

@@ -16,7 +16,7 @@ import msgspec
 
 from ramet.core.errors import RametError
 from ramet.core.events import SandboxStarted
-from ramet.core.story import RunStory
+from ramet.core.replay.replay import RunStory
 from ramet.isolation.contract import Backend, Sandbox, SandboxSpec
 from ramet.spawn.box import ended, started
 from ramet.spawn.run import Run

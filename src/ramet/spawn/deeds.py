@@ -8,7 +8,7 @@ import msgspec
 
 from ramet.core.errors import Denied
 from ramet.core.ids import CallId, StepId
-from ramet.core.policy import Policy, describe
+from ramet.core.policy.policy import Policy, describe
 from ramet.core.recipe import MAX_BYTES
 from ramet.spawn.run import Run
 from ramet.wire import guest_protocol

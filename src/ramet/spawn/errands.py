@@ -14,7 +14,7 @@ from ramet.core.events import Notice
 from ramet.core.ids import CallId, StepId, checked_name, safe_name
 from ramet.core.outcome import EXIT_CODES, ErrorInfo, Result, Status
 from ramet.core.recipe import MAX_BYTES, checked_task_name
-from ramet.core.story import RunStory
+from ramet.core.replay.replay import RunStory
 from ramet.spawn.deeds import MAX_ARGUMENTS, Deeds
 from ramet.spawn.door import Door, LargeReply, Reply
 from ramet.spawn.granting import Shipped

@@ -13,8 +13,8 @@ from ramet.agent.composition.steps import Composed
 from ramet.agent.definition import Agent
 from ramet.core.budget import Limits
 from ramet.core.errors import Bug, InvalidValue, SpawnRefused
-from ramet.core.policy import Grant, Policy, grant_root, narrow
-from ramet.core.policy_decision import within
+from ramet.core.policy.decision import within
+from ramet.core.policy.policy import Grant, Policy, grant_root, narrow
 from ramet.spawn.run import Run
 from ramet.spawn.services import Services
 from ramet.tools.context import SpawnRequest

@@ -30,7 +30,7 @@ from ramet.core import errors
 from ramet.core.errors import Aborted, BudgetExceeded, InvalidValue, ModelFailed, ProtocolError, RametError
 from ramet.core.ids import StepId
 from ramet.core.outcome import NOTHING_USED, Usage
-from ramet.core.story import RunStory
+from ramet.core.replay.replay import RunStory
 from ramet.models.failure import is_overflow
 from ramet.models.plain import clean_text, plain
 from ramet.models.question import as_data, decode_question, for_a_guest, shown_tool

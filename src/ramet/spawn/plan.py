@@ -19,7 +19,7 @@ from ramet.core.budget import NO_LIMITS, RESOURCES, Limits
 from ramet.core.errors import InvalidValue, SpawnRefused, Unknown
 from ramet.core.ids import safe_name
 from ramet.core.limits import SpawnLimits
-from ramet.core.policy import Grant, Policy
+from ramet.core.policy.policy import Grant, Policy
 from ramet.isolation.linux.beneath import open_without_links
 from ramet.isolation.mounts import source_below
 from ramet.spawn.admission import NO_SHARE, Share

@@ -11,8 +11,8 @@ from ramet.concurrency.slots import Slot
 from ramet.core.budget import Limits
 from ramet.core.errors import Aborted, PolicyAdapterFailed, SpawnRefused
 from ramet.core.events import PolicyDecided
-from ramet.core.policy import Policy, Terms, describe, grant_root
-from ramet.core.policy_decision import MAX_PROMPT, Narrow, PolicyDecision, PolicyRequest, Refuse
+from ramet.core.policy.decision import MAX_PROMPT, Narrow, PolicyDecision, PolicyRequest, Refuse
+from ramet.core.policy.policy import Policy, Terms, describe, grant_root
 from ramet.spawn.run import Run
 from ramet.spawn.services import Decide
 from ramet.tools.context import SpawnRequest, ToolUseContext, current_call

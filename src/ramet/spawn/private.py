@@ -8,8 +8,8 @@ from langchain_core.messages import ToolMessage
 from msgspec.structs import replace
 
 from ramet.core.outcome import ErrorInfo
-from ramet.core.policy import Grant
-from ramet.core.rights import IMPORTS
+from ramet.core.policy.policy import Grant
+from ramet.core.policy.rights import IMPORTS
 from ramet.isolation.forms import LEAST, forms_of, masked
 from ramet.spawn.run import Run
 

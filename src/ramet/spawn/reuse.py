@@ -18,7 +18,7 @@ from ramet.agent.version import canonical, version_of
 from ramet.core.errors import InvalidValue, NotShippable, RametError
 from ramet.core.events import ResultReused
 from ramet.core.outcome import Status
-from ramet.core.policy import describe
+from ramet.core.policy.policy import describe
 from ramet.spawn.run import Run, Verdict
 
 

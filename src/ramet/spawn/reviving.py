@@ -23,15 +23,15 @@ from ramet.agent.recorded import value_of
 from ramet.agent.toolset import Toolset, resolve_tools
 from ramet.concurrency.cancel import AbortController
 from ramet.concurrency.mailbox import Mail
-from ramet.core.agentref import AgentRef
+from ramet.core.agent_ref import AgentRef
 from ramet.core.budget import Amount, Budget
 from ramet.core.errors import BudgetExceeded, DefinitionMissing, InvalidValue, RametError
 from ramet.core.events import ToolStarted
 from ramet.core.ids import CallId, Path, RunId, SessionId, StepId
 from ramet.core.lifecycle import State
 from ramet.core.outcome import ErrorInfo, Result, Status
-from ramet.core.story import CLOSED, OPEN, RunStory, TreeStory, amount
-from ramet.core.told import Said
+from ramet.core.replay.codec import Said
+from ramet.core.replay.replay import CLOSED, OPEN, RunStory, TreeStory, amount
 from ramet.models.messages import KINDS, decode
 from ramet.spawn.births import Values, capsule_in, cwd_of, grant_of, grants_above, limits_of, narrowed_in, request_of
 from ramet.spawn.calls import CallsPast, ReplyCalls

@@ -22,8 +22,8 @@ from ramet.core.equal_mail import RecentMail
 from ramet.core.ids import RunId
 from ramet.core.lifecycle import LIVING, State
 from ramet.core.outcome import NOTHING_USED, Artifact, ErrorInfo, Result, Status, Usage
-from ramet.core.policy import Grant, Policy
-from ramet.core.story import RunStory
+from ramet.core.policy.policy import Grant, Policy
+from ramet.core.replay.replay import RunStory
 from ramet.isolation.contract import Sandbox
 from ramet.isolation.folders import RunFolder
 from ramet.isolation.worktree import Worktree

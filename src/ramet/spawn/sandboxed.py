@@ -27,9 +27,9 @@ from ramet.core.errors import (
 )
 from ramet.core.events import Notice, RunResumed, RunRetried, SandboxStarted
 from ramet.core.outcome import Artifact, ErrorInfo, Status
-from ramet.core.policy import Grant, describe
-from ramet.core.rights import IMPORTS
-from ramet.core.story import RunStory
+from ramet.core.policy.policy import Grant, describe
+from ramet.core.policy.rights import IMPORTS
+from ramet.core.replay.replay import RunStory
 from ramet.isolation.artifacts import collect
 from ramet.isolation.contract import KILL_GRACE_S, Backend, Exit, Sandbox, SandboxSpec
 from ramet.isolation.forms import masked

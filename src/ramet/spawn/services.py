@@ -13,13 +13,13 @@ from ramet.agent.definition import Agent
 from ramet.agent.hook_config import HookConfig
 from ramet.concurrency.cancel import AbortController
 from ramet.concurrency.clock import Clock
-from ramet.core.agentref import AgentRef
+from ramet.core.agent_ref import AgentRef
 from ramet.core.errors import RametError, SpawnRefused
 from ramet.core.events import Event
 from ramet.core.ids import RunId
-from ramet.core.permissions import NO_PERMISSIONS, Permissions
-from ramet.core.policy import Grant, Policy
-from ramet.core.policy_decision import PolicyDecision, PolicyRequest
+from ramet.core.policy.decision import PolicyDecision, PolicyRequest
+from ramet.core.policy.permissions import NO_PERMISSIONS, Permissions
+from ramet.core.policy.policy import Grant, Policy
 from ramet.isolation.contract import Backend, Sandbox
 from ramet.isolation.folders import RunFolder
 from ramet.isolation.git import Git

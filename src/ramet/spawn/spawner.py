@@ -28,7 +28,7 @@ from ramet.core.events import ClampEvent, Notice, RunSpawned
 from ramet.core.ids import ROOT_NAME, Path, SessionId, child_path
 from ramet.core.lifecycle import Fact
 from ramet.core.outcome import Usage
-from ramet.core.policy import Grant, grant_root
+from ramet.core.policy.policy import Grant, grant_root
 from ramet.isolation import worktree
 from ramet.isolation.worktree import Worktree
 from ramet.models.messages import encode

@@ -8,7 +8,7 @@ from langchain_core.messages import AIMessage, BaseMessage
 
 from ramet.core.errors import Aborted, BudgetExceeded, NeedsInput, RametError, StepFailed, TaskFailed
 from ramet.core.outcome import ErrorInfo, Status
-from ramet.core.story import RunStory
+from ramet.core.replay.replay import RunStory
 from ramet.models.messages import decode
 from ramet.spawn.answer import answer
 from ramet.spawn.run import Run, Verdict

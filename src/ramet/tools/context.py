@@ -25,8 +25,8 @@ from ramet.core.errors import BudgetExceeded, InvalidValue
 from ramet.core.events import BudgetRefused, Event
 from ramet.core.ids import CallId, Path, RunId, SessionId, StepId, checked_name, step_id
 from ramet.core.outcome import NOTHING_USED, Result, Usage
-from ramet.core.permissions import NO_PERMISSIONS, Permissions
-from ramet.core.policy import Policy
+from ramet.core.policy.permissions import NO_PERMISSIONS, Permissions
+from ramet.core.policy.policy import Policy
 
 if TYPE_CHECKING:
     from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, ToolMessage

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ramet.core.permissions import Ruling
+from ramet.core.policy.permissions import Ruling
 from ramet.tools.context import HookDecision, ToolUseContext
 from ramet.tools.permissions.judging import Call, judge, may_change
 from ramet.tools.permissions.searching import hidden_from_search

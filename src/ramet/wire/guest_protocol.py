@@ -15,8 +15,8 @@ from msgspec import Struct
 
 from ramet.core.errors import ProtocolError
 from ramet.core.outcome import Artifact, ErrorInfo, Usage
-from ramet.core.permissions import NO_PERMISSIONS, Permissions
-from ramet.core.policy import Policy
+from ramet.core.policy.permissions import NO_PERMISSIONS, Permissions
+from ramet.core.policy.policy import Policy
 from ramet.wire.values.json_object import paused_gc
 
 #: What a guest counts: whole, not negative, and exact in every reader of JSON.

@@ -13,7 +13,7 @@ from collections.abc import Collection
 from http import HTTPStatus
 from typing import NamedTuple
 
-from ramet.core.rights import uncovered_endpoints
+from ramet.core.policy.rights import uncovered_endpoints
 
 MAX_HEADER_BYTES = 8 * 1024  #: the request line and all fields, with the empty line behind them
 MAX_FIELDS = 64

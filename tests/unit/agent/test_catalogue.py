@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ramet.agent.catalogue import MAX_DOC, MAX_LISTING, MAX_PARTS, catalogue
-from ramet.core.capabilities import Capability, Visibility
+from ramet.core.policy.capabilities import Capability, Visibility
 from ramet.tools.python import python_tool
 
 

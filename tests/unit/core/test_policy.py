@@ -1,4 +1,4 @@
-"""core/policy.py: what may be asked for, and what a child gets of it. The properties are in tests/properties."""
+"""core/policy/policy.py: what may be asked for, and what a child gets of it. The properties are in tests/properties."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from rich.pretty import pretty_repr
 
 from ramet.core.errors import InvalidValue, SpawnRefused
-from ramet.core.policy import (
+from ramet.core.policy.policy import (
     DEFAULTS,
     Clamped,
     Grant,
@@ -25,7 +25,7 @@ from ramet.core.policy import (
     narrow,
     to_json,
 )
-from ramet.core.reservation import Reservation
+from ramet.core.policy.reservation import Reservation
 
 CANARY = "canary-2f9c"
 

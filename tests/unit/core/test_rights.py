@@ -1,4 +1,4 @@
-"""core/rights.py: one spelling for each right, and nothing that could be read in two ways."""
+"""core/policy/rights.py: one spelling for each right, and nothing that could be read in two ways."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from ramet.core import rights
 from ramet.core.errors import InvalidValue
+from ramet.core.policy import rights
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""core/schedule.py and core/ticks.py: what a schedule says follows from its data, and reads back as it was written."""
+"""core/schedules/: what a schedule says follows from its data, and reads back as it was written."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from ramet.core import ticks
 from ramet.core.budget import Limits
 from ramet.core.errors import Damaged, InvalidValue
 from ramet.core.outcome import ErrorInfo
-from ramet.core.policy import Isolation, Policy
-from ramet.core.schedule import (
+from ramet.core.policy.policy import Isolation, Policy
+from ramet.core.schedules import ticks
+from ramet.core.schedules.schedule import (
     AgentTarget,
     Cron,
     FunctionTarget,
@@ -26,7 +26,7 @@ from ramet.core.schedule import (
     first_after,
     utc,
 )
-from ramet.core.ticks import Book, Claim, Due, State, TickResult, TickStatus
+from ramet.core.schedules.ticks import Book, Claim, Due, State, TickResult, TickStatus
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 TARGET = FunctionTarget(reference="module:function")

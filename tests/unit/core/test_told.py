@@ -1,4 +1,4 @@
-"""core/told.py: a story told from what is on record, read as little as it needs, is the story that the events tell."""
+"""core/replay/codec.py: a replay that reads as little as it needs ends as one that reads the whole events."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
-from ramet.core import told
 from ramet.core.errors import InvalidValue
 from ramet.core.events import (
     AnyEvent,
@@ -31,7 +30,8 @@ from ramet.core.events import (
     encode,
 )
 from ramet.core.outcome import Usage
-from ramet.core.story import CLOSED, OPEN, SPENT, TreeStory
+from ramet.core.replay import codec
+from ramet.core.replay.replay import CLOSED, OPEN, SPENT, TreeStory
 
 STAMP: dict[str, Any] = {"root": "run-1", "run": "run-1", "path": "main", "agent": "worker"}
 CHILD: dict[str, Any] = {**STAMP, "run": "run-2", "path": "main/child", "parent": "run-1", "depth": 1}
@@ -84,10 +84,10 @@ def as_stored(events: list[Event]) -> TreeStory:
     """The story as a journal tells it."""
     story = TreeStory()
     for seq, event in enumerate(events, 1):
-        if event.__struct_config__.tag in told.PASSED_OVER:
+        if event.__struct_config__.tag in codec.PASSED_OVER:
             story.pass_over(seq)
         else:
-            story.tell(told.decode(encode(msgspec.structs.replace(event, seq=seq))))
+            story.tell(codec.decode(encode(msgspec.structs.replace(event, seq=seq))))
     return story
 
 
@@ -228,9 +228,9 @@ def test_every_type_is_told_or_passed_over() -> None:
     """What is passed over is a type that there is; one that nobody knows is refused, and not passed over."""
     known = {each.__struct_config__.tag for each in get_args(AnyEvent)}
 
-    assert told.PASSED_OVER < known
+    assert codec.PASSED_OVER < known
     with pytest.raises(InvalidValue):
-        told.decode(b'{"type":"of_next_year","root":"r","run":"r","path":"main","agent":"a"}')
+        codec.decode(b'{"type":"of_next_year","root":"r","run":"r","path":"main","agent":"a"}')
 
 
 @pytest.mark.parametrize("message", [b"5", b"[]", b'"text"'])
@@ -239,4 +239,4 @@ def test_what_is_no_message_is_refused(message: bytes) -> None:
     line = encode(said({})).replace(b'"message":{}', b'"message":' + message)
 
     with pytest.raises(InvalidValue):
-        TreeStory().tell_all([EVENTS[0], told.decode(line)])
+        TreeStory().tell_all([EVENTS[0], codec.decode(line)])

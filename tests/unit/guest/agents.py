@@ -11,7 +11,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-from ramet.core.policy import Policy
+from ramet.core.policy.policy import Policy
 from ramet.sub_agent_client import (
     load_checkpoint,
     map_sub_agents,

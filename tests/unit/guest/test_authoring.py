@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from ramet.agent.definition import Agent
-from ramet.core.agentref import AgentRef
+from ramet.core.agent_ref import AgentRef
 from ramet.core.errors import Denied, InvalidValue, RametError, SpawnRefused
 from ramet.core.outcome import ErrorInfo
 from ramet.core.recipe import Recipe

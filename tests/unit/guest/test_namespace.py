@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from ramet.agent.definition import Agent
-from ramet.core.capabilities import Capability
 from ramet.core.errors import AgentNotResolved
+from ramet.core.policy.capabilities import Capability
 from ramet.guest.namespace import namespace
 
 SOME = Capability("module", "math", include=("pi", "s*"), exclude=("sqrt",))

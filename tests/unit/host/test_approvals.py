@@ -23,7 +23,7 @@ from ramet.core.events import (
     decode,
     encode,
 )
-from ramet.core.story import TreeStory
+from ramet.core.replay.replay import TreeStory
 from ramet.host.approvals import Inbox, Pending
 from ramet.host.showing import MAX_SHOWN, MAX_TEXT
 from ramet.tools.context import ToolUseContext

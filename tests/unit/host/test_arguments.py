@@ -15,7 +15,7 @@ from ramet.agent.definition import Agent
 from ramet.core.budget import Limits
 from ramet.core.errors import InvalidValue
 from ramet.core.limits import SpawnLimits
-from ramet.core.policy import Policy
+from ramet.core.policy.policy import Policy
 from ramet.host.runtime import AgentRuntime
 from ramet.host.session import Session
 from ramet.models.scripted import ScriptedModel

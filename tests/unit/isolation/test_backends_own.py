@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from ramet.core.errors import Gone, InvalidValue, IsolationUnavailable, SandboxFailed
-from ramet.core.policy import Isolation
+from ramet.core.policy.policy import Isolation
 from ramet.isolation import admission, procfs, runtime, watchdog
 from ramet.isolation.bwrap import BwrapBackend
 from ramet.isolation.cgroup import Cgroup
@@ -97,7 +97,7 @@ def test_without_bubblewrap_it_is_said_what_to_install(tmp_path: Path) -> None:
     script = (
         "import asyncio, pathlib, sys\n"
         "from ramet.core.errors import IsolationUnavailable\n"
-        "from ramet.core.policy import Grant\n"
+        "from ramet.core.policy.policy import Grant\n"
         "from ramet.isolation.bwrap import BwrapBackend\n"
         "from ramet.isolation.contract import SandboxSpec\n"
         "async def main():\n"

@@ -15,7 +15,7 @@ from typing import Literal
 
 import pytest
 
-from ramet.core.policy import Isolation
+from ramet.core.policy.policy import Isolation
 from ramet.isolation import probe
 from ramet.isolation.linux import numbers
 from ramet.isolation.linux.trials import cgroups

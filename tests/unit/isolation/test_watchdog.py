@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from ramet.core.errors import Gone
-from ramet.core.policy import Grant
+from ramet.core.policy.policy import Grant
 from ramet.isolation import procfs
 from ramet.isolation.watchdog import Watchdog, Watched
 from tests.support.waiting import eventually

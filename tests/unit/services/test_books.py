@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from ramet.core.errors import Conflict
 from ramet.core.outcome import ErrorInfo
-from ramet.core.policy import Policy
+from ramet.core.policy.policy import Policy
 from ramet.services.refusals import TakenOver
 from ramet.services.spawning import keys
 from ramet.services.spawning.books import AGENT, TEAM, AgentRow, Books, TeamRow

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from ramet.core.errors import InvalidValue, SpawnRefused
-from ramet.core.policy import Policy
+from ramet.core.policy.policy import Policy
 from ramet.services.config.reading import load
 from ramet.services.rules import Rules
 
@@ -18,7 +18,7 @@ OWN = "9.9.9.9:80"
 _ASK = f"""
 from ramet import AgentRuntime
 from ramet.core.errors import InvalidValue, SpawnRefused
-from ramet.core.policy import Policy
+from ramet.core.policy.policy import Policy
 from ramet.services.rules import Rules
 for given in (None, ["*"], ["*", "{OWN}"]):
     for asked in ("{OWN}", "9.9.9.10:80"):

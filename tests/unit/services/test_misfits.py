@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from ramet.core.errors import InvalidValue
-from ramet.core.policy import Policy
+from ramet.core.policy.policy import Policy
 from ramet.services.contract import decoded
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ramet.core.errors import SpawnRefused
-from ramet.core.policy import Policy
+from ramet.core.policy.policy import Policy
 from ramet.services.rules import Rules
 
 

@@ -15,7 +15,7 @@ import pytest
 from msgspec import Raw
 
 from ramet.core.errors import Damaged, Gone, InvalidValue, ModelFailed, NotYours
-from ramet.core.policy import Policy
+from ramet.core.policy.policy import Policy
 from ramet.isolation.local import LocalBackend
 from ramet.services.contract import CreateTeam, Image, ListAgents, SpawnedAgent
 from ramet.store.contract import Document, Put

@@ -25,8 +25,8 @@ from ramet.core.errors import (
     Unknown,
 )
 from ramet.core.outcome import ErrorInfo
-from ramet.core.policy import Policy
-from ramet.core.reservation import Reservation
+from ramet.core.policy.policy import Policy
+from ramet.core.policy.reservation import Reservation
 from ramet.isolation.local import LocalBackend
 from ramet.services.contract import CreateTeam, ListAgents, Opening, Served, SpawnAgent, SpawnedAgent
 from ramet.services.rules import Rules

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from ramet.core.errors import DefinitionMissing
-from ramet.core.policy import Grant
+from ramet.core.policy.policy import Grant
 from ramet.spawn.births import Values, grant_of
 
 ABOVE = Grant(env_vars={"SHARED": "of the parent"})

@@ -15,7 +15,7 @@ from ramet.agent.definition import Agent
 from ramet.core.budget import RESOURCES, Limits
 from ramet.core.errors import InvalidValue, SpawnRefused, Unknown
 from ramet.core.limits import SpawnLimits
-from ramet.core.policy import Policy
+from ramet.core.policy.policy import Policy
 from ramet.host.session import Session
 from ramet.models.scripted import ScriptedModel
 from ramet.spawn.plan import Plan, as_agent, plan_birth

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ramet.core.errors import InvalidValue
-from ramet.core.permissions import Effect, Mode, ModeRule, Permissions, Ruling, from_data, to_data
+from ramet.core.policy.permissions import Effect, Mode, ModeRule, Permissions, Ruling, from_data, to_data
 from ramet.tools.permissions.judging import Call, judge, may_change
 from ramet.tools.permissions.parsing import parse_rule
 

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from ramet.core.errors import InvalidValue
-from ramet.core.permissions import Effect, Permissions, Rule
+from ramet.core.policy.permissions import Effect, Permissions, Rule
 from ramet.tools.permissions.file_globs import TooManyFiles
 from ramet.tools.permissions.file_names import FileNames
 from ramet.tools.permissions.judging import Call, judge

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from ramet.agent.files.reading import Unreadable, read_text
 from ramet.agent.files.trust import MAX_SETTINGS, SETTINGS, is_trusted
 from ramet.core.errors import InvalidValue
-from ramet.core.permissions import (
+from ramet.core.policy.permissions import (
     EFFECTS,
     MODES,
     NARROWING_MODES,

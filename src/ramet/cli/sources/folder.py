@@ -15,7 +15,7 @@ from ramet.cli.sources.kernel_process import kernel_process
 from ramet.core.errors import Damaged, DamagedTree, InvalidValue, RametError, StoreInUse, Unknown
 from ramet.core.events import Event
 from ramet.core.outcome import Status
-from ramet.core.story import TreeStory
+from ramet.core.replay.replay import TreeStory
 from ramet.host.doorbell import (
     Answer,
     FindPorts,

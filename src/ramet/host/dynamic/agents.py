@@ -11,9 +11,9 @@ from ramet.agent.declaring import AGENT_CLASS, declared, handle_of, meet, recipe
 from ramet.agent.definition import Agent
 from ramet.agent.rebuilding import agent_of
 from ramet.agent.task import Task
-from ramet.core.agentref import AgentRef
-from ramet.core.capabilities import Capability, intersect
+from ramet.core.agent_ref import AgentRef
 from ramet.core.errors import AgentNotResolved, Denied, InvalidValue
+from ramet.core.policy.capabilities import Capability, intersect
 from ramet.core.recipe import Recipe
 from ramet.host.dynamic.registries import Registries, below
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ramet.core.agentref import AgentRef
-from ramet.core.capabilities import intersect
+from ramet.core.agent_ref import AgentRef
 from ramet.core.errors import AgentNotResolved
 from ramet.core.events import AgentCreated
+from ramet.core.policy.capabilities import intersect
 from ramet.core.recipe import Recipe
 from ramet.host.dynamic.agents import DynamicAgents, Made, is_known, ref_of
 from ramet.host.dynamic.places import standing_of

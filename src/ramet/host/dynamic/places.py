@@ -6,10 +6,10 @@ import hashlib
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from ramet.core.agentref import AgentRef
+from ramet.core.agent_ref import AgentRef
 from ramet.core.errors import InvalidValue
 from ramet.core.ids import checked_name, safe_name
-from ramet.core.story import RunStory
+from ramet.core.replay.replay import RunStory
 from ramet.spawn.run import Run
 
 MAIN = "main"

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from ramet.core.agentref import AgentRef
+from ramet.core.agent_ref import AgentRef
 from ramet.core.errors import AgentNotResolved, InvalidValue
 from ramet.core.ids import checked_name
 from ramet.core.recipe import Recipe

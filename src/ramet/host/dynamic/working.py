@@ -8,8 +8,8 @@ from typing import Any
 
 from ramet.agent.definition import Agent
 from ramet.agent.task import Task
-from ramet.core.capabilities import is_code
-from ramet.core.policy import Policy
+from ramet.core.policy.capabilities import is_code
+from ramet.core.policy.policy import Policy
 from ramet.host.dynamic.agents import ref_of
 from ramet.tools.context import SpawnRequest
 

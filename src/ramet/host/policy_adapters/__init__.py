@@ -9,20 +9,20 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ramet.core.policy_decision import Allow as Allow
-    from ramet.core.policy_decision import Narrow as Narrow
-    from ramet.core.policy_decision import PolicyAnswer as PolicyAnswer
-    from ramet.core.policy_decision import PolicyRequest as PolicyRequest
-    from ramet.core.policy_decision import Refuse as Refuse
+    from ramet.core.policy.decision import Allow as Allow
+    from ramet.core.policy.decision import Narrow as Narrow
+    from ramet.core.policy.decision import PolicyAnswer as PolicyAnswer
+    from ramet.core.policy.decision import PolicyRequest as PolicyRequest
+    from ramet.core.policy.decision import Refuse as Refuse
     from ramet.host.policy_adapters.adapter import PolicyAdapter as PolicyAdapter
 
 _WHERE = {
-    "Allow": "core.policy_decision",
-    "Narrow": "core.policy_decision",
+    "Allow": "core.policy.decision",
+    "Narrow": "core.policy.decision",
     "PolicyAdapter": "host.policy_adapters.adapter",
-    "PolicyAnswer": "core.policy_decision",
-    "PolicyRequest": "core.policy_decision",
-    "Refuse": "core.policy_decision",
+    "PolicyAnswer": "core.policy.decision",
+    "PolicyRequest": "core.policy.decision",
+    "Refuse": "core.policy.decision",
 }
 __all__ = sorted(_WHERE)
 

@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 from ramet.concurrency.cancel import AbortController
 from ramet.concurrency.clock import Clock
 from ramet.core.errors import Aborted, InvalidValue, RametError
-from ramet.core.policy_decision import (
+from ramet.core.policy.decision import (
     MAX_REASON,
     Allow,
     Narrow,

@@ -19,8 +19,8 @@ from typing import Any, Final
 import msgspec
 
 from ramet.core.errors import InvalidValue
-from ramet.core.policy import Policy, describe, grant_root
-from ramet.core.policy_decision import Allow, Narrow, PolicyRequest, Refuse, check_narrow
+from ramet.core.policy.decision import Allow, Narrow, PolicyRequest, Refuse, check_narrow
+from ramet.core.policy.policy import Policy, describe, grant_root
 from ramet.host.policy_adapters.adapter import TIMEOUT_S, PolicyAdapter, check_policy_adapter
 
 PATIENCE_S = TIMEOUT_S  #: how long one answer may take, and the end of a call that is cancelled

@@ -13,13 +13,13 @@ from msgspec.structs import replace
 from ramet.agent.definition import Agent, as_agent
 from ramet.agent.sandboxing import needs_sandbox
 from ramet.concurrency.deadline import to_its_end
-from ramet.core import ticks
 from ramet.core.budget import NO_LIMITS
 from ramet.core.errors import BusyError, DefinitionMissing, Expired, StoreFailed, Unknown
 from ramet.core.outcome import ErrorInfo, Result, Status
-from ramet.core.policy import Policy
-from ramet.core.schedule import Schedule
-from ramet.core.ticks import Claim, TickResult, TickStatus
+from ramet.core.policy.policy import Policy
+from ramet.core.schedules import ticks
+from ramet.core.schedules.schedule import Schedule
+from ramet.core.schedules.ticks import Claim, TickResult, TickStatus
 from ramet.host.results import result_on_record
 from ramet.host.runtime import AgentRuntime, living
 from ramet.host.scheduler.outcome import kept, kept_error

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from ramet.agent.definition import Agent
-from ramet.core import ticks
 from ramet.core.errors import BusyError, DefinitionMissing, StoreFailed, Unknown
 from ramet.core.outcome import Result
-from ramet.core.policy import Policy, secrets_of, variables_of
-from ramet.core.schedule import NamedTarget, Schedule
-from ramet.core.ticks import Claim
+from ramet.core.policy.policy import Policy, secrets_of, variables_of
+from ramet.core.schedules import ticks
+from ramet.core.schedules.schedule import NamedTarget, Schedule
+from ramet.core.schedules.ticks import Claim
 from ramet.host.runtime import AgentRuntime, living
 from ramet.host.scheduler.firing import Firing
 from ramet.host.schedules.books import Books

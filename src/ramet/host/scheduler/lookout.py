@@ -9,10 +9,10 @@ from contextlib import suppress
 from datetime import datetime, timedelta
 
 from ramet.concurrency.deadline import within
-from ramet.core import ticks
 from ramet.core.errors import Damaged, InvalidValue
-from ramet.core.schedule import Schedule, seconds_until
-from ramet.core.ticks import Book, Claim
+from ramet.core.schedules import ticks
+from ramet.core.schedules.schedule import Schedule, seconds_until
+from ramet.core.schedules.ticks import Book, Claim
 from ramet.host.runtime import AgentRuntime, living
 from ramet.host.scheduler.firing import Firing
 from ramet.host.scheduler.heir import Heir

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from ramet.core.errors import InvalidValue, Unknown
 from ramet.core.outcome import ErrorInfo
-from ramet.core.ticks import TickResult, TickStatus
+from ramet.core.schedules.ticks import TickResult, TickStatus
 from ramet.host.records import Records, RunRow
 
 #: Characters of a result that are kept with its tick; all of it is in the run's own record.

@@ -12,10 +12,10 @@ from typing import Any, Self, Unpack
 
 from ramet.agent.definition import Agent
 from ramet.concurrency.deadline import to_its_end
-from ramet.core import ticks
 from ramet.core.errors import InvalidValue, RametError, Unknown
-from ramet.core.schedule import LONGEST_S, Cron, Interval, Once, checked_number, first_after, just_before, utc
-from ramet.core.ticks import Book, State, TickResult
+from ramet.core.schedules import ticks
+from ramet.core.schedules.schedule import LONGEST_S, Cron, Interval, Once, checked_number, first_after, just_before, utc
+from ramet.core.schedules.ticks import Book, State, TickResult
 from ramet.host.records import Records
 from ramet.host.runtime import AgentRuntime, living, reachable
 from ramet.host.scheduler.firing import Firing

@@ -7,10 +7,10 @@ from datetime import datetime
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ramet.core import ticks
 from ramet.core.errors import InvalidValue
-from ramet.core.schedule import Schedule
-from ramet.core.ticks import Book, TickResult
+from ramet.core.schedules import ticks
+from ramet.core.schedules.schedule import Schedule
+from ramet.core.schedules.ticks import Book, TickResult
 from ramet.host.records import Records
 from ramet.host.scheduler.outcome import as_it_stands
 from ramet.host.schedules.cron import next_fire

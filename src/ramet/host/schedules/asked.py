@@ -12,8 +12,8 @@ import msgspec
 from ramet.core.budget import NO_LIMITS, Limits
 from ramet.core.errors import InvalidValue
 from ramet.core.ids import checked_name, safe_name
-from ramet.core.policy import Policy
-from ramet.core.schedule import AgentTarget, Cron, FunctionTarget, Interval, Misfire, Once, Overlap, Schedule
+from ramet.core.policy.policy import Policy
+from ramet.core.schedules.schedule import AgentTarget, Cron, FunctionTarget, Interval, Misfire, Once, Overlap, Schedule
 from ramet.host.schedules.target import Target, checked_policy, checked_size
 
 MAX_PROMPT = 100_000

@@ -8,9 +8,9 @@ import weakref
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
-from ramet.core import ticks
 from ramet.core.errors import Conflict, Damaged
-from ramet.core.ticks import Book
+from ramet.core.schedules import ticks
+from ramet.core.schedules.ticks import Book
 from ramet.store.contract import Document
 
 KIND = "schedule"

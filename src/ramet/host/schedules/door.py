@@ -10,8 +10,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from ramet.core import ticks
 from ramet.core.errors import Conflict, InvalidValue
+from ramet.core.schedules import ticks
 from ramet.host.schedules.books import KIND, Books, Shelf
 
 

@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 import msgspec
 
 from ramet.agent.definition import Agent
-from ramet.core import policy as policies
 from ramet.core.budget import Limits
 from ramet.core.errors import DefinitionMissing, InvalidValue, Unknown
-from ramet.core.policy import Policy
-from ramet.core.schedule import AgentTarget, FunctionTarget, NamedTarget
+from ramet.core.policy import policy as policies
+from ramet.core.policy.policy import Policy
+from ramet.core.schedules.schedule import AgentTarget, FunctionTarget, NamedTarget
 from ramet.host.references import is_reference, reference_of, resolve
 from ramet.spawn.plan import as_agent
 

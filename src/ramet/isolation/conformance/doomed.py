@@ -10,7 +10,7 @@ import sys
 
 from msgspec import json
 
-from ramet.core.reservation import Reservation
+from ramet.core.policy.reservation import Reservation
 from ramet.isolation.conformance.ground import ENTRY, GRANT, Ground, replace_grant
 from ramet.isolation.contract import SandboxSpec
 

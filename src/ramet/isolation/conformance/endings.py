@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator
 from typing import Any, NamedTuple
 
 from ramet.core.errors import IsolationUnavailable, RametError
-from ramet.core.policy import Isolation
+from ramet.core.policy.policy import Isolation
 from ramet.isolation.conformance.ground import (
     GRANT,
     Check,

@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from ramet.core.errors import InvalidValue
-from ramet.core.policy import Grant, Isolation
+from ramet.core.policy.policy import Grant, Isolation
 from ramet.isolation.contract import Backend, Exit, Probe, Sandbox, SandboxSpec
 from ramet.wire import frames
 

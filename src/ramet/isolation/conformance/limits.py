@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import AsyncExitStack
 
-from ramet.core.reservation import Reservation
+from ramet.core.policy.reservation import Reservation
 from ramet.isolation.conformance.ground import (
     Check,
     Ended,

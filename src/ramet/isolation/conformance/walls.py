@@ -12,7 +12,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 
-from ramet.core.policy import Isolation
+from ramet.core.policy.policy import Isolation
 from ramet.isolation.conformance.ground import GRANT, Check, NotHere, Site, holds, replace_grant
 
 _REFUSED = {"EACCES", "EPERM", "EROFS", "ENOENT", "ENOTDIR", "ENXIO", "EXDEV"}

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from ramet.core.errors import Gone, IsolationUnavailable, RametError, SandboxFailed
-from ramet.core.policy import Isolation
+from ramet.core.policy.policy import Isolation
 from ramet.isolation import mounts
 from ramet.isolation.admission import absolute
 from ramet.isolation.contract import SandboxSpec

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from ramet.core.errors import Gone, InvalidValue, IsolationUnavailable, RametError, SandboxFailed
-from ramet.core.policy import DEFAULTS, Isolation
-from ramet.core.reservation import Reservation
+from ramet.core.policy.policy import DEFAULTS, Isolation
+from ramet.core.policy.reservation import Reservation
 from ramet.isolation.admission import absolute, paths_of
 from ramet.isolation.contract import Probe, SandboxSpec
 from ramet.isolation.kubernetes import alone, labels, manifest, probing

@@ -8,8 +8,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from ramet.core.policy import DEFAULTS, Grant
-from ramet.core.reservation import Reservation
+from ramet.core.policy.policy import DEFAULTS, Grant
+from ramet.core.policy.reservation import Reservation
 from ramet.isolation.kubernetes import labels
 from ramet.isolation.kubernetes.manifest import KEEPER_CORES, KEEPER_MB, RUN_MB, memory_of, millicores_of
 

@@ -9,7 +9,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from ramet.core.errors import InvalidValue
-from ramet.core.policy import Grant
+from ramet.core.policy.policy import Grant
 from ramet.isolation.contract import Image
 from ramet.isolation.kubernetes import asked, labels
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from ramet.core.errors import SandboxFailed, SpawnRefused
-from ramet.core.policy import DEFAULTS, Isolation
+from ramet.core.policy.policy import DEFAULTS, Isolation
 from ramet.isolation.contract import SandboxSpec
 from ramet.isolation.kubernetes import alone
 from ramet.isolation.kubernetes.images import USUAL, PodImage, Supply

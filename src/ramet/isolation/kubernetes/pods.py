@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from ramet.core.errors import Gone, InvalidValue, RametError, SandboxFailed, SpawnRefused
-from ramet.core.policy import Isolation
+from ramet.core.policy.policy import Isolation
 from ramet.isolation.contract import Exit
 from ramet.isolation.kubernetes import labels, manifest
 from ramet.isolation.kubernetes.api import Api

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from ramet.core.errors import RametError, SpawnRefused
-from ramet.core.policy import Isolation
+from ramet.core.policy.policy import Isolation
 from ramet.isolation.contract import Probe
 from ramet.isolation.kubernetes import manifest
 from ramet.isolation.kubernetes.api import Api

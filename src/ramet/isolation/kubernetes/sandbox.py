@@ -8,7 +8,7 @@ import socket
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from ramet.core.policy import Isolation
+from ramet.core.policy.policy import Isolation
 from ramet.isolation.contract import KILL_GRACE_S, Exit, Metrics, Ran
 from ramet.isolation.kubernetes.life import Pod, removed
 from ramet.isolation.remote.boxed import RemoteSandbox

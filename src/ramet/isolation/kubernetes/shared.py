@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ramet.core.errors import RametError, SandboxFailed
-from ramet.core.policy import DEFAULTS, Grant, Isolation
-from ramet.core.reservation import Reservation
+from ramet.core.policy.policy import DEFAULTS, Grant, Isolation
+from ramet.core.policy.reservation import Reservation
 from ramet.isolation.contract import Exit, SandboxSpec
 from ramet.isolation.kubernetes.bounds import USUAL
 from ramet.isolation.kubernetes.labels import About

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from ramet.core.errors import SandboxFailed
-from ramet.core.policy import Grant
-from ramet.core.reservation import Reservation
+from ramet.core.policy.policy import Grant
+from ramet.core.policy.reservation import Reservation
 from ramet.isolation.kubernetes import bounds, labels
 from ramet.isolation.kubernetes.objects import Objects
 from ramet.isolation.kubernetes.refusals import Forbidden, Missing, Taken

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from ramet.core.errors import Gone
-from ramet.core.policy import Grant, Isolation
+from ramet.core.policy.policy import Grant, Isolation
 from ramet.isolation.contract import SandboxSpec
 from ramet.isolation.kubernetes import alone, labels, manifest
 from ramet.isolation.kubernetes.life import Pod, told_of

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from ramet.core.errors import Gone, InvalidValue, ProtocolError, RametError, SandboxFailed
-from ramet.core.policy import Isolation
+from ramet.core.policy.policy import Isolation
 from ramet.isolation.contract import KILL_GRACE_S, Exit, Metrics, Ran, SandboxSpec
 from ramet.isolation.remote.asking import Questions, converted
 from ramet.isolation.remote.duplex import Duplex

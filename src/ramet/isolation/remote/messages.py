@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from ramet.core.errors import ProtocolError
 from ramet.core.outcome import ErrorInfo
-from ramet.core.policy import Grant, Isolation
+from ramet.core.policy.policy import Grant, Isolation
 from ramet.isolation.contract import Image
 
 VERSION = 2

@@ -23,7 +23,7 @@ from ramet.core.errors import (
     RametError,
     SandboxFailed,
 )
-from ramet.core.policy import Isolation
+from ramet.core.policy.policy import Isolation
 from ramet.isolation.admission import absolute
 from ramet.isolation.contract import Exit, SandboxSpec
 from ramet.isolation.mounts import located

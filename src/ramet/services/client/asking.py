@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Raw
 
 from ramet.core.errors import InvalidValue, MissingExtra
-from ramet.core.policy import Policy
+from ramet.core.policy.policy import Policy
 from ramet.services.app.messages import AgentList, BundleList, History, ImageList, Interrupted, Mail, Rotated, TeamList
 from ramet.services.contract import (
     AgentInfo,

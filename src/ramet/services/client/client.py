@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Self, TypeVar
 import msgspec
 
 from ramet.core.errors import Gone, ProtocolError, RametError
-from ramet.core.policy import Policy
+from ramet.core.policy.policy import Policy
 from ramet.services.app.messages import Interrupted
 from ramet.services.client import asking
 from ramet.services.client.asking import Ask

@@ -11,10 +11,10 @@ import msgspec
 
 from ramet.core.errors import Gone, ProtocolError
 from ramet.core.events import Event, IntentionDecided, IntentionRecorded, ToolEnded, decode
-from ramet.core.policy import Policy
+from ramet.core.policy.policy import Policy
 from ramet.core.safety import SafetyPolicy
-from ramet.core.schedule import Misfire, Overlap
-from ramet.core.ticks import TickResult
+from ramet.core.schedules.schedule import Misfire, Overlap
+from ramet.core.schedules.ticks import TickResult
 from ramet.host.records import RunRow
 from ramet.host.safety.inspection import EVERYTHING, Filter, Page, Passage
 from ramet.host.scheduler.view import ScheduleView

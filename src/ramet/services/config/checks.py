@@ -17,9 +17,9 @@ from importlib.metadata import entry_points
 from typing import Any, Final, get_args
 from urllib.parse import urlsplit
 
-from ramet.core import rights
 from ramet.core.errors import InvalidValue, Unknown
 from ramet.core.ids import checked_name
+from ramet.core.policy import rights
 from ramet.core.team import resources
 from ramet.host.redaction import STARS, Redaction
 from ramet.host.sandboxes import BackendName

@@ -15,7 +15,7 @@ from msgspec import Raw, Struct
 
 from ramet.core.errors import Conflict, Damaged
 from ramet.core.outcome import ErrorInfo
-from ramet.core.policy import Policy
+from ramet.core.policy.policy import Policy
 from ramet.services.contract import AgentState
 from ramet.services.refusals import TakenOver
 from ramet.services.spawning.keys import Keyring

@@ -10,13 +10,13 @@ import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
-from ramet.core import rights
 from ramet.core.arguments import unknown_field
 from ramet.core.budget import Limits
 from ramet.core.errors import InvalidValue, Unknown
 from ramet.core.ids import checked_name
-from ramet.core.policy import Policy
-from ramet.core.reservation import LEAST, MOST, Reservation
+from ramet.core.policy import rights
+from ramet.core.policy.policy import Policy
+from ramet.core.policy.reservation import LEAST, MOST, Reservation
 from ramet.core.team import USED_UP, WHOLE, amount, unstated
 from ramet.host.runtime import AgentRuntime
 from ramet.services.contract import (

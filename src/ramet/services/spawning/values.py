@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 from msgspec.structs import replace
 
-from ramet.core import rights
 from ramet.core.errors import InvalidValue
+from ramet.core.policy import rights
 from ramet.services.contract import SupplyValues
 from ramet.services.refusals import ValuesMissing
 from ramet.services.spawning.books import AgentRow

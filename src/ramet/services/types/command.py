@@ -11,7 +11,7 @@ from dataclasses import replace
 from msgspec import Struct
 
 from ramet.core.errors import DefinitionMissing, InvalidValue
-from ramet.core.policy import Policy, grant_root, secrets_of, variables_of
+from ramet.core.policy.policy import Policy, grant_root, secrets_of, variables_of
 from ramet.services.contract import Opening, Served
 from ramet.services.formats.shipped import FORMATS
 from ramet.services.types.command_agent import Call, CommandAgent, Log

@@ -18,8 +18,8 @@ from ramet.concurrency.deadline import to_its_end
 from ramet.core.errors import Aborted, Bug, BusyError, DefinitionMissing, Expired, MailRefused, RametError, Unknown
 from ramet.core.events import Notice
 from ramet.core.outcome import NOTHING_USED, ErrorInfo, Result, Status
-from ramet.core.policy import Policy, grant_root, secrets_of, variables_of
-from ramet.core.policy_decision import within
+from ramet.core.policy.decision import within
+from ramet.core.policy.policy import Policy, grant_root, secrets_of, variables_of
 from ramet.host.safety.gate import SafetyGate
 from ramet.services.contract import Opening
 from ramet.services.formats.shipped import Format, format_of

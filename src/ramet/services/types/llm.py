@@ -16,9 +16,9 @@ from ramet.agent.files.skills import load_skills, render_skills
 from ramet.agent.loop import MAX_TURNS, keep
 from ramet.concurrency.deadline import to_its_end
 from ramet.concurrency.threads import in_thread
-from ramet.core.capabilities import Capability
 from ramet.core.errors import InvalidValue, Unknown
-from ramet.core.policy import Policy, secrets_of, variables_of
+from ramet.core.policy.capabilities import Capability
+from ramet.core.policy.policy import Policy, secrets_of, variables_of
 from ramet.host.session import Session
 from ramet.services.contract import Image, Opening, Served
 from ramet.services.formats.shipped import FORMATS

@@ -9,7 +9,7 @@ from langchain_core.tools import BaseTool
 
 from ramet.agent.files.places import Place, plugin_places
 from ramet.agent.files.skills import load_skills, render_skills
-from ramet.core.capabilities import Capability
+from ramet.core.policy.capabilities import Capability
 from ramet.disk.state_folder import state_folder
 from ramet.host import changing
 from ramet.host.changing import Equipment

@@ -7,8 +7,8 @@ import os
 import msgspec
 
 from ramet.core.errors import InvalidValue
-from ramet.core.policy import Grant, Isolation, Policy, grant_root
-from ramet.core.rights import IMPORTS
+from ramet.core.policy.policy import Grant, Isolation, Policy, grant_root
+from ramet.core.policy.rights import IMPORTS
 from ramet.host.runtime import AgentRuntime
 from ramet.services.contract import Opening
 

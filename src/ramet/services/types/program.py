@@ -21,7 +21,7 @@ from ramet.concurrency.deadline import to_its_end
 from ramet.concurrency.pipes import Capture
 from ramet.core.budget import Limits
 from ramet.core.errors import BusyError, InvalidValue, ProtocolError
-from ramet.core.policy import Policy, grant_root
+from ramet.core.policy.policy import Policy, grant_root
 from ramet.host.runtime import AgentRuntime
 from ramet.isolation.masking import Mask
 from ramet.services.types import program_inside

@@ -12,10 +12,10 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct, field
 
-from ramet.core.policy import Policy
+from ramet.core.policy.policy import Policy
 from ramet.core.safety import SafetyPolicy
-from ramet.core.schedule import Misfire, Overlap
-from ramet.core.ticks import TickResult
+from ramet.core.schedules.schedule import Misfire, Overlap
+from ramet.core.schedules.ticks import TickResult
 from ramet.host.records import RunRow
 from ramet.host.safety.inspection import Kind
 from ramet.host.scheduler.view import ScheduleView

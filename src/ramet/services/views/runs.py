@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from ramet.core.errors import DamagedTree, InvalidValue, Unknown
 from ramet.core.events import MailPushed, RunEnded, RunResumed, RunSpawned, TurnStarted, decode
-from ramet.core.story import TreeStory
+from ramet.core.replay.replay import TreeStory
 from ramet.host.journal import TREES, Journal
 from ramet.host.lifetimes import lifetimes_of
 from ramet.host.records import LOOK_S, RunRow, Telling
@@ -159,7 +159,7 @@ class RunViews:
 
 
 class _Ends:
-    """Who has ended of those that are told of; as `ramet.core.story` has it, without reading what was said."""
+    """Who has ended of those that are told of; as `ramet.core.replay.replay` has it, without reading what was said."""
 
     def __init__(self) -> None:
         self.over: dict[str, bool] = {}

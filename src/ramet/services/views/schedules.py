@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from ramet.agent.definition import Agent
 from ramet.core.errors import InvalidValue, Unknown
-from ramet.core.policy import Policy
-from ramet.core.ticks import TickResult
+from ramet.core.policy.policy import Policy
+from ramet.core.schedules.ticks import TickResult
 from ramet.host.scheduler.scheduler import AgentScheduler
 from ramet.host.scheduler.view import ScheduleView
 from ramet.host.schedules.asked import Options

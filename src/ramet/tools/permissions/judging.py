@@ -12,7 +12,7 @@ from ipaddress import IPv6Network, ip_address
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from ramet.core.permissions import Permissions, Rule, Ruling
+from ramet.core.policy.permissions import Permissions, Rule, Ruling
 from ramet.core.tool_names import COORDINATING_TOOLS, EDITING_TOOLS, READING_TOOLS, canonical
 from ramet.tools.permissions import command_rules, path_rules
 from ramet.tools.permissions.command_files import TouchedFile, touched_files

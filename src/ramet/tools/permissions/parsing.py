@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from ramet.core.errors import InvalidValue
-from ramet.core.permissions import Effect, Rule
+from ramet.core.policy.permissions import Effect, Rule
 from ramet.core.tool_names import EDITING_TOOLS, KNOWN_TOOLS, READING_TOOLS, canonical
 from ramet.tools.permissions.command_rules import command_pattern
 from ramet.tools.permissions.path_rules import cost, path_pattern

@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Literal, NamedTuple
 
 from ramet.core.errors import InvalidValue
-from ramet.core.permissions import Effect, Rule
+from ramet.core.policy.permissions import Effect, Rule
 from ramet.tools.patterns import BadPattern, Pattern
 from ramet.tools.permissions.copies import Checkouts, originals
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ramet.core.permissions import Permissions
+from ramet.core.policy.permissions import Permissions
 from ramet.core.tool_names import READING_TOOLS
 from ramet.tools.permissions.copies import Checkouts
 from ramet.tools.permissions.path_rules import ANY_CHILD, bind

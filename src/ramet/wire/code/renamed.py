@@ -9,6 +9,14 @@ from typing import Any, Final
 
 #: Of what a function may hold: its arguments, its globals, and what it was wrapped in.
 MODULES: Final[Mapping[str, str]] = {
+    "ramet.core.agentref": "ramet.core.agent_ref",
+    "ramet.core.capabilities": "ramet.core.policy.capabilities",
+    "ramet.core.permissions": "ramet.core.policy.permissions",
+    "ramet.core.policy": "ramet.core.policy.policy",
+    "ramet.core.policy_decision": "ramet.core.policy.decision",
+    "ramet.core.reservation": "ramet.core.policy.reservation",
+    "ramet.core.rights": "ramet.core.policy.rights",
+    "ramet.core.schedule": "ramet.core.schedules.schedule",
     "ramet.wire.values": "ramet.wire.values.values",
 }
 

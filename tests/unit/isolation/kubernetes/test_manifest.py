@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ramet.core.errors import InvalidValue
-from ramet.core.policy import Grant
+from ramet.core.policy.policy import Grant
 from ramet.isolation.kubernetes import labels, manifest
 from ramet.isolation.kubernetes.dial import egress_to
 from ramet.isolation.kubernetes.manifest import Berth, Form

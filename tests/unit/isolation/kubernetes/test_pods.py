@@ -12,7 +12,7 @@ import pytest
 
 from ramet.core.errors import Gone, InvalidValue
 from ramet.core.outcome import ErrorInfo
-from ramet.core.policy import Grant, Isolation
+from ramet.core.policy.policy import Grant, Isolation
 from ramet.isolation.contract import SandboxSpec
 from ramet.isolation.kubernetes import alone, life, lookout, manifest, spares
 from ramet.isolation.kubernetes.api import Api

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ramet.core.errors import InvalidValue
-from ramet.core.policy import Grant
+from ramet.core.policy.policy import Grant
 from ramet.isolation.contract import SandboxSpec
 from ramet.isolation.kubernetes.backend import KubernetesBackend
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from ramet.core.errors import InvalidValue
-from ramet.core.policy import Grant, Isolation
-from ramet.core.reservation import Reservation
+from ramet.core.policy.policy import Grant, Isolation
+from ramet.core.policy.reservation import Reservation
 from ramet.isolation.contract import SandboxSpec
 from ramet.isolation.kubernetes import asked, bounds, labels, manifest
 from ramet.isolation.kubernetes.shared import Measure, Room, fits

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from ramet.core.policy import Isolation
+from ramet.core.policy.policy import Isolation
 from ramet.isolation.kubernetes import labels
 from ramet.isolation.kubernetes.spares import Shape
 from tests.unit.isolation.kubernetes.test_manifest import BERTH, FORM

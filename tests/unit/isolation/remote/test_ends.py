@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from ramet.core.errors import Gone, InvalidValue, ProtocolError, SandboxFailed
 from ramet.core.outcome import ErrorInfo
-from ramet.core.policy import Grant, Isolation
+from ramet.core.policy.policy import Grant, Isolation
 from ramet.isolation.contract import Exit, SandboxSpec
 from ramet.isolation.mounts import roots_of
 from ramet.isolation.remote import messages

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ramet.core.policy import Isolation
+from ramet.core.policy.policy import Isolation
 from ramet.isolation.conformance.ground import GRANT
 from ramet.isolation.contract import SandboxSpec
 from ramet.isolation.remote import messages, outbox, outside

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from ramet.core import rights
 from ramet.core.budget import Amount
 from ramet.core.equal_mail import RecentMail, with_asker
 from ramet.core.errors import InvalidValue
@@ -39,9 +38,10 @@ from ramet.core.events import (
     TurnEnded,
     TurnStarted,
 )
-from ramet.core.lived import Lived
 from ramet.core.outcome import NOTHING_USED, Result, Usage
-from ramet.core.told import MessageTold, Said, put_in_place, said
+from ramet.core.policy import rights
+from ramet.core.replay.codec import MessageTold, Said, put_in_place, said
+from ramet.core.replay.elapsed import Lived
 
 #: What only a run at work does: the kernel that tells of it is the one that its turn was begun, or gone on with, in.
 _DEEDS = (MessageRecorded, MessageTold, ModelAsked, ToolStarted, ToolEnded, SandboxStarted)
@@ -180,7 +180,7 @@ class TreeStory:
         return max((int(number) for kind, _, number in ids if kind == "mail" and number.isdecimal()), default=0)
 
     def pass_over(self, seq: int) -> None:
-        """Take note that the event of this number was there: one of `ramet.core.told.PASSED_OVER`."""
+        """Take note that the event of this number was there: one of `ramet.core.replay.codec.PASSED_OVER`."""
         self.seq = max(self.seq, seq)
 
     def tell(self, event: Event) -> None:

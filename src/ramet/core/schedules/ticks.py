@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from ramet.core.errors import Damaged
 from ramet.core.outcome import ErrorInfo
-from ramet.core.schedule import Come, NextFire, Schedule, come_since, fires_at, first_after
+from ramet.core.schedules.schedule import Come, NextFire, Schedule, come_since, fires_at, first_after
 
 #: The newest tick that has come is on time for this long; any other is missed.
 GRACE = timedelta(seconds=60)

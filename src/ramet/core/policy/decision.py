@@ -10,10 +10,10 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from msgspec import Struct
 
-from ramet.core import rights
 from ramet.core.budget import NO_LIMITS, Limits
 from ramet.core.errors import InvalidValue
-from ramet.core.policy import LIMIT_FIELDS, Grant, Policy
+from ramet.core.policy import rights
+from ramet.core.policy.policy import LIMIT_FIELDS, Grant, Policy
 
 #: Characters of a reason that are recorded.
 MAX_REASON: Final = 1_000

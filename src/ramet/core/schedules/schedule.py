@@ -19,7 +19,7 @@ from msgspec.structs import force_setattr
 
 from ramet.core.budget import NO_LIMITS, Limits
 from ramet.core.errors import InvalidValue
-from ramet.core.policy import Policy
+from ramet.core.policy.policy import Policy
 
 #: (cron line, zone, after) → the first tick strictly after; None if there is none. Raises InvalidValue by field.
 NextFire = Callable[[str, str, datetime], datetime | None]

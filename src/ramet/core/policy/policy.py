@@ -14,11 +14,11 @@ import msgspec
 from msgspec import Struct, StructMeta, field
 from msgspec.structs import force_setattr
 
-from ramet.core import reservation as reservations
-from ramet.core import rights
 from ramet.core.arguments import KnownFields, unknown_field
 from ramet.core.errors import InvalidValue, SpawnRefused
-from ramet.core.reservation import Reservation
+from ramet.core.policy import reservation as reservations
+from ramet.core.policy import rights
+from ramet.core.policy.reservation import Reservation
 
 
 class Isolation(StrEnum):

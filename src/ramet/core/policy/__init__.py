@@ -1,0 +1,1 @@
+"""Policies: what a run may do, and how a child's is narrowed."""

@@ -1,0 +1,1 @@
+"""Replay of a journal into the state of its tree."""
