@@ -10,7 +10,7 @@ import subprocess
 from collections.abc import Collection, Mapping, Sequence
 from typing import Literal, NamedTuple
 
-from ramet.concurrency import pipes, survivors
+from ramet.concurrency import pipes, process_reaper
 from ramet.concurrency.cancel import AbortController
 from ramet.concurrency.clock import Clock
 from ramet.concurrency.deadline import to_its_end, within
@@ -58,7 +58,7 @@ async def run(
     """
     if abort is not None:
         abort.raise_if_aborted()
-    mark, child = survivors.Mark(), _Child()
+    mark, child = process_reaper.Mark(), _Child()
     streams: list[Capture | int] = [stdout] if stderr is None else [stdout, stderr]
     captures = [each for each in streams if isinstance(each, Capture)]
     timed_out = False
@@ -82,7 +82,7 @@ async def run(
             try:
                 if forks or not child.exited.is_set():
                     unwanted = any(each.is_enough for each in captures)
-                    await survivors.end(child.pid, mark, grace_s=0 if unwanted else grace_s)
+                    await process_reaper.end(child.pid, mark, grace_s=0 if unwanted else grace_s)
             finally:
                 await child.reap()
     enough = any(each.is_enough for each in captures)  # Or so it is by now: what was still in the pipes is read.

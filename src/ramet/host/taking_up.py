@@ -10,7 +10,7 @@ from typing import Protocol
 
 from ramet.agent.definition import Agent
 from ramet.concurrency.clock import Clock
-from ramet.concurrency.collector import no_collection
+from ramet.concurrency.gc_pause import no_collection
 from ramet.core.errors import DamagedTree, DefinitionMissing, RametError, StoreFailed
 from ramet.core.events import RunSpawned, StateChanged
 from ramet.core.replay.replay import TreeStory

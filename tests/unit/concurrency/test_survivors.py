@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from ramet.concurrency import survivors
-from ramet.concurrency.survivors import MARK, Mark
+from ramet.concurrency import process_reaper
+from ramet.concurrency.process_reaper import MARK, Mark
 from tests.support.commands import sh
 from tests.support.waiting import alive, eventually, pid_in
 
@@ -106,7 +106,7 @@ class System:
         self.forking: dict[int, int] = {}  #: who gives birth to whom while being ended
         self.then: dict[int, Callable[[], None]] = {}  #: what happens once so many signals were sent
         (root / "self").symlink_to(str(pid))
-        monkeypatch.setattr(survivors, "_PROC", root)
+        monkeypatch.setattr(process_reaper, "_PROC", root)
         monkeypatch.setattr(os, "getsid", lambda _: SESSION_OF_OURS)
         monkeypatch.setattr(os, "kill", self._kill)
         monkeypatch.setattr(os, "killpg", self._killpg)
@@ -203,7 +203,7 @@ async def test_found_by_group_session_descent_or_mark(
     system.add(506, parent=505)
     system.add(507, session=LEADER, state="Z", threads=2)
 
-    await survivors.end(LEADER, mark, grace_s=0)
+    await process_reaper.end(LEADER, mark, grace_s=0)
 
     assert system.hit == [LEADER] * leader_lives + [501, 502, 503, 504, 505, 506, 507]
 
@@ -213,7 +213,7 @@ async def test_the_command_hears_it_first(system: System, mark: Mark) -> None:
     for pid in (LEADER - 1, LEADER, LEADER + 1):
         system.add(pid, group=LEADER)
 
-    await survivors.end(LEADER, mark, grace_s=0)
+    await process_reaper.end(LEADER, mark, grace_s=0)
 
     assert [pid for pid, _ in system.signals] == [LEADER, LEADER - 1, LEADER + 1]
 
@@ -232,7 +232,7 @@ async def test_never_found_are_strangers_elders_and_our_own(system: System, mark
     system.add(607, session=LEADER, state="Z", **likeness)  # type: ignore[arg-type]
     system.add(os.getpid(), session=SESSION_OF_OURS, **likeness)  # type: ignore[arg-type]
 
-    await survivors.end(LEADER, mark, grace_s=0)
+    await process_reaper.end(LEADER, mark, grace_s=0)
 
     assert system.hit == [LEADER]
 
@@ -245,7 +245,7 @@ async def test_one_between_two_programs_is_looked_at_again(
     system.add(650, env=b"")
     system.add(651, env=b"")
     system.ending = {650: signal.SIGTERM} if grace_s else {}
-    ending = asyncio.ensure_future(survivors.end(LEADER, mark, grace_s=grace_s))
+    ending = asyncio.ensure_future(process_reaper.end(LEADER, mark, grace_s=grace_s))
     await asyncio.sleep(0)  # it has looked
     (system.root / "650" / "environ").write_bytes(marked)
 
@@ -263,7 +263,7 @@ async def test_one_born_while_the_list_was_read_is_found_by_its_parents_death(
         (system.root / "680").mkdir()
     else:
         system.add(680, group=LEADER, state="Z", parent=os.getpid() if parent == "dead and ours" else STRANGER)
-    ending = asyncio.ensure_future(survivors.end(LEADER, mark, grace_s=0))
+    ending = asyncio.ensure_future(process_reaper.end(LEADER, mark, grace_s=0))
     await asyncio.sleep(0)  # it has looked
     system.add(681, group=LEADER)
 
@@ -286,7 +286,7 @@ async def test_a_group_with_others_in_it_is_not_ended_as_one(
     system.add(941, group=os.getpgrp(), env=marked)
     system.add(951, group=1, env=marked)
 
-    await survivors.end(None, mark, grace_s=0)
+    await process_reaper.end(None, mark, grace_s=0)
 
     assert set(groups) == {930}
     assert system.hit == [901, 911, 921, 931, 941, 951]
@@ -295,7 +295,7 @@ async def test_a_group_with_others_in_it_is_not_ended_as_one(
 async def test_a_child_of_one_that_died_with_its_mark_is_found(system: System, mark: Mark, marked: bytes) -> None:
     """The dead have no environment: one in a session of its own may have been of the command, and had a child."""
     system.add(685, state="Z", env=b"")
-    ending = asyncio.ensure_future(survivors.end(LEADER, mark, grace_s=0))
+    ending = asyncio.ensure_future(process_reaper.end(LEADER, mark, grace_s=0))
     await asyncio.sleep(0)  # it has looked
     system.add(686, env=marked)
 
@@ -321,7 +321,7 @@ async def test_who_has_always_died_before_being_looked_at_ends_with_its_group(
 
     monkeypatch.setattr(os, "listdir", names)
 
-    await survivors.end(LEADER, mark, grace_s=0)
+    await process_reaper.end(LEADER, mark, grace_s=0)
 
     assert system.hit == [1001]
 
@@ -331,7 +331,7 @@ async def test_those_that_fork_while_being_killed_are_killed_to_the_last(system:
     system.add(LEADER)
     system.forking = {LEADER: 671, 671: 672, 672: 673, 673: 674}
 
-    await survivors.end(LEADER, mark, grace_s=0)
+    await process_reaper.end(LEADER, mark, grace_s=0)
 
     assert system.hit == [LEADER, 671, 672, 673, 674]
 
@@ -352,7 +352,7 @@ async def test_one_that_was_found_stays_found_and_who_is_new_is_not_asked_to_go(
         system.add(662, parent=660)
 
     system.then[3] = change  # All three have been asked to go, and none was killed.
-    await survivors.end(LEADER, mark, grace_s=0.01)
+    await process_reaper.end(LEADER, mark, grace_s=0.01)
 
     asked = [pid for pid, number in system.signals if number == signal.SIGTERM]
     killed = [pid for pid, number in system.signals if number == signal.SIGKILL]
@@ -365,7 +365,7 @@ async def test_without_a_leader_only_the_mark_tells(system: System, mark: Mark, 
     system.add(701, parent=700)
     system.add(702)
 
-    await survivors.end(None, mark, grace_s=0)
+    await process_reaper.end(None, mark, grace_s=0)
 
     assert system.hit == [700, 701]
 
@@ -379,7 +379,7 @@ async def test_reaped_is_who_came_to_us_and_never_the_command_itself(system: Sys
     system.add(803, parent=us, state="Z")
     system.add(804, parent=STRANGER, session=LEADER, state="Z")
 
-    await survivors.end(LEADER, mark, grace_s=0)
+    await process_reaper.end(LEADER, mark, grace_s=0)
 
     assert system.hit == [802]
     assert set(system.reaped) == {801, 802}
@@ -396,8 +396,8 @@ async def test_a_proc_that_does_not_show_us_is_not_believed(
     system.add(LEADER)
     system.add(901, env=marked)
 
-    await survivors.end(LEADER, mark, grace_s=0)
-    await survivors.end(None, mark, grace_s=0)
+    await process_reaper.end(LEADER, mark, grace_s=0)
+    await process_reaper.end(None, mark, grace_s=0)
 
     assert system.hit == [-LEADER]
 
@@ -407,7 +407,7 @@ async def test_where_proc_is_not_believed_the_group_is_ended(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, proc: str
 ) -> None:
     """With a real process: what a system without /proc, such as macOS, has, and what an agent in a pod has."""
-    monkeypatch.setattr(survivors, "_PROC", tmp_path / proc)
+    monkeypatch.setattr(process_reaper, "_PROC", tmp_path / proc)
     if proc != "none":  # A link may be read where Landlock lets nobody list the folder that it is in.
         (tmp_path / proc).mkdir()
         (tmp_path / proc / "self").symlink_to(str(os.getpid()))
