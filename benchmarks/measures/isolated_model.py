@@ -8,7 +8,7 @@ from statistics import median
 
 from benchmarks.cost import Figures
 from ramet import Agent, AgentRuntime, Policy, ScriptedModel
-from ramet.models.dialogue import Hang
+from ramet.models.scripted.dialogue import Hang
 
 
 async def measure(count: int = 40) -> Figures:

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from ramet.host.standalone import standalone_context as standalone_context
     from ramet.host.sync_session import SyncSession as SyncSession
     from ramet.models.resolve import resolve as resolve
-    from ramet.models.scripted import ScriptedModel as ScriptedModel
+    from ramet.models.scripted.model import ScriptedModel as ScriptedModel
     from ramet.services.client.connecting import connect as connect
     from ramet.tools.authoring import authoring_tools as authoring_tools
     from ramet.tools.context import SpawnRequest as SpawnRequest
@@ -65,7 +65,7 @@ _WHERE = {
     "QueryParams": "agent.loop",
     "Result": "core.outcome",
     "START": "agent.composition.graph",
-    "ScriptedModel": "models.scripted",
+    "ScriptedModel": "models.scripted.model",
     "Session": "host.session",
     "SpawnLimits": "core.limits",
     "SpawnRequest": "tools.context",

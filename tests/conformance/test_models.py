@@ -16,8 +16,8 @@ from langchain_core.messages.ai import UsageMetadata
 from langchain_core.tools import BaseTool, tool
 
 from ramet.core.errors import ModelFailed
-from ramet.models.reply import Bound, ask, bind, merge, stream_reply
-from ramet.models.scripted import Call, Cut, Fail, Hang, Say, Script, ScriptedModel
+from ramet.models.call import Bound, ask, bind, merge, stream_reply
+from ramet.models.scripted.model import Call, Cut, Fail, Hang, Say, Script, ScriptedModel
 from tests.support.providers import provider
 
 ASKED: list[BaseMessage] = [SystemMessage("You are careful."), HumanMessage("What failed?")]

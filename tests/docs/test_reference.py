@@ -32,8 +32,8 @@ from ramet.core.policy.policy import Policy
 from ramet.host.agents import AgentHandle
 from ramet.host.runtime import AgentRuntime
 from ramet.host.session import Session
-from ramet.models.gate import RetryPolicy
 from ramet.models.prices import Price
+from ramet.models.rate_limit import RetryPolicy
 from ramet.services.config.reading import SETTINGS
 from ramet.spawn.handle import Handle
 from ramet.store.state.keys import Keys

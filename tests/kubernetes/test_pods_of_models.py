@@ -14,7 +14,7 @@ from ramet.core.events import RunEnded, RunRetried, RunSpawned, SandboxStarted, 
 from ramet.core.outcome import Status
 from ramet.core.replay.replay import TreeStory
 from ramet.isolation.kubernetes import labels
-from ramet.models.dialogue import Call
+from ramet.models.scripted.dialogue import Call
 from tests.support.pods import Pods
 from tests.support.waiting import eventually
 from tests.trips.kit import kept, nothing_is_held, of_kind, run_of

@@ -14,7 +14,7 @@ from lightkube.resources.core_v1 import Pod
 from ramet import Agent, AgentRuntime, AgentScheduler, Limits, Policy, ScriptedModel, Session, workspace_tools
 from ramet.core.events import Event, RunEnded, SandboxStarted, ToolEnded
 from ramet.core.outcome import Status
-from ramet.models.dialogue import Call
+from ramet.models.scripted.dialogue import Call
 from tests.support.pods import Pods
 from tests.support.waiting import eventually
 from tests.trips import isolated_agents as agents

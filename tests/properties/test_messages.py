@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 
 from ramet.core.errors import InvalidValue
-from ramet.models import plain as rules
+from ramet.models import json_values as rules
+from ramet.models.json_values import clean
 from ramet.models.messages import decode, encode, message_bound
-from ramet.models.plain import clean
 
 text = st.text(max_size=40)
 numbers = st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infinity=False)

@@ -13,7 +13,7 @@ from ramet.core.errors import InvalidValue, RametError
 from ramet.host.dynamic.own_state import OwnState
 from ramet.host.dynamic.registries import REGISTRY, STATE
 from ramet.host.standalone import standalone_context
-from ramet.models.scripted import ScriptedModel
+from ramet.models.scripted.model import ScriptedModel
 from ramet.store.memory import MemoryStore
 from ramet.store.state.namespaced import Namespaced
 from ramet.store.state.versioned import Versioned

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ramet.agent.hooks import hook
-from ramet.models.dialogue import Call
+from ramet.models.scripted.dialogue import Call
 from ramet.wire.guest_protocol import Approve, FireHook
 from tests.trips.test_inside_hostile import Guest, besieged
 

@@ -21,7 +21,7 @@ from ramet.core.outcome import ErrorInfo, Result, Status
 from ramet.core.policy.policy import Grant
 from ramet.host.journal import TREES
 from ramet.host.scheduler.scheduler import AgentScheduler
-from ramet.models.dialogue import Call
+from ramet.models.scripted.dialogue import Call
 from ramet.services.contract import ListAgents
 from ramet.store.contract import Entry
 from ramet.store.memory import MemoryStore

@@ -11,8 +11,8 @@ from msgspec import Struct
 
 from ramet.core.errors import Bug, InvalidValue, MailRefused
 from ramet.core.outcome import ErrorInfo
-from ramet.models.dialogue import Call, Step
-from ramet.models.scripted import ScriptedModel
+from ramet.models.scripted.dialogue import Call, Step
+from ramet.models.scripted.model import ScriptedModel
 from ramet.services.contract import Opening, Served
 from ramet.services.types.llm import LlmType
 from ramet.services.types.place import isolation_of

@@ -6,7 +6,7 @@ OpenAI has two: Chat Completions, and Responses (`server.openai(use_responses_ap
         await server.anthropic().ainvoke("hi")      # the real ChatAnthropic
         assert server.count == 1                    # HTTP requests, not method calls
 
-Scripts are those of `ramet.models.dialogue`, with three more ways to break off.
+Scripts are those of `ramet.models.scripted.dialogue`, with three more ways to break off.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from langchain_core.language_models import BaseChatModel
 from langchain_openai import ChatOpenAI
 
 from ramet.core.errors import ModelFailed
-from ramet.models.dialogue import Call, Cut, Dialogue, Fail, Hang, Line, Say, Script, Step
-from ramet.models.scripted import reply_of
+from ramet.models.scripted.dialogue import Call, Cut, Dialogue, Fail, Hang, Line, Say, Script, Step
+from ramet.models.scripted.model import reply_of
 from tests.support import anthropic_wire, openai_responses_wire, openai_wire
 from tests.support.http import Answer, Received, serve
 

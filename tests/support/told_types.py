@@ -6,8 +6,8 @@ import json
 
 from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage, ToolMessage
 
-from ramet.models.dialogue import Call, Step
-from ramet.models.scripted import ScriptedModel
+from ramet.models.scripted.dialogue import Call, Step
+from ramet.models.scripted.model import ScriptedModel
 from ramet.services.types.llm import LlmType
 
 ENTRY_POINTS = """\

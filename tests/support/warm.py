@@ -42,7 +42,7 @@ MODULES = (
     "ramet.host.runtime",
     "ramet.host.scheduler.lookout",
     "ramet.host.session",
-    "ramet.models.scripted",
+    "ramet.models.scripted.model",
     "ramet.spawn.sandboxed",
     "ramet.store.postgres.store",
     "ramet.store.sqlite",

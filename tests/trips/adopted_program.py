@@ -11,7 +11,7 @@ import ramet
 from ramet.agent.definition import Agent
 from ramet.core.budget import Limits
 from ramet.host.runtime import AgentRuntime
-from ramet.models.scripted import Hang, ScriptedModel
+from ramet.models.scripted.model import Hang, ScriptedModel
 from tests.support.waiting import eventually
 
 

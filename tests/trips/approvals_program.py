@@ -18,7 +18,7 @@ from ramet import Agent, AgentRuntime, ScriptedModel
 from ramet.concurrency.clock import Clock
 from ramet.host.approvals import Inbox
 from ramet.host.project import Project
-from ramet.models.dialogue import Call
+from ramet.models.scripted.dialogue import Call
 from ramet.spawn.handle import Handle
 from ramet.store.contract import Entry, Store
 from tests.support.places import store_at

@@ -19,7 +19,7 @@ import ramet
 from ramet.core.errors import AgentNotResolved, TaskFailed
 from ramet.core.recipe import Recipe
 from ramet.host.dynamic.registries import REGISTRY
-from ramet.models.dialogue import Call
+from ramet.models.scripted.dialogue import Call
 
 MAKE = """
 with Agent(name="math_solver", primer="You solve.") as solver:

@@ -18,9 +18,9 @@ from ramet.core.limits import SpawnLimits
 from ramet.core.outcome import Status
 from ramet.host.opening import OpenTree
 from ramet.host.session import Session
-from ramet.models.dialogue import Call
 from ramet.models.messages import encode
-from ramet.models.scripted import Request
+from ramet.models.scripted.dialogue import Call
+from ramet.models.scripted.model import Request
 from ramet.spawn.run import Run
 
 E = TypeVar("E", bound=Event)

@@ -10,7 +10,7 @@ from langchain_core.tools import BaseTool, tool
 
 from ramet.core.events import Event, IntentionDecided, IntentionRecorded
 from ramet.core.safety import Ballot, Rule, SafetyPolicy
-from ramet.models.dialogue import Call
+from ramet.models.scripted.dialogue import Call
 from tests.trips.kit import of_kind
 
 REASON = "nobody deletes here"

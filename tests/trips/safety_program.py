@@ -18,7 +18,7 @@ from ramet import Agent, AgentRuntime, ScriptedModel
 from ramet.core.events import IntentionRecorded
 from ramet.core.safety import Ballot, Rule, SafetyPolicy
 from ramet.host.safety.gate import SafetyGate
-from ramet.models.dialogue import Call
+from ramet.models.scripted.dialogue import Call
 from ramet.store.contract import Entry, Store
 from tests.support.places import store_at
 

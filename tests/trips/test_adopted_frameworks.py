@@ -25,9 +25,9 @@ from ramet.core.outcome import Result, Status, Usage
 from ramet.core.policy.policy import Policy
 from ramet.host.runtime import AgentRuntime
 from ramet.host.session import Session
-from ramet.models.dialogue import Step
 from ramet.models.prices import Price
-from ramet.models.scripted import Call, Hang, ScriptedModel
+from ramet.models.scripted.dialogue import Step
+from ramet.models.scripted.model import Call, Hang, ScriptedModel
 from ramet.spawn.handle import Handle
 from ramet.tools.context import SpawnRequest, current
 from tests.support.providers import provider

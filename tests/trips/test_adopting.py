@@ -25,7 +25,7 @@ from ramet.host.schedules.asked import schedule_of
 from ramet.host.schedules.books import Books
 from ramet.host.schedules.target import target_of
 from ramet.host.steering import Steering
-from ramet.models.scripted import Call, ScriptedModel
+from ramet.models.scripted.model import Call, ScriptedModel
 from ramet.spawn.handle import Handle
 from ramet.spawn.reuse import Kept
 from ramet.store.postgres import PostgresStore

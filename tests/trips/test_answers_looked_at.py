@@ -12,7 +12,7 @@ from ramet import Agent, AgentRuntime, Policy
 from ramet.agent.loop import STOP_HOOK_LIMIT
 from ramet.core.events import Event, MessageRecorded
 from ramet.core.outcome import Result
-from ramet.models.scripted import ScriptedModel
+from ramet.models.scripted.model import ScriptedModel
 from ramet.store.memory import MemoryStore
 from tests.support.cut import cut_behind
 

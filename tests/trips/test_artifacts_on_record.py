@@ -14,7 +14,7 @@ from ramet import AgentRuntime, ScriptedModel, Session
 from ramet.core.errors import Unknown
 from ramet.host.blobs import BLOB_OF, drop_blobs, keep_blob
 from ramet.host.retention import sweep
-from ramet.models.dialogue import Call
+from ramet.models.scripted.dialogue import Call
 from ramet.store.sqlite import SqliteStore
 
 PICTURE = bytes(range(256)) * 1000

@@ -12,7 +12,7 @@ from ramet import Agent, AgentRuntime, Policy, ScriptedModel, Session
 from ramet.core.errors import MailRefused
 from ramet.core.events import RunEnded
 from ramet.host.counts import Counts
-from ramet.models.dialogue import Call, Hang, Spoken
+from ramet.models.scripted.dialogue import Call, Hang, Spoken
 from ramet.store.contract import Store
 from ramet.store.memory import MemoryStore
 from tests.support.cut import cut_behind

@@ -12,8 +12,8 @@ from ramet import AgentRuntime, Session
 from ramet.core.errors import Damaged, InvalidValue, RametError, Unknown
 from ramet.host.board import KIND, Board, boards
 from ramet.host.board_page import MAX_TASKS
-from ramet.models.dialogue import Call
-from ramet.models.scripted import ScriptedModel
+from ramet.models.scripted.dialogue import Call
+from ramet.models.scripted.model import ScriptedModel
 from ramet.store.memory import MemoryStore
 from ramet.tools.board import Owner, Task, TaskRefused, board_tools
 from tests.conformance.stores import STORES

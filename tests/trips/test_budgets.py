@@ -18,10 +18,10 @@ from ramet.core.limits import SpawnLimits
 from ramet.core.outcome import Status
 from ramet.host.runtime import AgentRuntime
 from ramet.host.session import Session
-from ramet.models.dialogue import Spoken
-from ramet.models.gate import RetryPolicy
 from ramet.models.prices import Price
-from ramet.models.scripted import Call, Cut, Fail, Hang, Say, ScriptedModel
+from ramet.models.rate_limit import RetryPolicy
+from ramet.models.scripted.dialogue import Spoken
+from ramet.models.scripted.model import Call, Cut, Fail, Hang, Say, ScriptedModel
 from ramet.tools.context import SpawnRequest
 from tests.support.providers import Provider, provider
 from tests.support.waiting import eventually

@@ -16,7 +16,7 @@ from langchain_core.messages import BaseMessage, SystemMessage, ToolMessage
 import ramet
 from ramet import Policy, ScriptedModel
 from ramet.core.errors import InvalidValue, NotYours, RametError, Unknown
-from ramet.models.dialogue import Call, Say, Script, Step
+from ramet.models.scripted.dialogue import Call, Say, Script, Step
 from ramet.services.client.client import Client
 from ramet.services.contract import AgentType, SpawnedAgent
 from ramet.services.packaging.requirements import Installs

@@ -21,8 +21,8 @@ from ramet.core.limits import SpawnLimits
 from ramet.core.outcome import Status
 from ramet.host.runtime import AgentRuntime
 from ramet.host.session import Session
-from ramet.models.dialogue import Script
-from ramet.models.scripted import Call, Hang, ScriptedModel
+from ramet.models.scripted.dialogue import Script
+from ramet.models.scripted.model import Call, Hang, ScriptedModel
 from ramet.tools.context import SpawnRequest
 from tests.support.waiting import eventually
 from tests.trips.kit import (

@@ -11,7 +11,7 @@ from ramet.agent.pairing import INTERRUPTED
 from ramet.core.events import Event, MessageRecorded, RunEnded, RunSpawned
 from ramet.core.lifecycle import State
 from ramet.host.project import Project
-from ramet.models.scripted import Call, ScriptedModel
+from ramet.models.scripted.model import Call, ScriptedModel
 from ramet.store.memory import MemoryStore
 from tests.support.cut import cut_behind
 from tests.support.waiting import eventually

@@ -15,7 +15,7 @@ import pytest
 
 from ramet.core.events import Event, RunEnded, RunSpawned, decode
 from ramet.core.outcome import Status
-from ramet.models.dialogue import Say
+from ramet.models.scripted.dialogue import Say
 from tests.support.providers import Call, Fail, Hang, Script, provider
 from tests.support.waiting import alive, eventually, pid_in
 from tests.trips.terminal import ramet, started, terminal

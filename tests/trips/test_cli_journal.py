@@ -48,7 +48,7 @@ KERNEL = """
 import asyncio, pathlib, sys
 from langchain_core.tools import tool
 from ramet import Agent, AgentRuntime, ScriptedModel
-from ramet.models.dialogue import Call
+from ramet.models.scripted.dialogue import Call
 from ramet.tools.context import HookDecision
 from ramet.tools.workspace import workspace_tools
 

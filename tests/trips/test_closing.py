@@ -17,7 +17,7 @@ from ramet.core.outcome import Status
 from ramet.host.runtime import AgentRuntime
 from ramet.host.session import Session
 from ramet.host.trees import KEPT_TREES
-from ramet.models.scripted import Call, Hang, ScriptedModel
+from ramet.models.scripted.model import Call, Hang, ScriptedModel
 from ramet.tools.context import SpawnRequest, current
 from tests.support.waiting import eventually
 from tests.trips.kit import Gate, async_tool, background, following, fresh, of_kind, opened, run_of

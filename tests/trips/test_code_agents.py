@@ -16,7 +16,7 @@ from ramet.core.outcome import Result, Status
 from ramet.core.policy.capabilities import Capability
 from ramet.guest.serve import NEW_TURN
 from ramet.host import opening
-from ramet.models.dialogue import Call
+from ramet.models.scripted.dialogue import Call
 from ramet.spawn.tree import RunTree
 from ramet.tools.authoring import authoring_tools
 from ramet.tools.conclusion import conclusion_tools

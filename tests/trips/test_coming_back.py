@@ -14,8 +14,8 @@ from ramet.core.errors import MailRefused
 from ramet.core.events import RunEnded
 from ramet.core.outcome import Status
 from ramet.host.session import Session
-from ramet.models.dialogue import Spoken
-from ramet.models.scripted import Call, Hang, ScriptedModel
+from ramet.models.scripted.dialogue import Spoken
+from ramet.models.scripted.model import Call, Hang, ScriptedModel
 from tests.support.waiting import eventually
 from tests.trips.kit import Gate, all_is_quiet, answers, async_tool, background, kept, of_kind, run_of, said
 

@@ -28,7 +28,7 @@ from ramet.agent.composition.chain import Step
 from ramet.core.errors import RametError
 from ramet.core.events import Event, RunSpawned, SandboxStarted
 from ramet.core.outcome import Result, Status
-from ramet.models.dialogue import Call
+from ramet.models.scripted.dialogue import Call
 from ramet.spawn.handle import Handle
 from tests.trips.composed_agents import (
     Point,

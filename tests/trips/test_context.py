@@ -16,8 +16,8 @@ from ramet.core.events import RunSpawned
 from ramet.core.limits import SpawnLimits
 from ramet.core.outcome import Status
 from ramet.host.session import Session
-from ramet.models.dialogue import Script
-from ramet.models.scripted import Call, ScriptedModel
+from ramet.models.scripted.dialogue import Script
+from ramet.models.scripted.model import Call, ScriptedModel
 from ramet.tools.context import current
 from ramet.tools.workspace import workspace_tools
 from tests.support.providers import provider

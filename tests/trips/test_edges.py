@@ -17,7 +17,7 @@ from ramet.core.limits import SpawnLimits
 from ramet.core.outcome import Status
 from ramet.host.runtime import AgentRuntime
 from ramet.host.session import Session
-from ramet.models.scripted import Call, Fail, ScriptedModel
+from ramet.models.scripted.model import Call, Fail, ScriptedModel
 from ramet.spawn.admission import Admission, Place, Share
 from ramet.tools.workspace import workspace_tools
 from tests.support.waiting import eventually

@@ -15,7 +15,7 @@ from ramet.core.events import RunEnded, StateChanged
 from ramet.core.lifecycle import State
 from ramet.core.outcome import ErrorInfo
 from ramet.host.opening import OpenTree
-from ramet.models.scripted import Call, ScriptedModel
+from ramet.models.scripted.model import Call, ScriptedModel
 from ramet.spawn.handle import Handle
 from ramet.spawn.run import Run
 from ramet.tools.context import SpawnRequest, calling

@@ -11,7 +11,7 @@ from ramet import AGENT_REGISTRY, Agent, AgentRuntime, Policy, Session, SpawnReq
 from ramet.concurrency.clock import FakeClock
 from ramet.core.errors import InvalidValue
 from ramet.core.events import MailPushed
-from ramet.models.scripted import Call, ScriptedModel
+from ramet.models.scripted.model import Call, ScriptedModel
 from ramet.store.memory import MemoryStore
 from tests.support.cut import cut_behind
 from tests.trips import isolated_agents as agents

@@ -17,7 +17,7 @@ import pytest
 from langchain_core.messages import BaseMessage, HumanMessage
 
 from ramet.examples.running import MODELS, real_model
-from ramet.models.dialogue import Call, Script
+from ramet.models.scripted.dialogue import Call, Script
 from tests.chaos.kernels import inheriting_orphans
 from tests.support.providers import Provider, provider
 from tests.support.serving import short_folder

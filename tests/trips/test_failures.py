@@ -23,9 +23,9 @@ from ramet.core.limits import SpawnLimits
 from ramet.core.outcome import Status
 from ramet.host.runtime import AgentRuntime
 from ramet.host.session import Session
-from ramet.models.dialogue import Script, Spoken
-from ramet.models.gate import RetryPolicy
-from ramet.models.scripted import Call, Cut, Fail, ScriptedModel
+from ramet.models.rate_limit import RetryPolicy
+from ramet.models.scripted.dialogue import Script, Spoken
+from ramet.models.scripted.model import Call, Cut, Fail, ScriptedModel
 from ramet.tools.context import SpawnRequest, current
 from ramet.tools.envelope import FLAG
 from tests.support.providers import Ends, Provider, Says, provider

@@ -13,7 +13,7 @@ import pytest
 from ramet import Agent, AgentRuntime, AgentScheduler, Session
 from ramet.core.errors import StoreFailed
 from ramet.core.outcome import Status
-from ramet.models.scripted import Call, Script, ScriptedModel
+from ramet.models.scripted.model import Call, Script, ScriptedModel
 from ramet.store.postgres import PostgresStore
 from tests.support.empty_places import place_of
 from tests.support.places import store_at

@@ -17,7 +17,7 @@ from ramet.core.events import Event
 from ramet.host.keeping import Caretaker
 from ramet.isolation.folder_retention import FolderLimits
 from ramet.isolation.folders import RunFolders
-from ramet.models.dialogue import Call, Spoken
+from ramet.models.scripted.dialogue import Call, Spoken
 from ramet.tools.workspace import workspace_tools
 from tests.support.waiting import eventually
 from tests.support.warm import warm

@@ -14,7 +14,7 @@ from ramet.agent import declaring
 from ramet.core.errors import AgentNotResolved
 from ramet.core.events import RunSpawned
 from ramet.core.policy.capabilities import Capability
-from ramet.models.scripted import Call, ScriptedModel
+from ramet.models.scripted.model import Call, ScriptedModel
 from ramet.spawn.run import Run
 from tests.trips.isolated_kit import BACKENDS
 from tests.trips.kit import Gate, of_kind

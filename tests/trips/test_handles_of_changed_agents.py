@@ -20,7 +20,7 @@ from ramet.core.agent_ref import AgentRef
 from ramet.core.errors import AgentNotResolved, InvalidValue
 from ramet.core.events import RunSpawned
 from ramet.core.recipe import Recipe
-from ramet.models.scripted import Call, ScriptedModel
+from ramet.models.scripted.model import Call, ScriptedModel
 from ramet.tools.authoring import authoring_tools
 from tests.trips.isolated_kit import BACKENDS, Name
 

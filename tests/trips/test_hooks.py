@@ -20,8 +20,8 @@ from ramet.core.outcome import Status
 from ramet.core.policy.policy import Policy
 from ramet.host.runtime import AgentRuntime
 from ramet.host.session import Session
-from ramet.models.dialogue import Script, Spoken, Step
-from ramet.models.scripted import Call, ScriptedModel
+from ramet.models.scripted.dialogue import Script, Spoken, Step
+from ramet.models.scripted.model import Call, ScriptedModel
 from tests.support.waiting import eventually
 from tests.trips.kit import (
     Gate,

@@ -11,7 +11,7 @@ from ramet.core.outcome import Status
 from ramet.host.registry import AGENT_REGISTRY
 from ramet.host.runtime import AgentRuntime
 from ramet.host.session import Session
-from ramet.models.scripted import Call, Fail, ScriptedModel
+from ramet.models.scripted.model import Call, Fail, ScriptedModel
 from ramet.spawn.handle import Handle
 from ramet.tools.context import SpawnRequest, current_call
 from tests.support.waiting import eventually

@@ -39,9 +39,9 @@ from ramet.core.limits import SpawnLimits
 from ramet.core.outcome import NOTHING_USED, Status
 from ramet.host.runtime import AgentRuntime
 from ramet.host.session import Session
-from ramet.models.dialogue import Call, Fail, Hang, Say
-from ramet.models.gate import RetryPolicy
-from ramet.models.scripted import ScriptedModel
+from ramet.models.rate_limit import RetryPolicy
+from ramet.models.scripted.dialogue import Call, Fail, Hang, Say
+from ramet.models.scripted.model import ScriptedModel
 from ramet.spawn import turn
 from ramet.spawn.inside import Conversation
 from ramet.tools.workspace import workspace_tools

@@ -21,9 +21,9 @@ from ramet.core.errors import ProtocolError
 from ramet.core.events import MessageRecorded, Notice, ToolEnded, ToolStarted
 from ramet.core.outcome import ErrorInfo, Result, Status
 from ramet.host.session import Session
-from ramet.models.dialogue import Call, Fail
-from ramet.models.question import MAX_PARTS
-from ramet.models.scripted import ScriptedModel
+from ramet.models.request_codec import MAX_PARTS
+from ramet.models.scripted.dialogue import Call, Fail
+from ramet.models.scripted.model import ScriptedModel
 from ramet.spawn import mirror, records, turn
 from ramet.spawn.door import Door
 from ramet.spawn.errands import Errands

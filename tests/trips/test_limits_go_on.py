@@ -14,7 +14,7 @@ from ramet.core.events import Event, MessageRecorded
 from ramet.core.lifecycle import State
 from ramet.core.outcome import Status
 from ramet.host.project import Project
-from ramet.models.scripted import Call, ScriptedModel
+from ramet.models.scripted.model import Call, ScriptedModel
 from ramet.store.memory import MemoryStore
 from ramet.tools.workspace import workspace_tools
 from tests.support.cut import cut_behind

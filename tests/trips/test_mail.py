@@ -20,8 +20,8 @@ from ramet.core.outcome import Status
 from ramet.host.registry import AGENT_REGISTRY
 from ramet.host.runtime import AgentRuntime
 from ramet.host.session import Session
-from ramet.models.dialogue import Script, Spoken
-from ramet.models.scripted import Call, Fail, ScriptedModel
+from ramet.models.scripted.dialogue import Script, Spoken
+from ramet.models.scripted.model import Call, Fail, ScriptedModel
 from ramet.spawn.supervisor import MAX_WAKES
 from ramet.tools.context import SpawnRequest, current
 from tests.support.waiting import eventually

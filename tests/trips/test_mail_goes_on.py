@@ -10,8 +10,8 @@ from langchain_core.messages import BaseMessage
 from ramet import Agent, AgentRuntime
 from ramet.core.events import Event, MailPushed, ModelAsked, RunEnded, TurnStarted
 from ramet.host.project import Project
-from ramet.models.dialogue import Spoken, Step
-from ramet.models.scripted import Call, ScriptedModel
+from ramet.models.scripted.dialogue import Spoken, Step
+from ramet.models.scripted.model import Call, ScriptedModel
 from ramet.store.memory import MemoryStore
 from tests.support.cut import cut_behind
 from tests.trips.kit import background, fresh

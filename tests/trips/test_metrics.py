@@ -15,7 +15,7 @@ from ramet.core.limits import SpawnLimits
 from ramet.core.policy.policy import Policy
 from ramet.core.safety import Rule, SafetyPolicy
 from ramet.host.safety.gate import SafetyGate
-from ramet.models.dialogue import Call, Script
+from ramet.models.scripted.dialogue import Call, Script
 from ramet.tools.context import SpawnRequest, current
 from tests.support.prometheus import Scrape, scrape
 from tests.support.serving import Served, serving

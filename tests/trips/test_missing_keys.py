@@ -10,8 +10,8 @@ from langchain_anthropic import ChatAnthropic
 from ramet import Agent, AgentRuntime, Session
 from ramet.core.errors import ModelFailed
 from ramet.core.events import ModelAsked
-from ramet.models.gate import RetryPolicy
-from ramet.models.scripted import ScriptedModel
+from ramet.models.rate_limit import RetryPolicy
+from ramet.models.scripted.model import ScriptedModel
 from tests.support.providers import provider
 from tests.trips.kit import answers, fresh, kept, of_kind
 

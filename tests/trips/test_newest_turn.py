@@ -11,7 +11,7 @@ from langchain_core.messages import AIMessageChunk
 from ramet import AgentRuntime, Session, SyncSession
 from ramet.core.events import Event, ToolStarted, TurnStarted
 from ramet.core.outcome import Status
-from ramet.models.scripted import Call, ScriptedModel
+from ramet.models.scripted.model import Call, ScriptedModel
 from ramet.store.memory import MemoryStore
 from tests.support.cut import cut_behind
 from tests.support.waiting import eventually

@@ -26,7 +26,7 @@ from ramet.host.safety.gate import SafetyGate
 from ramet.host.safety.inspection import Filter, Passage
 from ramet.host.safety.policies import SafetyPolicies
 from ramet.host.scheduler.desk import Desk
-from ramet.models.dialogue import Call
+from ramet.models.scripted.dialogue import Call
 from ramet.services.app import gates, records, runs, schedules
 from ramet.services.client.asking import Ask
 from ramet.services.client.client import Client

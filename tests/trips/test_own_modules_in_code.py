@@ -20,7 +20,7 @@ from ramet.agent.source_modules import source_modules
 from ramet.core.events import ToolEnded
 from ramet.core.outcome import Result, Status
 from ramet.core.policy.capabilities import Capability
-from ramet.models.dialogue import Call
+from ramet.models.scripted.dialogue import Call
 from ramet.tools.python import python_tool
 from tests.trips.isolated_kit import BACKENDS, Name
 
@@ -57,7 +57,7 @@ PROGRAM = '''
 import asyncio, sys
 import own_helpers
 import ramet
-from ramet.models.dialogue import Call
+from ramet.models.scripted.dialogue import Call
 
 CODE = "import own_helpers\\ntask_success([add(1, 2), own_helpers.add(3, 4), own_helpers.RATE, Box(4).grown()])"
 

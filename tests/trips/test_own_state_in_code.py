@@ -15,7 +15,7 @@ from ramet import Agent
 from ramet.agent import declaring
 from ramet.core.errors import InvalidValue
 from ramet.core.events import StateCommitted, ToolEnded
-from ramet.models.dialogue import Call
+from ramet.models.scripted.dialogue import Call
 from ramet.tools.python import python_tool
 from tests.trips.isolated_kit import BACKENDS, Name
 

@@ -16,7 +16,7 @@ from langchain_core.tools import tool
 from ramet import AgentRuntime, ScriptedModel, Session
 from ramet.cli.main import main
 from ramet.host.safety import Rule, SafetyGate, SafetyPolicy
-from ramet.models.dialogue import Call
+from ramet.models.scripted.dialogue import Call
 from tests.support.serving import Served
 from tests.support.waiting import eventually
 from tests.trips.kit import fresh

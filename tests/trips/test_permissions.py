@@ -16,8 +16,8 @@ from ramet.host.approvals import Pending
 from ramet.host.resuming import left_behind, supplied_by
 from ramet.host.runtime import AgentRuntime
 from ramet.host.session import Session
-from ramet.models.dialogue import Call
-from ramet.models.scripted import ScriptedModel
+from ramet.models.scripted.dialogue import Call
+from ramet.models.scripted.model import ScriptedModel
 from ramet.store.sqlite import SqliteStore
 from ramet.tools.workspace import workspace_tools
 from ramet.wire.guest_protocol import Approve, FireHook

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from ramet import Agent, AgentRuntime, Session
 from ramet.core.errors import InvalidValue, Unknown
-from ramet.models.scripted import Call, ScriptedModel
+from ramet.models.scripted.model import Call, ScriptedModel
 from ramet.tools.functions import as_tools
 from ramet.tools.workspace import workspace_tools
 from tests.trips.kit import fresh

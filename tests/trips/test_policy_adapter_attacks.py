@@ -11,7 +11,7 @@ import ramet
 from ramet.core.errors import PolicyAdapterFailed, RametError, StoreFailed
 from ramet.core.events import RunSpawned
 from ramet.host.policy_adapters import Allow, PolicyAnswer, PolicyRequest, Refuse
-from ramet.models.scripted import ScriptedModel
+from ramet.models.scripted.model import ScriptedModel
 from ramet.spawn import policy_decisions
 from ramet.tools.workspace import workspace_tools
 from tests.support.waiting import eventually

@@ -16,7 +16,7 @@ from ramet.core.budget import Limits
 from ramet.core.errors import InvalidValue, PolicyAdapterFailed, SpawnRefused
 from ramet.core.events import PolicyDecided, RunSpawned, SandboxStarted, StateChanged
 from ramet.host.policy_adapters import Allow, Narrow, PolicyAnswer, PolicyRequest, Refuse
-from ramet.models.scripted import ScriptedModel
+from ramet.models.scripted.model import ScriptedModel
 from ramet.services.types.registry import installed
 from ramet.spawn import policy_decisions
 from ramet.store.sqlite import SqliteStore

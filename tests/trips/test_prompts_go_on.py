@@ -8,7 +8,7 @@ import pytest
 
 from ramet import Agent, AgentRuntime, Policy, Session
 from ramet.core.events import Event, TurnStarted
-from ramet.models.scripted import ScriptedModel
+from ramet.models.scripted.model import ScriptedModel
 from ramet.store.memory import MemoryStore
 from tests.support.cut import cut_behind
 from tests.trips.kit import said

@@ -15,7 +15,7 @@ from langchain_core.tools import tool
 from ramet.core.events import Event
 from ramet.core.outcome import Status
 from ramet.host.session import Session
-from ramet.models.scripted import ScriptedModel
+from ramet.models.scripted.model import ScriptedModel
 from tests.support.providers import Call, Provider, Step, provider
 from tests.trips.kit import is_valid, said
 

@@ -15,8 +15,8 @@ from ramet import Agent, AgentRuntime, Limits, Session
 from ramet.core.events import Event, ModelAsked, ModelCharged, ModelRetried, RunEnded
 from ramet.core.outcome import NOTHING_USED, Result, Status
 from ramet.core.replay.replay import TreeStory
-from ramet.models.gate import RetryPolicy
-from ramet.models.scripted import Fail, ScriptedModel
+from ramet.models.rate_limit import RetryPolicy
+from ramet.models.scripted.model import Fail, ScriptedModel
 from ramet.store.memory import MemoryStore
 from tests.support import broken_servers as servers
 from tests.support.cut import cut_behind

@@ -15,8 +15,8 @@ from ramet.core.events import MessageRecorded, RunEnded
 from ramet.core.outcome import Status
 from ramet.core.replay.replay import TreeStory
 from ramet.host.project import Project
-from ramet.models.dialogue import Spoken
-from ramet.models.scripted import Call, ScriptedModel
+from ramet.models.scripted.dialogue import Spoken
+from ramet.models.scripted.model import Call, ScriptedModel
 from ramet.tools.context import StopReceipt
 from tests.support.waiting import eventually
 from tests.trips.kit import Gate, background, fresh

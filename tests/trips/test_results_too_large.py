@@ -13,7 +13,7 @@ import ramet
 from ramet import Agent, AgentRuntime, Policy, ScriptedModel, Session, chain, parallel
 from ramet.core.errors import OutputTooLarge
 from ramet.core.outcome import ErrorInfo, Result, Status
-from ramet.models.dialogue import Call
+from ramet.models.scripted.dialogue import Call
 from ramet.services.problems import problem_of as http_problem
 from ramet.services.types.ends import problem_of
 from ramet.services.types.function import FunctionInfo, FunctionType

@@ -16,7 +16,7 @@ from ramet.concurrency.clock import Clock
 from ramet.core.errors import BusyError, DefinitionMissing, StoreInUse, Unknown
 from ramet.core.events import Event, MailPushed, RunEnded, RunResumed, TurnEnded, TurnStarted
 from ramet.core.outcome import Status
-from ramet.models.scripted import Call, Script, ScriptedModel
+from ramet.models.scripted.model import Call, Script, ScriptedModel
 from ramet.spawn.handle import Handle
 from ramet.store.contract import Store
 from ramet.store.memory import MemoryStore

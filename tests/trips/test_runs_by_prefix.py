@@ -12,7 +12,7 @@ import pytest
 import ramet
 from ramet import AgentRuntime, Session
 from ramet.cli.main import main
-from ramet.models.scripted import ScriptedModel
+from ramet.models.scripted.model import ScriptedModel
 from ramet.services.types.llm import LlmType
 from tests.support.serving import serving
 

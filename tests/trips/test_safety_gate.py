@@ -27,7 +27,7 @@ from ramet.host.safety.gate import SafetyGate
 from ramet.host.safety.policies import POLICY as KIND
 from ramet.host.safety.policies import SafetyPolicies
 from ramet.host.session import Session
-from ramet.models.scripted import ScriptedModel
+from ramet.models.scripted.model import ScriptedModel
 from ramet.store.contract import Entry, Store
 from ramet.store.memory import MemoryStore
 from ramet.store.sqlite import SqliteStore

@@ -18,9 +18,9 @@ from ramet.host.runtime import AgentRuntime
 from ramet.host.safety.gate import SafetyGate
 from ramet.host.safety.inspection import passages
 from ramet.host.session import Session
-from ramet.models.dialogue import Call
 from ramet.models.messages import encode
-from ramet.models.scripted import ScriptedModel
+from ramet.models.scripted.dialogue import Call
+from ramet.models.scripted.model import ScriptedModel
 from ramet.spawn import turn
 from ramet.store.contract import Entry
 from ramet.store.memory import MemoryStore

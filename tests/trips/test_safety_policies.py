@@ -23,8 +23,8 @@ from ramet.host.safety.inspection import Filter, Page, follow, passages
 from ramet.host.safety.policies import SafetyPolicies
 from ramet.host.safety.voters import ModelVoter
 from ramet.host.session import Session
-from ramet.models.dialogue import Call
-from ramet.models.scripted import ScriptedModel
+from ramet.models.scripted.dialogue import Call
+from ramet.models.scripted.model import ScriptedModel
 from ramet.store.memory import MemoryStore
 from ramet.store.sqlite import SqliteStore
 from tests.trips.kit import fresh, kept, of_kind

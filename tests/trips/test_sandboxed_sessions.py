@@ -17,7 +17,7 @@ from ramet.core.replay.replay import TreeStory
 from ramet.isolation.contract import SandboxSpec
 from ramet.isolation.local import LocalBackend
 from ramet.isolation.sandbox import ForkedSandbox
-from ramet.models.dialogue import Call, Fail, Say
+from ramet.models.scripted.dialogue import Call, Fail, Say
 from tests.trips.kit import kept, of_kind, run_of
 
 Backend = Literal["bwrap", "local"]

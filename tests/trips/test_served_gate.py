@@ -11,7 +11,7 @@ from ramet.core.errors import InvalidValue, Unknown
 from ramet.core.safety import Rule, SafetyPolicy
 from ramet.host.safety.inspection import Filter, passages
 from ramet.host.safety.policies import SafetyPolicies
-from ramet.models.dialogue import Call
+from ramet.models.scripted.dialogue import Call
 from ramet.services.contract import Served
 from ramet.services.types.function import FunctionInfo, FunctionType
 from ramet.services.types.llm import LlmInfo, LlmType

@@ -16,7 +16,7 @@ from langchain_core.messages.tool import tool_call
 
 from ramet import AgentRuntime, Limits, Policy, ScriptedModel
 from ramet.core.errors import Aborted, BusyError, InvalidValue, MailRefused, RametError, TaskFailed, Unknown
-from ramet.models.dialogue import Call, Fail, Hang, Say, Script
+from ramet.models.scripted.dialogue import Call, Fail, Hang, Say, Script
 from ramet.services.contract import PLAIN, AgentType, Image, Opening, Served
 from ramet.services.formats.shipped import format_of
 from ramet.services.packaging.service import PackagingService

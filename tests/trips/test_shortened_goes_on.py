@@ -10,8 +10,8 @@ from langchain_core.tools import tool
 
 from ramet import Agent, AgentRuntime
 from ramet.core.events import Compacted, Event, MessageRecorded, ToolStarted, TurnEnded
-from ramet.models.dialogue import Spoken
-from ramet.models.scripted import Call, ScriptedModel
+from ramet.models.scripted.dialogue import Spoken
+from ramet.models.scripted.model import Call, ScriptedModel
 from ramet.store.memory import MemoryStore
 from tests.support.cut import cut_behind
 from tests.trips.kit import Gate

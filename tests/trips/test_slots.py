@@ -17,8 +17,8 @@ from ramet.core.limits import SpawnLimits
 from ramet.core.outcome import Result, Status
 from ramet.host.runtime import AgentRuntime
 from ramet.host.session import Session
-from ramet.models.dialogue import Spoken
-from ramet.models.scripted import Call, ScriptedModel
+from ramet.models.scripted.dialogue import Spoken
+from ramet.models.scripted.model import Call, ScriptedModel
 from ramet.tools.context import SpawnRequest, current
 from tests.support.waiting import eventually
 from tests.trips.kit import (

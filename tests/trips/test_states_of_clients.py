@@ -15,7 +15,7 @@ import ramet
 from ramet import Agent, Policy
 from ramet.core.errors import AgentNotResolved, NotYours
 from ramet.host.dynamic.authoring import HostAuthoring
-from ramet.models.dialogue import Call
+from ramet.models.scripted.dialogue import Call
 from ramet.services.client.client import Client
 from ramet.services.contract import SpawnedAgent
 from ramet.services.server import Server

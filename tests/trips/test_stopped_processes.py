@@ -10,7 +10,7 @@ import pytest
 from langchain_core.tools import StructuredTool
 
 from ramet import AgentRuntime, Policy, ScriptedModel, Session, Status
-from ramet.models.scripted import Call
+from ramet.models.scripted.model import Call
 from ramet.tools.context import SpawnRequest, calling
 from ramet.tools.workspace import workspace_tools
 from tests.support.waiting import alive, eventually, pid_in

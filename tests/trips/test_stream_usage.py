@@ -10,7 +10,7 @@ from langchain_core.tools import tool
 from ramet import AgentRuntime, Limits, Session
 from ramet.core.events import ModelAsked, ModelRetried
 from ramet.core.outcome import Status
-from ramet.models.gate import RetryPolicy
+from ramet.models.rate_limit import RetryPolicy
 from tests.support.providers import Call, Fail, Provider, provider
 from tests.trips.kit import fresh, kept, nothing_is_held, of_kind, run_of
 

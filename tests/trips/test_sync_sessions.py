@@ -13,7 +13,7 @@ from langchain_core.messages import AIMessageChunk
 from ramet import AgentRuntime, SyncSession
 from ramet.core.errors import BusyError, InvalidValue, RametError
 from ramet.core.outcome import Status
-from ramet.models.scripted import Call, ScriptedModel
+from ramet.models.scripted.model import Call, ScriptedModel
 
 
 def add(a: int, b: int) -> int:

@@ -30,8 +30,8 @@ from ramet.core.outcome import Result, Status, Usage
 from ramet.host.recorder import Recorder
 from ramet.host.session import Session
 from ramet.host.telemetry import Telemetry
-from ramet.models.dialogue import Fail, Hang, Say, Script
-from ramet.models.scripted import Call, ScriptedModel
+from ramet.models.scripted.dialogue import Fail, Hang, Say, Script
+from ramet.models.scripted.model import Call, ScriptedModel
 from tests.support.context import run_info
 from tests.support.waiting import eventually
 from tests.trips.kit import Gate, all_is_quiet, background, fresh, kept, of_kind, opened, run_of

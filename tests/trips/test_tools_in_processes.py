@@ -21,7 +21,7 @@ from langchain_core.tools import BaseTool, InjectedToolCallId, StructuredTool, T
 from ramet import Agent, AgentRuntime, Isolation, Policy, ScriptedModel, Session, Status
 from ramet.core.errors import InvalidValue, NotShippable
 from ramet.core.events import EndpointAsked, ToolStarted
-from ramet.models.scripted import Call
+from ramet.models.scripted.model import Call
 from ramet.store.sqlite import SqliteStore
 from ramet.tools.context import calling
 from tests.support.waiting import alive, eventually

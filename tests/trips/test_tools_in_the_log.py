@@ -12,7 +12,7 @@ from langchain_core.tools import ToolException
 
 from ramet import Session
 from ramet.core.errors import InvalidValue
-from ramet.models.scripted import Call, ScriptedModel
+from ramet.models.scripted.model import Call, ScriptedModel
 from tests.support.places import ROOT
 
 
@@ -55,7 +55,7 @@ async def test_what_a_tool_or_a_model_does_on_purpose_is_no_warning(caplog: pyte
 PROGRAM = """
 import asyncio
 from ramet import ScriptedModel, Session
-from ramet.models.dialogue import Call
+from ramet.models.scripted.dialogue import Call
 
 def add(a: int, b: int) -> int:
     "Add."

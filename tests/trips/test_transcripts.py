@@ -23,9 +23,9 @@ from ramet.core.limits import SpawnLimits
 from ramet.core.outcome import Status
 from ramet.core.replay.replay import TreeStory
 from ramet.host.session import Session
-from ramet.models.dialogue import Script
 from ramet.models.messages import decode as decode_message
-from ramet.models.scripted import Call, ScriptedModel
+from ramet.models.scripted.dialogue import Script
+from ramet.models.scripted.model import Call, ScriptedModel
 from tests.trips.kit import Gate, background, following, fork, fresh, kept, of_kind, plain, run_of, said
 
 SCRIPT: Script = {

@@ -12,8 +12,8 @@ from ramet.concurrency.mailbox import MAX_UNREAD_BYTES
 from ramet.core.budget import RESOURCES
 from ramet.core.errors import MailRefused
 from ramet.core.limits import SpawnLimits
-from ramet.models.dialogue import Script
-from ramet.models.scripted import Call, ScriptedModel
+from ramet.models.scripted.dialogue import Script
+from ramet.models.scripted.model import Call, ScriptedModel
 from ramet.store.memory import MemoryStore
 from ramet.tools.context import SpawnRequest
 from tests.support.waiting import eventually

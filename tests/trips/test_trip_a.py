@@ -19,9 +19,9 @@ from ramet.core.limits import SpawnLimits
 from ramet.core.outcome import Status
 from ramet.host.runtime import AgentRuntime
 from ramet.host.session import Session
-from ramet.models.dialogue import Script
-from ramet.models.gate import RetryPolicy
-from ramet.models.scripted import Call, Fail, ScriptedModel
+from ramet.models.rate_limit import RetryPolicy
+from ramet.models.scripted.dialogue import Script
+from ramet.models.scripted.model import Call, Fail, ScriptedModel
 from ramet.tools.workspace import workspace_tools
 from tests.support.waiting import eventually
 from tests.trips.kit import background, fork, fresh, kept, run_of, said, write

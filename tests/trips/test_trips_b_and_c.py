@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ramet import Session, SpawnLimits, SpawnRequest
 from ramet.core.events import MailPushed
-from ramet.models.scripted import ScriptedModel
+from ramet.models.scripted.model import ScriptedModel
 from ramet.tools.context import current
 from tests.support.waiting import eventually
 from tests.trips.kit import background, kept, of_kind, run_of

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from ramet import Agent, AgentRuntime
 from ramet.core.events import Event, TurnEnded
 from ramet.core.outcome import Result
-from ramet.models.scripted import Call, Script, ScriptedModel
+from ramet.models.scripted.model import Call, Script, ScriptedModel
 from ramet.store.memory import MemoryStore
 from ramet.tools.conclusion import conclusion_tools
 from tests.support.cut import cut_behind

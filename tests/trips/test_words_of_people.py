@@ -10,7 +10,7 @@ import pytest
 
 from ramet import Session
 from ramet.cli.main import main
-from ramet.models.scripted import Call, ScriptedModel
+from ramet.models.scripted.model import Call, ScriptedModel
 from tests.support.waiting import eventually
 from tests.trips.approvals_program import tools
 from tests.trips.kit import answers

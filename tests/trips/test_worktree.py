@@ -16,8 +16,8 @@ from ramet.core.outcome import Status
 from ramet.host.project import Project
 from ramet.host.runtime import AgentRuntime
 from ramet.host.session import Session
-from ramet.models.dialogue import Script
-from ramet.models.scripted import Call, Fail, ScriptedModel
+from ramet.models.scripted.dialogue import Script
+from ramet.models.scripted.model import Call, Fail, ScriptedModel
 from ramet.store.memory import MemoryStore
 from ramet.tools.workspace import workspace_tools
 from tests.support.cut import cut_behind

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ramet.host.session import Session
-from ramet.models.scripted import ScriptedModel
+from ramet.models.scripted.model import ScriptedModel
 from ramet.tools.context import SpawnRequest
 
 

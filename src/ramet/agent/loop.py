@@ -16,9 +16,9 @@ from ramet.agent.output import OutputContract
 from ramet.concurrency.mailbox import Mail
 from ramet.core.errors import BudgetExceeded, InvalidValue, ModelFailed, NeedsInput, OutputInvalid, TaskFailed
 from ramet.core.events import Event, MailDelivered, MessageRecorded
-from ramet.models.failure import is_overflow
+from ramet.models.errors import is_overflow
+from ramet.models.json_values import clean
 from ramet.models.messages import encode
-from ramet.models.plain import clean
 from ramet.tools.conclusion import concluded_by
 from ramet.tools.context import Conclusion, ModelRequest, ToolUseContext
 from ramet.tools.dispatch import run_tools

@@ -18,7 +18,7 @@ from ramet.agent.schema import MAX_SCHEMA, JsonSchema
 from ramet.agent.steps import TooManySteps, counted
 from ramet.agent.typed.validation import DoesNotFitType, Validation
 from ramet.core.errors import InvalidValue, RametError
-from ramet.models.plain import plain
+from ramet.models.json_values import plain
 
 MAX_ANSWER = 1 << 20  #: characters of an answer that are looked at
 MAX_PROBLEM = 2_000

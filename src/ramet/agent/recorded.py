@@ -9,7 +9,7 @@ from ramet.agent.definition import Agent
 from ramet.agent.output import OutputContract
 from ramet.core.errors import InvalidValue, NotShippable
 from ramet.core.outcome import shown
-from ramet.models.plain import plain
+from ramet.models.json_values import plain
 from ramet.wire.values.annotations import returned_type
 from ramet.wire.values.journal_values import from_record, to_record
 

@@ -18,10 +18,10 @@ from ramet.core.errors import InvalidValue, ModelFailed, ProtocolError
 from ramet.core.events import Compacted, Event, MailDelivered, MessageRecorded
 from ramet.core.ids import CallId, safe_name
 from ramet.guest.link import Answered, Link
+from ramet.models.json_values import clean
 from ramet.models.messages import decode, encode
-from ramet.models.plain import clean
-from ramet.models.question import Kept, decode_question, encode_question, foreign
 from ramet.models.relay import RelayModel, decode_chunk
+from ramet.models.request_codec import Kept, decode_question, encode_question, foreign
 from ramet.tools.context import Approval, GateWord, HookDecision, ModelRequest, ToolUseContext, current, current_call
 from ramet.wire import guest_protocol
 from ramet.wire.guest_protocol import Record, Reply

@@ -41,7 +41,7 @@ from ramet.guest.ports import ChannelApproval, ChannelHooks, ChannelModel, Chann
 from ramet.guest.state import AgentState, ByLine
 from ramet.guest.tree import ChannelTree
 from ramet.models.messages import decode
-from ramet.models.question import Kept
+from ramet.models.request_codec import Kept
 from ramet.tools import imported
 from ramet.tools.conclusion import concluded_by
 from ramet.tools.context import RunInfo, ToolUseContext

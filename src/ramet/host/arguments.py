@@ -15,7 +15,7 @@ from ramet.core.arguments import check_instance
 from ramet.core.errors import InvalidValue
 from ramet.host.audit import Audit
 from ramet.isolation.folder_retention import FolderLimits
-from ramet.models.gate import RetryPolicy
+from ramet.models.rate_limit import RetryPolicy
 
 
 def check_messages(field: str, messages: object) -> None:
@@ -49,7 +49,7 @@ def check_runtime(
     if clock is not None and not all(hasattr(clock, name) for name in ("now", "monotonic", "sleep")):
         raise InvalidValue("clock", clock, "a clock (ramet.concurrency.clock), or None")
     check_instance("prices", prices, (Mapping, NoneType), "a mapping of names of models to prices, or None")
-    check_instance("retry", retry, (RetryPolicy, NoneType), "a ramet.models.gate.RetryPolicy, or None")
+    check_instance("retry", retry, (RetryPolicy, NoneType), "a ramet.models.rate_limit.RetryPolicy, or None")
     is_number = isinstance(grace_s, int | float) and not isinstance(grace_s, bool)
     if not is_number or not 0 <= grace_s < math.inf:  # type: ignore[operator]  # a number by now
         raise InvalidValue("grace_s", grace_s, "a number of seconds from 0")

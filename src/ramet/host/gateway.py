@@ -17,13 +17,13 @@ from ramet.core.budget import Hold
 from ramet.core.errors import InvalidValue
 from ramet.core.events import MessageDiscarded, ModelRetried
 from ramet.host.charging import Account, ForeignCharge, Provider
-from ramet.models.credentials import check_key
-from ramet.models.gate import Gates, Retry, RetryPolicy
+from ramet.models.call import Bound, ask, bind, merge, output_limit, stream_reply
 from ramet.models.prices import PRICES, Price
-from ramet.models.reply import Bound, ask, bind, merge, output_limit, stream_reply
+from ramet.models.providers.credentials import check_key
+from ramet.models.providers.stream_usage import UsageRefused
+from ramet.models.rate_limit import Gates, Retry, RetryPolicy
 from ramet.models.resolve import model_name, resolve
 from ramet.models.retries import without_retries
-from ramet.models.stream_usage import UsageRefused
 from ramet.spawn.services import ModelPort
 from ramet.tools.context import Charge, ForeignRequest, ModelRequest, ToolUseContext
 

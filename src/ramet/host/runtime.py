@@ -70,8 +70,8 @@ if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
     from langchain_core.tools import BaseTool
 
-    from ramet.models.gate import RetryPolicy
     from ramet.models.prices import Price
+    from ramet.models.rate_limit import RetryPolicy
 
 T = TypeVar("T")
 _log = logging.getLogger("ramet.runtime")

@@ -18,7 +18,7 @@ from langchain_core.messages.ai import add_ai_message_chunks
 from langchain_core.messages.tool import ToolCallChunk, invalid_tool_call, tool_call
 
 from ramet.core.errors import InvalidValue, ModelFailed
-from ramet.models.plain import clean, clean_text, plain
+from ramet.models.json_values import clean, clean_text, plain
 
 #: Bytes that the arguments of one reply's tool calls may have together.
 MAX_ARGUMENT_BYTES: Final = 1_000_000

@@ -22,7 +22,7 @@ from langchain_core.messages import (
 )
 
 from ramet.core.errors import InvalidValue
-from ramet.models.plain import plain, plain_parts
+from ramet.models.json_values import plain, plain_parts
 
 _CLASSES: Final[dict[str, type[BaseMessage]]] = {
     "human": HumanMessage,

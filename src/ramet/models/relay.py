@@ -22,8 +22,8 @@ from langchain_core.utils.json_schema import dereference_refs
 from pydantic import PrivateAttr
 
 from ramet.core.errors import InvalidValue, ModelFailed, ProtocolError, RametError
-from ramet.models.plain import plain_parts
-from ramet.models.question import for_a_guest
+from ramet.models.json_values import plain_parts
+from ramet.models.request_codec import for_a_guest
 
 _CHUNK_FIELDS = frozenset(
     {"content", "tool_call_chunks", "usage_metadata", "id", "additional_kwargs", "response_metadata", "chunk_position"}

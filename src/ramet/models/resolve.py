@@ -113,7 +113,7 @@ def resolve(name: str, *, inherited: BaseChatModel | None = None, **kwargs: Any)
             "max_retries", kwargs["max_retries"], "nothing: retries are set by the RetryPolicy of the gate"
         )
     if name == "offline":
-        from ramet.models.offline import OfflineResearcher
+        from ramet.models.research.model import OfflineResearcher
 
         return OfflineResearcher(**kwargs)
     provider, model = parse(name)

@@ -19,7 +19,7 @@ from ramet.core.budget import Limits
 from ramet.core.errors import DefinitionMissing, InvalidValue, NotShippable, ProtocolError
 from ramet.core.ids import RunId
 from ramet.core.policy.policy import Grant, Policy, from_json
-from ramet.models.plain import plain
+from ramet.models.json_values import plain
 from ramet.spawn.run import Run
 from ramet.spawn.services import Services
 from ramet.tools.context import SpawnRequest

@@ -7,7 +7,7 @@ from typing import Any
 
 from ramet.core.errors import ProtocolError
 from ramet.core.ids import CallId, StepId
-from ramet.models.question import bounded_json
+from ramet.models.request_codec import bounded_json
 from ramet.spawn.calls import ReplyCalls
 from ramet.tools.context import Approval, CurrentCall, HookDecision, ToolUseContext, current_call
 from ramet.tools.permitting import narrowed, ruling_on

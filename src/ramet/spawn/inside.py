@@ -31,10 +31,10 @@ from ramet.core.errors import Aborted, BudgetExceeded, InvalidValue, ModelFailed
 from ramet.core.ids import StepId
 from ramet.core.outcome import NOTHING_USED, Usage
 from ramet.core.replay.replay import RunStory
-from ramet.models.failure import is_overflow
-from ramet.models.plain import clean_text, plain
-from ramet.models.question import as_data, decode_question, for_a_guest, shown_tool
+from ramet.models.errors import is_overflow
+from ramet.models.json_values import clean_text, plain
 from ramet.models.relay import encode_chunk
+from ramet.models.request_codec import as_data, decode_question, for_a_guest, shown_tool
 from ramet.spawn.answer import bounded_answer
 from ramet.spawn.calls import ReplyCalls, charge_aside, step_number
 from ramet.spawn.gates import Gates

@@ -15,7 +15,7 @@ from ramet.core.errors import ProtocolError
 from ramet.core.events import MessageRecorded
 from ramet.core.ids import CallId
 from ramet.models.messages import encode
-from ramet.models.question import Kept, as_data, for_a_guest
+from ramet.models.request_codec import Kept, as_data, for_a_guest
 from ramet.spawn.run import Run
 
 #: Bytes that a conversation may have, as data; compaction makes room in it.

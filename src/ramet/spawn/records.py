@@ -11,7 +11,7 @@ from langchain_core.messages import HumanMessage, ToolMessage
 from ramet.core import events
 from ramet.core.errors import BudgetExceeded, InvalidValue, ProtocolError
 from ramet.core.events import BudgetRefused, Compacted, MailDelivered, MessageRecorded, Notice, ToolEnded, ToolStarted
-from ramet.models.question import bounded_json, foreign
+from ramet.models.request_codec import bounded_json, foreign
 from ramet.spawn.calls import ReplyCalls, step_number
 from ramet.spawn.mirror import Mirror
 from ramet.spawn.private import masked_error, masked_failure, masked_text

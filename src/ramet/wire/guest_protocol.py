@@ -153,7 +153,7 @@ class LoadCheckpoint(Request, frozen=True, kw_only=True, tag="load_checkpoint"):
 
 
 class AskModel(Request, frozen=True, kw_only=True, tag="ask_model"):
-    """Ask the run's own model. Body: a question (`ramet.models.question`). Answered by `Piece`s, then `Reply`."""
+    """Ask the run's own model. Body: a question (`ramet.models.request_codec`). Answered by `Piece`s, then `Reply`."""
 
     step: str
     max_tokens: Count | None = None
@@ -187,7 +187,7 @@ class FireHook(Request, frozen=True, kw_only=True, tag="fire_hook"):
 class Record(Said, frozen=True, kw_only=True, tag="record"):
     """An event of this run (`ramet.core.events`), told in order. Body: its JSON; the host stamps whose it is.
 
-    Behind a `Compacted`, on a line of its own, stands what is left of the conversation (`ramet.models.question`).
+    Behind a `Compacted`, on a line of its own, stands what is left of the conversation (`ramet.models.request_codec`).
     """
 
     number: Count  #: 1, 2, 3, …: one that comes again after a kernel's end is known by it

@@ -23,8 +23,8 @@ from ramet.core.budget import RESOURCES, Budget, Limits
 from ramet.core.errors import Aborted, BudgetExceeded, ModelFailed, OutputInvalid
 from ramet.core.events import BudgetRefused, Compacted, Event, MailDelivered, MessageRecorded
 from ramet.host.gateway import Gateway
-from ramet.models.dialogue import Script, Spoken
-from ramet.models.scripted import Call, Fail, Hang, ScriptedModel
+from ramet.models.scripted.dialogue import Script, Spoken
+from ramet.models.scripted.model import Call, Fail, Hang, ScriptedModel
 from ramet.tools.context import ModelRequest, ToolUseContext
 from tests.support.context import make_context, run_info
 from tests.support.waiting import eventually

@@ -18,7 +18,7 @@ from ramet.core.limits import SpawnLimits
 from ramet.core.policy.policy import Policy
 from ramet.host.runtime import AgentRuntime
 from ramet.host.session import Session
-from ramet.models.scripted import ScriptedModel
+from ramet.models.scripted.model import ScriptedModel
 from ramet.tools.context import SpawnRequest
 
 CANARY = "canary-71fe"
@@ -83,7 +83,7 @@ async def test_a_conversation_that_is_resumed_refuses_an_approver_that_is_no_fun
         ({"grace_s": float("nan")}, "grace_s: nan is not accepted"),
         ({"clock": 5}, "clock: 5 is not accepted; expected a clock"),
         ({"prices": 5}, "prices: 5 is not accepted; expected a mapping"),
-        ({"retry": 5}, "retry: 5 is not accepted; expected a ramet.models.gate.RetryPolicy"),
+        ({"retry": 5}, "retry: 5 is not accepted; expected a ramet.models.rate_limit.RetryPolicy"),
         ({"store": 5}, "store: 5 is not accepted; expected a store"),
         ({"audit": 5}, "audit: 5 is not accepted; expected a ramet.host.audit.Audit"),
         ({"keep_folders": 5}, "keep_folders: 5 is not accepted; expected "),

@@ -28,8 +28,8 @@ from ramet.host.audit import Audit, AuditEntry, to_log
 from ramet.host.audit_file import NOTHING, AuditFile, verify
 from ramet.host.recorder import Recorder
 from ramet.host.session import Session
-from ramet.models.dialogue import Script
-from ramet.models.scripted import Call, ScriptedModel
+from ramet.models.scripted.dialogue import Script
+from ramet.models.scripted.model import Call, ScriptedModel
 from tests.support.context import run_info
 from tests.support.waiting import alive, eventually
 from tests.trips.kit import background, fresh, opened

@@ -18,10 +18,10 @@ from ramet.core.errors import BudgetExceeded, ModelFailed, Unknown
 from ramet.core.events import Event, MessageDiscarded, ModelAsked, ModelRetried
 from ramet.host.charging import DEFAULT_OUTPUT_TOKENS
 from ramet.host.gateway import Gateway
-from ramet.models.gate import RetryPolicy
 from ramet.models.messages import input_bound
 from ramet.models.prices import Price, most_usd
-from ramet.models.scripted import Cut, Fail, Hang, Say, ScriptedModel
+from ramet.models.rate_limit import RetryPolicy
+from ramet.models.scripted.model import Cut, Fail, Hang, Say, ScriptedModel
 from ramet.tools.context import ModelRequest, ToolUseContext
 from tests.support.context import make_context
 from tests.support.providers import provider

@@ -19,7 +19,7 @@ from ramet.core.outcome import Status
 from ramet.host.registry import AGENT_REGISTRY
 from ramet.host.runtime import AgentRuntime
 from ramet.host.session import Session
-from ramet.models.scripted import Call, Hang, ScriptedModel
+from ramet.models.scripted.model import Call, Hang, ScriptedModel
 from ramet.tools.context import SpawnRequest, current
 from tests.support.waiting import eventually
 from tests.trips.kit import Gate, background, fresh, kept, of_kind, run_of, said

@@ -8,7 +8,7 @@ from typing import Any, assert_type
 import pytest
 
 from ramet import Agent, Result, Session, SyncSession
-from ramet.models.scripted import ScriptedModel
+from ramet.models.scripted.model import ScriptedModel
 
 ANSWER = '{"path": "api.py", "line": 3}'
 

@@ -17,8 +17,8 @@ from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI
 
 from ramet.core.errors import ModelFailed
-from ramet.models.causes import MAX_CAUSES, causes, description, is_malformed, is_of_program, was_never_sent
-from ramet.models.reply import ask, bind, stream_reply
+from ramet.models.call import ask, bind, stream_reply
+from ramet.models.error_causes import MAX_CAUSES, causes, description, is_malformed, is_of_program, was_never_sent
 from tests.support import broken_servers as servers
 from tests.support.plain_models import Async
 from tests.support.providers import provider

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ramet.models.failure import retry_after_s, translate
+from ramet.models.errors import retry_after_s, translate
 
 NOW = datetime(2026, 11, 20, 12, 0, 0, tzinfo=UTC)
 

@@ -9,7 +9,7 @@ import pytest
 
 from ramet.concurrency.clock import FakeClock
 from ramet.core.errors import BudgetExceeded, InvalidValue, ModelFailed
-from ramet.models.gate import Gate, Gates, Retry, RetryPolicy
+from ramet.models.rate_limit import Gate, Gates, Retry, RetryPolicy
 
 EXACT = RetryPolicy(attempts=4, base_s=1.0, max_s=30.0, jitter=0.0)
 

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 
-from ramet.models.reply import ask
+from ramet.models.call import ask
 from tests.support.providers import Call, provider
 
 

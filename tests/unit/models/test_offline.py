@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 
 from ramet.models.chunks import merge
-from ramet.models.offline import OfflineResearcher
 from ramet.models.research.answer import SIGNED
 from ramet.models.research.evidence import Line, group, kind_of, message, parse_lines, severity, written_by
+from ramet.models.research.model import OfflineResearcher
 from ramet.models.research.question import understand
 from ramet.models.research.settings import settings_on
 from tests.support.driving import READERS, Driven, drive

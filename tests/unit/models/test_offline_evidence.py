@@ -12,9 +12,9 @@ from collections.abc import Iterator, Mapping
 
 import pytest
 
-from ramet.models.offline import OfflineResearcher
 from ramet.models.research import evidence, settings
 from ramet.models.research.evidence import Line
+from ramet.models.research.model import OfflineResearcher
 from tests.support.driving import READERS, Driven, drive
 
 TEAM = (*READERS, "Agent")

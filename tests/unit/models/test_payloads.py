@@ -12,8 +12,8 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, System
 from langchain_core.tools import tool
 
 from ramet.core.errors import ModelFailed
-from ramet.models.payloads import LONG
-from ramet.models.reply import Bound, ask, bind, stream_reply
+from ramet.models.call import Bound, ask, bind, stream_reply
+from ramet.models.providers.payloads import LONG
 from tests.support.providers import Provider, provider
 
 CLIENTS = ("openai", "openai-responses", "anthropic")

@@ -14,10 +14,10 @@ from langchain_core.utils.function_calling import convert_to_openai_tool
 from pydantic import BaseModel
 
 from ramet.core.errors import Bug, ProtocolError
-from ramet.models import question
+from ramet.models import request_codec
 from ramet.models.messages import encode
-from ramet.models.question import Kept, bounded_json, decode_question, encode_question, foreign, shown_tool
 from ramet.models.relay import _schema
+from ramet.models.request_codec import Kept, bounded_json, decode_question, encode_question, foreign, shown_tool
 from ramet.tools.workspace import workspace_tools
 
 
@@ -98,14 +98,14 @@ def test_what_is_too_much_is_refused_before_it_is_built(monkeypatch: pytest.Monk
     with pytest.raises(ProtocolError, match="at most 9 are read"):
         bounded_json(b'"123456789"', most=9)
     with pytest.raises(ProtocolError, match="parts"):
-        bounded_json(b"[" + b"[]," * question.MAX_PARTS + b"0]")
-    monkeypatch.setattr(question, "MAX_MESSAGES", 2)
+        bounded_json(b"[" + b"[]," * request_codec.MAX_PARTS + b"0]")
+    monkeypatch.setattr(request_codec, "MAX_MESSAGES", 2)
     with pytest.raises(ProtocolError, match="more than 2 new messages"):
         Kept([]).heard([{"type": "human", "content": ""}] * 3)
-    tools = [f"t{number}" for number in range(question.MAX_TOOLS + 1)]
+    tools = [f"t{number}" for number in range(request_codec.MAX_TOOLS + 1)]
     with pytest.raises(ProtocolError, match="tools are told in a list of at most"):
         decode_question(Kept(conversation()), msgspec.json.encode({"messages": [0], "tools": tools}))
-    big = {"name": "a", "parameters": {"type": "object", "properties": {}, "x": "y" * question.MAX_SCHEMAS_BYTES}}
+    big = {"name": "a", "parameters": {"type": "object", "properties": {}, "x": "y" * request_codec.MAX_SCHEMAS_BYTES}}
     with pytest.raises(ProtocolError, match="schemas of tools"):
         decode_question(Kept(conversation()), msgspec.json.encode({"messages": [0], "tools": [big]}))
 

@@ -19,8 +19,8 @@ from langchain_core.runnables import Runnable, RunnableLambda
 from langchain_core.tools import tool
 
 from ramet.core.errors import Denied, InvalidValue, ModelFailed
-from ramet.models.reply import ask, bind, can_stream, merge, output_limit, stream_reply
-from ramet.models.scripted import Fail, ScriptedModel
+from ramet.models.call import ask, bind, can_stream, merge, output_limit, stream_reply
+from ramet.models.scripted.model import Fail, ScriptedModel
 from tests.support.plain_models import Async, Plain, Streaming
 
 HI: list[BaseMessage] = [HumanMessage("hi")]

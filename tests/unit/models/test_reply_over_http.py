@@ -12,9 +12,9 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from langchain_core.tools import tool
 
 from ramet.core.errors import ModelFailed
-from ramet.models.failure import is_overflow
-from ramet.models.reply import Bound, ask, bind, merge, stream_reply
-from ramet.models.scripted import Call, Hang
+from ramet.models.call import Bound, ask, bind, merge, stream_reply
+from ramet.models.errors import is_overflow
+from ramet.models.scripted.model import Call, Hang
 from tests.support.providers import Ends, Fail, Says, provider
 
 HI: list[BaseMessage] = [HumanMessage("hi")]

@@ -13,7 +13,7 @@ from langchain_openai import ChatOpenAI
 from ramet.core.errors import InvalidValue, MissingExtra, ModelFailed, Unknown
 from ramet.models.prices import cost_usd, price_of
 from ramet.models.resolve import ALIASES, PROVIDERS, MissingPackage, model_name, parse, resolve
-from ramet.models.scripted import ScriptedModel
+from ramet.models.scripted.model import ScriptedModel
 from tests.support.plain_models import Plain
 
 INSTALLED = {"anthropic", "openai", "azure_openai"}  # for these tests
@@ -138,7 +138,7 @@ def test_names_for_events_and_prices() -> None:
 def test_no_provider_is_imported_before_it_is_asked_for() -> None:
     """Importing and failing to resolve costs no SDK."""
     code = (
-        "import sys, ramet.models.resolve as r, ramet.models.reply, ramet.models.gate\n"
+        "import sys, ramet.models.resolve as r, ramet.models.call, ramet.models.rate_limit\n"
         "try: r.resolve('nobody:x')\n"
         "except LookupError: pass\n"
         "assert not {'anthropic', 'openai', 'langchain_anthropic', 'langchain_openai'} & set(sys.modules)\n"

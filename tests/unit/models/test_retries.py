@@ -9,7 +9,7 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import HumanMessage
 
 from ramet.core.errors import ModelFailed
-from ramet.models.reply import ask, stream_reply
+from ramet.models.call import ask, stream_reply
 from ramet.models.retries import without_retries
 from tests.support.plain_models import Async
 from tests.support.providers import Fail, Provider, provider

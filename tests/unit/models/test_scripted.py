@@ -11,9 +11,9 @@ from langchain_core.tools import tool
 
 from ramet.concurrency.clock import FakeClock
 from ramet.core.errors import InvalidValue, ModelFailed
-from ramet.models.dialogue import Dialogue, Step
-from ramet.models.reply import ask, bind, merge, stream_reply
-from ramet.models.scripted import Call, Cut, Fail, Request, Say, ScriptedModel
+from ramet.models.call import ask, bind, merge, stream_reply
+from ramet.models.scripted.dialogue import Dialogue, Step
+from ramet.models.scripted.model import Call, Cut, Fail, Request, Say, ScriptedModel
 
 HI: list[BaseMessage] = [HumanMessage("hi")]
 

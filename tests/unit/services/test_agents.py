@@ -19,7 +19,7 @@ from ramet.core.events import Notice, decode
 from ramet.core.outcome import ErrorInfo
 from ramet.host.runtime import AgentRuntime
 from ramet.host.session import Session
-from ramet.models.scripted import ScriptedModel
+from ramet.models.scripted.model import ScriptedModel
 from ramet.services.contract import RIGHTS, AgentInfo, AgentState, Opening, Right
 from ramet.services.refusals import BodyTooLarge, Missed, Undecodable
 from ramet.services.talking.agents import AgentService

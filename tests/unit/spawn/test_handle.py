@@ -12,7 +12,7 @@ from ramet.core.events import Event, RunEnded, RunSpawned
 from ramet.core.outcome import Status
 from ramet.host.runtime import AgentRuntime
 from ramet.host.session import Session
-from ramet.models.scripted import Call, ScriptedModel
+from ramet.models.scripted.model import Call, ScriptedModel
 from ramet.spawn.handle import Handle
 from ramet.tools.context import SpawnRequest
 from tests.trips.kit import Gate, fresh, kept, of_kind

@@ -10,7 +10,7 @@ from ramet.core.errors import Unknown
 from ramet.core.ids import safe_name
 from ramet.core.limits import SpawnLimits
 from ramet.host.session import Session
-from ramet.models.scripted import ScriptedModel
+from ramet.models.scripted.model import ScriptedModel
 from ramet.spawn.register import Register
 from ramet.spawn.run import Run
 from ramet.tools.context import SpawnRequest

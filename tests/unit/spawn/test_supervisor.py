@@ -11,7 +11,7 @@ from ramet.core.errors import StoreFailed
 from ramet.core.events import Event
 from ramet.core.lifecycle import Fact, State
 from ramet.core.outcome import Status
-from ramet.models.scripted import ScriptedModel
+from ramet.models.scripted.model import ScriptedModel
 from ramet.spawn.run import Run, Verdict
 from ramet.spawn.supervisor import Supervisor
 from tests.trips.kit import opened, run_of

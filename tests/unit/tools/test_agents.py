@@ -13,8 +13,8 @@ from langchain_core.utils.function_calling import convert_to_openai_tool
 from ramet.agent.definition import Agent
 from ramet.core.events import RunSpawned
 from ramet.host.session import Session
-from ramet.models.dialogue import Script
-from ramet.models.scripted import Call, ScriptedModel
+from ramet.models.scripted.dialogue import Script
+from ramet.models.scripted.model import Call, ScriptedModel
 from ramet.tools.agents import OUTPUT_WAIT_MAX_S, agent_tool, companion_tools
 from ramet.tools.dispatch import declares, is_async, run_tools
 from tests.support.context import make_context

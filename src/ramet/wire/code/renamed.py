@@ -17,6 +17,10 @@ MODULES: Final[Mapping[str, str]] = {
     "ramet.core.reservation": "ramet.core.policy.reservation",
     "ramet.core.rights": "ramet.core.policy.rights",
     "ramet.core.schedule": "ramet.core.schedules.schedule",
+    "ramet.models.dialogue": "ramet.models.scripted.dialogue",
+    "ramet.models.gate": "ramet.models.rate_limit",
+    "ramet.models.offline": "ramet.models.research.model",
+    "ramet.models.scripted": "ramet.models.scripted.model",
     "ramet.wire.values": "ramet.wire.values.values",
 }
 

@@ -9,7 +9,7 @@ from math import isfinite
 from typing import Final
 
 from ramet.core.errors import ModelFailed
-from ramet.models.causes import description, is_malformed, is_of_program, was_never_sent
+from ramet.models.error_causes import description, is_malformed, is_of_program, was_never_sent
 
 #: Statuses after which the same request may succeed. 408 and 409 (lock timeout) are what the SDKs retry, too.
 RETRYABLE_STATUSES: Final = frozenset({408, 409, 425, 429})

@@ -18,9 +18,9 @@ from pydantic import PrivateAttr
 
 from ramet.concurrency.clock import Clock, SystemClock
 from ramet.core.errors import ModelFailed
-from ramet.models.dialogue import Call, Cut, Dialogue, Fail, Hang, Line, Say, Script
-from ramet.models.failure import RETRYABLE_STATUSES
-from ramet.models.streamed import chunk, streamed, tool_name
+from ramet.models.errors import RETRYABLE_STATUSES
+from ramet.models.made_stream import chunk, streamed, tool_name
+from ramet.models.scripted.dialogue import Call, Cut, Dialogue, Fail, Hang, Line, Say, Script
 
 __all__ = ["Call", "Cut", "Fail", "Hang", "Request", "Say", "Script", "ScriptedModel", "reply_of"]
 
@@ -34,7 +34,8 @@ class Request(NamedTuple):
 
 
 class ScriptedModel(BaseChatModel):
-    """Plays `script` (see `ramet.models.dialogue`), one step for each request, and keeps the requests it was sent.
+    """Plays `script` (see `ramet.models.scripted.dialogue`), one step for each request, and keeps the requests it was
+    sent.
 
     >>> ScriptedModel([Call("grep", {"pattern": "error"}), "Found it."])  # doctest: +SKIP
     """

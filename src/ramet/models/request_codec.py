@@ -16,8 +16,8 @@ from langchain_core.messages import BaseMessage
 from langchain_core.tools import BaseTool
 
 from ramet.core.errors import Bug, InvalidValue, ProtocolError
+from ramet.models.json_values import clean, plain
 from ramet.models.messages import decode, encode
-from ramet.models.plain import clean, plain
 
 #: Bytes of a question, or of what is told of a conversation at once; no provider takes a request of more.
 MAX_BYTES: Final = 32 * 1024 * 1024

@@ -27,10 +27,10 @@ from langchain_core.tools import BaseTool
 
 from ramet.concurrency.clock import Clock, SystemClock
 from ramet.core.errors import InvalidValue, ModelFailed, RametError
-from ramet.models import stream_usage
 from ramet.models.chunks import MAX_ARGUMENT_BYTES, arguments_bytes, check_arguments, merge, vetted
-from ramet.models.failure import translate
-from ramet.models.payloads import Payloads, with_unchecked_payload
+from ramet.models.errors import translate
+from ramet.models.providers import stream_usage
+from ramet.models.providers.payloads import Payloads, with_unchecked_payload
 from ramet.models.resolve import model_name
 
 __all__ = ["MAX_ARGUMENT_BYTES", "Bound", "ask", "bind", "can_stream", "merge", "output_limit", "stream_reply"]

@@ -18,8 +18,8 @@ from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResu
 from langchain_core.runnables import Runnable
 from langchain_core.tools import BaseTool
 
+from ramet.models.made_stream import streamed, tool_name
 from ramet.models.research.researcher import decide
-from ramet.models.streamed import streamed, tool_name
 
 
 class OfflineResearcher(BaseChatModel):

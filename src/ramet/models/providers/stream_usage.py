@@ -14,7 +14,7 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.runnables import Runnable, RunnableBinding
 
 from ramet.core.errors import ModelFailed
-from ramet.models.failure import is_overflow
+from ramet.models.errors import is_overflow
 from ramet.models.resolve import model_name
 
 #: Endpoints that are remembered; the oldest is forgotten first.

@@ -1,0 +1,1 @@
+"""What ramet must know of the SDKs of providers."""
