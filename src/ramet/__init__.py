@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from ramet.models.resolve import resolve as resolve
     from ramet.models.scripted.model import ScriptedModel as ScriptedModel
     from ramet.services.client.connecting import connect as connect
-    from ramet.tools.authoring import authoring_tools as authoring_tools
+    from ramet.tools.agents.authoring import authoring_tools as authoring_tools
     from ramet.tools.context import SpawnRequest as SpawnRequest
     from ramet.tools.context import ToolUseContext as ToolUseContext
     from ramet.tools.python import python_tool as python_tool
@@ -76,7 +76,7 @@ _WHERE = {
     "ToolUseContext": "tools.context",
     "Usage": "core.outcome",
     "adopt": "agent.adopted.adopting",
-    "authoring_tools": "tools.authoring",
+    "authoring_tools": "tools.agents.authoring",
     "python_tool": "tools.python",
     "cache": "agent.decorators",
     "chain": "agent.composition.chain",

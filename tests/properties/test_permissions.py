@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from ramet.core.policy.permissions import EFFECTS, Effect, ModeRule, Permissions, Rule, from_data, to_data
 from ramet.tools.permissions.command_rules import narrows
-from ramet.tools.permissions.commands import parse
-from ramet.tools.permissions.invocations import invocations
-from ramet.tools.permissions.judging import Call, judge
+from ramet.tools.permissions.evaluation import Call, judge
 from ramet.tools.permissions.parsing import parse_rule
+from ramet.tools.permissions.shell.commands import parse
+from ramet.tools.permissions.shell.invocations import invocations
 
 STRENGTH: dict[Effect | None, int] = {"deny": 3, "ask": 2, None: 1, "allow": 0}
 RULES = ["Bash", "Bash(rm:*)", "Bash(ls *)", "Bash(* x)", "Read", "Read(./a/**)", "Read(*.key)", "Edit(/a)", "Edit"]

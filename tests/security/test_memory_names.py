@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from ramet.agent.files.memory import folder_name, memory_folder
 from ramet.core.errors import Denied, InvalidValue, RametError
-from ramet.tools.memory import MemoryTool, memory_tool
-from ramet.tools.memory_folder import MemoryFolder
+from ramet.tools.memory.memory import MemoryTool, memory_tool
+from ramet.tools.memory.memory_folder import MemoryFolder
 
 HOSTILE = [
     "../../etc",

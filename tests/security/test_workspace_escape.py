@@ -13,7 +13,7 @@ import pytest
 from langchain_core.tools import ToolException
 
 from ramet.tools.context import ToolUseContext
-from ramet.tools.paths import directory, locate, open_file
+from ramet.tools.files.paths import directory, locate, open_file
 from ramet.tools.workspace import workspace_tools
 from tests.support.context import calling, make_context
 

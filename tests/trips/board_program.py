@@ -15,7 +15,7 @@ from langchain_core.tools import BaseTool, StructuredTool
 from ramet import Agent, AgentRuntime, ScriptedModel
 from ramet.host.board import Board, boards
 from ramet.models.scripted.dialogue import Call
-from ramet.tools.board import Owner, board_tools
+from ramet.tools.agents.board import Owner, board_tools
 from tests.support.places import kill_at_put, store_at
 
 ME = Owner("run-me", "main")

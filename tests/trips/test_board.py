@@ -15,7 +15,7 @@ from ramet.host.board_page import MAX_TASKS
 from ramet.models.scripted.dialogue import Call
 from ramet.models.scripted.model import ScriptedModel
 from ramet.store.memory import MemoryStore
-from ramet.tools.board import Owner, Task, TaskRefused, board_tools
+from ramet.tools.agents.board import Owner, Task, TaskRefused, board_tools
 from tests.conformance.stores import STORES
 from tests.support.places import KINDS, killed, store_at
 from tests.support.warm import warm

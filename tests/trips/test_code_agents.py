@@ -18,8 +18,8 @@ from ramet.guest.serve import NEW_TURN
 from ramet.host import opening
 from ramet.models.scripted.dialogue import Call
 from ramet.spawn.tree import RunTree
-from ramet.tools.authoring import authoring_tools
-from ramet.tools.conclusion import conclusion_tools
+from ramet.tools.agents.authoring import authoring_tools
+from ramet.tools.agents.task_result import conclusion_tools
 from ramet.tools.python import python_tool
 from tests.trips.authoring_kit import Shelf
 from tests.trips.isolated_kit import BACKENDS, Name

@@ -26,8 +26,8 @@ from ramet.host.session import Session
 from ramet.models.rate_limit import RetryPolicy
 from ramet.models.scripted.dialogue import Script, Spoken
 from ramet.models.scripted.model import Call, Cut, Fail, ScriptedModel
+from ramet.tools.agents.report_framing import FLAG
 from ramet.tools.context import SpawnRequest, current
-from ramet.tools.envelope import FLAG
 from tests.support.providers import Ends, Provider, Says, provider
 from tests.support.waiting import eventually
 from tests.trips.kit import (

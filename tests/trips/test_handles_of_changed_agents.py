@@ -21,7 +21,7 @@ from ramet.core.errors import AgentNotResolved, InvalidValue
 from ramet.core.events import RunSpawned
 from ramet.core.recipe import Recipe
 from ramet.models.scripted.model import Call, ScriptedModel
-from ramet.tools.authoring import authoring_tools
+from ramet.tools.agents.authoring import authoring_tools
 from tests.trips.isolated_kit import BACKENDS, Name
 
 

@@ -12,7 +12,7 @@ from ramet.core.events import Event, TurnEnded
 from ramet.core.outcome import Result
 from ramet.models.scripted.model import Call, Script, ScriptedModel
 from ramet.store.memory import MemoryStore
-from ramet.tools.conclusion import conclusion_tools
+from ramet.tools.agents.task_result import conclusion_tools
 from tests.support.cut import cut_behind
 
 

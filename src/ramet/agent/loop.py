@@ -19,11 +19,11 @@ from ramet.core.events import Event, MailDelivered, MessageRecorded
 from ramet.models.errors import is_overflow
 from ramet.models.json_values import clean
 from ramet.models.messages import encode
-from ramet.tools.conclusion import concluded_by
+from ramet.tools.agents.report_framing import message as framed
+from ramet.tools.agents.report_framing import neutralise
+from ramet.tools.agents.task_result import concluded_by
 from ramet.tools.context import Conclusion, ModelRequest, ToolUseContext
 from ramet.tools.dispatch import run_tools
-from ramet.tools.envelope import message as framed
-from ramet.tools.envelope import neutralise
 
 MAX_TURNS = 100
 OUTPUT_TRIES = 3  #: final answers that may miss their schema, or be empty, before that is a failure

@@ -7,7 +7,7 @@ from typing import Final
 from ramet.agent.definition import Agent
 from ramet.agent.toolentry import parse_entry
 from ramet.core.policy.capabilities import is_code
-from ramet.tools.conclusion import CLARIFY, FAIL, SUCCESS
+from ramet.tools.agents.task_result import CLARIFY, FAIL, SUCCESS
 
 #: Tools that end a task and do nothing else. Whatever is not among them counts as touching the machine.
 HARMLESS: Final = frozenset({SUCCESS, FAIL, CLARIFY})

@@ -9,7 +9,7 @@ from ramet.agent.hooks import HookRunner
 from ramet.core.policy.permissions import NO_PERMISSIONS, Permissions
 from ramet.tools.context import HookDecision
 from ramet.tools.dispatch import declares
-from ramet.tools.permissions.judging import Call, judge
+from ramet.tools.permissions.evaluation import Call, judge
 from ramet.tools.workspace import workspace_tools
 
 

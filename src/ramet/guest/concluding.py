@@ -9,7 +9,7 @@ from ramet.agent.task import Task, handle_of
 from ramet.agent.typed.values import given
 from ramet.core.errors import InvalidValue
 from ramet.guest.interpreter import Concluded
-from ramet.tools.conclusion import CLARIFY, FAIL, SUCCESS
+from ramet.tools.agents.task_result import CLARIFY, FAIL, SUCCESS
 from ramet.tools.context import Conclusion, ToolUseContext
 
 MAX_TEXT = 10_000  #: characters of a reason, or of a question

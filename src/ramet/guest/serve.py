@@ -42,11 +42,11 @@ from ramet.guest.state import AgentState, ByLine
 from ramet.guest.tree import ChannelTree
 from ramet.models.messages import decode
 from ramet.models.request_codec import Kept
-from ramet.tools import imported
-from ramet.tools.conclusion import concluded_by
+from ramet.tools.agents.task_result import concluded_by
+from ramet.tools.builtins import stock_tools
 from ramet.tools.context import RunInfo, ToolUseContext
 from ramet.tools.python import NAME as PYTHON
-from ramet.tools.stock import stock_tools
+from ramet.tools.workers import image_tools
 from ramet.wire.code import capsule
 from ramet.wire.error_codec import errors_to_fields
 from ramet.wire.guest_protocol import Done, MailIn, StartConversation
@@ -73,7 +73,7 @@ async def _serve(channel: socket.socket, start: StartConversation, body: bytes) 
     async with _linked(channel, work) as link:
         with contextlib.suppress(Aborted):  # The host has gone.
             performing.instead("ramet.guest.authoring", "GUEST")
-            imported.allow()
+            image_tools.allow()
             line.use(line.LinkLine(link))
             link.tell(*await work.done(link))
             await link.flush()  # However long that takes: where a kernel was killed, another one reads it.

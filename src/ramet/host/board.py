@@ -33,7 +33,7 @@ from ramet.host.board_page import (
 from ramet.host.runtime import AgentRuntime
 from ramet.store.contract import Store
 from ramet.store.memory import MemoryStore
-from ramet.tools.board import Owner, Task, TaskRefused
+from ramet.tools.agents.board import Owner, Task, TaskRefused
 
 KIND = "task"
 _PAGE = 1_000

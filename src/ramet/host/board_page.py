@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from ramet.core.errors import Damaged, InvalidValue, Unknown
-from ramet.tools.board import Owner, Status, Task, TaskRefused
+from ramet.tools.agents.board import Owner, Status, Task, TaskRefused
 
 VERSION = 1
 MAX_TASKS = 1_000

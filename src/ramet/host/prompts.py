@@ -17,9 +17,9 @@ from ramet.agent.files.skills import load_skills, render_skills, skill_places
 from ramet.agent.output import OutputContract
 from ramet.core.errors import InvalidValue
 from ramet.core.policy.capabilities import Capability, is_code
-from ramet.tools.conclusion import conclusion_tools
-from ramet.tools.memory import memory_tool
-from ramet.tools.memory_folder import MemoryFolder
+from ramet.tools.agents.task_result import conclusion_tools
+from ramet.tools.memory.memory import memory_tool
+from ramet.tools.memory.memory_folder import MemoryFolder
 from ramet.tools.python import python_tool
 from ramet.wire.code.bundle import is_users_own
 

@@ -35,10 +35,10 @@ from ramet.models.messages import decode
 from ramet.spawn.births import cwd_of
 from ramet.spawn.reviving import Supplies, revive
 from ramet.spawn.run import Run
-from ramet.tools.agents import spawning_tools
+from ramet.tools.agents.agents import spawning_tools
+from ramet.tools.builtins import stock_tools
 from ramet.tools.functions import as_tools
-from ramet.tools.permitting import ruling_on
-from ramet.tools.stock import stock_tools
+from ramet.tools.permission_checks import ruling_on
 
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel

@@ -62,7 +62,7 @@ from ramet.spawn.services import GRACE_S
 from ramet.store.contract import Store
 from ramet.store.memory import MemoryStore
 from ramet.store.state.versioned import Versioned
-from ramet.tools.agents import spawning_tools
+from ramet.tools.agents.agents import spawning_tools
 from ramet.tools.context import SpawnRequest
 from ramet.tools.functions import as_tools
 

@@ -46,10 +46,10 @@ from ramet.isolation.contract import Backend
 from ramet.spawn.handle import Handle
 from ramet.spawn.plan import as_agent
 from ramet.spawn.run import Run
-from ramet.tools.agents import spawning_tools
+from ramet.tools.agents.agents import spawning_tools
 from ramet.tools.context import RunView, SpawnRequest, StopReceipt, ToolUseContext
 from ramet.tools.functions import as_tools
-from ramet.tools.sending import check_tools
+from ramet.tools.workers.process_tools import check_tools
 
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel

@@ -30,7 +30,7 @@ from ramet.spawn.box import Inside, hear_out, how_it_ended, in_plain_words, leav
 from ramet.spawn.door import Door, Finished, Reply
 from ramet.spawn.private import forms_of_grant
 from ramet.tools.context import ToolUseContext
-from ramet.tools.sending import check_tools
+from ramet.tools.workers.process_tools import check_tools
 from ramet.wire.code.capsule import Capsule
 from ramet.wire.error_codec import error_from, errors_to_fields
 from ramet.wire.guest_protocol import Request, Said, StartFunction

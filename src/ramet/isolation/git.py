@@ -30,8 +30,8 @@ from ramet.isolation.git_sandbox import options, user_settings
 from ramet.isolation.git_sandbox.request import UNCONFINED, Command, Folder, Hidden, Request, mark_line
 from ramet.isolation.mounts import is_private_name
 from ramet.isolation.state_search import StateSearch
-from ramet.tools import git_irregular
-from ramet.tools.git_checkout import Checkout
+from ramet.tools.git import irregular_files
+from ramet.tools.git.git_checkout import Checkout
 
 _PASSED = ("PATH", "HOME", "XDG_CONFIG_HOME", "TMPDIR", "USER", "LOGNAME")
 _ENV: Mapping[str, str] = {
@@ -181,11 +181,11 @@ class Git:
         """Raise NoWorktree for a file that git would wait for. Trust is asked only where a folder is elsewhere."""
 
         def look() -> None:
-            git_irregular.check(where, whole_tree=whole_tree, may_lead_out=lambda: self._is_trusted(where))
+            irregular_files.check(where, whole_tree=whole_tree, may_lead_out=lambda: self._is_trusted(where))
 
         try:
             await in_thread(look, name="ramet-worktree")
-        except git_irregular.Irregular as error:
+        except irregular_files.Irregular as error:
             raise NoWorktree(where.top, str(error), error.remedy) from None
 
     def _is_trusted(self, where: Checkout) -> bool:

@@ -28,7 +28,7 @@ from ramet.core.ids import safe_name
 from ramet.isolation import git_files, trees
 from ramet.isolation.git import Git, NoWorktree, try_lock
 from ramet.isolation.git_sandbox.request import Command
-from ramet.tools.git_checkout import COPIES, Checkout, NoCheckout, find
+from ramet.tools.git.git_checkout import COPIES, Checkout, NoCheckout, find
 
 PREFIX = "ramet/"
 _EXCLUDED = "/.ramet/"

@@ -39,7 +39,7 @@ _BARE = (
     "ramet.guest.__main__",
     "ramet.guest.client",
     "ramet.sub_agent_client",
-    "ramet.tools.sent",
+    "ramet.tools.workers.process_worker",
 )
 _LLM = (
     "langchain_core.messages",
@@ -49,8 +49,8 @@ _LLM = (
     "ramet.agent.loop",
     "ramet.guest.serve",
     "ramet.host.session",
-    "ramet.tools.files",
-    "ramet.tools.grep",
+    "ramet.tools.files.files",
+    "ramet.tools.files.grep",
     "ramet.tools.shell",
     "ramet.tools.workspace",
 )

@@ -14,7 +14,7 @@ from ramet.agent.output import DoesNotFit, OutputContract
 from ramet.agent.recorded import recorded
 from ramet.core.errors import NeedsInput, OutputInvalid, ProtocolError, TaskFailed
 from ramet.spawn.run import Run
-from ramet.tools.conclusion import concluded_by
+from ramet.tools.agents.task_result import concluded_by
 from ramet.wire.values.values import result_too_large
 
 

@@ -10,7 +10,7 @@ from ramet.core.ids import CallId, StepId
 from ramet.models.request_codec import bounded_json
 from ramet.spawn.calls import ReplyCalls
 from ramet.tools.context import Approval, CurrentCall, HookDecision, ToolUseContext, current_call
-from ramet.tools.permitting import narrowed, ruling_on
+from ramet.tools.permission_checks import narrowed, ruling_on
 from ramet.wire.guest_protocol import Approve, Decided, FireHook, HookWord, Intend, Word
 
 #: Bytes of what a guest tells the hooks of an event.

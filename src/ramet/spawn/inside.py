@@ -41,9 +41,9 @@ from ramet.spawn.gates import Gates
 from ramet.spawn.mirror import Mirror
 from ramet.spawn.records import Records
 from ramet.spawn.run import Run
+from ramet.tools.builtins import is_stock, stock_tools, these
 from ramet.tools.context import Conclusion, ModelRequest, ToolUseContext
 from ramet.tools.python import NAME as PYTHON
-from ramet.tools.stock import is_stock, stock_tools, these
 from ramet.wire import guest_protocol
 from ramet.wire.code import capsule
 from ramet.wire.code.bundle import has_own

@@ -16,7 +16,7 @@ from ramet.spawn.granting import check_room_below
 from ramet.spawn.register import Register
 from ramet.spawn.run import Run
 from ramet.spawn.supervisor import MAX_WAKES, Supervisor
-from ramet.tools.envelope import notification
+from ramet.tools.agents.report_framing import notification
 
 
 class Post:

@@ -41,7 +41,7 @@ from ramet.spawn.policy_decisions import DecidedRequest, decide_child, decide_ro
 from ramet.spawn.register import Register
 from ramet.spawn.run import Run
 from ramet.spawn.supervisor import Supervisor
-from ramet.tools.agents import agent_tool
+from ramet.tools.agents.agents import agent_tool
 from ramet.tools.context import ModelRequest, RunInfo, SpawnRequest, ToolUseContext, Tree, current_call
 
 if TYPE_CHECKING:

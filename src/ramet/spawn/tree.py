@@ -21,8 +21,8 @@ from ramet.spawn.spawner import Spawner
 from ramet.spawn.supervisor import Supervisor
 from ramet.spawn.verdict import partial
 from ramet.spawn.waiting import wait_at_most
+from ramet.tools.agents.report_framing import report
 from ramet.tools.context import Created, RunView, SpawnRequest, StopReceipt, ToolUseContext, check_request, current_call
-from ramet.tools.envelope import report
 from ramet.wire.guest_protocol import Stated, UseState
 
 

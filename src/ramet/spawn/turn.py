@@ -29,7 +29,7 @@ from ramet.spawn.sandboxed import work_inside
 from ramet.spawn.services import Placement, Services
 from ramet.spawn.verdict import failed
 from ramet.tools.context import CurrentCall, current_call
-from ramet.tools.sync import run_in_thread
+from ramet.tools.workers.thread_tools import run_in_thread
 
 _log = logging.getLogger("ramet.turn")
 Begin = Callable[[], Awaitable[None]]

@@ -12,7 +12,7 @@ from ramet.core.replay.replay import RunStory
 from ramet.models.messages import decode
 from ramet.spawn.answer import answer
 from ramet.spawn.run import Run, Verdict
-from ramet.tools.conclusion import concluded_by
+from ramet.tools.agents.task_result import concluded_by
 
 
 def cut(run: Run, status: Status, reason: str, *, scope: str | None = None) -> Verdict:

@@ -33,10 +33,10 @@ from ramet.core.ids import CallId, StepId
 from ramet.core.outcome import Usage
 from ramet.core.tool_names import ALIASES as ALIASES
 from ramet.tools.context import CurrentCall, HookDecision, ToolUseContext, current_call
-from ramet.tools.permitting import narrowed
-from ramet.tools.sending import stand_in
-from ramet.tools.sync import is_async as is_async
-from ramet.tools.sync import run_in_thread
+from ramet.tools.permission_checks import narrowed
+from ramet.tools.workers.process_tools import stand_in
+from ramet.tools.workers.thread_tools import is_async as is_async
+from ramet.tools.workers.thread_tools import run_in_thread
 from ramet.wire.values.first_errors import check_large, is_small
 from ramet.wire.values.hash_bounds import ACCEPTED, can_be_hashed
 

@@ -8,7 +8,7 @@ from ramet.core.errors import Denied
 from ramet.core.events import ToolEnded
 from ramet.core.ids import CallId, StepId
 from ramet.tools.context import CurrentCall, HookDecision, ToolUseContext, current_call
-from ramet.tools.permitting import narrowed
+from ramet.tools.permission_checks import narrowed
 
 
 def has_gates(context: ToolUseContext) -> bool:

@@ -23,7 +23,7 @@ def as_tools(entries: Iterable[BaseTool | Callable[..., Any] | str], field: str)
 
     Raises InvalidValue for what cannot be a tool, which names the place in `field`; Unknown for a name that none has.
     """
-    from ramet.tools.stock import stock_tools
+    from ramet.tools.builtins import stock_tools
 
     tools = list[Any]()
     for place, entry in enumerate(_listed(entries, field)):

@@ -16,7 +16,7 @@ from ramet.concurrency.clock import Clock
 from ramet.concurrency.pipes import Capture
 from ramet.concurrency.processes import Ended, environment, run
 from ramet.tools.arguments import Arguments, workspace_tool
-from ramet.tools.paths import Place, directory, here, locate
+from ramet.tools.files.paths import Place, directory, here, locate
 
 DEFAULT_MS, MAX_MS = 120_000, 600_000
 KEEP = 128 * 1024  #: bytes of output kept from the beginning, and as many from the end

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from langchain_core.tools import BaseTool
 
-from ramet.tools.files import file_tools
-from ramet.tools.find import find_tools
-from ramet.tools.grep import grep_tools
+from ramet.tools.files.files import file_tools
+from ramet.tools.files.glob import find_tools
+from ramet.tools.files.grep import grep_tools
 from ramet.tools.shell import shell_tools
 
 

@@ -18,7 +18,7 @@ from ramet.host.project import git_of
 from ramet.isolation import git as git_module
 from ramet.isolation.git import Git, NoWorktree
 from ramet.isolation.worktree import create, finish
-from ramet.tools.git_checkout import find
+from ramet.tools.git.git_checkout import find
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")

@@ -15,7 +15,7 @@ from ramet.core.events import RunSpawned
 from ramet.host.session import Session
 from ramet.models.scripted.dialogue import Script
 from ramet.models.scripted.model import Call, ScriptedModel
-from ramet.tools.agents import OUTPUT_WAIT_MAX_S, agent_tool, companion_tools
+from ramet.tools.agents.agents import OUTPUT_WAIT_MAX_S, agent_tool, companion_tools
 from ramet.tools.dispatch import declares, is_async, run_tools
 from tests.support.context import make_context
 from tests.trips.kit import answers, background, fresh, kept, of_kind, run_of

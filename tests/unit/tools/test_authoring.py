@@ -12,7 +12,7 @@ from ramet.core.errors import AgentNotResolved
 from ramet.core.ids import Path, RunId
 from ramet.core.outcome import ErrorInfo, Result, Status
 from ramet.core.recipe import Recipe
-from ramet.tools.authoring import authoring_tools
+from ramet.tools.agents.authoring import authoring_tools
 from ramet.tools.context import Created, ToolUseContext, Tree
 from ramet.tools.dispatch import run_tools
 from tests.support.context import make_context

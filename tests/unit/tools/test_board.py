@@ -12,7 +12,7 @@ from langchain_core.messages.tool import tool_call
 from ramet.agent.hooks import HookRunner
 from ramet.host.board import Board
 from ramet.store.memory import MemoryStore
-from ramet.tools.board import board_tools
+from ramet.tools.agents.board import board_tools
 from ramet.tools.context import ToolUseContext
 from ramet.tools.dispatch import run_tools
 from tests.support.context import make_context, run_info

@@ -10,8 +10,8 @@ import pytest
 from langchain_core.tools import ToolException
 
 from ramet.tools.context import ToolUseContext
-from ramet.tools.files import MAX_CHANGED, MAX_LINES, file_tools
-from ramet.tools.lines import SMALL
+from ramet.tools.files.files import MAX_CHANGED, MAX_LINES, file_tools
+from ramet.tools.files.lines import SMALL
 from tests.support.context import calling, make_context
 
 TOOLS = {tool.name: tool for tool in file_tools()}

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from langchain_core.tools import BaseTool, ToolException
 
-from ramet.tools import find, grep
 from ramet.tools.context import ToolUseContext
+from ramet.tools.files import glob, grep
 from tests.support.context import calling, make_context
 
-TOOLS: dict[str, BaseTool] = {tool.name: tool for tool in (*find.find_tools(), *grep.grep_tools())}
+TOOLS: dict[str, BaseTool] = {tool.name: tool for tool in (*glob.find_tools(), *grep.grep_tools())}
 
 
 @pytest.fixture
@@ -103,12 +103,12 @@ async def test_glob_is_bounded_and_says_how_much_there_is(
     """Of many files some are shown; of very many, not all are looked at."""
     make(context.cwd, {f"f{n:03d}.txt": "" for n in range(30)})
 
-    monkeypatch.setattr(find, "MAX_LISTED", 10)
+    monkeypatch.setattr(glob, "MAX_LISTED", 10)
     lines = (await call(context, "Glob", pattern="*")).split("\n")
     assert lines[:2] == ["f029.txt", "f028.txt"]
     assert lines[10:] == ["… [10 of 30 shown, the newest first; a narrower pattern shows the others]"]
 
-    monkeypatch.setattr(find, "MAX_SEEN", 20)
+    monkeypatch.setattr(glob, "MAX_SEEN", 20)
     assert "stopped after 20 entries" in await call(context, "Glob", pattern="*")
 
 

@@ -12,10 +12,10 @@ import pytest
 from langchain_core.messages import ToolCall
 
 from ramet.core.errors import Denied, InvalidValue, Unknown
-from ramet.tools import memory_folder
 from ramet.tools.dispatch import declares, run_tools
-from ramet.tools.memory import MemoryTool, memory_tool
-from ramet.tools.memory_folder import MAX_FILE, MAX_FILES, MemoryFolder
+from ramet.tools.memory import memory_folder
+from ramet.tools.memory.memory import MemoryTool, memory_tool
+from ramet.tools.memory.memory_folder import MAX_FILE, MAX_FILES, MemoryFolder
 from tests.support.context import make_context
 
 

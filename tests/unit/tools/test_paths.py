@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from langchain_core.tools import ToolException
 
-from ramet.tools.paths import MAX_NAME, directory, locate, open_file, shown
-from ramet.tools.patterns import BadPattern, Pattern
+from ramet.tools.files.paths import MAX_NAME, directory, locate, open_file, shown
+from ramet.tools.glob_patterns import BadPattern, Pattern
 from tests.support.context import make_context
 
 

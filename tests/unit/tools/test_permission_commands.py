@@ -7,10 +7,10 @@ import time
 import pytest
 
 from ramet.tools.permissions.command_rules import command_pattern, narrows, widens
-from ramet.tools.permissions.commands import MAX_TEXT, parse
-from ramet.tools.permissions.finding import MAX_ACTIONS
-from ramet.tools.permissions.invocations import invocations
-from ramet.tools.permissions.touched import touched_by
+from ramet.tools.permissions.files.touched import touched_by
+from ramet.tools.permissions.shell.commands import MAX_TEXT, parse
+from ramet.tools.permissions.shell.find_command import MAX_ACTIONS
+from ramet.tools.permissions.shell.invocations import invocations
 from tests.support.processor_time import QUADRATIC_S
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from ramet.core.errors import InvalidValue
 from ramet.core.policy.permissions import Effect, Mode, ModeRule, Permissions, Ruling, from_data, to_data
-from ramet.tools.permissions.judging import Call, judge, may_change
+from ramet.tools.permissions.evaluation import Call, judge, may_change
 from ramet.tools.permissions.parsing import parse_rule
 
 SOURCE = ".claude/settings.json"

@@ -11,11 +11,11 @@ import pytest
 
 from ramet.core.errors import InvalidValue
 from ramet.core.policy.permissions import Effect, Permissions, Rule
-from ramet.tools.permissions.file_globs import TooManyFiles
-from ramet.tools.permissions.file_names import FileNames
-from ramet.tools.permissions.judging import Call, judge
+from ramet.tools.permissions.evaluation import Call, judge
+from ramet.tools.permissions.files.globs import TooManyFiles
+from ramet.tools.permissions.files.names import FileNames
 from ramet.tools.permissions.path_rules import bind, path_pattern, widens
-from ramet.tools.permissions.searching import hidden_from_search
+from ramet.tools.permissions.search_exclusions import hidden_from_search
 from tests.support.processor_time import QUADRATIC_S
 
 

@@ -8,7 +8,7 @@ import pathlib
 import pytest
 
 from ramet.core.policy.permissions import Effect, Permissions
-from ramet.tools.permissions.judging import Call, judge
+from ramet.tools.permissions.evaluation import Call, judge
 from ramet.tools.permissions.parsing import parse_rule
 
 LOCKS, SECRETS, ENV, KEYS = "Edit(*.lock)", "Read(./secrets/**)", "Read(./.env)", "Read(*.pem)"

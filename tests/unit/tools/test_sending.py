@@ -11,8 +11,8 @@ from langchain_core.tools.simple import Tool
 from ramet.core.errors import NotShippable, ProtocolError, RametError
 from ramet.core.ids import CallId, StepId
 from ramet.tools.context import CurrentCall, ToolUseContext
-from ramet.tools.sending import check_tools, function_of, stand_in
-from ramet.tools.sent import perform
+from ramet.tools.workers.process_tools import check_tools, function_of, stand_in
+from ramet.tools.workers.process_worker import perform
 from ramet.wire.code.capsule import Capsule, unpack
 from tests.support.context import make_context
 

@@ -15,7 +15,7 @@ from ramet.agent.composition.steps import NOTHING, Around, Call, Composed, aroun
 from ramet.agent.definition import Agent
 from ramet.core.errors import InvalidValue, RametError, StepFailed, StepsExceeded, Unknown
 from ramet.core.outcome import Status
-from ramet.tools.sync import run_in_thread
+from ramet.tools.workers.thread_tools import run_in_thread
 
 #: Where a graph begins and ends, as LangGraph spells it.
 START: Final = "__start__"

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from ramet.agent.files.git_commands import is_run_by_checkouts, may_be_of_a_checkout
 from ramet.agent.files.reading import Unreadable, read_bytes
-from ramet.tools import git_config
-from ramet.tools.git_checkout import NoCheckout, find
+from ramet.tools.git import git_config
+from ramet.tools.git.git_checkout import NoCheckout, find
 
 MAX_CONFIG = 1024 * 1024
 _MAX_FILES = 100  #: of one repository's configuration, includes counted

@@ -9,8 +9,8 @@ from typing import Literal
 
 from ramet.core.errors import InvalidValue, RametError, Unknown
 from ramet.core.ids import checked_name, safe_name
-from ramet.tools.envelope import neutralise
-from ramet.tools.memory_folder import MemoryFolder
+from ramet.tools.agents.report_framing import neutralise
+from ramet.tools.memory.memory_folder import MemoryFolder
 
 INDEX = "MEMORY.md"
 SHOWN_LINES = 200

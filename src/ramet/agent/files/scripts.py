@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ramet.agent.files.reading import Unreadable, read_bytes
-from ramet.tools.git_checkout import NoCheckout, find
+from ramet.tools.git.git_checkout import NoCheckout, find
 
 MAX_COMMAND = 128 * 1024  #: characters of one command: the system starts no program with a longer argument
 MAX_TEXT = 2 * 1024 * 1024  #: characters of all commands, with their parts

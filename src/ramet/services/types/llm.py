@@ -31,9 +31,9 @@ from ramet.services.types.outfit import Outfit, code_tools, image_skills, served
 from ramet.services.types.place import isolation_of, policy_of
 from ramet.services.types.tool_sources import tools_of
 from ramet.spawn.run import Run
-from ramet.tools.agents import spawning_tools
+from ramet.tools.agents.agents import spawning_tools
+from ramet.tools.builtins import stock_tools
 from ramet.tools.python import NAME as PYTHON
-from ramet.tools.stock import stock_tools
 from ramet.tools.workspace import workspace_tools
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from ramet.host.runtime import AgentRuntime
 from ramet.services.contract import CodeTool, Loadable, Opening
 from ramet.services.types import imports
 from ramet.spawn.run import Run
-from ramet.tools.imported import imported_tool
 from ramet.tools.python import NAME as PYTHON
+from ramet.tools.workers.image_tools import imported_tool
 
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
-from ramet.tools.permissions.commands import parse
-from ramet.tools.permissions.expansions import fits_pattern
-from ramet.tools.permissions.invocations import Invocations
-from ramet.tools.permissions.programs import LOOSE_WRAPPERS, SHELLS, TEXT_RUNNERS, WRAPPERS
+from ramet.tools.permissions.shell.commands import parse
+from ramet.tools.permissions.shell.expansions import fits_pattern
+from ramet.tools.permissions.shell.invocations import Invocations
+from ramet.tools.permissions.shell.programs import LOOSE_WRAPPERS, SHELLS, TEXT_RUNNERS, WRAPPERS
 
 #: Files that a command may write to without changing anything.
 _HARMLESS_TARGETS = frozenset({"/dev/null", "/dev/stdout", "/dev/stderr"})

@@ -15,8 +15,8 @@ from typing import Literal, NamedTuple
 
 from ramet.core.errors import InvalidValue
 from ramet.core.policy.permissions import Effect, Rule
-from ramet.tools.patterns import BadPattern, Pattern
-from ramet.tools.permissions.copies import Checkouts, originals
+from ramet.tools.glob_patterns import BadPattern, Pattern
+from ramet.tools.permissions.worktree_copies import Checkouts, originals
 
 MAX_PARTS = 256  #: of a path that is held against patterns
 #: The name that stands for any file of a folder: a pattern that fits it covers the whole folder.

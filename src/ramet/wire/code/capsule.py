@@ -47,7 +47,7 @@ _LIGHT: Final = (
     "ramet.services.types.calling",
     "ramet.sub_agent_client",
     "ramet.tools.context",
-    "ramet.tools.sent",
+    "ramet.tools.workers.process_worker",
     "ramet.wire",
 )
 _INSIDE: Final = "create it inside the function, or pass what is needed to create it"

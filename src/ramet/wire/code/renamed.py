@@ -21,6 +21,17 @@ MODULES: Final[Mapping[str, str]] = {
     "ramet.models.gate": "ramet.models.rate_limit",
     "ramet.models.offline": "ramet.models.research.model",
     "ramet.models.scripted": "ramet.models.scripted.model",
+    "ramet.tools.agents": "ramet.tools.agents.agents",
+    "ramet.tools.authoring": "ramet.tools.agents.authoring",
+    "ramet.tools.board": "ramet.tools.agents.board",
+    "ramet.tools.conclusion": "ramet.tools.agents.task_result",
+    "ramet.tools.files": "ramet.tools.files.files",
+    "ramet.tools.find": "ramet.tools.files.glob",
+    "ramet.tools.grep": "ramet.tools.files.grep",
+    "ramet.tools.imported": "ramet.tools.workers.image_tools",
+    "ramet.tools.memory": "ramet.tools.memory.memory",
+    "ramet.tools.sent": "ramet.tools.workers.process_worker",
+    "ramet.tools.stock": "ramet.tools.builtins",
     "ramet.wire.values": "ramet.wire.values.values",
 }
 

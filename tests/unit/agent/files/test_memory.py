@@ -9,7 +9,7 @@ import pytest
 
 from ramet.agent.files.memory import SHOWN_BYTES, SHOWN_LINES, memory_folder, memory_prompt
 from ramet.core.errors import InvalidValue
-from ramet.tools.memory_folder import MemoryFolder
+from ramet.tools.memory.memory_folder import MemoryFolder
 
 Scope = Literal["user", "project", "local"]
 

@@ -1,0 +1,1 @@
+"""Tools by which a model leads other agents."""

@@ -1,0 +1,131 @@
+"""The tools by which a model that writes no code makes agents: CreateAgent writes one down, CallTask has it work."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Literal
+
+import msgspec
+from langchain_core.tools import BaseTool, ToolException
+from pydantic import Field
+
+from ramet.core.ids import CallId
+from ramet.core.outcome import Result, Status
+from ramet.tools.agents.report_framing import neutralise, report
+from ramet.tools.arguments import Arguments, workspace_tool
+from ramet.tools.context import ToolUseContext, Tree, calling
+
+CREATE, CALL = "CreateAgent", "CallTask"
+_MADE = "agents made by name"  #: key of `context.state`: their handles
+
+
+class _Capability(Arguments):
+    type: Literal["module", "class", "function", "tool"]
+    name: str = Field(description="A module, `module:name` of a class or function, or a tool's name.")
+    include: list[str] | None = Field(default=None, description="Only these names of it; * and ? are patterns.")
+    exclude: list[str] = Field(default=[], description="None of these.")
+
+
+class _Task(Arguments):
+    docstring: str = Field(description="What it is to do.")
+    parameters: dict[str, dict[str, Any]] = Field(default={}, description="JSON schema of each parameter, by name.")
+    returns: dict[str, Any] | None = Field(default=None, description="JSON schema of the result.")
+
+
+class CreateArguments(Arguments):
+    name: str = Field(description="A short name, such as 'math_solver'.")
+    primer: str = Field(description="Who it is and how it works: it knows nothing of this conversation.")
+    tasks: dict[str, _Task] = Field(description="What it can be asked, by name.")
+    capabilities: list[_Capability] = Field(default=[], description="What it may use, of what you may use yourself.")
+
+
+class CallArguments(Arguments):
+    agent: str = Field(description="Its handle, or the name of an agent that you made.")
+    task: str
+    arguments: dict[str, Any] = Field(default={}, description="By the names of the task's parameters.")
+
+
+def _tree() -> tuple[ToolUseContext, Tree]:
+    context = calling().context
+    if context.tree is None:
+        raise ToolException("There is no runtime here: this loop cannot make other agents.")
+    return context, context.tree
+
+
+async def create_agent(arguments: CreateArguments) -> str:
+    """Write an agent down; its handle, its tasks, and what it did not get. Raises InvalidValue, Denied."""
+    context, tree = _tree()
+    created = await tree.create(context, _entry(arguments))
+    context.state.setdefault(_MADE, {})[arguments.name] = created.ref
+    lines = [f"{arguments.name} is there. Its handle: {created.ref}", f"{CALL} has it do one of its tasks:"]
+    lines += [f"- {name}({', '.join(task.parameters)}): {task.docstring}" for name, task in arguments.tasks.items()]
+    if created.dropped:
+        lines.append(f"It did not get, for you do not have it: {', '.join(created.dropped)}")
+    return "\n".join(lines)
+
+
+async def call_task(arguments: CallArguments) -> str:
+    """Have such an agent do a task, and wait for its value. Raises AgentNotResolved, InvalidValue, SpawnRefused."""
+    context, tree = _tree()
+    ref = context.state.get(_MADE, {}).get(arguments.agent, arguments.agent)
+    call_id = CallId(calling().call_id)
+    handle = await tree.perform(context, ref, arguments.task, arguments.arguments, call_id=call_id)
+    result = await handle.result()
+    if result.status is not Status.COMPLETED:
+        raise ToolException(report(result, name=handle.name))
+    return _shown(result, handle.name)
+
+
+def _shown(result: Result, name: str) -> str:
+    """A value as JSON, text as it is."""
+    if result.value is None or isinstance(result.value, str):
+        return report(result, name=name)
+    try:
+        text = json.dumps(msgspec.to_builtins(result.value, str_keys=True), ensure_ascii=False)
+    except (TypeError, ValueError, msgspec.MsgspecError):
+        return report(result, name=name)
+    return neutralise(text)[0]
+
+
+def _entry(said: CreateArguments) -> dict[str, Any]:
+    """As it stands in a registry."""
+    return {
+        "name": said.name,
+        "primer": said.primer,
+        "capabilities": [each.model_dump(exclude_defaults=True) for each in said.capabilities],
+        "task_definitions": {
+            name: {
+                "docstring": task.docstring,
+                "signature": {
+                    "parameters": task.parameters,
+                    "order": list(task.parameters),
+                    "returns": task.returns,
+                },
+            }
+            for name, task in said.tasks.items()
+        },
+    }
+
+
+def authoring_tools() -> tuple[BaseTool, ...]:
+    """CreateAgent and CallTask, shared by all runs: they keep nothing."""
+    return (
+        workspace_tool(
+            CREATE,
+            "Write down an agent of your own: who it is, what it may use, and the tasks that it can be asked. It "
+            f"stays, also when you have ended; {CALL} has it work. It gets no capability that you lack.",
+            CreateArguments,
+            create_agent,
+            concurrency_safe=False,
+        ),
+        workspace_tool(
+            CALL,
+            f"Have an agent that {CREATE} made do one of its tasks, and wait for the result, which has the form that "
+            "the task says.",
+            CallArguments,
+            call_task,
+            concurrency_safe=True,
+            waits=True,
+            repeatable=True,
+        ),
+    )

@@ -1,0 +1,281 @@
+"""The tools of a board: TaskCreate, TaskUpdate, TaskList, TaskGet. Tasks that agents share, wait for, and do once.
+
+Each asks the board that it was given; none knows where tasks are kept. Who claims is the run that calls: a model cannot
+claim, or complete, in the name of another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
+
+from langchain_core.tools import BaseTool
+from pydantic import BaseModel, ConfigDict, Field
+
+from ramet.core.errors import Bug, Denied, InvalidValue, RametError
+from ramet.tools.agents.report_framing import neutralise
+from ramet.tools.context import CurrentCall, ToolUseContext, calling
+
+Status: TypeAlias = Literal["pending", "in_progress", "completed", "deleted"]
+
+
+class TaskRefused(RametError):
+    """A change of a task that cannot be made now: `owner` has it, or `blocked_by` are to be completed first."""
+
+    def __init__(self, task: str, reason: str, *, owner: str = "", blocked_by: tuple[str, ...] = ()) -> None:
+        self.task, self.reason, self.owner, self.blocked_by = task[:200], reason, owner, blocked_by
+        super().__init__(f"task {self.task!r}: {reason}")
+
+
+class Owner(NamedTuple):
+    """Who is at a task: a run, and its path for people."""
+
+    run: str
+    path: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Task:
+    """One task as it stood when it was read."""
+
+    id: str
+    subject: str
+    description: str = ""
+    status: Status = "pending"
+    owner: Owner | None = None  #: who is at it, or completed it
+    blocked_by: tuple[str, ...] = ()  #: all that it waits for, in order of their numbers
+    open_blockers: tuple[str, ...] = ()  #: of these, what is not completed
+    blocks: tuple[str, ...] = ()  #: what waits for it
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+
+class TaskBoard(Protocol):
+    """One list of tasks. Methods raise Unknown for a task that is not there, TaskRefused, InvalidValue, StoreFailed."""
+
+    async def reserve(self) -> str:
+        """An id that no other task has or will have."""
+
+    async def create(
+        self,
+        subject: str,
+        description: str = "",
+        *,
+        blocked_by: Sequence[str] = (),
+        metadata: Mapping[str, Any] | None = None,
+        id: str | None = None,
+        key: str = "",
+    ) -> Task:
+        """Put a task on the board; with a `key`, the one that was created with it, if there is one."""
+
+    async def claim(self, id: str, by: Owner) -> Task:
+        """Have it for oneself: exactly one of those who try does. Refused while it waits for others."""
+
+    async def complete(self, id: str, by: Owner) -> Task:
+        """Count it as done, by whoever has it; what waited for it may then be claimed."""
+
+    async def release(self, id: str, by: Owner | None = None) -> Task:
+        """Give it back undone; None is the host's word, which needs no claim."""
+
+    async def delete(self, id: str, by: Owner | None = None) -> Task:
+        """Take it off the board, unless another is at it; nothing waits for it any more."""
+
+    async def update(
+        self,
+        id: str,
+        *,
+        by: Owner | None = None,
+        subject: str | None = None,
+        description: str | None = None,
+        add_blocked_by: Sequence[str] = (),
+        add_blocks: Sequence[str] = (),
+        metadata: Mapping[str, Any] | None = None,
+    ) -> Task:
+        """Change what it says, unless another is at it. In `metadata` None removes a key."""
+
+    async def get(self, id: str) -> Task:
+        """One task."""
+
+    async def list(self) -> Sequence[Task]:
+        """All tasks, in order of their numbers."""
+
+
+#: A board for all who have the tools, or one for each tree: made of the id of its root.
+Boards: TypeAlias = "TaskBoard | Callable[[str], TaskBoard]"
+
+
+class _CreateArgs(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    subject: str = Field(description="One line: what is to be done.")
+    description: str = Field(default="", description="All that whoever does it needs to know.")
+    addBlockedBy: list[str] = Field(default_factory=list, description="Ids of tasks to be completed before it.")
+    metadata: dict[str, Any] | None = Field(default=None, description="Anything else worth keeping with it.")
+
+
+class _UpdateArgs(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    taskId: str
+    status: Status | None = Field(
+        default=None, description="in_progress claims it for you, completed ends it, pending gives it back."
+    )
+    subject: str | None = None
+    description: str | None = None
+    addBlocks: list[str] = Field(default_factory=list, description="Ids of tasks that must wait for it.")
+    addBlockedBy: list[str] = Field(default_factory=list, description="Ids of tasks that it must wait for.")
+    metadata: dict[str, Any] | None = Field(default=None, description="Keys to set; null removes one.")
+
+
+class _ListArgs(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class _GetArgs(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    taskId: str
+
+
+class _BoardTool(BaseTool):
+    """What the four share: the board."""
+
+    boards: Any  #: Boards; pydantic need not know it
+
+    def _run(self, **kwargs: Any) -> str:
+        raise Bug("the tools of a board run in the event loop")
+
+    def _here(self) -> tuple[CurrentCall, TaskBoard]:
+        call = calling()
+        board: TaskBoard = self.boards(call.context.run.root) if callable(self.boards) else self.boards
+        return call, board
+
+
+class TaskCreateTool(_BoardTool):
+    """Puts a task on the board; called again after a crash, it finds the one that it had made."""
+
+    name: str = "TaskCreate"
+    description: str = "Put a task on the board that you share with other agents."
+    args_schema: Any = _CreateArgs
+    metadata: dict[str, Any] | None = {"concurrency_safe": False, "repeatable": True}  # noqa: RUF012 - pydantic copies it
+
+    async def _arun(
+        self,
+        subject: str,
+        description: str = "",
+        addBlockedBy: Sequence[str] = (),
+        metadata: dict[str, Any] | None = None,
+        **_: Any,
+    ) -> str:
+        call, board = self._here()
+        hooks, id = call.context.hooks, None
+        if hooks is not None and hooks.listens("TaskCreated"):
+            id = await board.reserve()
+            payload = {"task_id": id, "task_subject": subject, "task_description": description}
+            decision = await hooks.fire("TaskCreated", call.context, payload)
+            if decision.verdict == "deny":
+                raise Denied("task", decision.reason or "a hook said no")
+        task = await board.create(
+            subject, description, blocked_by=addBlockedBy, metadata=metadata, id=id, key=call.step_id
+        )
+        return f"Task #{task.id} created: {neutralise(task.subject)[0]}"
+
+
+class TaskUpdateTool(_BoardTool):
+    """Claims, completes, gives back, deletes or changes a task, for the run that calls."""
+
+    name: str = "TaskUpdate"
+    description: str = (
+        "Change a task of the board. status='in_progress' claims it for you: do so before you begin, exactly one agent "
+        "gets it. 'completed' ends it, and frees what waited for it. 'pending' gives it back, 'deleted' removes it."
+    )
+    args_schema: Any = _UpdateArgs
+    metadata: dict[str, Any] | None = {"concurrency_safe": False, "repeatable": True}  # noqa: RUF012 - pydantic copies it
+
+    async def _arun(
+        self,
+        taskId: str,
+        status: Status | None = None,
+        subject: str | None = None,
+        description: str | None = None,
+        addBlocks: Sequence[str] = (),
+        addBlockedBy: Sequence[str] = (),
+        metadata: dict[str, Any] | None = None,
+        **_: Any,
+    ) -> str:
+        call, board = self._here()
+        context = call.context
+        owner = Owner(context.run.id, context.run.path)
+        task = None
+        if subject is not None or description is not None or addBlocks or addBlockedBy or metadata is not None:
+            task = await board.update(
+                taskId,
+                by=owner,
+                subject=subject,
+                description=description,
+                add_blocks=addBlocks,
+                add_blocked_by=addBlockedBy,
+                metadata=metadata,
+            )
+        match status:
+            case "in_progress":
+                task = await board.claim(taskId, owner)
+            case "completed":
+                task = await _completed(context, board, taskId, owner)
+            case "pending":
+                task = await board.release(taskId, owner)
+            case "deleted":
+                task = await board.delete(taskId, owner)
+            case None if task is None:
+                raise InvalidValue("status", None, "a status, or anything else to change")
+        assert task is not None
+        return _line(task)
+
+
+async def _completed(context: ToolUseContext, board: TaskBoard, id: str, owner: Owner) -> Task:
+    """Claim it first: whoever may not have it is refused before any hook looks at the work."""
+    task = await board.claim(id, owner)
+    hooks = context.hooks
+    if task.status != "completed" and hooks is not None and hooks.listens("TaskCompleted"):
+        payload = {"task_id": id, "task_subject": task.subject, "task_description": task.description}
+        decision = await hooks.fire("TaskCompleted", context, payload)
+        if decision.verdict == "deny":
+            raise Denied(f"completing task {id}", decision.reason or "a hook said no")
+    return await board.complete(id, owner)
+
+
+class TaskListTool(_BoardTool):
+    """Lists the board, a line for each task."""
+
+    name: str = "TaskList"
+    description: str = "List the tasks of the board: id, status, subject, who is at it, what it waits for."
+    args_schema: Any = _ListArgs
+    metadata: dict[str, Any] | None = {"concurrency_safe": True, "read_only": True, "repeatable": True}  # noqa: RUF012 - pydantic copies it
+
+    async def _arun(self, **_: Any) -> str:
+        board = self._here()[1]
+        return "\n".join(map(_line, await board.list())) or "The board is empty."
+
+
+class TaskGetTool(_BoardTool):
+    """Reads all of one task."""
+
+    name: str = "TaskGet"
+    description: str = "Read one task of the board with its description."
+    args_schema: Any = _GetArgs
+    metadata: dict[str, Any] | None = {"concurrency_safe": True, "read_only": True, "repeatable": True}  # noqa: RUF012 - pydantic copies it
+
+    async def _arun(self, taskId: str, **_: Any) -> str:
+        board = self._here()[1]
+        task = await board.get(taskId)
+        more = [f"blocks: {', '.join(task.blocks)}"] if task.blocks else []
+        more += [f"{key}: {value}" for key, value in task.metadata.items()]
+        return "\n".join([_line(task), neutralise("\n".join([*more, task.description]))[0]]).strip()
+
+
+def _line(task: Task) -> str:
+    who = f" ({task.owner.path or task.owner.run})" if task.owner is not None else ""
+    waits = f" [blocked by {', '.join(f'#{id}' for id in task.open_blockers)}]" if task.open_blockers else ""
+    return f"#{task.id} [{task.status}] {neutralise(task.subject)[0]}{who}{waits}"
+
+
+def board_tools(boards: Boards) -> tuple[BaseTool, ...]:
+    """The four tools on one board, or on a board for each tree that has them."""
+    return tuple(each(boards=boards) for each in (TaskCreateTool, TaskUpdateTool, TaskListTool, TaskGetTool))

@@ -1,0 +1,44 @@
+"""ramet's own tools, which another process can build again from their names alone; any other must travel as code."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+
+from langchain_core.tools import BaseTool, StructuredTool
+
+from ramet.tools import arguments
+from ramet.tools.agents import agents
+from ramet.tools.agents.agents import agent_tool, companion_tools
+from ramet.tools.agents.authoring import authoring_tools
+from ramet.tools.agents.task_result import conclusion_tools
+from ramet.tools.python import python_tool
+from ramet.tools.workspace import workspace_tools
+
+
+def stock_tools(types: Mapping[str, str]) -> dict[str, BaseTool]:
+    """All of them by name: those of a workspace, `python`, and those that lead agents of these types."""
+    return {tool.name: tool for tool in (*_unchanging(), agent_tool(types))}
+
+
+@cache
+def _unchanging() -> tuple[BaseTool, ...]:
+    return (
+        *workspace_tools(),
+        python_tool(),
+        *companion_tools(),
+        *authoring_tools(),
+        *conclusion_tools(),
+    )  # They keep nothing.
+
+
+def is_stock(tool: BaseTool) -> bool:
+    """Whether a tool is one of these, and not merely called like one."""
+    if isinstance(tool, StructuredTool):
+        return tool.coroutine is not None and tool.coroutine.__module__ == arguments.__name__
+    return type(tool).__module__ == agents.__name__
+
+
+def these(*tools: BaseTool) -> tuple[BaseTool, ...]:
+    """The tools themselves: what the capsule that they travel in gives back."""
+    return tools

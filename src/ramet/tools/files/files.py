@@ -1,0 +1,226 @@
+"""Read, Write, Edit: text files of the workspace, whole or not at all.
+
+A file that exists is changed only by a run that has read it, and only while it is as it was then: two agents at one
+file find out about each other. A change replaces the file in one step, so nobody ever sees half of one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+import stat
+from typing import NamedTuple
+
+from langchain_core.tools import StructuredTool, ToolException
+from pydantic import Field
+
+from ramet.concurrency.threads import in_thread
+from ramet.tools.arguments import Arguments, workspace_tool
+from ramet.tools.context import ToolUseContext
+from ramet.tools.files.lines import SMALL, numbered
+from ramet.tools.files.paths import Absent, Place, directory, here, locate, open_file, refusals, regular
+
+MAX_LINES = 2_000
+MAX_CHANGED = 8 * 1024 * 1024  #: bytes of a file that Write or Edit may handle
+
+
+class Seen(NamedTuple):
+    """A file as this run saw it last. Kept in the context's `file_cache` by its whole name."""
+
+    size: int
+    mtime_ns: int
+    digest: str  #: empty for a file too large to be read whole
+
+
+class ReadArguments(Arguments):
+    file_path: str = Field(description="The file, relative to the workspace root or absolute inside it")
+    offset: int = Field(1, ge=0, description="The line to start at, counted from 1")
+    limit: int = Field(MAX_LINES, ge=1, description=f"How many lines, at most {MAX_LINES}")
+
+
+class WriteArguments(Arguments):
+    file_path: str = Field(description="The file, relative to the workspace root or absolute inside it")
+    content: str = Field(description="The whole new content")
+
+
+class EditArguments(Arguments):
+    file_path: str = Field(description="The file, relative to the workspace root or absolute inside it")
+    old_string: str = Field(description="The text to replace, exactly as in the file and there only once")
+    new_string: str = Field(description="The text to put in its place")
+    replace_all: bool = Field(False, description="Replace every occurrence")
+
+
+async def read(arguments: ReadArguments) -> str:
+    """Lines of a file with their numbers, as `cat -n` writes them; says what was left out."""
+    context = here()
+    place = locate(context, arguments.file_path)
+    fd = open_file(place)
+    try:
+        found = os.fstat(fd)
+        first, most = max(1, arguments.offset), min(arguments.limit, MAX_LINES)
+        room = max(1_000, context.max_result_chars - 500)  # below the size at which dispatch would spill it
+        owned = fd
+        if found.st_size <= SMALL:
+            text, digest = numbered(owned, place.shown, first, most, room)
+        else:
+            reading = in_thread(lambda: _closing(owned, place.shown, first, most, room), name="ramet-read")
+            fd = -1  # The thread closes it, even if nobody waits for it any more.
+            text, digest = await reading
+    finally:
+        if fd >= 0:
+            os.close(fd)
+    context.file_cache[str(place.path)] = Seen(found.st_size, found.st_mtime_ns, digest)
+    return text
+
+
+def _closing(fd: int, said: str, first: int, most: int, room: int) -> tuple[str, str]:
+    try:
+        return numbered(fd, said, first, most, room)
+    finally:
+        os.close(fd)
+
+
+async def write(arguments: WriteArguments) -> str:
+    """Make a file, or replace one that this run has read."""
+    context = here()
+    place = locate(context, arguments.file_path, writing=True)
+    if arguments.file_path.endswith("/") or not place.parts:
+        raise ToolException(f"{place.shown}: is a directory, not a file")
+    data = _encoded(place, arguments.content)
+    _check_size(place, len(data))
+    existed = _current(context, place) is not None
+    _replace(context, place, data)
+    return f"{'Replaced' if existed else 'Made'} {place.shown} ({len(data)} bytes)."
+
+
+async def edit(arguments: EditArguments) -> str:
+    """Replace a text that stands in a file exactly once, or everywhere if asked to."""
+    context = here()
+    place = locate(context, arguments.file_path, writing=True)
+    old, new = arguments.old_string, arguments.new_string
+    if old == new:
+        raise ToolException(f"{place.shown}: old_string and new_string are the same")
+    if not old:
+        raise ToolException(f"{place.shown}: old_string is empty; Write makes or replaces a whole file")
+    data = _current(context, place)
+    if data is None:
+        raise ToolException(f"{place.shown}: there is no such file; Write makes one")
+    if b"\0" in data[:8192]:
+        raise ToolException(f"{place.shown}: is a binary file ({len(data)} bytes); Edit changes text")
+    text = data.decode("utf-8", "surrogateescape")  # bytes that are not UTF-8 come out as they went in
+    if old not in text and "\r\n" in text and "\r" not in old:
+        old, new = old.replace("\n", "\r\n"), new.replace("\r\n", "\n").replace("\n", "\r\n")
+    count = text.count(old)
+    if not count:
+        raise ToolException(f"{place.shown}: old_string is not in the file; nothing was changed")
+    if count > 1 and not arguments.replace_all:
+        raise ToolException(
+            f"{place.shown}: old_string is there {count} times; add lines around it, or set replace_all. "
+            "Nothing was changed"
+        )
+    _check_size(place, len(data) + count * (len(_encoded(place, new)) - len(old.encode("utf-8", "surrogateescape"))))
+    changed = text.replace(old, new).encode("utf-8", "surrogateescape")
+    line = text.count("\n", 0, text.index(old)) + 1
+    _replace(context, place, changed)
+    return f"Edited {place.shown}: " + (f"{count} places, the first at line {line}." if count > 1 else f"line {line}.")
+
+
+def _encoded(place: Place, text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise ToolException(f"{place.shown}: character {error.start} of the text is half of a surrogate pair") from None
+
+
+def _check_size(place: Place, size: int) -> None:
+    if size > MAX_CHANGED:
+        raise ToolException(f"{place.shown}: {size} bytes; Write and Edit handle at most {MAX_CHANGED}")
+
+
+def _current(context: ToolUseContext, place: Place) -> bytes | None:
+    """What the file holds now, None if there is none; refused unless this run knows that content."""
+    try:
+        fd = open_file(place)
+    except Absent:
+        return None
+    with os.fdopen(fd, "rb") as file:
+        now = os.fstat(fd)
+        seen = context.file_cache.get(str(place.path))
+        if not isinstance(seen, Seen):
+            raise ToolException(f"{place.shown}: exists and was not read in this run; Read it first")
+        _check_size(place, now.st_size)
+        data = file.read(MAX_CHANGED + 1)
+        _check_size(place, len(data))
+        same = (
+            seen.digest == _digest(data)
+            if seen.digest
+            else (seen.size, seen.mtime_ns) == (now.st_size, now.st_mtime_ns)
+        )
+        if not same:
+            raise ToolException(f"{place.shown}: has changed since this run read it; Read it again")
+        return data
+
+
+def _replace(context: ToolUseContext, place: Place, data: bytes) -> None:
+    """Put `data` where `place` is in one step, keeping the file's mode; remembers it as seen."""
+    name, temporary = place.parts[-1], f".ramet-{secrets.token_hex(8)}"
+    with directory(Place(place.root, place.parts[:-1], place.shown), make=True) as parent, refusals(place.shown):
+        try:
+            mode = stat.S_IMODE(regular(os.stat(name, dir_fd=parent, follow_symlinks=False), place.shown).st_mode)
+        except FileNotFoundError:
+            mode = None
+        fd = os.open(
+            temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666, dir_fd=parent
+        )
+        try:
+            with os.fdopen(fd, "wb") as file:
+                file.write(data)
+                file.flush()
+                if mode is not None:
+                    os.fchmod(fd, mode)
+                written = os.fstat(fd)
+            os.rename(temporary, name, src_dir_fd=parent, dst_dir_fd=parent)
+        except BaseException:
+            os.unlink(temporary, dir_fd=parent)
+            raise
+    context.file_cache[str(place.path)] = Seen(written.st_size, written.st_mtime_ns, _digest(data))
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.blake2b(data, digest_size=16).hexdigest()
+
+
+def file_tools() -> list[StructuredTool]:
+    """Read, Write and Edit."""
+    return [
+        workspace_tool(
+            "Read",
+            "Read a text file of the workspace: numbered lines, at most "
+            f"{MAX_LINES} at once; `offset` and `limit` choose which. Binary files and directories are refused.",
+            ReadArguments,
+            read,
+            concurrency_safe=True,
+            read_only=True,
+            repeatable=True,
+        ),
+        workspace_tool(
+            "Write",
+            "Write a whole file, making missing directories. A file that exists must have been read before.",
+            WriteArguments,
+            write,
+            concurrency_safe=False,
+            read_only=False,
+            repeatable=True,
+        ),
+        workspace_tool(
+            "Edit",
+            "Replace `old_string` by `new_string` in a file that was read before. `old_string` must be there exactly "
+            "once, unless `replace_all`.",
+            EditArguments,
+            edit,
+            concurrency_safe=False,
+            read_only=False,
+            repeatable=False,
+        ),
+    ]

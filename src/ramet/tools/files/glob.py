@@ -1,0 +1,150 @@
+"""Glob: files by their names, the newest first."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import heapq
+import os
+import stat
+from collections.abc import Generator
+from typing import NamedTuple
+
+from langchain_core.tools import StructuredTool, ToolException
+from pydantic import Field
+
+from ramet.tools.arguments import Arguments, workspace_tool
+from ramet.tools.context import ToolUseContext
+from ramet.tools.files.paths import SKIPPED, Absent, Place, directory, here, locate, shown
+from ramet.tools.glob_patterns import BadPattern, Pattern
+from ramet.tools.permission_checks import hidden_files
+
+MAX_LISTED = 1_000
+MAX_SEEN = 200_000  #: entries looked at before giving up
+MAX_DEPTH = 100  #: each level holds a descriptor open
+_EVERY = 256  #: entries between two chances for others, and for a cancel
+_MAGIC = frozenset("*?[{")
+
+
+class GlobArguments(Arguments):
+    pattern: str = Field(description="Such as **/*.py, src/**/*.ts, *.{yml,yaml}; ending in / it finds directories")
+    path: str | None = Field(None, description="The directory to look in; the workspace root if left out")
+
+
+class Found(NamedTuple):
+    """Something below a directory that is being walked."""
+
+    path: str  #: relative to where the walk began
+    entry: os.DirEntry[str]
+    is_directory: bool
+
+
+async def glob(arguments: GlobArguments) -> str:
+    """The paths that fit a pattern, one a line, newest first; says if there are more."""
+    context = here()
+    place, pattern = _where(context, arguments)
+    prefix = "" if place.shown == "." else f"{place.shown}/"
+    hidden = hidden_files(
+        context, locate(context, "." if arguments.pattern.startswith("/") else arguments.path or ".").path
+    )
+    found: list[tuple[int, str]] = []
+    seen = 0
+    with contextlib.suppress(Absent), directory(place) as fd, contextlib.closing(walk(fd)) as entries:
+        for each in entries:
+            seen += 1
+            if not seen % _EVERY:
+                await asyncio.sleep(0)
+            if seen > MAX_SEEN:
+                break
+            if each.is_directory is not pattern.directories or not pattern.fits(each.path):
+                continue
+            if hidden is None or not hidden(f"{place.path}/{each.path}"):
+                found.append((_mtime_ns(each.entry), each.path))
+    if not found:
+        return f"No {'directories' if pattern.directories else 'files'} match {shown(arguments.pattern)}." + _cut(seen)
+    newest = heapq.nlargest(MAX_LISTED, found, key=lambda item: (item[0], _reversed(item[1])))
+    lines, room = [], context.max_result_chars - 500
+    for _, path in newest:
+        lines.append(prefix + shown(path, most=4096) + ("/" if pattern.directories else ""))
+        room -= len(lines[-1]) + 1
+        if room < 0:
+            break
+    if len(lines) < len(found):
+        lines.append(f"… [{len(lines)} of {len(found)} shown, the newest first; a narrower pattern shows the others]")
+    return "\n".join(lines) + _cut(seen)
+
+
+def _where(context: ToolUseContext, arguments: GlobArguments) -> tuple[Place, Pattern]:
+    """The directory and the pattern within it; an absolute pattern holds both."""
+    base, pattern = arguments.path or ".", arguments.pattern
+    if pattern.startswith("/"):
+        parts = pattern.split("/")
+        named = next((at for at, part in enumerate(parts) if _MAGIC & set(part)), len(parts) - 1)
+        base, pattern = "/".join(parts[:named]) or "/", "./" + "/".join(parts[named:])
+    try:
+        wanted = Pattern(pattern)
+        fixed, rest = wanted.split()
+        return locate(context, f"{base}/{fixed}" if fixed else base), Pattern(rest)
+    except BadPattern as wrong:
+        raise ToolException(f"pattern: {wrong}") from None
+
+
+def walk(fd: int, prefix: str = "", depth: int = 0) -> Generator[Found]:
+    """Everything below an open directory, no link followed; what cannot be opened is passed over."""
+    with os.scandir(fd) as entries:
+        for entry in entries:
+            if entry.name in SKIPPED:
+                continue
+            path = prefix + entry.name
+            is_directory = entry.is_dir(follow_symlinks=False)
+            yield Found(path, entry, is_directory)
+            if not is_directory or depth >= MAX_DEPTH:
+                continue
+            try:
+                below = os.open(entry.name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fd)
+            except OSError:
+                continue
+            try:
+                yield from walk(below, f"{path}/", depth + 1)
+            finally:
+                os.close(below)
+
+
+def is_directory(place: Place) -> bool:
+    """Whether there is a directory now; whoever opens it then finds out for good."""
+    try:
+        return stat.S_ISDIR(place.path.lstat().st_mode)
+    except (OSError, ValueError):
+        return False
+
+
+def _mtime_ns(entry: os.DirEntry[str]) -> int:
+    try:
+        return entry.stat(follow_symlinks=False).st_mtime_ns
+    except OSError:
+        return 0
+
+
+def _reversed(path: str) -> tuple[int, ...]:
+    """Among files of one moment, the first by name comes first although the largest are asked for."""
+    return tuple(-ord(c) for c in path)
+
+
+def _cut(seen: int) -> str:
+    return f"\n… [stopped after {MAX_SEEN} entries; give a `path` to look further]" if seen > MAX_SEEN else ""
+
+
+def find_tools() -> list[StructuredTool]:
+    """Glob."""
+    return [
+        workspace_tool(
+            "Glob",
+            "List files by a name pattern, newest first. A pattern without a slash fits names in any directory. "
+            f"Skipped: {', '.join(sorted(SKIPPED))}.",
+            GlobArguments,
+            glob,
+            concurrency_safe=True,
+            read_only=True,
+            repeatable=True,
+        )
+    ]

@@ -1,0 +1,253 @@
+"""Files of a repository that git would wait for, or read without end: pipes, devices, and what is far too large.
+
+Git opens its files by name and waits. So ramet looks at them first, without opening what is not a regular file.
+Names in the configuration count too: every value may be the name of a file, whatever its key. Git counts a relative
+name from the top of the working tree.
+
+A reference is a file as well, and what a repository says is the name of one. So a folder of the repository that leads
+out of it is refused, as is a reference that stands for a file which is none; what git reads for nothing else may then
+be large, or anywhere.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from ramet.tools.git import git_config
+from ramet.tools.git.git_checkout import Checkout, NoCheckout, find
+
+MAX_CONFIG = 1 << 20
+MAX_FILE = 1 << 28  #: of a file that is neither an object nor an index
+MAX_CONFIGS = 100  #: of one repository's configuration, includes counted
+MAX_ENTRIES = 2_000_000
+_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_UNREAD = ("lfs", "annex", "hooks")  #: folders in a repository that git itself does not read; no hook runs
+_SUBMODULES = "modules"  #: the folder with repositories of submodules, each below its name, which may have slashes
+_REFERENCES = ("refs", "logs")  #: folders in which any name may be that of a branch
+_READ = (*_REFERENCES, "objects", "worktrees")  #: folders in which a folder of any name is read
+_INDEX = ("index", "sharedindex")  #: what files begin with that may be large
+_LARGE = ("objects", _SUBMODULES)  #: folders with objects
+_ROOT_REFERENCES = ("HEAD", "AUTO_MERGE", "BISECT_EXPECTED_REV")  #: what names of those outside of `refs` end in
+_SYMREF = b"ref:"  #: what a reference begins with that stands for another one
+_MAX_REF = 64 * 1024
+_KERNELS = ("/proc/", "/sys/")  #: files there look regular and empty; some make a reader wait, or never end
+_ATTRIBUTES = "core.attributesfile"
+_GITS_OWN = "%(prefix)/"  #: stands for the folder that git is installed in, from which `..` leads anywhere
+_OPTIONAL = ":(optional)"  #: of git since 2.52, before a name
+_REMEDY = "look at it, and put a regular file in its place or remove it"
+_MOVED = "put the folder itself in its place, or trust the repository if you know what is there: ramet trust DIR"
+_IN_TREES = (".gitattributes", ".gitignore", ".gitmodules", ".mailmap")
+
+
+class Irregular(Exception):
+    """A file that git would wait for: `reason` says what is wrong with the file, `remedy` what the reader can do."""
+
+    def __init__(self, path: Path, reason: str, remedy: str = _REMEDY) -> None:
+        self.path, self.reason, self.remedy = path, reason, remedy
+        super().__init__(f"{path}: {reason}")
+
+
+def never() -> bool:
+    """Say that folders of a repository may not be elsewhere."""
+    return False
+
+
+def check(checkout: Checkout, *, whole_tree: bool, may_lead_out: Callable[[], bool] = never) -> None:
+    """Look at every file that git may open for a checkout; with `whole_tree` in all folders of the working tree.
+
+    `may_lead_out` is asked where a folder of the repository is elsewhere, which is looked through then. Raises
+    Irregular. What cannot be read is passed over, as git does not wait for it.
+    """
+    tops = _tops(checkout)
+    seen = {checkout.common_dir, checkout.git_dir}
+    for folder in sorted(seen):
+        _check_repository(folder, tops, may_lead_out)
+    for name in _IN_TREES:
+        _check_path(checkout.top / name, MAX_FILE)
+    if whole_tree:
+        for entry in _below(checkout.top, tops, is_closed=lambda parts: parts[-1] == ".git"):
+            if entry.name in _IN_TREES:
+                _check_path(Path(entry.path), MAX_FILE)
+            elif entry.name == ".git":
+                _check_embedded(Path(entry.path).parent, seen)
+    _check_configs(checkout)
+
+
+def _check_embedded(top: Path, seen: set[Path]) -> None:
+    """Look at a repository in a folder of the working tree: git reads its HEAD."""
+    try:
+        found = find(top)
+    except (NoCheckout, OSError):  # It is none to git either.
+        return
+    folders = {found.common_dir, found.git_dir} - seen
+    seen |= folders
+    for folder in sorted(folders):
+        _check_repository(folder, _tops(found), never)
+
+
+def _tops(checkout: Checkout) -> tuple[Path, ...]:
+    return tuple(dict.fromkeys((checkout.common_dir, checkout.git_dir, checkout.top, checkout.main)))
+
+
+def _check_repository(folder: Path, tops: tuple[Path, ...], may_lead_out: Callable[[], bool]) -> None:
+    for entry in _below(folder, tops, is_closed=_is_unread, may_lead_out=may_lead_out):
+        path, parts = Path(entry.path), _parts(folder, entry)
+        is_index = entry.name.startswith(_INDEX) and not set(_REFERENCES).intersection(parts)
+        if not (is_index or _is_object(parts)):
+            if _check_path(path, MAX_FILE) and ("refs" in parts or parts[-1].endswith(_ROOT_REFERENCES)):
+                _check_reference(path)
+        elif not entry.is_file(follow_symlinks=False):
+            _check_path(path, None)
+
+
+def _is_unread(parts: Sequence[str]) -> bool:
+    """Whether that is a folder which git itself does not read, in the repository or in that of a submodule."""
+    *above, name = parts
+    is_repository = not above or (above[0] == _SUBMODULES != above[-1] and not set(_READ).intersection(above))
+    return is_repository and name in _UNREAD
+
+
+def _is_object(parts: Sequence[str]) -> bool:
+    return parts[0] in _LARGE and "objects" in parts and "refs" not in parts and parts[-1] != "alternates"
+
+
+def _parts(top: Path, entry: os.DirEntry[str]) -> list[str]:
+    return entry.path[len(str(top)) + 1 :].split("/")
+
+
+def _below(
+    top: Path,
+    tops: tuple[Path, ...],
+    *,
+    is_closed: Callable[[Sequence[str]], bool],
+    may_lead_out: Callable[[], bool] | None = None,
+) -> Iterator[os.DirEntry[str]]:
+    """Every entry that is no folder, and each folder that is closed, by the parts of its path from `top`.
+
+    Links to folders are followed within `tops`, once as a folder of objects and once as another one. One that leads
+    out is passed over without `may_lead_out`. Else it is followed, too, if that is said, and Irregular if not.
+    """
+    waiting, seen, count = [str(top)], {(os.path.realpath(top), False)}, 0
+    while waiting:
+        try:
+            found = os.scandir(waiting.pop())
+        except OSError:  # It is gone, or git cannot read it either.
+            continue
+        with found:
+            for entry in found:
+                count += 1
+                if count > MAX_ENTRIES:
+                    raise Irregular(top, f"it holds more than {MAX_ENTRIES} files")
+                if not _is_folder(entry) or is_closed(parts := _parts(top, entry)):
+                    yield entry
+                    continue
+                if entry.is_symlink():
+                    real = os.path.realpath(entry.path)
+                    if (real, _is_object(parts)) in seen:
+                        continue
+                    if not any(Path(real).is_relative_to(each) for each in tops):
+                        if may_lead_out is None:
+                            continue
+                        if not may_lead_out():
+                            raise Irregular(Path(entry.path), f"it leads out of the repository, to {real}", _MOVED)
+                    seen.add((real, _is_object(parts)))
+                waiting.append(entry.path)
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # links in a circle
+        return False
+
+
+def _check_path(path: Path, limit: int | None) -> bool:
+    """Raise Irregular for a file that git would wait for, or read without end; say whether it is a regular one."""
+    try:
+        found = path.stat()
+    except OSError:  # It is not there, or leads nowhere: git does not wait for it.
+        return False
+    kind = stat.S_IFMT(found.st_mode)
+    # Nobody waits for a folder, a socket or the null device.
+    if kind not in (stat.S_IFREG, stat.S_IFDIR, stat.S_IFSOCK) and os.path.realpath(path) != os.devnull:
+        raise Irregular(path, "it is not a regular file")
+    if kind == stat.S_IFREG and limit is not None and found.st_size > limit:
+        raise Irregular(path, f"it is larger than {limit} bytes")
+    if kind == stat.S_IFREG and not found.st_size and os.path.realpath(path).startswith(_KERNELS):
+        raise Irregular(path, "it is a file of the kernel")
+    return kind == stat.S_IFREG
+
+
+def _check_reference(path: Path) -> None:
+    """Refuse a reference that stands for a file which is none: nobody has looked at that."""
+    try:
+        start = _beginning(path, len(_SYMREF))
+        target = _beginning(path, _MAX_REF)[len(_SYMREF) :].strip() if start == _SYMREF else b"refs/"
+    except OSError:  # It is not there, or git cannot read it either.
+        return
+    if not target.startswith(b"refs/") or len(target) >= _MAX_REF - len(_SYMREF):
+        raise Irregular(path, f"it stands for a file that is no reference, {os.fsdecode(target)[:100]!r}")
+
+
+def _check_configs(checkout: Checkout) -> None:
+    """Look at every file that the configuration includes, whether the include is in force or not."""
+    common = checkout.common_dir
+    waiting = [common / "config", common / "config.worktree", checkout.git_dir / "config.worktree"]
+    waiting += sorted((common / "worktrees").glob("*/config.worktree"))
+    seen: set[Path] = set()
+    while waiting:
+        path = waiting.pop(0)
+        if path in seen:
+            continue
+        seen.add(path)
+        if len(seen) > MAX_CONFIGS:
+            raise Irregular(common / "config", f"it includes more than {MAX_CONFIGS} files")
+        try:
+            entries = list(git_config.parse(_content(path)))
+            waiting += [git_config.included(path, each.value) for each in entries if each.is_include and each.value]
+            for entry in entries:
+                _check_named(checkout, path, entry)
+        except git_config.NotUnderstood as error:
+            raise Irregular(path, f"this git configuration is not understood: {error}") from None
+        except OSError:  # Git cannot read it either, and says so.
+            continue
+
+
+def _check_named(checkout: Checkout, config: Path, entry: git_config.Entry) -> None:
+    """Look at the file that a value names, if there is one."""
+    if entry.is_include or not entry.may_run:
+        return
+    for name in git_config.spellings(entry.value or ""):
+        path = os.path.expanduser(name.removeprefix(_OPTIONAL))  # noqa: PTH111 - Path would drop `./`, and expand `./~`
+        remedy = f"remove {entry.key} from it, or name a regular file there by its whole path"
+        if path.startswith(_GITS_OWN):
+            raise Irregular(config, f"{entry.key} names a file of git's own, {name}", remedy)
+        try:
+            _check_path(checkout.top / path, MAX_FILE)
+        except Irregular as error:
+            raise Irregular(error.path, f"{error.reason}, and {entry.key} of {config} names it", remedy) from None
+        # Git reads these attributes while it fills a new worktree: HEAD may have put a link to a device there.
+        if entry.key == _ATTRIBUTES and path and not path.startswith("/"):
+            raise Irregular(config, f"{entry.key} names another file in each worktree, {name}", remedy)
+
+
+def _content(path: Path) -> bytes:
+    _check_path(path, MAX_CONFIG)
+    return _beginning(path, MAX_CONFIG + 1)
+
+
+def _beginning(path: Path, length: int) -> bytes:
+    """The first bytes of a regular file, read without waiting. Raises OSError, and Irregular for another file."""
+    descriptor = os.open(path, _FLAGS)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise Irregular(path, "it is not a regular file")
+        data = b""
+        while len(data) < length and (piece := os.read(descriptor, length - len(data))):
+            data += piece
+    finally:
+        os.close(descriptor)
+    return data

@@ -1,0 +1,45 @@
+"""Permission rules in the life of a tool call: what they make of the word of the hooks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ramet.core.policy.permissions import Ruling
+from ramet.tools.context import HookDecision, ToolUseContext
+from ramet.tools.permissions.evaluation import Call, judge, may_change
+from ramet.tools.permissions.search_exclusions import hidden_from_search
+
+
+def ruling_on(context: ToolUseContext, tool: str, args: Mapping[str, Any]) -> Ruling:
+    """Return what the rules of the context say of a call."""
+    if not context.permissions:
+        return Ruling()
+    found = next((each for each in context.tools if each.name == tool), None)
+    read_only = found is not None and bool((found.metadata or {}).get("read_only"))
+    changes = may_change(tool, read_only=read_only)
+    return judge(context.permissions, Call(tool, args, os.fspath(context.cwd.absolute()), changes))
+
+
+def narrowed(context: ToolUseContext, tool: str, args: Mapping[str, Any], decision: HookDecision) -> HookDecision:
+    """Return the hooks' decision on a call, or a stricter one where the rules are stricter."""
+    if decision.verdict == "deny" or not context.permissions:
+        return decision
+    ruling = ruling_on(context, tool, args)
+    if ruling.verdict == "deny":
+        return decision._replace(verdict="deny", reason=ruling.reason)
+    if decision.verdict == "ask":
+        quiet = context.permissions.mode("dontAsk")
+        if quiet is not None:
+            reason = f"{decision.reason}, and {quiet.source} says dontAsk"
+            return decision._replace(verdict="deny", reason=reason)
+        return decision
+    return decision._replace(verdict="ask", reason=ruling.reason) if ruling.verdict == "ask" else decision
+
+
+def hidden_files(context: ToolUseContext, searched: os.PathLike[str]) -> Callable[[str], bool] | None:
+    """Return whether a search below a folder must leave a file out; None where nothing is left out."""
+    if not context.permissions:
+        return None
+    return hidden_from_search(context.permissions, os.fspath(searched), os.fspath(context.cwd.absolute()))

@@ -1,0 +1,286 @@
+"""Permission rules held against one tool call: deny goes before ask, ask before allow, whatever file a rule is from."""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from fnmatch import fnmatchcase
+from ipaddress import IPv6Network, ip_address
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+from ramet.core.policy.permissions import Permissions, Rule, Ruling
+from ramet.core.tool_names import COORDINATING_TOOLS, EDITING_TOOLS, READING_TOOLS, canonical
+from ramet.tools.permissions import command_rules, path_rules
+from ramet.tools.permissions.files.command_files import TouchedFile, touched_files
+from ramet.tools.permissions.files.globs import TooManyFiles
+from ramet.tools.permissions.files.names import FileNames
+from ramet.tools.permissions.shell.invocations import Invocations, invocations
+from ramet.tools.permissions.worktree_copies import Checkouts
+
+#: Arguments in which tools take the name of a file or folder.
+PATH_ARGUMENTS = ("file_path", "path", "notebook_path")
+#: Tools whose path is a folder: a rule that covers all that a folder holds covers the search.
+_SEARCHES = frozenset({"Grep", "Glob", "LS"})
+_HOST = re.compile(r"[a-z0-9._:-]+\Z")
+#: A name whose last part is a number is read as an address by some.
+_NUMERIC = re.compile(r"(^|\.)(\d+|0x[0-9a-f]*)\Z")
+#: IPv6 addresses that stand for IPv4 addresses.
+_EMBEDDING = tuple(map(IPv6Network, ("::ffff:0:0/96", "64:ff9b::/96", "2002::/16", "2001::/32", "::/96")))
+_SAME = Ruling()
+
+
+class Call(NamedTuple):
+    """One tool call. `changes`: the tool may change something outside of ramet."""
+
+    tool: str
+    args: Mapping[str, Any]
+    cwd: str
+    changes: bool = True
+
+
+def judge(permissions: Permissions, call: Call) -> Ruling:
+    """Return what the rules say of a call."""
+    return _Judgement(permissions, call).ruling()
+
+
+def may_change(tool: str, *, read_only: bool) -> bool:
+    """Return whether a tool may change something outside of ramet, by its name and by what it declares."""
+    return not read_only and tool not in COORDINATING_TOOLS and tool not in READING_TOOLS
+
+
+class _Judgement:
+    """The facts of one call, each computed once and only if a rule needs it."""
+
+    def __init__(self, permissions: Permissions, call: Call) -> None:
+        self._permissions, self._call = permissions, call
+        self._checkouts = Checkouts()
+        self._names: tuple[str, ...] | None = None
+        self._run: Invocations | None = None
+        self._touched: tuple[TouchedFile, ...] | None = None
+
+    def ruling(self) -> Ruling:
+        denied = self._narrowed("deny")
+        if denied is not None:
+            return Ruling("deny", str(denied))
+        plan = self._permissions.mode("plan")
+        if plan is not None and self._call.changes:
+            return Ruling("deny", f"defaultMode plan of {plan.source}: nothing is changed")
+        quiet = self._permissions.mode("dontAsk")
+        asks = self._narrowed("ask")
+        if asks is not None:
+            return Ruling("deny", f"{asks}, and {quiet.source} says dontAsk") if quiet else Ruling("ask", str(asks))
+        if doubt := self._changes_rules() or self._unclear():
+            return Ruling("deny" if quiet else "ask", doubt)
+        allowed = self._widened()
+        if allowed is not None:
+            return Ruling("allow", allowed)
+        if quiet is not None and self._call.changes:
+            return Ruling("deny", f"no rule allows it, and {quiet.source} says dontAsk")
+        return _SAME
+
+    # ---- rules that narrow
+
+    def _narrowed(self, effect: str) -> Rule | None:
+        return next((rule for rule in self._permissions.rules if rule.effect == effect and self._fits(rule)), None)
+
+    def _fits(self, rule: Rule) -> bool:
+        if self._call.tool == "Bash" and rule.specifier is not None and rule.tool in (READING_TOOLS | EDITING_TOOLS):
+            return self._touches(rule)
+        if not _speaks_of(rule, self._call.tool):
+            return False
+        if rule.specifier is None:
+            return True
+        kind = canonical(rule.tool)
+        if kind == "Bash":
+            return command_rules.narrows(rule.specifier, self.run)
+        if kind in READING_TOOLS or kind in EDITING_TOOLS:
+            return not self.names or path_rules.bind(rule, self._call.cwd, self._checkouts).fits(self.names)
+        if kind == "WebFetch":
+            host = _host(self._call.args.get("url"))
+            return host is None or _fits_domain(rule.specifier, host)
+        return any(_fits_name(rule.specifier, each, folded=True) for each in self._subjects(kind))
+
+    def _touches(self, rule: Rule, *, is_sure: bool = True) -> bool:
+        """Return whether a shell command opens a file that a rule for Read or Edit speaks of, or perhaps opens it."""
+        bound, editing = path_rules.bind(rule, self._call.cwd, self._checkouts), rule.tool in EDITING_TOOLS
+        return any(
+            not each.names or bound.fits(each.names)
+            for each in self.touched
+            if each.is_sure is is_sure and (each.is_changed if editing else each.is_read)
+        )
+
+    def _changes_rules(self) -> str:
+        """Say that the call would change a file that the rules are from, and so the rules of the next run."""
+        tool = self._call.tool
+        if tool not in EDITING_TOOLS and tool != "Bash":
+            return ""
+        files = {name: rule.source for rule in self._permissions.rules for name in _files_of(rule)}
+        if tool in EDITING_TOOLS and files and not self.names:
+            return f"it cannot be told which file is changed; {next(iter(files.values()))} says what agents may do"
+        changing = [name for each in self.touched if each.is_changed for name in each.names]
+        names = self.names if tool in EDITING_TOOLS else changing
+        changed = next((files[each] for each in names if each in files), "")
+        return f"{changed} says what agents may do" if changed else ""
+
+    def _unclear(self) -> str:
+        """Say why it cannot be told whether a rule fits; a person decides then."""
+        if canonical(self._call.tool) != "Bash":
+            return ""
+        narrowing = [each for each in self._permissions.rules if each.effect != "allow" and each.specifier is not None]
+        rules = [each for each in narrowing if canonical(each.tool) == "Bash"]
+        if rules and self.run.unknown:
+            return f"it cannot be told from the text which programs the command starts; {rules[0]} may forbid one"
+        held = next((each for each in rules if command_rules.may_narrow(each.specifier or "", self.run)), None)
+        if held is not None:
+            return f"it cannot be told from the text whether the command starts what {held} is about"
+        paths = [each for each in narrowing if each.tool in (READING_TOOLS | EDITING_TOOLS)]
+        held = next((each for each in paths if self._touches(each, is_sure=False)), None)
+        return f"it cannot be told from the text whether the command opens a file that {held} is about" if held else ""
+
+    # ---- rules that widen
+
+    def _widened(self) -> str | None:
+        """Return why the call needs no question, or None."""
+        call, kind = self._call, canonical(self._call.tool)
+        rules = [each for each in self._permissions.of("allow") if _allows_tool(each, call.tool)]
+        for rule in rules:
+            if rule.specifier is None or self._allows(rule, kind):
+                return str(rule)
+        if kind == "Bash" and rules and command_rules.widens(_specifiers(rules), str(call.args.get("command", ""))):
+            return ", ".join(map(str, rules[:3]))
+        bypass, edits = self._permissions.mode("bypassPermissions"), self._permissions.mode("acceptEdits")
+        if bypass is not None:
+            return f"defaultMode bypassPermissions of {bypass.source}"
+        if edits is not None and kind in EDITING_TOOLS:
+            return f"defaultMode acceptEdits of {edits.source}"
+        return None
+
+    def _allows(self, rule: Rule, kind: str) -> bool:
+        assert rule.specifier is not None
+        if kind == "Bash":
+            return False  # All rules for commands together decide.
+        if kind in READING_TOOLS or kind in EDITING_TOOLS:
+            return bool(self.names) and path_rules.widens(rule, self.names, self._call.cwd)
+        if kind == "WebFetch":
+            host = _host(self._call.args.get("url"))
+            return host is not None and _fits_domain(rule.specifier, host)
+        return any(_fits_name(rule.specifier, each, folded=False) for each in self._subjects(kind))
+
+    # ---- what the call is about
+
+    @property
+    def run(self) -> Invocations:
+        if self._run is None:
+            self._run = invocations(str(self._call.args.get("command", "")))
+        return self._run
+
+    @property
+    def touched(self) -> tuple[TouchedFile, ...]:
+        """The files that a shell command names."""
+        if self._touched is None:
+            homes = dict.fromkeys(each.home for each in self._permissions.rules if each.home)
+            self._touched = touched_files(
+                self.run.commands, str(self._call.args.get("command", "")), self._call.cwd, tuple(homes)
+            )
+        return self._touched
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Every name of the file or folder that the call is about; empty if it cannot be told."""
+        if self._names is None:
+            try:
+                self._names = tuple(dict.fromkeys(self._find_names()))
+            except TooManyFiles:
+                self._names = ()
+        return self._names
+
+    def _find_names(self) -> Iterator[str]:
+        call = self._call
+        given = [call.args[each] for each in PATH_ARGUMENTS if isinstance(call.args.get(each), str)]
+        searches, files = call.tool in _SEARCHES, FileNames()
+        for each in given or (["."] if searches else []):
+            for name in files.of(each.replace("\0", ""), call.cwd):
+                yield name
+                if searches:
+                    yield f"{name.rstrip('/')}/{path_rules.ANY_CHILD}"
+
+    def _subjects(self, kind: str) -> tuple[str, ...]:
+        """Return what a rule of the form `Agent(type)` or `Skill(name)` may name."""
+        if kind == "Agent":
+            given = self._call.args.get("subagent_type")
+            return (given,) if isinstance(given, str) and given else ("fork", "general-purpose")
+        keys = ("skill", "name", "command")
+        return tuple(str(self._call.args[each]).lstrip("/") for each in keys if each in self._call.args)
+
+
+def _files_of(rule: Rule) -> tuple[str, ...]:
+    """Return the names of the settings file that a rule is from."""
+    written = posixpath.normpath(posixpath.join(rule.root, rule.source))
+    return (written, os.path.realpath(written))
+
+
+def _speaks_of(rule: Rule, tool: str) -> bool:
+    """Return whether a rule of `deny` or `ask` speaks of a tool: the whole group for the names of groups."""
+    name, tool = canonical(rule.tool), canonical(tool)
+    if name == tool:
+        return True
+    if name == "Read" or (rule.specifier is not None and name in READING_TOOLS):
+        return tool in READING_TOOLS
+    if name == "Edit" or (rule.specifier is not None and name in EDITING_TOOLS):
+        return tool in EDITING_TOOLS
+    return _fits_tool_name(name, tool)
+
+
+def _allows_tool(rule: Rule, tool: str) -> bool:
+    """Return whether a rule of `allow` speaks of a tool: the group only for `Read` and `Edit`."""
+    name, tool = canonical(rule.tool), canonical(tool)
+    group = {"Read": READING_TOOLS, "Edit": EDITING_TOOLS}.get(name, frozenset())
+    return name == tool or tool in group or _fits_tool_name(name, tool)
+
+
+def _fits_tool_name(name: str, tool: str) -> bool:
+    if "*" in name:
+        return fnmatchcase(tool, name.replace("[", "[[]"))
+    return name.startswith("mcp__") and tool.startswith(f"{name}__")
+
+
+def _specifiers(rules: list[Rule]) -> tuple[str, ...]:
+    return tuple(rule.specifier for rule in rules if rule.specifier is not None)
+
+
+def _host(url: object) -> str | None:
+    """Return the host of a URL in lower case, or None if readers of URLs may disagree about it."""
+    if not isinstance(url, str) or "\\" in url or any(char.isspace() for char in url.strip()):
+        return None
+    try:
+        parts = urlsplit(url.strip())
+        host = (parts.hostname or "").rstrip(".")
+    except ValueError:
+        return None
+    if parts.scheme not in ("http", "https") or not _HOST.match(host) or "@" in parts.netloc:
+        return None
+    if ":" not in host and not _NUMERIC.search(host):
+        return host
+    try:
+        address = ip_address(host)
+    except ValueError:  # Another way to write an address.
+        return None
+    is_plain = str(address) in ("::", "::1") or not any(address in each for each in _EMBEDDING)
+    return str(address) if is_plain else None
+
+
+def _fits_domain(specifier: str, host: str) -> bool:
+    domain = specifier.removeprefix("domain:").strip().lower()
+    with suppress(ValueError):
+        domain = str(ip_address(domain.strip("[]")))
+    return fnmatchcase(host, domain.replace("[", "[[]").replace("?", "[?]"))
+
+
+def _fits_name(specifier: str, name: str, *, folded: bool) -> bool:
+    if folded:
+        specifier, name = specifier.casefold(), name.casefold()
+    return command_rules.command_pattern(specifier).fits(name)

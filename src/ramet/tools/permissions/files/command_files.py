@@ -1,0 +1,101 @@
+"""The files that a shell command names, by all of their names, and from each folder that the command may change to."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from ramet.tools.permissions.files.globs import FileGlobs, GlobOptions, TooManyFiles
+from ramet.tools.permissions.files.names import MAX_LINKS, FileNames
+from ramet.tools.permissions.files.touched import MAX_TOUCHED, Touched, named_folders, touched_by
+from ramet.tools.permissions.path_rules import ANY_CHILD
+from ramet.tools.permissions.shell.words import Command
+
+MAX_FOLDERS = 64  #: from which the names of one command may count
+MAX_NAMES = 10_000  #: of all files of one command
+#: The names that the kernel has for the folder and for the root of a process.
+_PROCESS = re.compile(r"//?proc/.*?/(cwd|root)(?:\Z|/)(.*)", re.DOTALL)
+
+
+class TouchedFile(NamedTuple):
+    """A file that a shell command names. Without a name: it cannot be told which files."""
+
+    names: tuple[str, ...]
+    is_read: bool
+    is_changed: bool
+    is_sure: bool = True  #: False: perhaps the command does not open it
+
+
+def touched_files(commands: Sequence[Command], text: str, cwd: str, homes: tuple[str, ...]) -> tuple[TouchedFile, ...]:
+    """Return the files that the commands of a text name; any file, if these are too many.
+
+    `homes`: the folders that `~` may stand for.
+    """
+    touched = touched_by(commands, text)
+    if len(touched) >= MAX_TOUCHED:
+        return (TouchedFile((), is_read=True, is_changed=True),)
+    files = _Files(cwd, homes, FileGlobs(GlobOptions.of(text)))
+    try:
+        folders = files.folders(named_folders(commands))
+    except TooManyFiles:
+        folders = ()
+    return tuple(files.named(each, folders) for each in touched)
+
+
+class _Files:
+    """The names of one command under way."""
+
+    def __init__(self, cwd: str, homes: tuple[str, ...], globs: FileGlobs) -> None:
+        self._cwd, self._homes, self._globs = cwd, homes, globs
+        self._names, self._found = FileNames(), 0
+
+    def folders(self, named: tuple[str, ...]) -> tuple[str, ...]:
+        """Return the folders from which names may count. Raises TooManyFiles."""
+        found = [self._cwd]
+        if len(named) > MAX_TOUCHED:
+            raise TooManyFiles
+        for here in found:  # It grows: a folder may be named from another.
+            for place in (place for name in named for place in self._places(name, here)):
+                for folder in (posixpath.normpath(place), self._names.real(place)):
+                    if folder not in found and self._names.is_folder(folder):
+                        found.append(folder)
+            if len(found) > MAX_FOLDERS:
+                raise TooManyFiles
+        return tuple(found)
+
+    def named(self, touched: Touched, folders: tuple[str, ...]) -> TouchedFile:
+        """Return what a command names, with the files that a pattern stands for; no names if these are too many."""
+        names: dict[str, None] = {}
+        try:
+            for folder in folders:
+                given = self._globs.names(touched.name, folder) if touched.is_pattern else (touched.name,)
+                for place in dict.fromkeys(place for each in given for place in self._places(each, folder)):
+                    found = self._names.of(place, folder)
+                    self._found += len(found)
+                    if self._found > MAX_NAMES:
+                        raise TooManyFiles
+                    names |= dict.fromkeys(found)
+        except TooManyFiles:
+            names = {}
+        is_sure = touched.is_sure and not (touched.may_be_text and names and not self._names.exists(names))
+        below = [f"{each.rstrip('/')}/{ANY_CHILD}" for each in names] if touched.descends else []
+        return TouchedFile((*names, *below), touched.is_read, touched.is_changed, is_sure)
+
+    def _places(self, name: str, folder: str) -> Iterator[str]:
+        """Yield the absolute names that a shell may make of a name."""
+        head, _, rest = name.partition("/")
+        rest = rest.lstrip("/")
+        if head in ("~+", "$PWD"):
+            yield posixpath.join(folder, rest)
+        if head in ("~", "$HOME"):
+            yield from (posixpath.join(home, rest) for home in self._homes)
+        place = posixpath.join(folder, name)
+        yield place
+        for _ in range(MAX_LINKS if "/proc/" in place else 0):
+            linked = _PROCESS.match(posixpath.normpath(place))
+            if linked is None:
+                break
+            place = posixpath.join(folder if linked[1] == "cwd" else "/", linked[2])
+            yield place  # Of the shell, whose process there is not yet.

@@ -1,0 +1,107 @@
+"""Every absolute name of a file, for one tool call: each link and folder is looked up once, and the work is bounded."""
+
+from __future__ import annotations
+
+import errno
+import os
+import posixpath
+from collections.abc import Iterable
+
+from ramet.tools.permissions.files.globs import TooManyFiles
+
+MAX_NAME = 4_096  #: characters of a name that the kernel takes
+MAX_LINKS = 40  #: that the kernel follows for one name
+MAX_STEPS = 50_000  #: parts of names that are looked at for one call; a long name counts more than once
+_CHARACTERS = 64  #: of a name, for one step
+
+
+class FileNames:
+    """The names of files, as the file system has them now."""
+
+    def __init__(self) -> None:
+        self._targets: dict[str, str | None] = {}
+        self._folders: dict[str, str] = {}
+        self._steps = 0
+
+    def of(self, name: str, cwd: str) -> tuple[str, ...]:
+        """Return the names of a file: as it was written, each link on the way, and where the links lead.
+
+        Raises TooManyFiles if the name is longer than any file's, or if too much has been looked at.
+        """
+        if len(name) > MAX_NAME:
+            raise TooManyFiles
+        path = posixpath.join(cwd, name)
+        self._count(path)
+        hop = _normal(path)
+        names = {hop: None, self.real(path): None}
+        for _ in range(MAX_LINKS):
+            folder, last = posixpath.split(hop)
+            hop = posixpath.join(self.real(folder), last)
+            names[hop] = None
+            target = self._target(hop)
+            if not target:
+                break
+            hop = _normal(posixpath.join(posixpath.dirname(hop), target))
+            names[hop] = None
+        return tuple(names)
+
+    def real(self, path: str) -> str:
+        """Return an absolute path without links. What does not exist is text. Raises TooManyFiles."""
+        folder, last = posixpath.split(path)
+        if folder not in self._folders:
+            self._folders[folder] = self._walk("/", folder)
+        return self._walk(self._folders[folder], last)
+
+    def is_folder(self, path: str) -> bool:
+        """Return whether a folder has that name. Raises TooManyFiles."""
+        self._count(path)
+        return os.path.isdir(path)  # noqa: PTH112 - text, and no error for a name that no file can have
+
+    def exists(self, names: Iterable[str]) -> bool:
+        """Return whether some name that was looked at is that of a file or folder, or of a link."""
+        return any(self._targets.get(each) is not None for each in names)
+
+    def _walk(self, here: str, path: str) -> str:
+        rest, links, missing = path.split("/")[::-1], 0, ""
+        while rest:
+            part = rest.pop()
+            if part in ("", "."):
+                continue
+            self._steps += 1
+            if part == "..":
+                here = posixpath.dirname(here)
+                continue
+            name = posixpath.join(here, part)
+            is_below_nothing = missing and name.startswith(missing)
+            target = None if is_below_nothing else self._target(name)
+            if target is None and not is_below_nothing:
+                missing = f"{name}/"
+            if target and links < MAX_LINKS:
+                links += 1
+                here = "/" if target.startswith("/") else here
+                rest += target.split("/")[::-1]
+            else:
+                here = name
+        return here
+
+    def _target(self, path: str) -> str | None:
+        """Return where a link leads, the empty text for what is no link, and None for what is not there."""
+        if path not in self._targets:
+            self._count(path)
+            try:
+                self._targets[path] = os.readlink(path)  # noqa: PTH115 - text
+            except OSError as error:
+                self._targets[path] = "" if error.errno == errno.EINVAL else None
+            except ValueError:  # No file can have that name.
+                self._targets[path] = None
+        return self._targets[path]
+
+    def _count(self, path: str) -> None:
+        self._steps += 1 + len(path) // _CHARACTERS
+        if self._steps > MAX_STEPS:
+            raise TooManyFiles
+
+
+def _normal(path: str) -> str:
+    """Return an absolute path without dots and double slashes, which POSIX lets a name begin with."""
+    return "/" + posixpath.normpath(path).lstrip("/")

@@ -1,0 +1,108 @@
+"""Files that a shell command names: what it redirects, and words of programs that may read or change files.
+
+Rules for Read and Edit are held against such commands too, as in Claude Code. That is a help against mistakes only.
+A program may open any file by a name that no command shows; only a sandbox keeps a process from a file.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from ramet.tools.permissions.files.words import takes_names, uses_of
+from ramet.tools.permissions.shell.words import Command, Word, first_program
+
+MAX_TOUCHED = 500
+MAX_NAME = 4_096  #: characters of a name that the kernel takes
+_CHANGES_FOLDER = re.compile(r"(cd|pushd|popd|-C.*|--directory\b.*|--chdir\b.*)\Z", re.DOTALL)
+_SURE_SEPARATOR = re.compile("[=@]|file://")
+_SEPARATOR = re.compile(r"[=@:,]")
+#: An option whose value is left out, of most programs that have it.
+_EXCLUDES = re.compile(r"--(exclude|exclude-dir|extend-exclude|ignore|ignore-glob|ignore-pattern|omit|skip)=")
+_FOLDER_VARIABLE = re.compile(r"\$\{(PWD|HOME)\}")
+_QUOTES = re.compile(r"[\"']")
+_BLANK = re.compile(r"\s")
+#: What may carry a name from one program to another.
+_CONNECTION = re.compile(r"(?<!\|)\|(?!\|)|[$`<>]")
+#: What may give the name of a known program to another one, or other options to the program: functions, variables.
+_FUNCTION = re.compile(r"\(\s*\)")
+_VARIABLE = re.compile(r"\b(POSIXLY_CORRECT|(PATH|(GIT|LESS|PIP|RIPGREP|UV)\w*|\w+_(ADDOPTS|OPTIONS|OPTS))\+?=)")
+_REDEFINING = frozenset({"alias", "enable", "function", "hash"})
+_NO_CONNECTION = re.compile(r"[0-9&]?>{1,2}\s?(&[0-9]|/dev/null\b)")
+
+
+class Touched(NamedTuple):
+    """A file that a command names."""
+
+    name: str
+    is_read: bool = False
+    is_changed: bool = False
+    is_pattern: bool = False  #: the shell replaces the name, perhaps by several
+    descends: bool = True  #: what is below the name counts, too
+    is_sure: bool = True  #: False: perhaps the program does not open it
+    may_be_text: bool = False  #: if there is no such file
+
+
+def touched_by(commands: Sequence[Command], text: str = "|") -> tuple[Touched, ...]:
+    """Return the files that commands of a text name, at most `MAX_TOUCHED`."""
+    programs = [command.words[first_program(command.words) :] for command in commands]
+    is_connected = _CONNECTION.search(_NO_CONNECTION.sub("", text)) is not None and any(map(takes_names, programs))
+    is_redefined = any(each.search(text) for each in (_FUNCTION, _VARIABLE)) or any(map(_redefines, commands))
+    found: dict[Touched, None] = {}
+    for command, words in zip(commands, programs, strict=True):
+        found |= dict.fromkeys((*_redirected(command), *_touched(words, is_connected, is_redefined)))
+        if len(found) >= MAX_TOUCHED:
+            break
+    return tuple(found)[:MAX_TOUCHED]
+
+
+def named_folders(commands: Sequence[Command]) -> tuple[str, ...]:
+    """Return names that may be those of working directories, if the commands change their working directory."""
+    words = [word for command in commands for word in command.words]
+    if not any(_CHANGES_FOLDER.match(each.text) for each in words):
+        return ()
+    return tuple(dict.fromkeys(name for each in words for name in _names(each)))
+
+
+def _redirected(command: Command) -> Iterator[Touched]:
+    for operator, target in command.redirections:
+        if "\0" not in target.text and not operator.startswith("<<"):
+            yield Touched(target.text, is_read="<" in operator, is_changed=">" in operator, is_pattern=target.expanded)
+
+
+def _redefines(command: Command) -> bool:
+    """Return whether a command may make a name stand for another program."""
+    return any(each.text in _REDEFINING or _VARIABLE.match(each.text) for each in command.words[:2])
+
+
+def _touched(words: tuple[Word, ...], is_connected: bool, is_redefined: bool) -> Iterator[Touched]:
+    """Yield what a program opens for sure, and then what it may open."""
+    if not words:
+        return
+    uses = uses_of(words)
+    for word in uses.files if not uses.lists else ():
+        is_excluded = _EXCLUDES.match(word.text) is not None
+        may_be_text = not uses.is_known and not word.expanded and _BLANK.search(word.text) is not None
+        for name in _names(word):
+            yield Touched(name, uses.reads, uses.changes, word.expanded, uses.descends, not is_excluded, may_be_text)
+    if uses.is_doubtful or is_redefined or (uses.lists and is_connected):
+        for word in (*uses.files, *uses.texts):
+            for name in _names(word):
+                yield Touched(name, is_read=True, is_changed=True, is_pattern=word.expanded, is_sure=False)
+
+
+def _names(word: Word) -> Iterator[str]:
+    """Yield the names of files that a word may give: the word, and what is behind an option's letter or a separator."""
+    yield from _parts(word, word.text)
+    if word.expanded and _FOLDER_VARIABLE.search(word.source):  # The text has nothing in the place of braces.
+        yield from _parts(word, _FOLDER_VARIABLE.sub(r"$\1", _QUOTES.sub("", word.source)))
+
+
+def _parts(word: Word, text: str) -> Iterator[str]:
+    parts = [text, *(_SURE_SEPARATOR.split(text) if word.expanded else _SEPARATOR.split(text))]
+    if text[:1] == "-":
+        parts = [*parts[1:], text[2:]]
+    for each in dict.fromkeys(parts):
+        if each and each[0] != "-" and "\0" not in each and len(each) <= MAX_NAME:
+            yield each

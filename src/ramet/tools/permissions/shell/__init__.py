@@ -1,0 +1,1 @@
+"""Shell commands, read without running anything."""

@@ -1,0 +1,176 @@
+"""What a shell may make of the words that it replaces, and the expressions in which it evaluates what variables hold.
+
+Arithmetic evaluates what a variable holds as an expression, and a subscript in the expression may start a program. So
+such a variable must hold a number, or come from outside of the text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+
+from ramet.tools.permissions.shell.words import Word
+
+MAX_EXPRESSION = 500  #: characters of an arithmetic expression
+UNTOLD = "$_"  #: an expression of which nothing is known
+_IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
+_OPENED = re.compile(r"[!#]?(?:\w+|[@*#?$!-])")
+_NUMBER = re.compile(r"-?\d+\Z")
+_WRITTEN_NUMBER = re.compile(r"[A-Za-z_]\w*=\"?\$\(\(.*\)\)\"?\Z", re.DOTALL)
+_NUMBERS = re.compile(r"\{-?\d+\.\.-?\d+(\.\.-?\d+)?\}\Z")
+#: Expansions of an expression whose value the text does not tell: substitutions, positional parameters, quotes.
+_UNTOLD = re.compile(r"\$\((?!\()|`|['\"\\]|\$\{?[1-9@*_]")
+#: Variables that bash itself fills with what commands bring.
+_FILLED = re.compile(r"(_|REPLY|MAPFILE|OPTARG|COPROC|DIRSTACK|FUNCNAME|OLDPWD|(BASH|COMP|READLINE)\w*)\Z")
+#: Variables that evaluate what is assigned to them.
+_INTEGERS = frozenset("BASHPID EUID HISTCMD LINENO OPTIND PPID RANDOM SECONDS SRANDOM UID".split())
+_QUOTES = re.compile(r"[\"'\\]")
+#: A whole variable. `instead`: a plain text for one that is not set, or for one that is set.
+_VARIABLE = re.compile(r"\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)(?::?[-+](?P<instead>[\w./:@%+,=-]*))?\})")
+_OTHER_EXPANSION = re.compile(r"[$`*?\[<>]|\{(?!\})")
+
+
+def parenthesized(text: str, at: int) -> str:
+    """Return the expression in the parentheses that open at `at`: one that is not read to its end is `UNTOLD`."""
+    depth = 0
+    for here in range(at, min(len(text), at + MAX_EXPRESSION)):
+        depth += {"(": 1, ")": -1}.get(text[here], 0)
+        if depth == 0:
+            return text[at : here + 1]
+    return UNTOLD
+
+
+def evaluated_in(content: str) -> Iterator[str]:
+    """Yield what `${content}` evaluates: a subscript, a place in a text, and the variable that `!` names."""
+    opened = _OPENED.match(content)
+    if opened is None:
+        return
+    name, rest = opened[0], content[opened.end() :]
+    if name.startswith("!") and len(name) > 1:
+        yield name
+    if rest.startswith("["):
+        subscript, _, behind = rest.partition("]")
+        yield rest if "[" in subscript[1:] else subscript
+        rest = behind
+    if rest.startswith(":") and rest[1:2] not in ("-", "=", "?", "+"):
+        yield rest
+
+
+def is_run(content: str) -> bool:
+    """Return whether `${content}` runs what its variable holds, as a prompt does."""
+    return content.endswith("@P")
+
+
+def is_pattern(word: Word) -> bool:
+    """Return whether an expanded word is only a pattern of file names, without braces."""
+    return bool(word.source) and not re.search(r"[$`{]|[<>]\(", word.source.replace("{}", ""))
+
+
+def may_be(word: Word, text: str) -> bool:
+    """Return whether a word may become `text`."""
+    if not word.expanded:
+        return word.text == text
+    return not is_pattern(word) or fits_pattern(word.text, text)
+
+
+def fits_pattern(pattern: str, text: str) -> bool:
+    """Return whether a pattern of file names may stand for `text`. A bracket stands for any text."""
+    before, bracket, _ = pattern.partition("[")
+    return fnmatchcase(text, before + ("*" if bracket else ""))
+
+
+def may_be_option(word: Word) -> bool:
+    """Return whether an expanded word may become an option: a pattern that begins with a name may not."""
+    return word.expanded and not (is_pattern(word) and word.literal[:1] not in ("", "-"))
+
+
+def without_variables(word: Word) -> tuple[str, ...]:
+    """Return what an expanded word is where its variables are empty, and where their `instead` counts."""
+    if not word.expanded or not word.source:
+        return (word.text,)
+    found = (_VARIABLE.sub("", word.source), _VARIABLE.sub(lambda each: each["instead"] or "", word.source))
+    return tuple(dict.fromkeys(_QUOTES.sub("", each) for each in found))
+
+
+@dataclass
+class Variables:
+    """The variables that a text sets, and those on which it depends that another text does not set them."""
+
+    numbers: set[str] = field(default_factory=set)
+    others: set[str] = field(default_factory=set)  #: set to what is no number
+    _evaluated: set[str] = field(default_factory=set)
+    _outside: set[str] = field(default_factory=set)
+
+    def assign(self, word: Word) -> None:
+        """Note an assignment."""
+        name, is_set, value = word.text.partition("=")
+        found = _IDENTIFIER.match(name)
+        if found is None:
+            return
+        if found[0] in _INTEGERS and not _NUMBER.match(value):
+            self.evaluate(UNTOLD)
+        if is_set and found[0] == name and (_WRITTEN_NUMBER.match(word.source) or _NUMBER.match(value)):
+            self.numbers.add(name)
+        elif is_set:
+            self.others.add(found[0])
+        if found[0] != name.rstrip("+"):
+            self.evaluate(name[found.end() :])
+
+    def fill(self, names: Sequence[Word]) -> None:
+        """Note variables that get what a command brings."""
+        self.others.update(found for each in names for found in _IDENTIFIER.findall(each.text))
+        self.subscripts(names)
+
+    def subscripts(self, names: Iterable[Word]) -> None:
+        """Note the subscripts of names that a builtin looks up or sets."""
+        for each in names:
+            self.evaluate(each.text.partition("[")[2])
+
+    def compare(self, words: Iterable[Word]) -> None:
+        """Note words that are evaluated, whatever quotes are around them."""
+        for each in words:
+            self.evaluate(each.source.replace('"', "") if "$'" in each.source else _QUOTES.sub("", each.source))
+
+    def loop(self, operands: tuple[Word, ...]) -> None:
+        """Note the variable of `for name in …`."""
+        values = operands[2:]
+        is_counted = values and all(_NUMBER.match(each.text) or _NUMBERS.match(each.source) for each in values)
+        (self.numbers if is_counted else self.others).update(each.text for each in operands[:1])
+
+    def parameter(self, content: str) -> str:
+        """Return the name of what `${name:=value}` sets; empty if `${content}` sets nothing."""
+        found = re.match(r"(\w+)(\[[^\]]*\])?:?=", content)
+        if found is None:
+            return ""
+        self.others.add(found[1])
+        return found[1]
+
+    def evaluate(self, text: str) -> None:
+        """Note an expression."""
+        self._evaluated.update(_IDENTIFIER.findall(text))
+        if _UNTOLD.search(text):
+            self._evaluated.add("_")
+
+    def from_outside(self, word: Word, *, is_option: bool = False) -> bool:
+        """Return whether an expanded word has variables only, and note that the text must not set them.
+
+        `is_option`: the word may be an option only as far as a variable brings all of it.
+        """
+        found = list(_VARIABLE.finditer(word.source))
+        if not found or "\\\n" in word.source or _OTHER_EXPANSION.search(_VARIABLE.sub("", word.source)):
+            return False
+        if len([each for each in found if each["instead"]]) > 1:
+            return False
+        if is_option and any(each.startswith("-") for each in without_variables(word)):
+            return False
+        self._outside.update(each[1] or each[2] for each in found)
+        return True
+
+    def are_unknown(self) -> bool:
+        """Return whether something is evaluated, or taken to come from outside, that the text may have set."""
+        if any(_FILLED.match(each) for each in self._evaluated):
+            return True
+        is_set = self._outside & (self.others | self.numbers) or self._evaluated & self.others
+        return bool(is_set) or any(_FILLED.match(each) for each in self._outside)

@@ -1,0 +1,52 @@
+"""Where a here-document ends. Shells differ in some cases, and these are doubtful."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ramet.tools.permissions.shell.words import Word
+
+
+class Document(NamedTuple):
+    """A here-document whose text begins on the next line. `name` is the very word that ends it."""
+
+    name: Word
+    quoted: bool
+    strips_tabs: bool
+    depth: int
+
+    def is_end(self, line: str) -> bool:
+        """Return whether a line ends the document."""
+        return self._bare(line) == self.name.text
+
+    def may_be_end(self, line: str, *, nested: bool) -> bool:
+        """Return whether a shell may take a line for the end: inside of `$(…)`, bash takes `E)` for the end `E`."""
+        return self.is_end(line) or (nested and self._bare(line).startswith(self.name.text))
+
+    def _bare(self, line: str) -> str:
+        return line.lstrip("\t") if self.strips_tabs else line
+
+
+class Ending(NamedTuple):
+    """The line that ends a here-document, as the places of its first character and of what is behind it."""
+
+    began: int
+    behind: int
+    doubtful: bool = False
+
+
+def ending(document: Document, text: str, at: int, *, nested: bool) -> Ending:
+    """Find the end of a here-document whose text begins at `at`. `nested`: in a substitution or in parentheses."""
+    doubtful, pieces = False, list[str]()  # Of a line that goes on.
+    while at < len(text):
+        began, end = at, text.find("\n", at)
+        end = len(text) if end < 0 else end
+        line, at = text[began:end], min(end + 1, len(text))
+        if document.is_end(line):
+            return Ending(began, at, doubtful or bool(pieces))
+        goes_on = line.endswith("\\") and not document.quoted
+        pieces.append(line[:-1] if goes_on else line)
+        doubtful = doubtful or document.may_be_end("".join(pieces) if not goes_on else line, nested=nested)
+        if not goes_on:
+            pieces = []
+    return Ending(len(text), len(text), doubtful=True)

@@ -1,0 +1,374 @@
+"""One pass over the text of a shell command that finds its simple commands, their words and their redirections."""
+
+from __future__ import annotations
+
+import re
+
+from ramet.tools.permissions.shell.expansions import UNTOLD, evaluated_in, is_run, parenthesized
+from ramet.tools.permissions.shell.here_documents import Document, ending
+from ramet.tools.permissions.shell.nesting import Frame
+from ramet.tools.permissions.shell.words import Command, Redirection, Word, begins_case, with_document
+
+MAX_NESTING = 30
+MAX_EXPRESSIONS = 500  #: of arithmetic
+MAX_DOCUMENTS = 20  #: here-documents that begin on one line
+_BLANKS = " \t"
+_FD = re.compile(r"\d+\Z")
+_NAMED = re.compile(r"[A-Za-z0-9_@*#?$!-]")  #: what follows the dollar of a variable
+_REDIRECTION = re.compile(r"<<<|<<-?|<>|>>|>\||[<>]&|[<>]")
+_SPECIAL_WORDS = frozenset({"[", "[[", "]", "]]", "{", "}", "{}"})
+
+
+class Scanner:
+    """One text under way. `document`: the text is that of a here-document, in which only substitutions are run."""
+
+    def __init__(self, text: str, *, document: bool = False) -> None:
+        self.text, self.at = text, 0
+        self.commands: list[Command] = []
+        self.certain = True
+        self.doubtful = False  #: a shell may cut the text elsewhere
+        self.evaluated: list[str] = []  #: arithmetic expressions and subscripts: a shell evaluates what names hold
+        self.parameters: list[str] = []  #: what `${…}` holds
+        self.frames = [Frame("", 0, quoted=document, document=document)]
+        self._documents: list[Document] = []
+        self._arithmetic_end = 0
+        self._line = 0  #: how many commands were found before this line
+
+    def scan(self) -> None:
+        """Find what `commands` holds from then on."""
+        while self.at < len(self.text):
+            frame = self.frames[-1]
+            if frame.quoted:
+                self._quoted(frame)
+            elif frame.closer == "}":
+                self._parameter(frame)
+            else:
+                self._plain(frame)
+        if len(self.frames) > 1 or self.frames[-1].quoted != self.frames[-1].document:
+            self._doubt()  # Something has no end.
+        while self.frames:
+            self._end_command(self.frames[-1], len(self.text))
+            self.frames.pop()
+        if self._documents:
+            self._doubt()
+
+    # ---- one character, by where it stands
+
+    def _plain(self, frame: Frame) -> None:
+        char = self.text[self.at]
+        if not frame.in_word:
+            frame.began = self.at
+        if char in _BLANKS:
+            self._end_word(frame)
+            self.at += 1
+        elif char == "\n" or char in ";|&":
+            self._operator(frame, char)
+        elif char == "(":
+            self._parenthesis(frame)
+        elif char == ")":
+            self._close_or_end(frame)
+        elif char in "<>":
+            self._redirection(frame)
+        elif char == "#" and not frame.in_word:
+            self._comment(frame)
+        elif char == "'":
+            self._single(frame)
+        elif char == '"':
+            frame.in_word = frame.quoted = True
+            self.at += 1
+        elif char == "\\":
+            self._escaped(frame)
+        elif char in "$`":
+            self._expansion(frame)
+        else:
+            if char in "*?[{" and not (char == "*" and self._multiplies(frame)):
+                frame.expand()
+            self._add(frame, char, 1)
+
+    def _quoted(self, frame: Frame) -> None:
+        char = self.text[self.at]
+        if char == '"' and not frame.document:
+            frame.quoted = False
+            self.at += 1
+        elif char == "\\":
+            self._escaped(frame)
+        elif char in "$`":
+            self._expansion(frame)
+        else:
+            self._add(frame, char, 1)
+
+    def _parameter(self, frame: Frame) -> None:
+        """Inside `${…}`: only its end and what is nested matter."""
+        char = self.text[self.at]
+        if char == "}":
+            content = self.text[frame.start : self.at].replace("\\\n", "")
+            self.parameters.append(content)
+            self.evaluated += evaluated_in(content)
+            if is_run(content):
+                self._doubt()
+            self._close()
+        elif char in "$`":
+            self._expansion(frame)
+        elif char in "<>" and self.text[self.at + 1 : self.at + 2] == "(":
+            self._open(")", 2)
+        elif char == "'":
+            if any(each.quoted for each in self.frames):
+                self._doubt()  # Shells differ in whether it quotes there.
+            began = self.at
+            self._single(frame)
+            if "$(" in self.text[began : self.at] or "`" in self.text[began : self.at]:
+                self._doubt()  # Where it is a subscript, it is evaluated.
+        elif char == '"':
+            frame.quoted = True
+            self.at += 1
+        else:
+            self.at += 2 if char == "\\" else 1
+
+    # ---- pieces
+
+    def _add(self, frame: Frame, letters: str, consumed: int) -> None:
+        frame.in_word = True
+        frame.letters.append(letters)
+        self.at += consumed
+
+    def _doubt(self) -> None:
+        self.certain, self.doubtful = False, True
+
+    def _in_backquotes(self) -> bool:
+        return any(each.closer == "`" for each in self.frames)
+
+    def _escaped(self, frame: Frame) -> None:
+        following = self.text[self.at + 1 : self.at + 2]
+        if self._in_backquotes():
+            self._doubt()  # A backslash is read once for the backquotes, and once more for what they hold.
+        if following == "\n":  # The line goes on.
+            if frame.in_word and not self.text.endswith("\\\n", 0, self.at):
+                self._cut_in_two(self.at, ("[",))
+            self.at += 2
+        elif frame.quoted and following not in tuple('$`"\\'):
+            self._add(frame, "\\" + following, 2)
+        else:
+            self._add(frame, following, 2)
+
+    def _comment(self, frame: Frame) -> None:
+        """Skip a comment: to the end of its line, or of the backquotes around it."""
+        if self.at < self._arithmetic_end:
+            self._doubt()  # In arithmetic it is no comment.
+        ends = [self.text.find("\n", self.at)]
+        if self._in_backquotes():
+            ends.append(self.text.find("`", self.at))
+        self._end_command(frame, self.at)
+        self.at = frame.start = min((each for each in ends if each >= 0), default=len(self.text))
+
+    def _single(self, frame: Frame) -> None:
+        end = self.text.find("'", self.at + 1)
+        if end < 0:
+            self._doubt()
+            end = len(self.text)
+        if self._in_backquotes() and "`" in self.text[self.at : end]:
+            self._doubt()
+        self._add(frame, self.text[self.at + 1 : end], end + 1 - self.at)
+
+    def _expansion(self, frame: Frame) -> None:
+        """`$(…)`, `${…}`, `$'…'`, a backquote, or a variable's name."""
+        frame.expand()
+        frame.in_word = frame.replaced = True
+        text, at = self.text, self.at
+        if text[at] == "`":
+            if self._in_backquotes():
+                self._close_backquote()
+            else:
+                self._open("`", 1)
+            return
+        following = text[at + 1 : at + 2]
+        if following == "[":
+            self.evaluated.append(UNTOLD)  # The old form of arithmetic.
+        if following == "(":
+            self._cut_in_two(at + 2, ("(",))
+            self._arithmetic(at + 1)
+            self._open(")", 2)
+        elif following == "{":
+            self._open("}", 2)
+        elif following == "'" and not frame.quoted:
+            self._ansi(frame, _ansi_end(text, at + 2))
+        else:  # Where no name follows, the dollar is a letter, and what follows counts as itself.
+            name = following if _NAMED.match(following) else ""
+            frame.letters.append(f"${name}")
+            self.at += 1 + len(name)
+            self._cut_in_two(at + 1, ("",))
+
+    def _ansi(self, frame: Frame, end: int) -> None:
+        """Skip `$'…'`, in which a backslash protects a quote. Not every shell knows it."""
+        self.certain = False
+        if frame.closer == "}" and any(each.quoted for each in self.frames):
+            self._doubt()  # Shells differ in whether it quotes there.
+        if self._in_backquotes() and "`" in self.text[self.at : end]:
+            self._doubt()
+        self.at = end
+
+    def _cut_in_two(self, at: int, rests: tuple[str, ...]) -> None:
+        """Doubt an operator whose second half, one of `rests`, is behind the end of a line that goes on at `at`."""
+        if self.text.startswith("\\\n", at):
+            while self.text.startswith("\\\n", at):
+                at += 2
+            if self.text.startswith(rests, at):
+                self._doubt()
+
+    def _parenthesis(self, frame: Frame) -> None:
+        is_array = frame.in_word and "".join(frame.letters[-1:]).endswith("=")
+        self._need_no_array(frame)
+        self._end_command(frame, self.at)
+        self._cut_in_two(self.at + 1, ("(",))
+        self._arithmetic(self.at)
+        self._open(")", 1)
+        self.frames[-1].is_array = is_array
+
+    def _need_no_array(self, frame: Frame) -> None:
+        """Doubt an operator among the values of an array: bash passes over the line, and goes on with the next one."""
+        if frame.is_array:
+            self._doubt()
+
+    def _arithmetic(self, at: int) -> None:
+        """Note the expression in double parentheses at this place, if there is one."""
+        if len(self.evaluated) >= MAX_EXPRESSIONS:
+            self._doubt()
+        elif self.text.startswith("((", at):
+            found = parenthesized(self.text, at)
+            self.evaluated.append(found)
+            if found.endswith("))"):
+                self._arithmetic_end = max(self._arithmetic_end, at + len(found))
+
+    def _multiplies(self, frame: Frame) -> bool:
+        """Return whether a star is a word by itself inside an arithmetic expression."""
+        alone = not frame.in_word and self.text[self.at + 1 : self.at + 2] in tuple(_BLANKS)
+        return alone and bool(frame.words) and self.at < self._arithmetic_end
+
+    def _operator(self, frame: Frame, char: str) -> None:
+        following = self.text[self.at + 1 : self.at + 2]
+        if char != "\n":
+            self._need_no_array(frame)
+        if char == "&" and following == ">":  # `&>` writes to a file.
+            self._end_word(frame)
+            self.at += 1
+            return
+        self._end_command(frame, self.at)
+        self.at += 1
+        if char == "\n":
+            self._read_documents()
+        frame.start = self.at
+
+    def _read_documents(self) -> None:
+        """Skip the texts of the here-documents that the line began, and find the substitutions in them."""
+        line, self._line = self._line, len(self.commands)
+        if len(self._documents) > MAX_DOCUMENTS:
+            self._doubt()
+            self._documents = self._documents[:MAX_DOCUMENTS]
+        for document in self._documents:
+            found = ending(document, self.text, self.at, nested=len(self.frames) > 1)
+            body, self.at = self.text[self.at : found.began], found.behind
+            if document.depth != len(self.frames) or document.name.expanded or "\r" in document.name.text:
+                self._doubt()
+            if found.doubtful or (self._in_backquotes() and "`" in body):
+                self._doubt()
+            self.commands[line:] = [with_document(each, document.name, body) for each in self.commands[line:]]
+            if not document.quoted:
+                inner = Scanner(body, document=True)
+                inner.scan()
+                self.commands += inner.commands
+                self.evaluated += inner.evaluated
+                self.parameters += inner.parameters
+                self.doubtful = self.doubtful or inner.doubtful
+        self._documents, self._line = [], len(self.commands)
+
+    def _redirection(self, frame: Frame) -> None:
+        text = self.text
+        if text[self.at + 1 : self.at + 2] == "(":  # A process whose output, or input, stands for a file.
+            frame.expand()
+            frame.in_word = frame.replaced = True
+            self._open(")", 2)
+            return
+        self._need_no_array(frame)
+        if frame.in_word and _FD.match("".join(frame.letters)):
+            frame.in_word, frame.letters = False, []
+        self._end_word(frame)
+        found = _REDIRECTION.match(text, self.at)
+        assert found is not None, "it begins with < or >"
+        frame.operator = found.group()
+        if frame.operator.startswith("<<") and frame.operator != "<<<":
+            self.certain = False
+        self.at = frame.operator_end = found.end()
+        self._cut_in_two(self.at, ("<", ">", "(", "&", "-", "|"))
+
+    # ---- nesting
+
+    def _open(self, closer: str, consumed: int) -> None:
+        if closer != ")" or self.text[self.at] != "(":  # A subshell in parentheses is only a group.
+            self.certain = False
+        self.at += consumed
+        if len(self.frames) >= MAX_NESTING:
+            self._doubt()
+            return
+        self.frames.append(Frame(closer, self.at))
+
+    def _close(self) -> None:
+        self._end_command(self.frames[-1], self.at)
+        closed = self.frames.pop()
+        self.at += 1
+        if closed.is_array and self.text[self.at : self.at + 1] not in ("", *_BLANKS, *"\n;&|<>)`"):
+            self._doubt()  # It goes on as the same word, behind which a command may stand.
+        below = self.frames[-1]
+        if closed.closer == ")" and not below.quoted and not below.in_word:
+            below.start = self.at
+
+    def _close_or_end(self, frame: Frame) -> None:
+        if frame.closer == ")":
+            self._close()
+            return
+        self.certain = False  # Such as a pattern of `case`.
+        self._end_command(frame, self.at)
+        self.at += 1
+        frame.start = self.at
+
+    def _close_backquote(self) -> None:
+        while self.frames[-1].closer != "`":
+            self._end_command(self.frames[-1], self.at)
+            self.frames.pop()
+            self._doubt()
+        self._close()
+
+    # ---- what came of it
+
+    def _end_word(self, frame: Frame) -> None:
+        if not frame.in_word:
+            return
+        text = "".join(frame.letters)
+        expanded = frame.expanded and (frame.replaced or text not in _SPECIAL_WORDS)
+        word = Word(text, expanded, frame.literal, self.text[frame.began : self.at])
+        frame.letters, frame.literal = [], ""
+        frame.in_word = frame.expanded = frame.replaced = False
+        if frame.operator:
+            frame.redirections.append(Redirection(frame.operator, word))
+            if frame.operator in ("<<", "<<-"):
+                source = self.text[frame.operator_end : self.at].replace("\\\n", "")
+                quoted = any(char in source for char in "'\"\\")
+                self._documents.append(Document(word, quoted, frame.operator == "<<-", len(self.frames)))
+            frame.operator = ""
+        else:
+            frame.words.append(word)
+
+    def _end_command(self, frame: Frame, end: int) -> None:
+        self._end_word(frame)
+        if frame.closer != "}" and not frame.document and (frame.words or frame.redirections):
+            text = self.text[frame.start : end].replace("\\\n", "").strip()
+            if len(self.frames) > 1 and begins_case(frame.words):
+                self._doubt()  # The parenthesis of its first pattern is taken for the end of the substitution.
+            self.commands.append(Command(text, tuple(frame.words), tuple(frame.redirections)))
+        frame.words, frame.redirections, frame.operator = [], [], ""
+        frame.start = end
+
+
+def _ansi_end(text: str, at: int) -> int:
+    """Return the place behind `$'…'`, in which a backslash protects a quote."""
+    while at < len(text) and text[at] != "'":
+        at += 2 if text[at] == "\\" else 1
+    return min(at + 1, len(text))

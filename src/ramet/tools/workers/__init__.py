@@ -1,0 +1,1 @@
+"""Tools whose functions run in a thread, a process, or an image."""
