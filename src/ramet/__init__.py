@@ -9,12 +9,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ramet.agent.adopted.adopting import adopt as adopt
-    from ramet.agent.composition.building import StateGraph as StateGraph
+    from ramet.agent.adopted.adopt import adopt as adopt
     from ramet.agent.composition.chain import chain as chain
     from ramet.agent.composition.graph import END as END
     from ramet.agent.composition.graph import START as START
     from ramet.agent.composition.parallel import parallel as parallel
+    from ramet.agent.composition.state_graph import StateGraph as StateGraph
     from ramet.agent.decorators import cache as cache
     from ramet.agent.decorators import policy as policy
     from ramet.agent.decorators import resources as resources
@@ -69,13 +69,13 @@ _WHERE = {
     "Session": "host.session",
     "SpawnLimits": "core.limits",
     "SpawnRequest": "tools.context",
-    "StateGraph": "agent.composition.building",
+    "StateGraph": "agent.composition.state_graph",
     "Status": "core.outcome",
     "StepFailure": "core.outcome",
     "SyncSession": "host.sync_session",
     "ToolUseContext": "tools.context",
     "Usage": "core.outcome",
-    "adopt": "agent.adopted.adopting",
+    "adopt": "agent.adopted.adopt",
     "authoring_tools": "tools.agents.authoring",
     "python_tool": "tools.python",
     "cache": "agent.decorators",

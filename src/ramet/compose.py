@@ -9,11 +9,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ramet.agent.composition.building import StateGraph as StateGraph
     from ramet.agent.composition.chain import chain as chain
     from ramet.agent.composition.graph import END as END
     from ramet.agent.composition.graph import START as START
     from ramet.agent.composition.parallel import parallel as parallel
+    from ramet.agent.composition.state_graph import StateGraph as StateGraph
     from ramet.agent.decorators import agent as agent
     from ramet.agent.decorators import cache as cache
     from ramet.agent.decorators import policy as policy
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _WHERE = {
     "END": "agent.composition.graph",
     "START": "agent.composition.graph",
-    "StateGraph": "agent.composition.building",
+    "StateGraph": "agent.composition.state_graph",
     "StepFailure": "core.outcome",
     "agent": "agent.decorators",
     "cache": "agent.decorators",

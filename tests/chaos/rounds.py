@@ -9,7 +9,7 @@ import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ramet.agent.pairing import groups
+from ramet.agent.history.pairing import groups
 from ramet.models.messages import decode
 from tests.chaos.checks import Death, check, check_notices, death_of, effects, read
 from tests.chaos.deadly import Kill

@@ -10,7 +10,7 @@ from collections import Counter
 
 import pytest
 
-from ramet.agent.pairing import groups
+from ramet.agent.history.pairing import groups
 from ramet.core.events import Event, MailDelivered, MessageRecorded, ModelAsked, RunEnded, RunSpawned, SandboxStarted
 from ramet.core.replay.replay import RunStory
 from ramet.models.messages import decode

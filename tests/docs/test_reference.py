@@ -16,10 +16,10 @@ from typing import get_args
 import pytest
 
 import ramet
-from ramet.agent.compaction import Compaction
 from ramet.agent.definition import Agent
 from ramet.agent.files.permissions import KEYS
-from ramet.agent.hook_config import EVENTS, GATES
+from ramet.agent.history.compaction import Compaction
+from ramet.agent.hooks.config import EVENTS, GATES
 from ramet.agent.loop import QueryParams
 from ramet.cli.parser import build_parser
 from ramet.core.budget import Limits

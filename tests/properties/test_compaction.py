@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 
-from ramet.agent.compaction import Compaction, estimated_tokens, repair
 from ramet.agent.context import calls_of
-from ramet.agent.pairing import groups
+from ramet.agent.history.compaction import Compaction, estimated_tokens, repair
+from ramet.agent.history.pairing import groups
 from tests.support.context import make_context
 
 IDS = ["a", "b", "c"]  # few, so that ids repeat across turns

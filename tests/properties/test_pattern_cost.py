@@ -6,8 +6,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic_core import SchemaError, SchemaValidator, core_schema
 
-from ramet.agent.schema_pattern_cost import Unreadable, cost_of
-from ramet.agent.schema_patterns import MAX_PATTERN, MAX_SIZE
+from ramet.agent.schemas.pattern_cost import Unreadable, cost_of
+from ramet.agent.schemas.patterns import MAX_PATTERN, MAX_SIZE
 
 _CHARACTERS = ("a", "é", "𐀀", ".", "^", "$", r"\b", r"\x{1f600}", r"\u{e9}", r"\u00e9", r"\[", r"\{", r"\(", r"\\", "")
 _ESCAPES = (r"\w", r"\W", r"\d", r"\D", r"\s", r"\S", r"\pL", r"\p{Greek}", r"\P{Cn}")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ramet.agent.hooks import hook
+from ramet.agent.hooks.hooks import hook
 from ramet.models.scripted.dialogue import Call
 from ramet.wire.guest_protocol import Approve, FireHook
 from tests.trips.test_inside_hostile import Guest, besieged

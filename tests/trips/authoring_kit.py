@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ramet.agent.rebuilding import agent_of
+from ramet.agent.from_recipe import agent_of
 from ramet.core.agent_ref import AgentRef
 from ramet.core.errors import AgentNotResolved, Unknown
 from ramet.core.policy.capabilities import intersect

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ramet import Agent, AgentRuntime, Policy
-from ramet.agent.pairing import INTERRUPTED
+from ramet.agent.history.pairing import INTERRUPTED
 from ramet.core.events import Event, MessageRecorded, RunEnded, RunSpawned
 from ramet.core.lifecycle import State
 from ramet.host.project import Project

@@ -18,8 +18,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ramet import Agent, AgentRuntime
-from ramet.agent import declaring
-from ramet.agent.task import Task
+from ramet.agent.capabilities import declarations
+from ramet.agent.capabilities.task import Task
 from ramet.core.agent_ref import AgentRef
 from ramet.core.errors import (
     AgentNotResolved,
@@ -52,15 +52,15 @@ def make(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> Iterator[Mak
 @pytest.fixture(autouse=True)
 def no_agents_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each test is a process of its own, as far as agents that are declared in code go."""
-    monkeypatch.setattr(declaring, "_known", {})
-    monkeypatch.setattr(declaring, "_newest", {})
+    monkeypatch.setattr(declarations, "_known", {})
+    monkeypatch.setattr(declarations, "_newest", {})
 
 
 @asynccontextmanager
 async def process(make: MakeStore, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[AgentRuntime]:
     """A runtime in a process that knows nothing but the store."""
-    monkeypatch.setattr(declaring, "_known", {})
-    monkeypatch.setattr(declaring, "_newest", {})
+    monkeypatch.setattr(declarations, "_known", {})
+    monkeypatch.setattr(declarations, "_newest", {})
     async with AgentRuntime(store=make()) as runtime:
         yield runtime
 
@@ -175,8 +175,8 @@ async def test_a_child_keeps_only_what_those_above_it_have_now(
         assert names(await runtime.dynamic.load(made.ref)) == [("pi", "sin")]
         leaf = await runtime.dynamic.create(await runtime.dynamic.load(made.ref), solver("leaf"))
 
-        declaring.add(owner, declaring.capability_of("module", math, include=["cos", "pi"]))
-        changed = declaring.recipe_of(owner).version
+        declarations.add(owner, declarations.capability_of("module", math, include=["cos", "pi"]))
+        changed = declarations.recipe_of(owner).version
         for ref in (made.ref, leaf.ref):
             assert names(await runtime.dynamic.load(ref)) == [("pi",)]
             assert names(await runtime.dynamic.load(ref._replace(root_version=changed))) == [("pi",)]

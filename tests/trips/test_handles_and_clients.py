@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ramet import Agent, AgentRuntime, Limits, Session
-from ramet.agent import declaring
+from ramet.agent.capabilities import declarations
 from ramet.core.errors import AgentNotResolved
 from ramet.core.events import RunSpawned
 from ramet.core.policy.capabilities import Capability
@@ -52,7 +52,7 @@ async def test_an_agent_of_a_client_takes_no_name_of_a_declared_one(tmp_path: pa
         async with Session(ScriptedModel([]), agent=client("architect"), runtime=runtime, unattended=True) as session:
             with pytest.raises(AgentNotResolved):
                 await perform(root_of(session), "nobody")
-            assert declaring.declared("architect") is lead
+            assert declarations.declared("architect") is lead
             rebound = await runtime.dynamic.rebind(made)
 
         assert rebound == made
@@ -71,7 +71,12 @@ async def test_the_name_of_a_client_or_a_guest_stands_for_nobody(tmp_path: pathl
                     await perform(root_of(session), "nobody")
                 with pytest.raises(AgentNotResolved, match="not in the registry"):
                     await runtime.dynamic.local(asker, each.name)
-        assert "stranger" not in {**declaring._known, **declaring._newest, **declaring._met, **declaring._newest_met}
+        assert "stranger" not in {
+            **declarations._known,
+            **declarations._newest,
+            **declarations._met,
+            **declarations._newest_met,
+        }
 
 
 @pytest.mark.parametrize("by", ["name", "handle"])
@@ -99,14 +104,14 @@ async def test_who_may_use_less_takes_nothing_from_the_agent_that_it_asks(tmp_pa
     def work() -> str:
         """Work."""
 
-    handle = declaring.handle_of(specialist)
+    handle = declarations.handle_of(specialist)
     async with AgentRuntime(tmp_path, backend=BACKENDS[-1]) as runtime:
         async with Session(ScriptedModel([]), agent=client("bob"), runtime=runtime, unattended=True) as session:
             asked = await perform(root_of(session), "specialist", "work")
             assert (await asked.result()).value == "done"
             [_, born] = of_kind(runtime.trees[session.id].recorder.kept, RunSpawned)  # type: ignore[index]
         assert [each["name"] for each in born.birth["agent"]["capabilities"]] == ["math"]
-        assert declaring.declared("specialist") is specialist
+        assert declarations.declared("specialist") is specialist
         assert await runtime.dynamic.load(handle) is specialist
         assert await runtime.dynamic.local(specialist, "specialist") == handle
 

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from ramet import Agent, AgentRuntime, Session
-from ramet.agent import declaring
-from ramet.agent.task import Task
+from ramet.agent.capabilities import declarations
+from ramet.agent.capabilities.task import Task
 from ramet.core.agent_ref import AgentRef
 from ramet.core.errors import AgentNotResolved, InvalidValue
 from ramet.core.events import RunSpawned
@@ -29,7 +29,7 @@ from tests.trips.isolated_kit import BACKENDS, Name
 def no_agents_of_others(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Each test is a process of its own, as far as agents that are declared in code go."""
     for each in ("_known", "_newest", "_met", "_newest_met"):
-        monkeypatch.setattr(declaring, each, {})
+        monkeypatch.setattr(declarations, each, {})
     yield
     gc.collect()
 
@@ -148,9 +148,9 @@ async def test_a_changed_text_is_another_version_and_there_is_a_way_on() -> None
         old = (await dynamic.create(first, solver("sin"))).ref
         leaf = (await dynamic.create(await dynamic.load(old), solver("sin", name="leaf"))).ref
         newer = (await dynamic.create(first, solver("sin", primer="You solve better."))).ref
-        root = declaring.handle_of(first)
-        declaring._known.clear()
-        declaring._newest.clear()
+        root = declarations.handle_of(first)
+        declarations._known.clear()
+        declarations._newest.clear()
         for ref in (old, leaf, root):
             with pytest.raises(AgentNotResolved, match="not declared in this process"):
                 await dynamic.rebind(ref)
@@ -195,7 +195,7 @@ async def test_the_handle_of_an_agent_of_code_means_all_that_it_is() -> None:
     """What it may use is part of its own version: only handles below it do without."""
     async with AgentRuntime() as runtime:
         agent = architect("sin", "pi")
-        handle = declaring.handle_of(agent)
+        handle = declarations.handle_of(agent)
         assert (await runtime.dynamic.load(handle)).name == "architect"
         agent.module("math", include=["pi"])
         with pytest.raises(AgentNotResolved, match="another version"):
@@ -223,7 +223,7 @@ async def test_a_local_name_is_found_from_an_agent_its_handle_or_the_text_of_it(
             },
         )
         await state.commit()
-        ref = declaring.handle_of(agent)
+        ref = declarations.handle_of(agent)
         found = [await runtime.dynamic.local(each, "math_solver_123") for each in (agent, ref, str(ref))]
 
         assert len(set(found)) == 1

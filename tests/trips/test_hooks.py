@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from langchain_core.messages import BaseMessage
 
-from ramet.agent.compaction import Compaction
 from ramet.agent.definition import Agent
+from ramet.agent.history.compaction import Compaction
 from ramet.agent.loop import STOP_HOOK_LIMIT
 from ramet.core.errors import BusyError, Denied, InvalidValue, Unknown
 from ramet.core.events import ApprovalAnswered, ApprovalAsked, Compacted, HookFailed, RunSpawned, ToolStarted

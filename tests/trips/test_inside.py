@@ -19,10 +19,10 @@ from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, Huma
 from langchain_core.tools import BaseTool, tool
 from pydantic import BaseModel, field_validator
 
-from ramet.agent.compaction import Compaction
 from ramet.agent.definition import Agent
-from ramet.agent.hooks import hook
-from ramet.agent.pairing import INTERRUPTED
+from ramet.agent.history.compaction import Compaction
+from ramet.agent.history.pairing import INTERRUPTED
+from ramet.agent.hooks.hooks import hook
 from ramet.concurrency.mailbox import MAX_BYTES, Mail
 from ramet.core.budget import Limits
 from ramet.core.errors import Aborted

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, HumanMessage
 
-from ramet.agent.hooks import hook
+from ramet.agent.hooks.hooks import hook
 from ramet.core import events
 from ramet.core.budget import Limits
 from ramet.core.errors import ProtocolError

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from langchain_core.messages import AIMessage, BaseMessage
 
-from ramet.agent.compaction import Compaction
 from ramet.agent.definition import Agent
+from ramet.agent.history.compaction import Compaction
 from ramet.concurrency.mailbox import MAX_MAILS
 from ramet.core.errors import MailRefused, Unknown
 from ramet.core.events import Compacted, MailDelivered, MailPushed, MessageRecorded, RunEnded, TurnStarted

@@ -13,7 +13,7 @@ import pytest
 
 import ramet
 from ramet import Agent, AgentRuntime, Policy, ScriptedModel
-from ramet.agent import declaring
+from ramet.agent.capabilities import declarations
 from ramet.core.errors import Conflict, Gone, InvalidValue, MailRefused, RametError, SpawnRefused, Unknown
 from ramet.core.events import ApprovalAsked, decode, encode
 from ramet.core.recipe import Recipe
@@ -313,8 +313,8 @@ async def test_what_agents_wrote_down_is_read(served: Served, client: Client, mo
     with pytest.raises(InvalidValue, match="commit"):
         await kernel.state(handle.id, at=1, commit=now.commit)
 
-    monkeypatch.setattr(declaring, "_known", {})
-    monkeypatch.setattr(declaring, "_newest", {})
+    monkeypatch.setattr(declarations, "_known", {})
+    monkeypatch.setattr(declarations, "_newest", {})
     creator = Agent(name="maker")
     creator.cls(Agent)
     made = await runtime.dynamic.create(creator, Recipe(name="solver", primer="You solve."))

@@ -12,7 +12,7 @@ import pytest
 
 import ramet
 from ramet import Agent
-from ramet.agent import declaring
+from ramet.agent.capabilities import declarations
 from ramet.core.errors import InvalidValue
 from ramet.core.events import StateCommitted, ToolEnded
 from ramet.models.scripted.dialogue import Call
@@ -41,8 +41,8 @@ print(state.keys(recursive=False), state.namespaces())
 @pytest.fixture(autouse=True)
 def no_agents_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each test is a process of its own, as far as agents that are declared in code go."""
-    monkeypatch.setattr(declaring, "_known", {})
-    monkeypatch.setattr(declaring, "_newest", {})
+    monkeypatch.setattr(declarations, "_known", {})
+    monkeypatch.setattr(declarations, "_newest", {})
 
 
 def code(text: str) -> Call:

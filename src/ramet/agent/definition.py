@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast
 
-from ramet.agent import hook_config
-from ramet.agent.declaring import Declares
+from ramet.agent.capabilities.declarations import Declares
+from ramet.agent.capabilities.task import Task
+from ramet.agent.hooks import config
 from ramet.agent.output import OutputContract
-from ramet.agent.task import Task
-from ramet.agent.typed.forms import Types
+from ramet.agent.typed.schema import Types
 from ramet.core.agent_ref import AgentRef
 from ramet.core.arguments import KnownFields, check_yes_or_no
 from ramet.core.budget import Limits
@@ -112,7 +112,7 @@ class Agent(Declares, Generic[T], metaclass=KnownFields):
         if self.output is not None:
             OutputContract(self.output)
         if self.hooks is not None:
-            hook_config.read(self.hooks)
+            config.read(self.hooks)
         if self.function is not None and not callable(self.function):
             raise InvalidValue("function", self.function, "a callable")
         ttl: object = self.cache_ttl_seconds

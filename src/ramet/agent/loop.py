@@ -10,8 +10,8 @@ from typing import Any
 
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, HumanMessage, ToolCall, ToolMessage
 
-from ramet.agent.compaction import LEAST_WINDOW, Compaction, estimated_tokens
 from ramet.agent.context import calls_of, is_silent, with_call_ids, without_calls
+from ramet.agent.history.compaction import LEAST_WINDOW, Compaction, estimated_tokens
 from ramet.agent.output import OutputContract
 from ramet.concurrency.mailbox import Mail
 from ramet.core.errors import BudgetExceeded, InvalidValue, ModelFailed, NeedsInput, OutputInvalid, TaskFailed

@@ -14,8 +14,8 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
-from ramet.agent.schema import MAX_SCHEMA, JsonSchema
-from ramet.agent.steps import TooManySteps, counted
+from ramet.agent.schemas.schema import MAX_SCHEMA, JsonSchema
+from ramet.agent.schemas.work_budget import TooManySteps, counted
 from ramet.agent.typed.validation import DoesNotFitType, Validation
 from ramet.core.errors import InvalidValue, RametError
 from ramet.models.json_values import plain

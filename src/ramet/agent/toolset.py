@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from ramet.agent.definition import Agent
-from ramet.agent.toolentry import EVERYTHING, ToolEntry, parse_entry
+from ramet.agent.tool_entry import EVERYTHING, ToolEntry, parse_entry
 from ramet.core.errors import InvalidValue, NoToolsLeft
 from ramet.tools.dispatch import ALIASES, declares
 

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from ramet.agent.definition import Agent
 from ramet.agent.files.definitions import Definitions
-from ramet.agent.files.places import Problem
+from ramet.agent.files.search_paths import Problem
 from ramet.cli.clean import clean, one_line
 from ramet.cli.consoles import console
 from ramet.cli.figures import count

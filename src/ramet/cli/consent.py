@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ramet.agent.hook_config import hook
-from ramet.agent.hooks import HookRunner
+from ramet.agent.hooks.config import hook
+from ramet.agent.hooks.hooks import HookRunner
 from ramet.core.policy.permissions import NO_PERMISSIONS, Permissions
 from ramet.tools.context import HookDecision
 from ramet.tools.dispatch import declares

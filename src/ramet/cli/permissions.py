@@ -10,7 +10,7 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.text import Text
 
-from ramet.agent.files.reading import Unreadable
+from ramet.agent.files.bounded_read import Unreadable
 from ramet.cli.clean import one_line
 from ramet.cli.folder import permissions
 from ramet.core.errors import InvalidValue

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from ramet.agent import performing
+from ramet.agent.capabilities import task_runner
 from ramet.core.errors import ProtocolError, RametError
 from ramet.core.outcome import ErrorInfo
 from ramet.core.policy.rights import IMPORTS
@@ -63,7 +63,7 @@ def _work(end: Channel, start: StartFunction, body: list[bytes]) -> int:
     """`body` is taken out of its list: once its capsule is open, nothing else may keep its memory."""
     reserve = [mmap.mmap(-1, _RESERVE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)]
     connect(end)
-    performing.instead("ramet.guest.authoring", "GUEST")
+    task_runner.instead("ramet.guest.authoring", "GUEST")
     value, problem = _NOTHING, None
     done = Done(ok=False, oom=True, error=ErrorInfo(type="MemoryError", message="it ran out of memory"))
     try:

@@ -15,7 +15,7 @@ from typing import Any, cast
 
 import msgspec
 
-from ramet.agent.declaring import handle_of, recipe_of
+from ramet.agent.capabilities.declarations import handle_of, recipe_of
 from ramet.agent.typed.values import checked
 from ramet.core.agent_ref import AgentRef
 from ramet.core.errors import Denied, InvalidValue, NeedsInput, RametError, TaskFailed
@@ -37,7 +37,7 @@ def count_waiting_by(waiting: Callable[[], contextlib.AbstractContextManager[Non
 
 
 class ChannelPerformer:
-    """What `ramet.agent.performing.Performer` promises, by the channel."""
+    """What `ramet.agent.capabilities.task_runner.Performer` promises, by the channel."""
 
     def create(self, agent: Any) -> AgentRef:
         """Have an agent kept in the registry of the one whose code this is. Raises InvalidValue, Denied."""

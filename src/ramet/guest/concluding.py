@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Never
 
-from ramet.agent.task import Task, handle_of
+from ramet.agent.capabilities.task import Task, handle_of
 from ramet.agent.typed.values import given
 from ramet.core.errors import InvalidValue
 from ramet.guest.interpreter import Concluded

@@ -21,8 +21,8 @@ import msgspec
 from langchain_core.messages import ToolMessage
 from langchain_core.tools import BaseTool
 
-from ramet.agent import performing
-from ramet.agent.compaction import Compaction
+from ramet.agent.capabilities import task_runner
+from ramet.agent.history.compaction import Compaction
 from ramet.agent.loop import QueryParams, keep, query
 from ramet.agent.output import OutputContract
 from ramet.concurrency.cancel import AbortController
@@ -72,7 +72,7 @@ async def _serve(channel: socket.socket, start: StartConversation, body: bytes) 
     work = Work(start, body)
     async with _linked(channel, work) as link:
         with contextlib.suppress(Aborted):  # The host has gone.
-            performing.instead("ramet.guest.authoring", "GUEST")
+            task_runner.instead("ramet.guest.authoring", "GUEST")
             image_tools.allow()
             line.use(line.LinkLine(link))
             link.tell(*await work.done(link))

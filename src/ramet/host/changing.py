@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from langchain_core.messages import SystemMessage
 
-from ramet.agent.compaction import Compaction
+from ramet.agent.history.compaction import Compaction
 from ramet.core.errors import BusyError, InvalidValue
 from ramet.core.events import Notice
 from ramet.core.lifecycle import State

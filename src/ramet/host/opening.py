@@ -10,11 +10,11 @@ from itertools import chain
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from ramet.agent.compaction import Compaction, check_compaction
 from ramet.agent.definition import Agent
 from ramet.agent.files.permissions import find_permissions
-from ramet.agent.hook_config import HookConfig
-from ramet.agent.hooks import HookRunner
+from ramet.agent.history.compaction import Compaction, check_compaction
+from ramet.agent.hooks.config import HookConfig
+from ramet.agent.hooks.hooks import HookRunner
 from ramet.concurrency.clock import Clock
 from ramet.core.arguments import check_callable, check_instance, check_yes_or_no
 from ramet.core.errors import InvalidValue

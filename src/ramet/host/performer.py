@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
-from ramet.agent.task import Task
+from ramet.agent.capabilities.task import Task
 from ramet.core.agent_ref import AgentRef
 from ramet.core.errors import InvalidValue, RametError
 from ramet.core.events import Event
@@ -47,7 +47,7 @@ class Streamed:
 
 
 class Host:
-    """What `ramet.agent.performing` finds where no agent's own code runs."""
+    """What `ramet.agent.capabilities.task_runner` finds where no agent's own code runs."""
 
     def create(self, agent: Any) -> AgentRef | None:
         """Code of the host declares: nothing is kept, the code itself is found again."""

@@ -10,7 +10,7 @@ from typing import Any
 from ramet.agent.definition import Agent
 from ramet.agent.files.definitions import Definitions, load_definitions
 from ramet.agent.files.permissions import USER_SETTINGS, find_permissions
-from ramet.agent.files.places import Problem
+from ramet.agent.files.search_paths import Problem
 from ramet.agent.files.settings import hooks_in, project_settings
 from ramet.agent.files.trust import is_trusted, may_run_git
 from ramet.core.policy.permissions import Permissions

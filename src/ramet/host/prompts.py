@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ramet.agent.catalogue import catalogue
+from ramet.agent.capabilities.prompt import catalogue
 from ramet.agent.definition import Agent
 from ramet.agent.files.instructions import load_instructions
 from ramet.agent.files.memory import memory_folder, memory_prompt
-from ramet.agent.files.places import Place, project_places
+from ramet.agent.files.search_paths import Place, project_places
 from ramet.agent.files.skills import load_skills, render_skills, skill_places
 from ramet.agent.output import OutputContract
 from ramet.core.errors import InvalidValue

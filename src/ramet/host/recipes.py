@@ -10,9 +10,9 @@ import msgspec
 
 from ramet.agent.composition.steps import Composed
 from ramet.agent.definition import Agent
-from ramet.agent.typed.forms import Types
-from ramet.agent.typed.reading import hint_of
-from ramet.agent.typed.writing import schema_of
+from ramet.agent.typed.from_schema import hint_of
+from ramet.agent.typed.schema import Types
+from ramet.agent.typed.to_schema import schema_of
 from ramet.core.agent_ref import AgentRef
 from ramet.core.budget import Limits
 from ramet.core.errors import DefinitionMissing, InvalidValue

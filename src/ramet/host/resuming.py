@@ -10,10 +10,10 @@ from datetime import datetime
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict
 
-from ramet.agent.compaction import Compaction, check_compaction, repair
 from ramet.agent.definition import Agent, check_model
-from ramet.agent.hook_config import HookConfig
-from ramet.agent.hooks import HookRunner
+from ramet.agent.history.compaction import Compaction, check_compaction, repair
+from ramet.agent.hooks.config import HookConfig
+from ramet.agent.hooks.hooks import HookRunner
 from ramet.agent.loop import left_open
 from ramet.core.arguments import check_callable
 from ramet.core.errors import Damaged, DamagedTree, DefinitionMissing, InvalidValue, Unknown

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Self
 import msgspec
 from langchain_core.messages import AIMessageChunk, HumanMessage
 
-from ramet.agent.compaction import Compaction
 from ramet.agent.definition import Agent, check_model
-from ramet.agent.hook_config import HookConfig
-from ramet.agent.hooks import HookRunner
+from ramet.agent.history.compaction import Compaction
+from ramet.agent.hooks.config import HookConfig
+from ramet.agent.hooks.hooks import HookRunner
 from ramet.agent.loop import MAX_TURNS
 from ramet.concurrency.deadline import to_its_end
 from ramet.core.arguments import check_instance, check_text

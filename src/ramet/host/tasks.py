@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
+from ramet.agent.capabilities.task import Task
 from ramet.agent.definition import Agent
-from ramet.agent.task import Task
 from ramet.agent.typed.values import checked
 from ramet.core.errors import AgentNotResolved, BusyError, InvalidValue, NeedsInput, RametError, TaskFailed
 from ramet.core.events import Event

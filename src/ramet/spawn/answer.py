@@ -11,7 +11,7 @@ from langchain_core.messages import AIMessage
 from ramet.agent.context import calls_of
 from ramet.agent.loop import left_open, stop_events
 from ramet.agent.output import DoesNotFit, OutputContract
-from ramet.agent.recorded import recorded
+from ramet.agent.result_codec import recorded
 from ramet.core.errors import NeedsInput, OutputInvalid, ProtocolError, TaskFailed
 from ramet.spawn.run import Run
 from ramet.tools.agents.task_result import concluded_by

@@ -23,7 +23,7 @@ from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
 from langchain_core.tools import BaseTool
 
 from ramet.agent.context import with_call_ids, without_calls
-from ramet.agent.hook_config import EVENTS
+from ramet.agent.hooks.config import EVENTS
 from ramet.agent.output import OutputContract
 from ramet.agent.source_modules import source_modules
 from ramet.core import errors

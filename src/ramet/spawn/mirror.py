@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import msgspec
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 
+from ramet.agent.history.pairing import repair
 from ramet.agent.loop import keep, take_in
-from ramet.agent.pairing import repair
 from ramet.concurrency.mailbox import Mail
 from ramet.core.errors import ProtocolError
 from ramet.core.events import MessageRecorded

@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Any, NamedTuple, Protocol
 
 from ramet.agent.definition import Agent
-from ramet.agent.recorded import recorded, value_of
+from ramet.agent.result_codec import recorded, value_of
 from ramet.agent.version import canonical, version_of
 from ramet.core.errors import InvalidValue, NotShippable, RametError
 from ramet.core.events import ResultReused

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from ramet.agent.context import calls_of
 from ramet.agent.definition import Agent
-from ramet.agent.recorded import value_of
+from ramet.agent.result_codec import value_of
 from ramet.agent.toolset import Toolset, resolve_tools
 from ramet.concurrency.cancel import AbortController
 from ramet.concurrency.mailbox import Mail

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 
 from langchain_core.messages import BaseMessage
 
-from ramet.agent.compaction import Compaction
 from ramet.agent.composition.steps import Composed
 from ramet.agent.definition import Agent
-from ramet.agent.hook_config import HookConfig
+from ramet.agent.history.compaction import Compaction
+from ramet.agent.hooks.config import HookConfig
 from ramet.agent.toolset import Toolset
 from ramet.core.budget import Budget, Limits
 from ramet.core.equal_mail import RecentMail

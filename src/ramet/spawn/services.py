@@ -8,9 +8,9 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
-from ramet.agent.compaction import Compaction
 from ramet.agent.definition import Agent
-from ramet.agent.hook_config import HookConfig
+from ramet.agent.history.compaction import Compaction
+from ramet.agent.hooks.config import HookConfig
 from ramet.concurrency.cancel import AbortController
 from ramet.concurrency.clock import Clock
 from ramet.core.agent_ref import AgentRef

@@ -16,7 +16,7 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from ramet.agent import context as conversation
 from ramet.agent.composition.steps import Composed
 from ramet.agent.definition import Agent
-from ramet.agent.hook_config import gates_of
+from ramet.agent.hooks.config import gates_of
 from ramet.agent.loop import MAX_TURNS
 from ramet.agent.toolset import resolve_tools
 from ramet.concurrency.cancel import AbortController

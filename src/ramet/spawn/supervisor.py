@@ -11,9 +11,9 @@ from contextlib import aclosing, suppress
 from langchain_core.messages import AIMessageChunk, BaseMessage, HumanMessage
 from msgspec.structs import replace
 
-from ramet.agent.compaction import repair
+from ramet.agent.history.compaction import repair
 from ramet.agent.loop import storable
-from ramet.agent.recorded import recorded
+from ramet.agent.result_codec import recorded
 from ramet.concurrency.deadline import to_its_end
 from ramet.core.errors import RametError, StoreFailed
 from ramet.core.events import Event, MessageRecorded, RunEnded, RunResumed, StateChanged, TurnEnded, TurnStarted

@@ -255,7 +255,7 @@ class StartFunction(Told, frozen=True, kw_only=True, tag="start_function"):
 
 
 class Room(Struct, frozen=True, kw_only=True):
-    """When a conversation is shortened (`ramet.agent.compaction`)."""
+    """When a conversation is shortened (`ramet.agent.history.compaction`)."""
 
     window_tokens: int
     at: float

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ramet.agent.catalogue import MAX_DOC, MAX_LISTING, MAX_PARTS, catalogue
+from ramet.agent.capabilities.prompt import MAX_DOC, MAX_LISTING, MAX_PARTS, catalogue
 from ramet.core.policy.capabilities import Capability, Visibility
 from ramet.tools.python import python_tool
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 
-from ramet.agent.compaction import Compaction, estimated_tokens, repair
 from ramet.agent.context import fork, fork_brief
-from ramet.agent.hooks import HookRunner
+from ramet.agent.history.compaction import Compaction, estimated_tokens, repair
+from ramet.agent.hooks.hooks import HookRunner
 from ramet.core.errors import Aborted, InvalidValue, ModelFailed
 from ramet.core.events import Compacted, Event, Notice
 from ramet.core.outcome import Usage

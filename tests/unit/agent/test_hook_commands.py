@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ramet.agent.hooks import HookRunner
+from ramet.agent.hooks.hooks import HookRunner
 from ramet.concurrency.clock import FakeClock
 from ramet.core.errors import Aborted
 from ramet.core.events import Event, HookFailed

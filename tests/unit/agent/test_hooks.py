@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from ramet.agent.hook_config import gates_of
-from ramet.agent.hooks import HookRunner, hook
+from ramet.agent.hooks.config import gates_of
+from ramet.agent.hooks.hooks import HookRunner, hook
 from ramet.concurrency.clock import FakeClock
 from ramet.core.errors import Aborted, InvalidValue, Unknown
 from ramet.core.events import Event, HookFailed, Notice

@@ -12,10 +12,10 @@ from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, Huma
 from langchain_core.messages.tool import tool_call
 
 import ramet
-from ramet.agent.compaction import Compaction
+from ramet.agent.history.compaction import Compaction
+from ramet.agent.history.pairing import repair
 from ramet.agent.loop import LAST_WORD, QueryParams, query
 from ramet.agent.output import OutputContract
-from ramet.agent.pairing import repair
 from ramet.concurrency.cancel import AbortController
 from ramet.concurrency.clock import SystemClock
 from ramet.concurrency.mailbox import Kind, Mail

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from ramet.agent.files.agentfile import parse_agent
+from ramet.agent.files.agent_file import parse_agent
 from ramet.agent.output import OutputContract
 from ramet.core.errors import InvalidValue
 
@@ -141,15 +141,15 @@ def test_a_pattern_is_not_read_by_another_engine_first() -> None:
 
 def test_compiled_patterns_go_with_the_schemas_that_hold_them() -> None:
     """Nothing keeps them for longer; schemas that live at the same time share them."""
-    from ramet.agent import schema_patterns
+    from ramet.agent.schemas import patterns
 
     first = OutputContract({"pattern": "^kept by two$"})
     second = OutputContract({"items": {"pattern": "^kept by two$"}})
-    assert "^kept by two$" in schema_patterns.compiled
+    assert "^kept by two$" in patterns.compiled
 
     del first
     gc.collect()
-    assert "^kept by two$" in schema_patterns.compiled
+    assert "^kept by two$" in patterns.compiled
     del second
     gc.collect()
-    assert "^kept by two$" not in schema_patterns.compiled
+    assert "^kept by two$" not in patterns.compiled

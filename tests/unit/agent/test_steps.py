@@ -13,10 +13,10 @@ from typing import Any, Union
 import pydantic
 import pytest
 
-from ramet.agent.files.agentfile import parse_agent
+from ramet.agent.files.agent_file import parse_agent
+from ramet.agent.from_recipe import agent_of
 from ramet.agent.output import DoesNotFit, OutputContract
-from ramet.agent.rebuilding import agent_of
-from ramet.agent.typed.reading import hint_of
+from ramet.agent.typed.from_schema import hint_of
 from ramet.agent.typed.values import checked
 from ramet.core.errors import InvalidValue
 from ramet.core.recipe import Recipe, TaskDefinition

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from ramet import Agent
-from ramet.agent.rebuilding import agent_of
-from ramet.agent.task import Task
+from ramet.agent.capabilities.task import Task
+from ramet.agent.from_recipe import agent_of
 from ramet.core.errors import InvalidValue
 from ramet.core.recipe import Recipe
 from tests.support import specialists

@@ -17,10 +17,10 @@ import pytest
 from hypothesis import given as examples
 from hypothesis import strategies as st
 
-from ramet.agent.typed.forms import Types
-from ramet.agent.typed.reading import hint_of
+from ramet.agent.typed.from_schema import hint_of
+from ramet.agent.typed.schema import Types
+from ramet.agent.typed.to_schema import schema_of
 from ramet.agent.typed.values import checked, given
-from ramet.agent.typed.writing import schema_of
 from ramet.core.errors import InvalidValue
 
 

@@ -16,12 +16,12 @@ from typing import Any
 
 import pytest
 
+from ramet.agent.from_recipe import agent_of
 from ramet.agent.output import DoesNotFit, OutputContract
-from ramet.agent.rebuilding import agent_of
-from ramet.agent.typed.forms import Types
-from ramet.agent.typed.reading import hint_of
+from ramet.agent.typed.from_schema import hint_of
+from ramet.agent.typed.schema import Types
+from ramet.agent.typed.to_schema import schema_of
 from ramet.agent.typed.values import checked
-from ramet.agent.typed.writing import schema_of
 from ramet.core.errors import InvalidValue
 from ramet.core.recipe import Recipe, TaskDefinition
 

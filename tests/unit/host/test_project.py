@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from ramet import Agent, ScriptedModel, Session
-from ramet.agent.files.reading import Unreadable
+from ramet.agent.files.bounded_read import Unreadable
 from ramet.agent.files.trust import trust
-from ramet.agent.hooks import HookRunner
+from ramet.agent.hooks.hooks import HookRunner
 from ramet.core.errors import InvalidValue
 from ramet.host.project import UNTRUSTED, Project
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ramet.agent.files import plain_yaml
+from ramet.agent.files import safe_yaml
 from ramet.core.errors import InvalidValue
 from ramet.services.packaging import manifest
 from ramet.services.packaging.contract import BundleLimits, BundleTooLarge
@@ -170,8 +170,8 @@ def test_lines_of_keys_are_counted_only_for_who_asks() -> None:
     """They hold each key's whole path: of a long key with many below it, a thousand times the text."""
     text = f"? {'k' * 2_000}\n:\n" + "".join(f"  a{number}: 1\n" for number in range(100))
 
-    assert plain_yaml.read(text).lines == {}
-    assert plain_yaml.read(text, lines=True).lines[f"{'k' * 2_000}.a7"] == 10
+    assert safe_yaml.read(text).lines == {}
+    assert safe_yaml.read(text, lines=True).lines[f"{'k' * 2_000}.a7"] == 10
 
 
 # --- what is kept ---------------------------------------------------------------------------------------------------

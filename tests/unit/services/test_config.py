@@ -12,7 +12,7 @@ import yaml
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ramet.agent.files.plain_yaml import MAX_NODES
+from ramet.agent.files.safe_yaml import MAX_NODES
 from ramet.core.errors import InvalidValue
 from ramet.services.config.building import bundle_limits, installs_of
 from ramet.services.config.reading import MAX_FILE, SETTINGS, Config, examine, load, references

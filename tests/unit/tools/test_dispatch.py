@@ -13,7 +13,7 @@ from langchain_core.messages import ToolMessage
 from langchain_core.messages.tool import tool_call
 from langchain_core.tools import BaseTool, ToolException, tool
 
-from ramet.agent.hooks import HookRunner
+from ramet.agent.hooks.hooks import HookRunner
 from ramet.concurrency.cancel import AbortController
 from ramet.concurrency.slots import Slot, Slots
 from ramet.core.budget import Budget, Limits

@@ -16,10 +16,18 @@ from typing import NamedTuple
 
 from ramet.agent.builtin import builtin_agents
 from ramet.agent.definition import PRECEDENCE, Agent
-from ramet.agent.files.agentfile import MAX_FILE, AgentFile, parse_agent
-from ramet.agent.files.places import Found, Place, Problem, agent_files, plugin_places, project_places, user_places
-from ramet.agent.files.reading import Stamp, Unreadable, read_text
-from ramet.agent.toolentry import parse_entry
+from ramet.agent.files.agent_file import MAX_FILE, AgentFile, parse_agent
+from ramet.agent.files.bounded_read import Stamp, Unreadable, read_text
+from ramet.agent.files.search_paths import (
+    Found,
+    Place,
+    Problem,
+    agent_files,
+    plugin_places,
+    project_places,
+    user_places,
+)
+from ramet.agent.tool_entry import parse_entry
 from ramet.core.errors import InvalidValue
 
 #: A file changed this shortly before it was read may change again without its time or size telling: read it again.

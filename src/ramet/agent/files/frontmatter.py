@@ -9,8 +9,8 @@ import json
 import re
 from typing import Any, NamedTuple
 
-from ramet.agent.files import plain_yaml
-from ramet.agent.files.plain_yaml import NotPlain
+from ramet.agent.files import safe_yaml
+from ramet.agent.files.safe_yaml import NotPlain
 from ramet.core.errors import InvalidValue
 
 MAX_HEADER = 64 * 1024
@@ -39,13 +39,13 @@ def parse(text: str, *, source: object) -> FrontMatter:
         raise InvalidValue(f"{source}: front matter", f"{len(header)} characters", f"at most {MAX_HEADER}")
     notes: tuple[str, ...] = ()
     try:
-        keys = plain_yaml.read(header).data
+        keys = safe_yaml.read(header).data
     except NotPlain as error:
         quoted, names = _quote_prose(header)
         try:
             if not names:
                 raise error
-            keys = plain_yaml.read(quoted).data
+            keys = safe_yaml.read(quoted).data
         except NotPlain:
             raise InvalidValue(f"{source}: front matter", _sentence(error), "YAML as plain data") from None
         notes = tuple(f"{name}: holds ': ' or ' #' and should be in quotes; taken as written" for name in names)

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from ramet.agent.files.bounded_read import Unreadable, read_bytes
 from ramet.agent.files.git_commands import is_run_by_checkouts, may_be_of_a_checkout
-from ramet.agent.files.reading import Unreadable, read_bytes
 from ramet.tools.git import git_config
 from ramet.tools.git.git_checkout import NoCheckout, find
 

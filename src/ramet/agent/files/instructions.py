@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
-from ramet.agent.files.places import Problem
-from ramet.agent.files.reading import Unreadable, read_text
+from ramet.agent.files.bounded_read import Unreadable, read_text
+from ramet.agent.files.search_paths import Problem
 from ramet.core.errors import InvalidValue
 
 NAMES = ("AGENTS.md", "CLAUDE.md")  #: the first that a folder has counts for it

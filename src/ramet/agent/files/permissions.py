@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ramet.agent.files.reading import Unreadable, read_text
+from ramet.agent.files.bounded_read import Unreadable, read_text
 from ramet.agent.files.trust import MAX_SETTINGS, SETTINGS, is_trusted
 from ramet.core.errors import InvalidValue
 from ramet.core.policy.permissions import (

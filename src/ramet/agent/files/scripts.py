@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from ramet.agent.files.reading import Unreadable, read_bytes
+from ramet.agent.files.bounded_read import Unreadable, read_bytes
 from ramet.tools.git.git_checkout import NoCheckout, find
 
 MAX_COMMAND = 128 * 1024  #: characters of one command: the system starts no program with a longer argument

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ramet.agent.files.reading import Unreadable, read_text
+from ramet.agent.files.bounded_read import Unreadable, read_text
 from ramet.agent.files.trust import MAX_SETTINGS, SETTINGS
 from ramet.core.errors import InvalidValue
 

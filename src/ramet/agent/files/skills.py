@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ramet.agent.files import frontmatter
-from ramet.agent.files.places import Place, plugin_places, project_places, user_places
-from ramet.agent.files.reading import read_text
+from ramet.agent.files.bounded_read import read_text
+from ramet.agent.files.search_paths import Place, plugin_places, project_places, user_places
 from ramet.core.errors import InvalidValue, Unknown
 from ramet.core.ids import checked_name
 

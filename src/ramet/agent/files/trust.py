@@ -17,12 +17,12 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ramet.agent.files import frontmatter, plain_yaml
-from ramet.agent.files.agentfile import MAX_FILE
+from ramet.agent.files import frontmatter, safe_yaml
+from ramet.agent.files.agent_file import MAX_FILE
+from ramet.agent.files.bounded_read import Unreadable, read_text, real_path
 from ramet.agent.files.git_programs import git_programs, runs_commands_of_checkouts
-from ramet.agent.files.places import Found, agent_files, project_places
-from ramet.agent.files.reading import Unreadable, read_text, real_path
 from ramet.agent.files.scripts import Script, ScriptSearch
+from ramet.agent.files.search_paths import Found, agent_files, project_places
 from ramet.core.errors import InvalidValue
 
 #: Files that are about nothing but what may run.
@@ -150,8 +150,8 @@ def _server_settings(root: Path, scripts: ScriptSearch) -> Iterator[Runnable]:
         return
     text = read_text(path, limit=MAX_SETTINGS, fence=root).text
     try:
-        content = plain_yaml.read(text).data
-    except plain_yaml.NotPlain:
+        content = safe_yaml.read(text).data
+    except safe_yaml.NotPlain:
         content = None
         yield Runnable(SERVER_SETTINGS, "is not plain YAML; counted as it is", _hash(text.encode()))
     else:

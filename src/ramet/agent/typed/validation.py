@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ramet.agent.steps import counted
-from ramet.agent.typed.tries import Tries
+from ramet.agent.schemas.work_budget import counted
+from ramet.agent.typed.union_cost import Tries
 from ramet.wire.values.first_errors import stopping_validator
 
 if TYPE_CHECKING:

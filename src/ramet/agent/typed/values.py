@@ -8,7 +8,7 @@ import json
 import typing
 from typing import Any
 
-from ramet.agent.steps import TooManySteps, counted, take
+from ramet.agent.schemas.work_budget import TooManySteps, counted, take
 from ramet.agent.typed.cache import SizedCache
 from ramet.agent.typed.validation import DoesNotFitType, Validation
 from ramet.core.errors import InvalidValue

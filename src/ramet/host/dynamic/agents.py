@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from ramet.agent.declaring import AGENT_CLASS, declared, handle_of, meet, recipe_of, root_agent
+from ramet.agent.capabilities.declarations import AGENT_CLASS, declared, handle_of, meet, recipe_of, root_agent
+from ramet.agent.capabilities.task import Task
 from ramet.agent.definition import Agent
-from ramet.agent.rebuilding import agent_of
-from ramet.agent.task import Task
+from ramet.agent.from_recipe import agent_of
 from ramet.core.agent_ref import AgentRef
 from ramet.core.errors import AgentNotResolved, Denied, InvalidValue
 from ramet.core.policy.capabilities import Capability, intersect

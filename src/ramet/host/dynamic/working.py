@@ -6,8 +6,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from ramet.agent.capabilities.task import Task
 from ramet.agent.definition import Agent
-from ramet.agent.task import Task
 from ramet.core.policy.capabilities import is_code
 from ramet.core.policy.policy import Policy
 from ramet.host.dynamic.agents import ref_of

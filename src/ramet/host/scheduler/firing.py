@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from ramet.agent.definition import Agent, as_agent
-from ramet.agent.sandboxing import needs_sandbox
+from ramet.agent.placement import needs_sandbox
 from ramet.concurrency.deadline import to_its_end
 from ramet.core.budget import NO_LIMITS
 from ramet.core.errors import BusyError, DefinitionMissing, Expired, StoreFailed, Unknown

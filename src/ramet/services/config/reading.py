@@ -13,8 +13,8 @@ from typing import Any, Final, NamedTuple
 
 from msgspec import Struct
 
-from ramet.agent.files import plain_yaml
-from ramet.agent.files.reading import Unreadable, read_text
+from ramet.agent.files import safe_yaml
+from ramet.agent.files.bounded_read import Unreadable, read_text
 from ramet.agent.files.trust import SERVER_SETTINGS
 from ramet.core.errors import InvalidValue
 from ramet.core.ids import checked_name
@@ -218,11 +218,11 @@ class _Sources:
 
     def take_file(self, path: pathlib.Path) -> None:
         try:
-            data, lines = plain_yaml.read(read_text(path, limit=MAX_FILE).text, lines=True)
+            data, lines = safe_yaml.read(read_text(path, limit=MAX_FILE).text, lines=True)
         except Unreadable as error:
             self._problems.append(InvalidValue("config", str(path), f"a file of settings; {error.reason}"))
             return
-        except plain_yaml.NotPlain as error:
+        except safe_yaml.NotPlain as error:
             line = "" if error.line is None else f"line {error.line}: "
             self._problems.append(InvalidValue("config", str(path), f"YAML as plain data; {line}{error.reason}"))
             return
@@ -246,8 +246,8 @@ class _Sources:
             value: Any = text
             if setting.many:
                 try:
-                    value = plain_yaml.read(text).data if len(text) <= MAX_FILE else None
-                except plain_yaml.NotPlain:
+                    value = safe_yaml.read(text).data if len(text) <= MAX_FILE else None
+                except safe_yaml.NotPlain:
                     value = None
                 if not isinstance(value, dict):
                     accepted = "a mapping, as YAML or JSON: {name: value}"

@@ -10,7 +10,7 @@ import os
 import pathlib
 import stat
 
-from ramet.agent.files.reading import Unreadable
+from ramet.agent.files.bounded_read import Unreadable
 
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 _ROOT = 0

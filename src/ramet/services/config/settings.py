@@ -9,7 +9,7 @@ from typing import Final, Literal
 
 from msgspec import Struct
 
-from ramet.agent.files.reading import Unreadable
+from ramet.agent.files.bounded_read import Unreadable
 from ramet.core.errors import InvalidValue
 from ramet.host.redaction import STARS
 from ramet.services.config.secret_file import read_secret

@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from ramet.agent.files.places import plugin_places
+from ramet.agent.files.search_paths import plugin_places
 from ramet.agent.files.skills import load_skill
 from ramet.core.errors import InvalidValue, RametError
 from ramet.services.contract import CodeTool

@@ -11,7 +11,7 @@ from langchain_core.tools import BaseTool
 from msgspec import Struct
 
 from ramet.agent.definition import Agent
-from ramet.agent.files.places import Place
+from ramet.agent.files.search_paths import Place
 from ramet.agent.files.skills import load_skills, render_skills
 from ramet.agent.loop import MAX_TURNS, keep
 from ramet.concurrency.deadline import to_its_end

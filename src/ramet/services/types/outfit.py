@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from langchain_core.tools import BaseTool
 
-from ramet.agent.files.places import Place, plugin_places
+from ramet.agent.files.search_paths import Place, plugin_places
 from ramet.agent.files.skills import load_skills, render_skills
 from ramet.core.policy.capabilities import Capability
 from ramet.disk.state_folder import state_folder

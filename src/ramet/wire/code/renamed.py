@@ -9,6 +9,21 @@ from typing import Any, Final
 
 #: Of what a function may hold: its arguments, its globals, and what it was wrapped in.
 MODULES: Final[Mapping[str, str]] = {
+    "ramet.agent.adopted.adopting": "ramet.agent.adopted.adopt",
+    "ramet.agent.compaction": "ramet.agent.history.compaction",
+    "ramet.agent.composition.building": "ramet.agent.composition.state_graph",
+    "ramet.agent.declaring": "ramet.agent.capabilities.declarations",
+    "ramet.agent.hook_answers": "ramet.agent.hooks.answers",
+    "ramet.agent.hook_commands": "ramet.agent.hooks.commands",
+    "ramet.agent.hook_config": "ramet.agent.hooks.config",
+    "ramet.agent.hooks": "ramet.agent.hooks.hooks",
+    "ramet.agent.performing": "ramet.agent.capabilities.task_runner",
+    "ramet.agent.summary": "ramet.agent.history.summary",
+    "ramet.agent.task": "ramet.agent.capabilities.task",
+    "ramet.agent.toolentry": "ramet.agent.tool_entry",
+    "ramet.agent.typed.forms": "ramet.agent.typed.schema",
+    "ramet.agent.typed.reading": "ramet.agent.typed.from_schema",
+    "ramet.agent.typed.writing": "ramet.agent.typed.to_schema",
     "ramet.core.agentref": "ramet.core.agent_ref",
     "ramet.core.capabilities": "ramet.core.policy.capabilities",
     "ramet.core.permissions": "ramet.core.policy.permissions",

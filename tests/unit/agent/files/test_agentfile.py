@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ramet.agent.definition import Agent, Scope
-from ramet.agent.files.agentfile import AgentFile, parse_agent
+from ramet.agent.files.agent_file import AgentFile, parse_agent
 from ramet.core.budget import Limits
 from ramet.core.errors import InvalidValue
 

@@ -9,7 +9,7 @@ import pytest
 
 from ramet.agent.definition import Agent
 from ramet.agent.files.definitions import Definitions, load_definitions
-from ramet.agent.files.places import MAX_DEPTH, MAX_ENTRIES
+from ramet.agent.files.search_paths import MAX_DEPTH, MAX_ENTRIES
 from ramet.core.errors import InvalidValue
 
 BUILTIN = {"general-purpose", "explore", "plan"}

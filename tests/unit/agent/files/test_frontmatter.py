@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ramet.agent.files.frontmatter import MAX_HEADER, parse
-from ramet.agent.files.plain_yaml import MAX_DEPTH, MAX_NODES
+from ramet.agent.files.safe_yaml import MAX_DEPTH, MAX_NODES
 from ramet.core.errors import InvalidValue
 
 

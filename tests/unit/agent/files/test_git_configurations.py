@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from ramet.agent.files.bounded_read import Unreadable
 from ramet.agent.files.git_programs import git_programs
-from ramet.agent.files.reading import Unreadable
 from ramet.agent.files.trust import what_would_run
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")

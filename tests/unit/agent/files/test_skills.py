@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ramet.agent.files.reading import Unreadable
+from ramet.agent.files.bounded_read import Unreadable
 from ramet.agent.files.skills import load_skill, load_skills, render_skills, skill_names, skill_places
 from ramet.core.errors import InvalidValue, Unknown
 

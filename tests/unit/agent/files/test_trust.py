@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ramet.agent.files.reading import Unreadable
+from ramet.agent.files.bounded_read import Unreadable
 from ramet.agent.files.trust import is_trusted, trust, trust_of, untrust, what_would_run
 
 HOOK = "hooks: {PreToolUse: [{hooks: [{type: command, command: '\"$CLAUDE_PROJECT_DIR\"/tools/check.sh --fast'}]}]}"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ramet.agent.files.reading import Unreadable
+from ramet.agent.files.bounded_read import Unreadable
 from ramet.agent.files.trust import is_trusted, may_run_git, trust, what_would_run
 from ramet.cli.main import main
 

@@ -1,4 +1,4 @@
-"""Types written down, so that another process can make the same ones again (`ramet.agent.typed.forms`).
+"""Types written down, so that another process can make the same ones again (`ramet.agent.typed.schema`).
 
 Classes are dataclasses, pydantic models and enums whose parts can be written down themselves; one with code in it
 (validators, computed defaults) is refused when a task is declared, rather than changed in silence.
@@ -14,7 +14,7 @@ import types
 import typing
 from typing import Annotated, Any, Literal, Union
 
-from ramet.agent.typed.forms import FORMATS, MAX_DEPTH, REFERENCE, SCALARS, TASK, Types, is_type_name
+from ramet.agent.typed.schema import FORMATS, MAX_DEPTH, REFERENCE, SCALARS, TASK, Types, is_type_name
 from ramet.agent.typed.values import Default, as_data, hints_of
 from ramet.core.errors import InvalidValue
 

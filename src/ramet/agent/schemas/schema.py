@@ -10,9 +10,9 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ramet.agent import schema_steps
-from ramet.agent.schema_patterns import Patterns
-from ramet.agent.steps import TooManySteps, counted
+from ramet.agent.schemas import counted_checks
+from ramet.agent.schemas.patterns import Patterns
+from ramet.agent.schemas.work_budget import TooManySteps, counted
 from ramet.core.errors import InvalidValue
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class JsonSchema:
             no_formats = jsonschema.FormatChecker(formats=())
             dialect.check_schema(schema, format_checker=no_formats)  # type: ignore[call-arg]  # of every dialect
             for subschema in _subschemas(schema):
-                schema_steps.check(subschema)
+                counted_checks.check(subschema)
                 if subschema is not schema and isinstance(subschema.get("$schema"), str):
                     raise InvalidValue("output.$schema", subschema["$schema"], "one dialect, named at the root")
             registry: referencing.Registry[Any] = referencing.Registry()
@@ -64,7 +64,7 @@ class JsonSchema:
                     raise InvalidValue(f"output.{keyword}", target, "references within the schema ('#/…') only")
                 resolver.lookup(target)
             self.schema = schema
-            validators = schema_steps.counting(patterns.linear(dialect))
+            validators = counted_checks.counting(patterns.linear(dialect))
             # jsonschema would go on with its own validators at each schema that names a dialect.
             plain = {keyword: value for keyword, value in schema.items() if keyword != "$schema"}
             self._validator: Validator = validators(plain, registry=registry)

@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 from typing import Any, Literal, NamedTuple
 
-from ramet.agent.hook_config import GATES
+from ramet.agent.hooks.config import GATES
 from ramet.tools.context import HookDecision
 
 MAX_REASON = 4_000

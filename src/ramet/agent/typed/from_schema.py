@@ -8,9 +8,9 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, Union, cast
 
-from ramet.agent.steps import counted
+from ramet.agent.schemas.work_budget import counted
 from ramet.agent.typed.classes import made_class
-from ramet.agent.typed.forms import (
+from ramet.agent.typed.schema import (
     FORMATS,
     MAX_CLASS_PARTS,
     MAX_DEPTH,
@@ -111,7 +111,7 @@ class TypeReader:
                 return _LIST[self.hint(items, f"{where}[]", deeper)]
             case {"type": "object", "additionalProperties": values} if len(said) == 2:
                 return _DICT[str, self.hint(values, where, deeper)]
-        raise InvalidValue(where, schema, "a type in the forms of ramet.agent.typed.forms")
+        raise InvalidValue(where, schema, "a type in the forms of ramet.agent.typed.schema")
 
     def _class(self, name: str, where: str, inside: tuple[str, ...]) -> type:
         if name in inside:

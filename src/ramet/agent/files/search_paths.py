@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ramet.agent.definition import Scope
-from ramet.agent.files.reading import Stamp, Unreadable, real_path
+from ramet.agent.files.bounded_read import Stamp, Unreadable, real_path
 
 #: Folders of a project that hold tools' files, the first wins. `.agents` belongs to no tool and is read by several.
 PROJECT_FOLDERS = (".ramet", ".claude", ".agents")

@@ -1,4 +1,4 @@
-"""JSON schemas whose checks are counted (`ramet.agent.steps`): references and choices can double work at each level."""
+"""JSON schemas whose checks are counted (`ramet.agent.schemas.work_budget`): each level can double the work."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from ramet.agent.steps import take
+from ramet.agent.schemas.work_budget import take
 from ramet.core.errors import InvalidValue
 
 _UNIT = 64  #: characters, items or names that cost about one step

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from ramet.agent.definition import Agent
-from ramet.agent.toolentry import parse_entry
+from ramet.agent.tool_entry import parse_entry
 from ramet.core.policy.capabilities import is_code
 from ramet.tools.agents.task_result import CLARIFY, FAIL, SUCCESS
 

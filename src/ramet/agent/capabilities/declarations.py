@@ -14,9 +14,9 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
-from ramet.agent.performing import performer
-from ramet.agent.task import Task
-from ramet.agent.typed.forms import Types
+from ramet.agent.capabilities.task import Task
+from ramet.agent.capabilities.task_runner import performer
+from ramet.agent.typed.schema import Types
 from ramet.core.agent_ref import AgentRef
 from ramet.core.budget import Limits
 from ramet.core.errors import AgentNotResolved, InvalidValue

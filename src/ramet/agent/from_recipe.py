@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from ramet.agent.capabilities.task import Task
 from ramet.agent.definition import Agent
-from ramet.agent.steps import counted
-from ramet.agent.task import Task
-from ramet.agent.typed.reading import TypeReader
+from ramet.agent.schemas.work_budget import counted
+from ramet.agent.typed.from_schema import TypeReader
 from ramet.core.budget import Limits
 from ramet.core.errors import InvalidValue
 from ramet.core.recipe import Recipe

@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ramet.agent.steps import Steps, TooManySteps
+from ramet.agent.schemas.work_budget import Steps, TooManySteps
 from ramet.wire.values.hash_bounds import ACCEPTED, can_be_hashed, needs_hashes
 
 _CHOICES = ("anyOf", "oneOf", "allOf")

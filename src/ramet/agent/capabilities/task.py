@@ -13,11 +13,11 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
-from ramet.agent.performing import performer
-from ramet.agent.typed.forms import TASK, Types
-from ramet.agent.typed.reading import TypeReader
+from ramet.agent.capabilities.task_runner import performer
+from ramet.agent.typed.from_schema import TypeReader
+from ramet.agent.typed.schema import TASK, Types
+from ramet.agent.typed.to_schema import schema_of
 from ramet.agent.typed.values import as_data, checked, given, hints_of
-from ramet.agent.typed.writing import schema_of
 from ramet.core.agent_ref import AgentRef
 from ramet.core.errors import InvalidValue
 from ramet.core.recipe import TaskDefinition, checked_task_name

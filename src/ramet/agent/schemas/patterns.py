@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 from weakref import WeakValueDictionary
 
-from ramet.agent.schema_pattern_cost import LETTERS, Cost, Unreadable, cost_of
-from ramet.agent.steps import take
+from ramet.agent.schemas.pattern_cost import LETTERS, Cost, Unreadable, cost_of
+from ramet.agent.schemas.work_budget import take
 from ramet.core.errors import InvalidValue
 
 MAX_PATTERN = 1_000  #: characters

@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 
 from ramet.agent.context import FORK_BRIEF, calls_of
-from ramet.agent.pairing import Group, groups
-from ramet.agent.pairing import repair as repair
-from ramet.agent.summary import RUN_ID, all_text, ask_model, question, remembered, summary_message, text_of
+from ramet.agent.history.pairing import Group, groups
+from ramet.agent.history.pairing import repair as repair
+from ramet.agent.history.summary import RUN_ID, all_text, ask_model, question, remembered, summary_message, text_of
 from ramet.core.errors import Aborted, Bug, InvalidValue
 from ramet.core.events import Compacted, Notice
 from ramet.core.outcome import ErrorInfo
@@ -250,4 +250,6 @@ def _is_other_block(block: object) -> bool:
 def check_compaction(compaction: object) -> None:
     """Raise InvalidValue for what is neither a `Compaction` nor one of the two words for none of one's own."""
     if compaction is not None and compaction is not False and not isinstance(compaction, Compaction):
-        raise InvalidValue("compaction", compaction, "a ramet.agent.compaction.Compaction, False for none, or None")
+        raise InvalidValue(
+            "compaction", compaction, "a ramet.agent.history.compaction.Compaction, False for none, or None"
+        )

@@ -26,10 +26,10 @@ import pathlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ramet.agent.hook_answers import HookBroken, Opinion, decision, from_value
-from ramet.agent.hook_commands import run_command
-from ramet.agent.hook_config import EVENTS, GATES, Hook, HookConfig, HookFunction, read
-from ramet.agent.hook_config import hook as hook
+from ramet.agent.hooks.answers import HookBroken, Opinion, decision, from_value
+from ramet.agent.hooks.commands import run_command
+from ramet.agent.hooks.config import EVENTS, GATES, Hook, HookConfig, HookFunction, read
+from ramet.agent.hooks.config import hook as hook
 from ramet.concurrency.cancel import AbortController
 from ramet.concurrency.deadline import within
 from ramet.concurrency.threads import in_thread

@@ -8,7 +8,7 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
-from ramet.agent.hook_answers import HookBroken, Opinion, from_command
+from ramet.agent.hooks.answers import HookBroken, Opinion, from_command
 from ramet.concurrency.cancel import AbortController
 from ramet.concurrency.clock import Clock
 from ramet.concurrency.pipes import Capture

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 from ramet.agent.definition import Agent, Scope
 from ramet.agent.files import frontmatter
-from ramet.agent.schema import JsonSchema
-from ramet.agent.toolentry import SPAWNERS, parse_entry, split_entries
+from ramet.agent.schemas.schema import JsonSchema
+from ramet.agent.tool_entry import SPAWNERS, parse_entry, split_entries
 from ramet.core.budget import Limits
 from ramet.core.errors import InvalidValue, Unknown
 
@@ -159,11 +159,11 @@ class _Reader:
     def hooks(self, key: str) -> dict[str, Any]:
         if not isinstance(self.keys[key], dict):
             raise self.refuse(key, "a mapping from events to hooks, as in .claude/settings.json")
-        from ramet.agent import hook_config  # here, so that files without hooks do not pay for langchain
+        from ramet.agent.hooks import config  # here, so that files without hooks do not pay for langchain
 
         found = self.plain(key)
         try:
-            hook_config.read(found)
+            config.read(found)
         except (InvalidValue, Unknown) as error:
             raise InvalidValue(f"{self.source}: {key}", "what it holds", str(error)) from None
         return {key: found}

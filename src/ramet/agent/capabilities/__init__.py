@@ -1,0 +1,1 @@
+"""What an agent may use and can be asked."""

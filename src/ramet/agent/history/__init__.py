@@ -1,0 +1,1 @@
+"""The conversation of an agent: compacted, summarised, and kept valid."""

@@ -1,0 +1,1 @@
+"""JSON schemas from outside, checked at a bounded cost."""
