@@ -33,7 +33,7 @@ PRIVATE = ("127.0.0.0/8",)
 #: Becomes the command that follows, in a network of its own whose only way out is a relay to the socket named first.
 CAGE = """
 import fcntl, os, socket, struct, sys
-from ramet.guest import relay
+from ramet.guest import proxy_forwarder as relay
 with socket.socket() as sock:
     fcntl.ioctl(sock, 0x8914, struct.pack("16sh", b"lo", 0x1 | 0x40))  # SIOCSIFFLAGS: up, running
 listener = relay.listen()

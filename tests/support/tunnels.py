@@ -153,7 +153,7 @@ class Relay:
 
     _SCRIPT = """
 import os, sys
-from ramet.guest import relay
+from ramet.guest import proxy_forwarder as relay
 os.open(os.devnull, os.O_RDONLY)  # as a sandbox holds its channel
 listener, parent = relay.listen(0), os.getpid()
 if not os.fork():

@@ -20,8 +20,8 @@ from ramet.agent.typed.values import checked
 from ramet.core.agent_ref import AgentRef
 from ramet.core.errors import Denied, InvalidValue, NeedsInput, RametError, TaskFailed
 from ramet.core.outcome import Status
-from ramet.guest.line import Asks, line
-from ramet.guest.link import End
+from ramet.guest.async_channel import End
+from ramet.guest.thread_channel import Asks, line
 from ramet.wire import guest_protocol
 from ramet.wire.guest_protocol import Born, Created
 from ramet.wire.values import values

@@ -15,8 +15,8 @@ from ramet.core.equal_mail import checked_window
 from ramet.core.errors import InvalidValue, ProtocolError, RametError, SpawnRefused, Unknown
 from ramet.core.outcome import EXIT_CODES, AgentResult, Status
 from ramet.core.policy.policy import Policy
-from ramet.guest.line import Asks, line
-from ramet.guest.link import End
+from ramet.guest.async_channel import End
+from ramet.guest.thread_channel import Asks, line
 from ramet.wire import guest_protocol
 from ramet.wire.code import capsule
 from ramet.wire.error_codec import errors_to_fields

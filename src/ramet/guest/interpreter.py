@@ -20,7 +20,7 @@ import types
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ramet.guest.printed import Printed, Streams
+from ramet.guest.captured_output import Printed, Streams
 from ramet.guest.worker import Worker
 from ramet.tools.context import Ran
 from ramet.wire.error_codec import clean, message_of

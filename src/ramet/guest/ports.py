@@ -17,7 +17,7 @@ from ramet.core.budget import NO_LIMITS, Budget, Limits
 from ramet.core.errors import InvalidValue, ModelFailed, ProtocolError
 from ramet.core.events import Compacted, Event, MailDelivered, MessageRecorded
 from ramet.core.ids import CallId, safe_name
-from ramet.guest.link import Answered, Link
+from ramet.guest.async_channel import Answered, Link
 from ramet.models.json_values import clean
 from ramet.models.messages import decode, encode
 from ramet.models.relay import RelayModel, decode_chunk

@@ -31,14 +31,14 @@ from ramet.core.budget import NO_LIMITS, Budget
 from ramet.core.errors import Aborted, MailRefused, ProtocolError, TaskFailed
 from ramet.core.ids import Path, RunId
 from ramet.core.recipe import capability
-from ramet.guest import line
+from ramet.guest import thread_channel
+from ramet.guest.async_channel import Link
 from ramet.guest.authoring import count_waiting_by
-from ramet.guest.concluding import conclusions
 from ramet.guest.interpreter import Interpreter
-from ramet.guest.link import Link
 from ramet.guest.namespace import namespace
 from ramet.guest.ports import ChannelApproval, ChannelHooks, ChannelModel, ChannelRecord, ChannelSafety, Spilled
 from ramet.guest.state import AgentState, ByLine
+from ramet.guest.task_result import conclusions
 from ramet.guest.tree import ChannelTree
 from ramet.models.messages import decode
 from ramet.models.request_codec import Kept
@@ -74,7 +74,7 @@ async def _serve(channel: socket.socket, start: StartConversation, body: bytes) 
         with contextlib.suppress(Aborted):  # The host has gone.
             task_runner.instead("ramet.guest.authoring", "GUEST")
             image_tools.allow()
-            line.use(line.LinkLine(link))
+            thread_channel.use(thread_channel.LinkLine(link))
             link.tell(*await work.done(link))
             await link.flush()  # However long that takes: where a kernel was killed, another one reads it.
 

@@ -13,7 +13,7 @@ import msgspec
 
 from ramet.concurrency.threads import home
 from ramet.core.errors import InvalidValue, MergeConflict, RametError
-from ramet.guest.line import line
+from ramet.guest.thread_channel import line
 from ramet.guest.tree import ChannelTree
 from ramet.store.state import values
 from ramet.store.state.blocking import at_once

@@ -14,7 +14,7 @@ from ramet.core.equal_mail import checked_window
 from ramet.core.errors import InvalidValue
 from ramet.core.ids import CallId, Path, RunId
 from ramet.core.outcome import Result, Status
-from ramet.guest.link import Link
+from ramet.guest.async_channel import Link
 from ramet.models.json_values import clean
 from ramet.tools.context import Created, RunView, SpawnHandle, SpawnRequest, StopReceipt, ToolUseContext
 from ramet.wire import guest_protocol

@@ -203,7 +203,7 @@ def _work(gates: Gates, given: Assignment, channel: socket.socket, relay: Callab
 
 def _relay() -> None:
     """Start the end of the proxy that listens inside, as nobody's child."""
-    relay = import_module("ramet.guest.relay")  # By name, as its entry is: this layer knows no guest.
+    relay = import_module("ramet.guest.proxy_forwarder")  # By name, as its entry is: this layer knows no guest.
     listener = relay.listen()
 
     def serve() -> None:
@@ -215,7 +215,7 @@ def _relay() -> None:
 
 def _relay_in_pod(path: str) -> Callable[[], None]:
     """Listen, before that is forbidden; returns what starts the end of the proxy, in the group of this process."""
-    relay = import_module("ramet.guest.relay")
+    relay = import_module("ramet.guest.proxy_forwarder")
     listener, agent = relay.listen(), os.getpid()
     return lambda: _fork_away(lambda: relay.serve(listener, path, parent=agent), listener)
 

@@ -160,7 +160,7 @@ def mapper(items: list[int], max_parallel: int) -> list[int]:
 
 def ends_seen(count: int, max_parallel: int) -> list[int]:
     """Maps over how many children had ended when each item was wanted."""
-    from ramet.guest.line import Line, line
+    from ramet.guest.thread_channel import Line, line
 
     host = line()
     assert isinstance(host, Line), "functions have one of their own"

@@ -16,10 +16,11 @@ from ramet.core.agent_ref import AgentRef
 from ramet.core.errors import Denied, InvalidValue, RametError, SpawnRefused
 from ramet.core.outcome import ErrorInfo
 from ramet.core.recipe import Recipe
-from ramet.guest import authoring, line
+from ramet.guest import authoring
+from ramet.guest import thread_channel as line
+from ramet.guest.async_channel import Answered, End, Link
 from ramet.guest.authoring import GUEST, plain
-from ramet.guest.line import LinkLine
-from ramet.guest.link import Answered, End, Link
+from ramet.guest.thread_channel import LinkLine
 from ramet.wire import guest_protocol
 from ramet.wire.guest_protocol import Born, CreateAgent, Created, Ended, ListRuns, PerformTask
 from tests.unit.guest import authors

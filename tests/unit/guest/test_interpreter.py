@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from ramet.guest import interpreter as module
+from ramet.guest.captured_output import KEEP
 from ramet.guest.interpreter import Concluded, Interpreter
-from ramet.guest.printed import KEEP
 from tests.support.waiting import eventually
 
 #: What a test may need that is not meant to reach any limit.

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from ramet.guest.relay import MAX_CONNECTIONS, listen
+from ramet.guest.proxy_forwarder import MAX_CONNECTIONS, listen
 from tests.support.tunnels import Client, Relay, Speak, echo
 from tests.support.waiting import alive, eventually
 

@@ -12,8 +12,8 @@ import pytest
 
 from ramet.core.errors import Aborted, BudgetExceeded, ProtocolError, Unknown
 from ramet.core.outcome import ErrorInfo
-from ramet.guest import link as link_module
-from ramet.guest.link import Answered, Link
+from ramet.guest import async_channel as link_module
+from ramet.guest.async_channel import Answered, Link
 from ramet.wire import frames, guest_protocol
 from ramet.wire.error_codec import errors_to_fields
 from ramet.wire.frames import FrameReader

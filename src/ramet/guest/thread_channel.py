@@ -10,8 +10,8 @@ from concurrent.futures import Future
 from typing import Any, Protocol, TypeVar
 
 from ramet.core.errors import Aborted, InvalidValue, ProtocolError, RametError
+from ramet.guest.async_channel import Answered, End, Link
 from ramet.guest.channel import Channel, current
-from ramet.guest.link import Answered, End, Link
 from ramet.wire import guest_protocol
 from ramet.wire.error_codec import error_from
 from ramet.wire.guest_protocol import Answer, Ended, Request, Said, Stop, Told, Watch
