@@ -31,7 +31,7 @@ from langchain_core.tools import StructuredTool
 from ramet import Agent, AgentRuntime, Policy
 from ramet.core.events import SandboxStarted
 from ramet.store.contract import Store
-from ramet.store.sqlite import SqliteStore
+from ramet.store.sqlite.store import SqliteStore
 from ramet.sub_agent_client import spawn_sub_agent
 from ramet.tools.context import calling
 

@@ -20,7 +20,7 @@ from benchmarks.cost import Cost, Figures
 from ramet.core.events import Event, MessageRecorded, ModelAsked, ToolEnded, ToolStarted, encode
 from ramet.models import messages
 from ramet.store.contract import Entry
-from ramet.store.sqlite import SqliteStore
+from ramet.store.sqlite.store import SqliteStore
 
 PRODUCERS = 20
 AT_ONCE = 10  #: events that a producer appends before it waits: about what a turn with two tools records

@@ -15,7 +15,7 @@ from benchmarks.cost import Cost, Figures, rss_mb
 from benchmarks.measures import recovery
 from benchmarks.models import Obedient, add
 from ramet import Agent, AgentRuntime, Session
-from ramet.store.sqlite import SqliteStore
+from ramet.store.sqlite.store import SqliteStore
 
 EVENTS = 7  #: of each at rest: one tool call
 

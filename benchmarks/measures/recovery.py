@@ -22,7 +22,7 @@ from ramet.core.events import (
 )
 from ramet.core.outcome import Usage
 from ramet.store.contract import Entry
-from ramet.store.sqlite import SqliteStore
+from ramet.store.sqlite.store import SqliteStore
 
 TEXT = "What was found in the file, in a sentence of about a hundred characters, as tools return them. " * 2
 

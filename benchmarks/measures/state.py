@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from benchmarks.cost import Cost, Figures
-from ramet.store.sqlite import SqliteStore
+from ramet.store.sqlite.store import SqliteStore
 from ramet.store.state.versioned import Versioned
 
 REGISTRY = "__local_agent_registry__"

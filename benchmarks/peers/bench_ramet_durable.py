@@ -13,7 +13,7 @@ class A(bench_ramet.A):  # type: ignore[misc]  # see above
     async def setup(self) -> None:
         """Make the parts that every run shares; the sitting removes the folder."""
         from ramet import AgentRuntime
-        from ramet.store.sqlite import SqliteStore
+        from ramet.store.sqlite.store import SqliteStore
 
         await super().setup()
         folder = pathlib.Path(tempfile.mkdtemp(prefix="ramet-bench-"))

@@ -13,7 +13,7 @@ from ramet.core.errors import StoreFailed
 from ramet.core.events import Event
 from ramet.core.replay.replay import RunStory, TreeStory
 from ramet.store.contract import Store
-from ramet.store.sqlite import SqliteStore
+from ramet.store.sqlite.store import SqliteStore
 from tests.chaos.planned import PLANS
 
 #: What a run does, as opposed to what is said about it.

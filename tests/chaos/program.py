@@ -194,7 +194,7 @@ def _store(folder: pathlib.Path, server: list[str]) -> Store:
         from ramet.store.postgres import PostgresStore
 
         return PostgresStore(server[0], schema=server[1])
-    from ramet.store.sqlite import SqliteStore
+    from ramet.store.sqlite.store import SqliteStore
 
     disk = folder / "disk"  # A small one, if there is one.
     return SqliteStore((disk if disk.is_dir() else folder) / "journal.db")

@@ -18,7 +18,7 @@ from ramet.core.events import RunRetried
 from ramet.core.outcome import Result
 from ramet.core.replay.replay import TreeStory
 from ramet.spawn.run import Run
-from ramet.store.sqlite import SqliteStore
+from ramet.store.sqlite.store import SqliteStore
 from tests.chaos import functions
 from tests.chaos.checks import Death, check, check_notices, effects, read
 from tests.chaos.deadly import Kill

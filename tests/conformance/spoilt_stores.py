@@ -8,7 +8,7 @@ from typing import Any
 from ramet.core.errors import Conflict, StoreFailed, StoreInUse
 from ramet.store.contract import Document, Entry, Put, Stored
 from ramet.store.memory import MemoryStore
-from ramet.store.sqlite import SqliteStore
+from ramet.store.sqlite.store import SqliteStore
 
 
 class Whole(MemoryStore):

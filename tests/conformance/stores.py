@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from ramet.store.conformance.suite import Place
 from ramet.store.contract import Store
 from ramet.store.memory import MemoryStore
 from ramet.store.postgres import PostgresStore
-from ramet.store.sqlite import SqliteStore
+from ramet.store.sqlite.store import SqliteStore
+from ramet.testing.conformance.store.suite import Place
 from tests.support import postgres
 
 

@@ -12,12 +12,12 @@ import pytest
 
 from ramet.concurrency.clock import FakeClock
 from ramet.core.errors import Conflict, Damaged, InvalidValue, MergeConflict, Unknown, UnsavedChanges
-from ramet.store.conformance.suite import Place
 from ramet.store.contract import Store
+from ramet.store.state.gc import reachable
 from ramet.store.state.namespaced import Namespaced
-from ramet.store.state.reach import reachable
 from ramet.store.state.values import MISSING
 from ramet.store.state.versioned import Versioned
+from ramet.testing.conformance.store.suite import Place
 from tests.conformance.stores import STORES
 
 REGISTRY = "__local_agent_registry__"

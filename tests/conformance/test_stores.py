@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from ramet.core.errors import StoreFailed
-from ramet.store.conformance import ground
-from ramet.store.conformance.suite import CHECKS, Check, NotHere, Place, Violation, run
-from ramet.store.sqlite import SqliteStore
+from ramet.store.sqlite.store import SqliteStore
+from ramet.testing.conformance.store import harness
+from ramet.testing.conformance.store.suite import CHECKS, Check, NotHere, Place, Violation, run
 from tests.conformance import spoilt_stores
 from tests.conformance.stores import STORES
 
@@ -30,7 +30,7 @@ async def test_a_store_keeps_its_promises(store: str, check: Check, tmp_path: Pa
 def test_the_suite_needs_no_test_framework() -> None:
     """A stranger's machine may have none."""
     said = subprocess.run(
-        [sys.executable, "-c", "import sys, ramet.store.conformance.suite; print('pytest' in sys.modules)"],
+        [sys.executable, "-c", "import sys, ramet.testing.conformance.store.suite; print('pytest' in sys.modules)"],
         capture_output=True,
         text=True,
         check=True,
@@ -75,7 +75,7 @@ async def test_the_suite_notices_a_promise_that_is_broken(
     spoilt: str, broken: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A store that is spoilt in one way fails the check of that promise."""
-    monkeypatch.setattr(ground, "PATIENCE_S", 0.5)
+    monkeypatch.setattr(harness, "PATIENCE_S", 0.5)
 
     with pytest.raises((Violation, StoreFailed)):
         await run(BY_NAME[broken], _spoilt(spoilt, tmp_path))

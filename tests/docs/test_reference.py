@@ -36,7 +36,7 @@ from ramet.models.prices import Price
 from ramet.models.rate_limit import RetryPolicy
 from ramet.services.config.reading import SETTINGS
 from ramet.spawn.handle import Handle
-from ramet.store.state.keys import Keys
+from ramet.store.state.mapping import Keys
 from ramet.store.state.versioned import Versioned
 from ramet.tools.context import SpawnRequest
 

@@ -13,13 +13,13 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from ramet.core.errors import MergeConflict
 from ramet.store.memory import MemoryStore
-from ramet.store.sqlite import SqliteStore
+from ramet.store.sqlite.store import SqliteStore
 from ramet.store.state import tree
-from ramet.store.state.blocking import at_once
-from ramet.store.state.compare import differences
+from ramet.store.state.blob_cache import Shelf
+from ramet.store.state.diff import differences
+from ramet.store.state.gc import reachable
 from ramet.store.state.nodes import cell
-from ramet.store.state.reach import reachable
-from ramet.store.state.shelf import Shelf
+from ramet.store.state.sync import at_once
 from ramet.store.state.values import MISSING
 from ramet.store.state.versioned import Versioned
 

@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from ramet.core.errors import Conflict, InvalidValue
 from ramet.store.contract import Entry, Put, Store
 from ramet.store.memory import MemoryStore
-from ramet.store.sqlite import SqliteStore
+from ramet.store.sqlite.store import SqliteStore
 
 # Few names, so that they meet; some that a store might take for something else.
 names = st.sampled_from(["a", "A", "a,b", "ä", "", "%", "a\U0010ffff", "\0", "\ud800"]) | st.text(max_size=3)

@@ -8,7 +8,7 @@ import socket
 import struct
 from collections.abc import Callable
 
-from ramet.store.sqlite import SqliteStore
+from ramet.store.sqlite.store import SqliteStore
 
 PAGE, SECTOR = 4096, 512
 _MAGIC = bytes.fromhex("d9d505f920a163d7")

@@ -23,7 +23,7 @@ from ramet.core.events import Event, encode
 from ramet.host.journal import TREES
 from ramet.isolation import trees
 from ramet.store.contract import Entry
-from ramet.store.sqlite import SqliteStore
+from ramet.store.sqlite.store import SqliteStore
 from tests.security import every_command
 from tests.security.every_command import MARK, RUN
 from tests.security.planted_journals import ROLLBACKS, SIDECARS, make_journal, make_socket
@@ -153,7 +153,7 @@ async def test_a_store_refuses_planted_files_beside_it(
 
 KILLED = """
 import asyncio, resource, signal, sys
-from ramet.store.sqlite import SqliteStore
+from ramet.store.sqlite.store import SqliteStore
 signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
 resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), int(sys.argv[2])))

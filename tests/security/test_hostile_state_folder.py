@@ -19,7 +19,7 @@ from ramet.core.errors import Damaged, InvalidValue
 from ramet.host.doorbell import NoKernel, Trees, ring
 from ramet.isolation.folders import RunFolders
 from ramet.services.server import Server
-from ramet.store.sqlite import SqliteStore
+from ramet.store.sqlite.store import SqliteStore
 
 Plant = Callable[[pathlib.Path, pathlib.Path], None]  #: is told of the state folder, and of one outside
 

@@ -25,7 +25,7 @@ from ramet.models.scripted.dialogue import Call
 from ramet.services.contract import ListAgents
 from ramet.store.contract import Entry
 from ramet.store.memory import MemoryStore
-from ramet.store.sqlite import SqliteStore
+from ramet.store.sqlite.store import SqliteStore
 from tests.security import leaking
 from tests.support.cut import cut_behind
 from tests.support.sites import Site

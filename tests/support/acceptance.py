@@ -25,7 +25,7 @@ from ramet.isolation.conformance.ground import cgroups
 from ramet.services.client.client import Client
 from ramet.services.client.refusals import error_of
 from ramet.services.contract import AgentInfo, CreatedTeam, SpawnedAgent
-from ramet.store.sqlite import SqliteStore
+from ramet.store.sqlite.store import SqliteStore
 from tests.support.serve_process import ROOT
 from tests.support.tars import tar
 from tests.support.waiting import eventually

@@ -26,7 +26,7 @@ def store_at(place: str) -> Store:
     """The store that is there, not open yet."""
     kind, _, where = place.partition(" ")
     if kind == "sqlite":
-        from ramet.store.sqlite import SqliteStore
+        from ramet.store.sqlite.store import SqliteStore
 
         return SqliteStore(where)
     from ramet.store.postgres import PostgresStore

@@ -16,11 +16,11 @@ from typing import Any, Self
 from urllib.parse import urlsplit
 
 from ramet.core.errors import Conflict, InvalidValue, StoreFailed, StoreInUse
-from ramet.store.conformance.suite import Place
 from ramet.store.contract import Document, Entry, Put, Stored
-from ramet.store.intake import Intake, checked_data, checked_name, checked_number, checked_together
-from ramet.store.news import News
-from ramet.store.sole import SoleKernel
+from ramet.store.notifications import News
+from ramet.store.single_kernel import SoleKernel
+from ramet.store.validation import Intake, checked_data, checked_name, checked_number, checked_together
+from ramet.testing.conformance.store.suite import Place
 
 _TABLES = """
 PRAGMA journal_mode = WAL;

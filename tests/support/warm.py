@@ -45,7 +45,7 @@ MODULES = (
     "ramet.models.scripted.model",
     "ramet.spawn.sandboxed",
     "ramet.store.postgres.store",
-    "ramet.store.sqlite",
+    "ramet.store.sqlite.store",
 )
 _NUMBER = struct.Struct("=i")
 

@@ -61,7 +61,7 @@ def store_of(folder: pathlib.Path, server: list[str]) -> Store:
         from ramet.store.postgres import PostgresStore
 
         return PostgresStore(server[0], schema=server[1])
-    from ramet.store.sqlite import SqliteStore
+    from ramet.store.sqlite.store import SqliteStore
 
     return SqliteStore(folder / ".ramet" / "journal.db")
 

@@ -21,7 +21,7 @@ from ramet import END, Agent, AgentRuntime, Policy, ScriptedModel, StateGraph, c
 from ramet.spawn.handle import Handle
 from ramet.store.contract import Entry, Store
 from ramet.store.postgres import PostgresStore
-from ramet.store.sqlite import SqliteStore
+from ramet.store.sqlite.store import SqliteStore
 
 
 class Dying:

@@ -63,7 +63,7 @@ def module(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 def test_a_strangers_store_is_held_to_every_promise() -> None:
     """By one command, without a test framework."""
-    said = module("ramet.store.conformance", "tests.support.plain_store:place")
+    said = module("ramet.testing.conformance.store", "tests.support.plain_store:place")
 
     assert said.returncode == 0, said.stdout + said.stderr
     assert said.stdout.endswith(" checks, 0 broken\n")
@@ -73,7 +73,10 @@ def test_a_strangers_store_is_held_to_every_promise() -> None:
 def test_a_store_that_breaks_a_promise_is_told_which() -> None:
     """The line names the check; the status is 1."""
     said = module(
-        "ramet.store.conformance", "tests.support.plain_store:broken_place", "what_is_written_together", "the_head"
+        "ramet.testing.conformance.store",
+        "tests.support.plain_store:broken_place",
+        "what_is_written_together",
+        "the_head",
     )
 
     assert said.returncode == 1
@@ -97,7 +100,7 @@ def test_a_store_that_breaks_a_promise_is_told_which() -> None:
 )
 def test_wrong_usage_is_one_line(arguments: Sequence[str], words: str) -> None:
     """Status 2, and no traceback."""
-    said = module("ramet.store.conformance", *arguments)
+    said = module("ramet.testing.conformance.store", *arguments)
 
     assert said.returncode == 2
     assert words in said.stderr

@@ -15,7 +15,7 @@ from ramet.core.errors import Unknown
 from ramet.host.blobs import BLOB_OF, drop_blobs, keep_blob
 from ramet.host.retention import sweep
 from ramet.models.scripted.dialogue import Call
-from ramet.store.sqlite import SqliteStore
+from ramet.store.sqlite.store import SqliteStore
 
 PICTURE = bytes(range(256)) * 1000
 NAME = hashlib.sha256(b"\0" + PICTURE).hexdigest()

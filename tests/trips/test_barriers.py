@@ -7,7 +7,7 @@ import pathlib
 from ramet import Agent, AgentRuntime, Session
 from ramet.core.events import ModelAsked, decode
 from ramet.models.scripted.model import Call, ScriptedModel
-from ramet.store.sqlite import SqliteStore
+from ramet.store.sqlite.store import SqliteStore
 from ramet.tools.context import SpawnRequest, calling
 from tests.trips.kit import async_tool, write
 from tests.trips.test_worktree import git, worktrees

@@ -23,7 +23,7 @@ from ramet.host.scheduler.desk import Desk
 from ramet.host.scheduler.view import ScheduleView, view_now
 from ramet.host.schedules.books import Books
 from ramet.host.schedules.door import PutSchedule
-from ramet.store.sqlite import SqliteStore
+from ramet.store.sqlite.store import SqliteStore
 from tests.support.waiting import eventually
 from tests.support.warm import warm
 from tests.trips import scheduled

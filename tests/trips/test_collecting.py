@@ -19,7 +19,7 @@ from ramet.disk.state_folder import state_folder
 from ramet.host.journal import TREES
 from ramet.host.keeping import BATCH
 from ramet.store.contract import Entry
-from ramet.store.sqlite import SqliteStore
+from ramet.store.sqlite.store import SqliteStore
 from tests.trips.terminal import ramet
 from tests.trips.test_keeping import waits_for_ever
 from tests.unit.store.test_sqlite_space import made_as_before

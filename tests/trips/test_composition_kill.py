@@ -17,7 +17,7 @@ from ramet.core.errors import StoreInUse
 from ramet.core.events import Event, RunEnded, RunSpawned, decode
 from ramet.store.contract import Store
 from ramet.store.postgres import PostgresStore
-from ramet.store.sqlite import SqliteStore
+from ramet.store.sqlite.store import SqliteStore
 from tests.support.postgres import Server, fresh_schema, postgres
 from tests.support.warm import Forked, Warm, warm
 

@@ -10,7 +10,7 @@ from typing import Any
 from ramet import END, AgentRuntime, StateGraph, chain, parallel
 from ramet.compose import agent
 from ramet.core.outcome import Status
-from ramet.store.sqlite import SqliteStore
+from ramet.store.sqlite.store import SqliteStore
 
 
 class World:

@@ -25,7 +25,7 @@ from ramet.host.steering import Steering
 from ramet.services.views.contract import RunFilter
 from ramet.services.views.runs import RunViews
 from ramet.store.contract import Entry
-from ramet.store.sqlite import SqliteStore
+from ramet.store.sqlite.store import SqliteStore
 
 Captured = pytest.CaptureFixture[str]
 JOBS = """

@@ -20,7 +20,7 @@ from ramet.host.retention import EXPIRED
 from ramet.isolation.folders import RunFolders
 from ramet.services.contract import CreateTeam, SpawnAgent, SpawnedAgent
 from ramet.services.server import Server
-from ramet.store.sqlite import SqliteStore
+from ramet.store.sqlite.store import SqliteStore
 from tests.support.serving import short_folder
 from tests.support.waiting import eventually
 from tests.support.warm import warm

@@ -18,7 +18,7 @@ from ramet.host.runtime import AgentRuntime
 from ramet.host.session import Session
 from ramet.models.scripted.dialogue import Call
 from ramet.models.scripted.model import ScriptedModel
-from ramet.store.sqlite import SqliteStore
+from ramet.store.sqlite.store import SqliteStore
 from ramet.tools.workspace import workspace_tools
 from ramet.wire.guest_protocol import Approve, FireHook
 from tests.support.providers import provider

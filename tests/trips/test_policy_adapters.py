@@ -19,7 +19,7 @@ from ramet.host.policy_adapters import Allow, Narrow, PolicyAnswer, PolicyReques
 from ramet.models.scripted.model import ScriptedModel
 from ramet.services.types.registry import installed
 from ramet.spawn import policy_decisions
-from ramet.store.sqlite import SqliteStore
+from ramet.store.sqlite.store import SqliteStore
 from tests.support.serving import serving
 from tests.support.waiting import eventually
 from tests.trips import isolated_agents as agents

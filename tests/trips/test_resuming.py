@@ -20,7 +20,7 @@ from ramet.models.scripted.model import Call, Script, ScriptedModel
 from ramet.spawn.handle import Handle
 from ramet.store.contract import Store
 from ramet.store.memory import MemoryStore
-from ramet.store.sqlite import SqliteStore
+from ramet.store.sqlite.store import SqliteStore
 from ramet.tools.context import SpawnRequest, calling
 from tests.support.cut import cut_behind
 from tests.support.empty_places import place_of

@@ -17,7 +17,7 @@ from ramet.core.outcome import Result, Status
 from ramet.host.kept_results import RESULTS
 from ramet.host.retention import sweep
 from ramet.store.memory import MemoryStore
-from ramet.store.sqlite import SqliteStore
+from ramet.store.sqlite.store import SqliteStore
 from tests.support.cut import cut_behind
 from tests.support.waiting import eventually
 from tests.trips.composed_agents import Point, double, norm, pid, to_point, untyped

@@ -30,7 +30,7 @@ from ramet.host.session import Session
 from ramet.models.scripted.model import ScriptedModel
 from ramet.store.contract import Entry, Store
 from ramet.store.memory import MemoryStore
-from ramet.store.sqlite import SqliteStore
+from ramet.store.sqlite.store import SqliteStore
 from tests.support.waiting import eventually
 from tests.trips.kit import answers, background, fork, fresh, is_valid, kept, of_kind
 from tests.trips.safety_kit import ALL, ASK, DELETE, LOOK, POLICY, REASON, Deeds, Says, intended

@@ -26,7 +26,7 @@ from ramet.host.session import Session
 from ramet.models.scripted.dialogue import Call
 from ramet.models.scripted.model import ScriptedModel
 from ramet.store.memory import MemoryStore
-from ramet.store.sqlite import SqliteStore
+from ramet.store.sqlite.store import SqliteStore
 from tests.trips.kit import fresh, kept, of_kind
 from tests.trips.safety_kit import ALL, DELETE, LOOK, POLICY, Deeds, Says, intended
 

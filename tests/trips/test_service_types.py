@@ -30,7 +30,7 @@ from ramet.services.types.function_turns import FunctionTurn, FunctionTurns
 from ramet.services.types.llm import LlmInfo, LlmType
 from ramet.services.types.llm_agent import Compact, ListTools, SetModel
 from ramet.services.types.loading import LoadBundle
-from ramet.store.sqlite import SqliteStore
+from ramet.store.sqlite.store import SqliteStore
 from tests.support.tars import tar
 from tests.support.waiting import eventually
 from tests.trips import function_agents

@@ -20,7 +20,7 @@ from ramet.services.client.client import Client
 from ramet.services.contract import SpawnedAgent
 from ramet.services.server import Server
 from ramet.services.types.function import FunctionType
-from ramet.store.state.line import KIND
+from ramet.store.state.branch import KIND
 from ramet.tools.python import python_tool
 from tests.support.told_types import ToldType
 from tests.trips import own_state_agents

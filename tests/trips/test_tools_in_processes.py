@@ -22,7 +22,7 @@ from ramet import Agent, AgentRuntime, Isolation, Policy, ScriptedModel, Session
 from ramet.core.errors import InvalidValue, NotShippable
 from ramet.core.events import EndpointAsked, ToolStarted
 from ramet.models.scripted.model import Call
-from ramet.store.sqlite import SqliteStore
+from ramet.store.sqlite.store import SqliteStore
 from ramet.tools.context import calling
 from tests.support.waiting import alive, eventually
 from tests.trips.kit import fresh, kept, of_kind

@@ -28,8 +28,8 @@ from ramet.host.lifetimes import Collect
 from ramet.host.records import journal_in, kernel_of
 from ramet.host.retention import Gone, sweep
 from ramet.host.scrubbing import scrub
-from ramet.store.compaction import compact
-from ramet.store.sqlite import SqliteStore
+from ramet.store.sqlite.compaction import compact
+from ramet.store.sqlite.store import SqliteStore
 
 _MOST_NAMED = 20  #: transcripts and trees that were passed over; of others only the number is said
 

@@ -18,8 +18,8 @@ from ramet.core.errors import DamagedTree
 from ramet.disk.state_folder import JOURNAL, checked_state_folder
 from ramet.host.records import journal_in, records_of
 from ramet.host.repairing import Checked, check, set_aside
-from ramet.store.accepting_loss import accept_loss
-from ramet.store.sqlite import SqliteStore
+from ramet.store.sqlite.accept_loss import accept_loss
+from ramet.store.sqlite.store import SqliteStore
 
 
 def repair(options: Namespace) -> int:

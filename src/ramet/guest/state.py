@@ -16,7 +16,7 @@ from ramet.core.errors import InvalidValue, MergeConflict, RametError
 from ramet.guest.thread_channel import line
 from ramet.guest.tree import ChannelTree
 from ramet.store.state import values
-from ramet.store.state.blocking import at_once
+from ramet.store.state.sync import at_once
 from ramet.store.state.values import MISSING
 from ramet.tools.context import ToolUseContext, Tree, current_call
 from ramet.wire.guest_protocol import StateCommit, Stated, UseState

@@ -415,7 +415,7 @@ def journal_of(working_dir: pathlib.Path | None, store: Store | None) -> Journal
         return Journal(store)
     if working_dir is None:
         return None
-    from ramet.store.sqlite import SqliteStore
+    from ramet.store.sqlite.store import SqliteStore
 
     folder = state_folder(working_dir)
     found = _shared.get(folder)

@@ -25,8 +25,8 @@ from ramet.disk.state_folder import JOURNAL, checked_state_folder
 from ramet.host.journal import PAGE, TREES, said_of
 from ramet.host.stored_events import decoded, location_of
 from ramet.store.contract import Store, Stored
-from ramet.store.database_lock import is_locked
-from ramet.store.sqlite import SqliteStore
+from ramet.store.sqlite.database_lock import is_locked
+from ramet.store.sqlite.store import SqliteStore
 
 INTERRUPTED = "interrupted"  #: at work, in a process that is gone
 PATIENCE_S = 2.0  #: with a kernel that is stopped, or busy in code that does not wait: then the journal's word stands

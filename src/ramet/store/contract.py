@@ -8,7 +8,7 @@ place and is claimed by one winner: schedules, tasks of a board, the list of tre
 one writes to it is refused, with OwnedElsewhere, and nothing of that is there. A kernel is alive as long as it holds
 its lock there: no clock of a kernel is asked. A store in a file, or in memory, has exactly one.
 
-A store belongs to one event loop. `ramet.store.conformance` is the suite that every store passes.
+A store belongs to one event loop. `ramet.testing.conformance.store` is the suite that every store passes.
 """
 
 from __future__ import annotations

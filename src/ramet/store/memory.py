@@ -10,9 +10,9 @@ from typing import Self
 
 from ramet.core.errors import Conflict, InvalidValue, StoreFailed
 from ramet.store.contract import Document, Entry, Put, Stored
-from ramet.store.intake import Intake, checked_data, checked_name, checked_number, checked_together
-from ramet.store.news import News
-from ramet.store.sole import SoleKernel
+from ramet.store.notifications import News
+from ramet.store.single_kernel import SoleKernel
+from ramet.store.validation import Intake, checked_data, checked_name, checked_number, checked_together
 
 _WHERE = "in memory"
 _CURSOR = attrgetter("cursor")

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 from ramet import AgentRuntime
 from ramet.host.journal import TREES, Journal
-from ramet.store.sqlite import SqliteStore
+from ramet.store.sqlite.store import SqliteStore
 
 
 async def test_two_may_find_at_once_that_a_tree_is_over(tmp_path: pathlib.Path) -> None:

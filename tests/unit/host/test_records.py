@@ -29,9 +29,9 @@ from ramet.host.records import NoJournal, Records, journal_in, kernel_of, record
 from ramet.host.retention import sweep
 from ramet.isolation.folders import RunFolders
 from ramet.store.contract import Entry
-from ramet.store.lock import KernelLock
 from ramet.store.memory import MemoryStore
-from ramet.store.sqlite import SqliteStore
+from ramet.store.sqlite.lock import KernelLock
+from ramet.store.sqlite.store import SqliteStore
 
 START = datetime(2026, 11, 20, 12, 0, 0, tzinfo=UTC)
 DONE = Result(status=Status.COMPLETED, value="found")
@@ -158,7 +158,7 @@ async def test_whose_journal_it_is_follows_from_the_lock(tmp_path: Path) -> None
     assert kernel_of(journal) is None
 
     program = (
-        "import os, signal, pathlib; from ramet.store.lock import KernelLock; "
+        "import os, signal, pathlib; from ramet.store.sqlite.lock import KernelLock; "
         f"lock = KernelLock(pathlib.Path({str(journal)!r})); os.kill(os.getpid(), signal.SIGKILL)"
     )
     await asyncio.to_thread(subprocess.run, [sys.executable, "-c", program], check=False)

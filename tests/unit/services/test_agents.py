@@ -27,7 +27,7 @@ from ramet.services.talking.conversation import TalkLimits
 from ramet.services.talking.following import TreeEvent
 from ramet.store.contract import Store
 from ramet.store.memory import MemoryStore
-from ramet.store.sqlite import SqliteStore
+from ramet.store.sqlite.store import SqliteStore
 from tests.support.echo_agents import Echo, EchoInfo, EchoType
 from tests.support.waiting import eventually
 

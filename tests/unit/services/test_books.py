@@ -19,7 +19,7 @@ from ramet.services.spawning import keys
 from ramet.services.spawning.books import AGENT, TEAM, AgentRow, Books, TeamRow
 from ramet.store.contract import Store
 from ramet.store.memory import MemoryStore
-from ramet.store.sqlite import SqliteStore
+from ramet.store.sqlite.store import SqliteStore
 
 WHEN = datetime(2026, 1, 1, tzinfo=UTC)
 TEAM_ROW = TeamRow(

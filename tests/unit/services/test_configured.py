@@ -15,7 +15,7 @@ from ramet.services.config.settings import ModelAlias, PostgresUrl, Reference, S
 from ramet.services.talking.conversation import TalkLimits
 from ramet.services.types.llm import LlmType
 from ramet.store.postgres import PostgresStore
-from ramet.store.sqlite import SqliteStore
+from ramet.store.sqlite.store import SqliteStore
 
 KEY = "key-that-nobody-is-shown"
 SMART = ModelAlias("openai:gpt-5.4-mini", Reference("env", "SMART_KEY"))

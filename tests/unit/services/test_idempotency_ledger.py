@@ -19,7 +19,7 @@ from ramet.services.refusals import KeyReused, RequestInProgress
 from ramet.store.contract import Store
 from ramet.store.memory import MemoryStore
 from ramet.store.postgres import PostgresStore
-from ramet.store.sqlite import SqliteStore
+from ramet.store.sqlite.store import SqliteStore
 from tests.support import postgres
 
 ONE = Sender("team_key", "POST /v1/agents", "one")

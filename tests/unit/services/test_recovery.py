@@ -20,7 +20,7 @@ from ramet.isolation.local import LocalBackend
 from ramet.services.contract import CreateTeam, Image, ListAgents, SpawnedAgent
 from ramet.store.contract import Document, Put
 from ramet.store.memory import MemoryStore
-from ramet.store.sqlite import SqliteStore
+from ramet.store.sqlite.store import SqliteStore
 from tests.support.sites import OPERATOR, Site
 from tests.support.waiting import eventually
 
@@ -100,7 +100,7 @@ async def test_agents_go_on_with_the_same_id_path_key_and_capacity(site: Site, l
 SERVER = """
 import asyncio, json, pathlib, sys
 from ramet.core.outcome import ErrorInfo
-from ramet.store.sqlite import SqliteStore
+from ramet.store.sqlite.store import SqliteStore
 from tests.support.sites import Site
 from tests.support.waiting import eventually
 

@@ -34,7 +34,7 @@ from ramet.services.spawning import lives
 from ramet.services.spawning.books import Books
 from ramet.store.contract import Store
 from ramet.store.memory import MemoryStore
-from ramet.store.sqlite import SqliteStore
+from ramet.store.sqlite.store import SqliteStore
 from tests.support.echo_agents import Echo
 from tests.support.sites import OPERATOR, Site
 from tests.support.waiting import eventually

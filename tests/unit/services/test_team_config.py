@@ -14,7 +14,7 @@ from ramet.isolation.contract import ConfigurableBackend
 from ramet.isolation.local import LocalBackend
 from ramet.services.contract import CreateTeam
 from ramet.store.contract import Store
-from ramet.store.sqlite import SqliteStore
+from ramet.store.sqlite.store import SqliteStore
 from tests.support.sites import OPERATOR, Site
 
 

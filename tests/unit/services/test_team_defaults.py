@@ -9,7 +9,7 @@ import pytest
 
 from ramet.core.errors import InvalidValue
 from ramet.services.contract import CreatedTeam, CreateTeam
-from ramet.store.sqlite import SqliteStore
+from ramet.store.sqlite.store import SqliteStore
 from tests.support.sites import OPERATOR, Site
 
 RESOURCES: dict[str, float] = {"agents": 3, "tokens": 1000, "usd": 2, "cpu": 4}

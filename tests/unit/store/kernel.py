@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 
 from ramet.core.errors import RametError, StoreFailed
 from ramet.store.contract import Entry
-from ramet.store.sqlite import SqliteStore
+from ramet.store.sqlite.store import SqliteStore
 
 _LIMIT = 400_000  #: bytes of a file, for `limited`
 

@@ -1,4 +1,4 @@
-"""store/checkpoints.py: moving the log of SQLite beside the writer."""
+"""store/sqlite/checkpoint.py: moving the log of SQLite beside the writer."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ramet.store.checkpoints import Checkpoints
+from ramet.store.sqlite.checkpoint import Checkpoints
 
 
 def test_the_log_is_moved_where_no_thread_can_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ import pytest
 from ramet.core.errors import Conflict, Damaged, InvalidValue, StoreFailed, StoreInUse
 from ramet.store.postgres import PostgresStore
 from ramet.store.postgres import schema as postgres_schema
-from ramet.store.postgres.place import Place
+from ramet.store.postgres.dsn import Place
 from tests.support.postgres import Server, fresh_schema, postgres
 from tests.support.postgres_stores import entry, everything, opened, schema, store
 from tests.support.waiting import eventually

@@ -14,11 +14,11 @@ from psycopg import sql
 
 from ramet.core.errors import OwnedElsewhere, StoreFailed
 from ramet.store.contract import Seat
-from ramet.store.postgres import PostgresStore, owning, reader
+from ramet.store.postgres import PostgresStore, ownership, reader
 from ramet.store.postgres import schema as postgres_schema
-from ramet.store.postgres.place import Place
-from ramet.store.postgres.vigil import Vigil
-from ramet.store.postgres.watch import Neighbour, Watch
+from ramet.store.postgres.dsn import Place
+from ramet.store.postgres.peer_monitor import Neighbour, Watch
+from ramet.store.postgres.session_monitor import Vigil
 from tests.support.postgres import Server, own_postgres, postgres
 from tests.support.postgres_stores import cut_off, entry, everything, opened, schema, session_of
 from tests.support.waiting import eventually
@@ -171,7 +171,7 @@ async def test_a_kernel_that_stood_still_asks_though_nobody_hung_up(
         one.on_tree_loss(lambda loss: told.append(loss.kernel))
         monkeypatch.setattr(Vigil, "has_hung_up", lambda _: False)
         _claimed_meanwhile(postgres, schema, one)
-        monkeypatch.setattr("ramet.store.postgres.opened.SURE_S", 0.0)
+        monkeypatch.setattr("ramet.store.postgres.connection.SURE_S", 0.0)
 
         await one.durable(ticket)
 
@@ -311,7 +311,7 @@ async def test_who_does_not_come_back_after_a_restart_of_the_server_is_adopted_i
     own_postgres: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody's lock tells it: the server's clock does, and wakes whoever listens."""
-    for module in (owning, reader):
+    for module in (ownership, reader):
         monkeypatch.setattr(module, "GRACE_S", 1.0)
     async with _kernels(own_postgres, "ramet", "one", "two") as (one, two):
         await one.durable(one.append(entry(1)))

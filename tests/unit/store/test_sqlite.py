@@ -19,9 +19,9 @@ from pathlib import Path
 import pytest
 
 from ramet.core.errors import InvalidValue, StoreFailed, StoreInUse
-from ramet.store import checkpoints, commits, journal, lock, reader
 from ramet.store.contract import Entry
-from ramet.store.sqlite import SqliteStore
+from ramet.store.sqlite import checkpoint, commit_queue, lock, reader, tables
+from ramet.store.sqlite.store import SqliteStore
 from tests.unit.store.kernel import entry
 
 ROOT = Path(__file__).parents[3]
@@ -104,7 +104,7 @@ async def test_who_only_looks_keeps_nobody_out(path: Path, monkeypatch: pytest.M
     file.write_text(f"{2**22 + 1}\n")  # no process has it: it is above the highest pid
     with file.open() as looking:
         fcntl.flock(looking, fcntl.LOCK_SH)
-        monkeypatch.setattr("ramet.store.lock.time.sleep", lambda _: fcntl.flock(looking, fcntl.LOCK_UN))
+        monkeypatch.setattr("ramet.store.sqlite.lock.time.sleep", lambda _: fcntl.flock(looking, fcntl.LOCK_UN))
 
         async with opened(path) as store:
             assert await store.head() == 0
@@ -346,7 +346,7 @@ async def test_the_file_is_little_larger_than_its_events(path: Path) -> None:
 
 async def test_the_log_does_not_grow_for_ever(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is moved into the file while events go on, and readers read; nothing is left of it in the end."""
-    monkeypatch.setattr(checkpoints, "_LARGE", 400_000)
+    monkeypatch.setattr(checkpoint, "_LARGE", 400_000)
     largest = 0
     async with opened(path) as store, opened(path, read_only=True) as reading:
         for number in range(1, 1_500):
@@ -360,7 +360,7 @@ async def test_the_log_does_not_grow_for_ever(path: Path, monkeypatch: pytest.Mo
 
 
 async def test_when_it_is_quiet_all_is_moved_into_the_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkpoints, "QUIET_S", 0.01)
+    monkeypatch.setattr(checkpoint, "QUIET_S", 0.01)
     async with opened(path) as store:
         await store.durable(store.append(entry(1, 50_000)))
         async with asyncio.timeout(20):
@@ -371,9 +371,9 @@ async def test_when_it_is_quiet_all_is_moved_into_the_file(path: Path, monkeypat
 async def test_more_names_than_are_remembered(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Names that were dropped from memory are found again, by writer and reader."""
     monkeypatch.setattr(
-        commits, "LINGER_S", 3_600.0
+        commit_queue, "LINGER_S", 3_600.0
     )  # What nobody waits for is not there, however busy the machine is.
-    monkeypatch.setattr(journal, "_REMEMBERED", 3)
+    monkeypatch.setattr(tables, "_REMEMBERED", 3)
     monkeypatch.setattr(reader, "_REMEMBERED", 3)
     entries = [Entry(f"tree-{n % 5}", f"run-{n % 11}", n, f"type-{n % 4}", b"") for n in range(1, 300)]
     async with opened(path) as store:
@@ -408,7 +408,7 @@ async def test_what_nobody_waits_for_waits_for_company_until_somebody_does(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However long it may linger: `durable`, a document, and closing have all of it written at once, as one batch."""
-    monkeypatch.setattr(commits, "LINGER_S", 3_600.0)
+    monkeypatch.setattr(commit_queue, "LINGER_S", 3_600.0)
     heard: list[int] = []
     async with opened(path) as store:
         store.on_commit(heard.append)

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from ramet.core.errors import Damaged, DamagedTree, StoreFailed
-from ramet.store import schema
 from ramet.store.contract import Document, Entry
-from ramet.store.sqlite import SqliteStore
+from ramet.store.sqlite import schema
+from ramet.store.sqlite.store import SqliteStore
 from tests.security.planted_journals import PAGE, header
 from tests.unit.store.kernel import entry
 from tests.unit.store.test_sqlite import opened
@@ -311,7 +311,7 @@ def test_every_file_of_the_schema_ends_up_in_the_package() -> None:
     """Named statements have names of their own, and migrations are numbered without gaps."""
     assert schema.migrations()
     assert {"head", "page", "page tree", "page run", "page runs", "put_document"} <= schema.queries().keys()
-    text = (Path(schema.__file__).parent / "sql" / "sqlite" / "queries.sql").read_text()
+    text = (Path(schema.__file__).parents[1] / "sql" / "sqlite" / "queries.sql").read_text()
     assert text.count("-- name: ") == len(schema.queries()) - 3
 
 

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from ramet.core.errors import Damaged, StoreInUse
-from ramet.store.accepting_loss import accept_loss
-from ramet.store.compaction import compact
-from ramet.store.high_water import NOTHING, Mark, mark_of
-from ramet.store.sqlite import SqliteStore
+from ramet.store.sqlite.accept_loss import accept_loss
+from ramet.store.sqlite.compaction import compact
+from ramet.store.sqlite.high_water import NOTHING, Mark, mark_of
+from ramet.store.sqlite.store import SqliteStore
 from tests.unit.store.kernel import entry
 from tests.unit.store.test_sqlite import kernel, line, opened
 

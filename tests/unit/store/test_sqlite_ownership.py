@@ -16,10 +16,10 @@ import pytest
 
 from ramet.core.errors import StoreFailed, StoreInUse
 from ramet.host.records import kernel_of
-from ramet.store import sqlite_files
-from ramet.store.compaction import compact
-from ramet.store.database_lock import is_locked
-from ramet.store.sqlite import SqliteStore
+from ramet.store.sqlite import files
+from ramet.store.sqlite.compaction import compact
+from ramet.store.sqlite.database_lock import is_locked
+from ramet.store.sqlite.store import SqliteStore
 from tests.unit.store.kernel import entry
 from tests.unit.store.test_sqlite import kernel, line, opened
 
@@ -179,7 +179,7 @@ async def test_a_kernel_that_was_followed_writes_nothing_more(path: Path, monkey
     first.on_loss(heard.append)
     await first.durable(first.append(entry(1)))
     for name in ("KernelLock", "DatabaseLock"):
-        monkeypatch.setattr(sqlite_files, name, NoLock)
+        monkeypatch.setattr(files, name, NoLock)
     second = await SqliteStore(path).open()
     third = await SqliteStore(path).open()
     await first.durable(first.append(entry(4)))  # A kernel that has written nothing has taken nothing over.

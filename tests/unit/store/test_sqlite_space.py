@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 
 from ramet.core.errors import StoreInUse
-from ramet.store import schema
-from ramet.store.compaction import compact
 from ramet.store.contract import Entry
-from ramet.store.sqlite import SqliteStore
+from ramet.store.sqlite import schema
+from ramet.store.sqlite.compaction import compact
+from ramet.store.sqlite.store import SqliteStore
 from tests.support.waiting import eventually
 
 needs_root = pytest.mark.skipif("os.getuid() != 0", reason="only root can mount")
@@ -29,8 +29,8 @@ LARGE = 1_500  #: events of the tree that goes
 KILLED = """
 import asyncio, sys
 from pathlib import Path
-from ramet.store.compaction import compact
-from ramet.store.sqlite import SqliteStore
+from ramet.store.sqlite.compaction import compact
+from ramet.store.sqlite.store import SqliteStore
 
 async def shrink(path):
     store = await SqliteStore(path).open()
@@ -50,7 +50,7 @@ NO_ROOM = """
 import asyncio, shutil, sys
 from pathlib import Path
 from ramet.core.errors import StoreFailed
-from ramet.store.compaction import compact
+from ramet.store.sqlite.compaction import compact
 from tests.unit.store.test_sqlite_space import check_content, fill, made_as_before
 
 folder = Path(sys.argv[1])

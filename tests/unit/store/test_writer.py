@@ -1,4 +1,4 @@
-"""store/writer.py: the thread that writes says how it ended."""
+"""store/sqlite/writer.py: the thread that writes says how it ended."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from ramet.store import database
-from ramet.store.checkpoints import Checkpoints
 from ramet.store.contract import Entry
-from ramet.store.journal import Journal
-from ramet.store.writer import Writer
+from ramet.store.sqlite import database
+from ramet.store.sqlite.checkpoint import Checkpoints
+from ramet.store.sqlite.tables import Journal
+from ramet.store.sqlite.writer import Writer
 
 
 class Ended:

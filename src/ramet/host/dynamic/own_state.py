@@ -19,8 +19,8 @@ from ramet.core.ids import checked_name
 from ramet.host.dynamic.registries import REGISTRY, REPLACED
 from ramet.store.state.commits import Commit
 from ramet.store.state.merging import Undecided
-from ramet.store.state.names import checked_key, checked_prefix
 from ramet.store.state.namespaced import Namespaced
+from ramet.store.state.validation import checked_key, checked_prefix
 from ramet.store.state.values import MISSING
 from ramet.tools.context import ToolUseContext
 from ramet.wire.guest_protocol import StateCommit, Stated, UseState

@@ -13,7 +13,7 @@ from ramet.host.scheduler.scheduler import AgentScheduler
 from ramet.host.schedules.books import Books
 from ramet.host.schedules.door import DropSchedule, PutSchedule
 from ramet.store.contract import Document
-from ramet.store.sqlite import SqliteStore
+from ramet.store.sqlite.store import SqliteStore
 
 
 class Desk(AgentScheduler):

@@ -126,7 +126,7 @@ def store_of(
     if place is None or (isinstance(place, pathlib.Path) and place.resolve() == _usual(working_dir)):
         return None
     if isinstance(place, pathlib.Path):
-        from ramet.store.sqlite import SqliteStore
+        from ramet.store.sqlite.store import SqliteStore
 
         return SqliteStore(place)
     if isinstance(place, StoreAdapter):

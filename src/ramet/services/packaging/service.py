@@ -27,7 +27,7 @@ from ramet.services.packaging.shared import SharedCatalogue
 from ramet.services.problems import error_of
 from ramet.services.refusals import InUse
 from ramet.store.contract import Store
-from ramet.store.lock import KernelLock
+from ramet.store.sqlite.lock import KernelLock
 
 T = TypeVar("T")
 MAX_IMAGES: Final = 1_000  #: on record and being made

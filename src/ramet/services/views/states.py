@@ -24,8 +24,8 @@ from ramet.services.views.contract import (
     StateVersions,
 )
 from ramet.services.views.runs import RunViews, checked_limit
-from ramet.store.state.names import checked_key
 from ramet.store.state.namespaced import Namespaced
+from ramet.store.state.validation import checked_key
 from ramet.store.state.versioned import Versioned
 
 MOST_BYTES = 4 * 1024 * 1024  #: of a page as JSON; its first value is there whatever its size

@@ -13,9 +13,9 @@ import psycopg
 from ramet.core.errors import StoreFailed
 from ramet.store.contract import Document, Seat, Stored
 from ramet.store.postgres import schema
-from ramet.store.postgres.owning import GRACE_S
-from ramet.store.postgres.place import Connection, Patience, Place, is_lost, persistently
-from ramet.store.postgres.watch import Neighbour
+from ramet.store.postgres.dsn import Connection, Patience, Place, is_lost, persistently
+from ramet.store.postgres.ownership import GRACE_S
+from ramet.store.postgres.peer_monitor import Neighbour
 from ramet.store.postgres.writer import sever
 
 T = TypeVar("T")

@@ -7,8 +7,8 @@ import hashlib
 import psycopg
 
 from ramet.core.errors import Damaged, StoreFailed
-from ramet.store.postgres.place import Connection, Place
-from ramet.store.postgres.queries import migrations
+from ramet.store.postgres.dsn import Connection, Place
+from ramet.store.postgres.sql import migrations
 
 NEWEST = max(migrations())
 

@@ -22,12 +22,12 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from ramet.concurrency.deadline import to_its_end
 from ramet.core.errors import InvalidValue, MissingExtra, OwnedElsewhere, StoreFailed
 from ramet.store.contract import Document, Entry, Put, Seat, Stored
-from ramet.store.intake import MOST_DATA, Intake, checked_data, checked_name, checked_number, checked_together
 from ramet.store.listeners import Listeners
-from ramet.store.postgres import changes
+from ramet.store.postgres import tables
+from ramet.store.validation import MOST_DATA, Intake, checked_data, checked_name, checked_number, checked_together
 
 if TYPE_CHECKING:
-    from ramet.store.postgres.opened import Opened
+    from ramet.store.postgres.connection import Opened
     from ramet.store.postgres.reader import Reader
 
 T = TypeVar("T")
@@ -58,7 +58,7 @@ class PostgresStore:
         patience_s: float = 30.0,
     ) -> None:
         try:
-            from ramet.store.postgres.place import Place
+            from ramet.store.postgres.dsn import Place
         except ModuleNotFoundError as missing:
             if missing.name != "psycopg":
                 raise
@@ -78,7 +78,7 @@ class PostgresStore:
 
     async def open(self) -> Self:
         """Take the lock and bring the schema up to date. Raises StoreInUse, Damaged if it is too new, StoreFailed."""
-        from ramet.store.postgres.opened import Opened
+        from ramet.store.postgres.connection import Opened
 
         async with self._gate:
             if self._open is None:
@@ -202,12 +202,12 @@ class PostgresStore:
     async def forget(self, tree: str) -> int:
         """Remove every event of a tree, for good; says how many."""
         _checked("tree", tree)
-        return int(await self._changed(changes.forget(self._place.queries, tree), 0, alone=True))
+        return int(await self._changed(tables.forget(self._place.queries, tree), 0, alone=True))
 
     async def rewrite(self, cursor: int, data: bytes) -> None:
         """Replace what an event says; the old bytes are gone once PostgreSQL has vacuumed. For maintenance alone."""
         checked_data("data", data)
-        await self._changed(changes.rewrite(self._place.queries, cursor, data), len(data))
+        await self._changed(tables.rewrite(self._place.queries, cursor, data), len(data))
 
     # ---- documents
 
@@ -232,7 +232,7 @@ class PostgresStore:
         checked_data("data", data)
         if expected is not None:
             checked_number("expected", expected)
-        change: Callable[[Any], object] = changes.put(self._place.queries, kind, key, data, expected)
+        change: Callable[[Any], object] = tables.put(self._place.queries, kind, key, data, expected)
         if tree is not None:
             change = self._writable().owning.holding(_checked("tree", tree), change)
         document = await self._changed(change, len(data))
@@ -243,7 +243,7 @@ class PostgresStore:
         """Remove a document; False if there was none. Raises Conflict like `put`."""
         _checked("kind", kind)
         _checked("key", key, kind)
-        return bool(await self._changed(changes.delete(self._place.queries, kind, key, expected), 0))
+        return bool(await self._changed(tables.delete(self._place.queries, kind, key, expected), 0))
 
     # ---- blobs
 
@@ -254,7 +254,7 @@ class PostgresStore:
             name = hashlib.sha256(data).hexdigest()
         else:
             name = await self._asked(lambda _: hashlib.sha256(data).hexdigest())
-        return str(await self._changed(changes.put_blob(self._place.queries, name, data), len(data)))
+        return str(await self._changed(tables.put_blob(self._place.queries, name, data), len(data)))
 
     async def get_blob(self, name: str) -> bytes | None:
         """The bytes of that name."""
@@ -279,7 +279,7 @@ class PostgresStore:
     async def delete_blob(self, name: str) -> bool:
         """Remove one; False if there was none."""
         _checked("name", name)
-        return bool(await self._changed(changes.delete_blob(self._place.queries, name), 0))
+        return bool(await self._changed(tables.delete_blob(self._place.queries, name), 0))
 
     # ---- both
 
@@ -290,7 +290,7 @@ class PostgresStore:
             named = _named(blobs)
         else:
             named = await self._asked(lambda _: _named(blobs))
-        change = changes.put_together(self._place.queries, named, documents)
+        change = tables.put_together(self._place.queries, named, documents)
         written: Sequence[Document] = await self._changed(change, size)
         return written
 
@@ -303,7 +303,7 @@ class PostgresStore:
 
     async def announce(self, address: str) -> None:
         """Tell all kernels where this one answers, until it ends."""
-        await self._changed(changes.announce(self._place, self.kernel, _checked("address", address)), 0)
+        await self._changed(tables.announce(self._place, self.kernel, _checked("address", address)), 0)
 
     def on_kernels(self, heard: Callable[[], None]) -> Callable[[], None]:
         """Have `heard` called when `kernels` may say something else; returns the way out."""
@@ -335,7 +335,7 @@ class PostgresStore:
         """Claim trees and write documents for a kernel that does not live, in one change. Raises Conflict."""
         names = [_checked("tree", tree) for tree in trees]
         size = self._size_of((), documents)
-        put = changes.put_together(self._place.queries, (), documents)
+        put = tables.put_together(self._place.queries, (), documents)
         change = self._writable().owning.take_over(_checked("kernel", kernel), names, put)
         written: Sequence[Document] | None = await self._changed(change, size)
         return written

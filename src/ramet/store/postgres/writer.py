@@ -32,10 +32,10 @@ from ramet.concurrency.clock import seconds_with_suspends
 from ramet.core.errors import StoreFailed, StoreInUse
 from ramet.store.contract import Entry
 from ramet.store.postgres import schema
-from ramet.store.postgres.arrays import Blobs, Longs, Texts
-from ramet.store.postgres.batches import Batch
-from ramet.store.postgres.owning import Owning
-from ramet.store.postgres.place import Connection, Patience, Place, is_lost, persistently
+from ramet.store.postgres.commit_queue import Batch
+from ramet.store.postgres.dsn import Connection, Patience, Place, is_lost, persistently
+from ramet.store.postgres.ownership import Owning
+from ramet.store.postgres.types import Blobs, Longs, Texts
 
 _MAX_NAMES = 100_000  #: whose ids are kept at hand
 _REPEATS = 20  #: how often a batch may lose to a deadlock with somebody who is not of ramet

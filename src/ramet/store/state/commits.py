@@ -10,8 +10,8 @@ import msgspec
 from msgspec import Struct
 
 from ramet.store.state import nodes
-from ramet.store.state.compare import differences
-from ramet.store.state.shelf import Steps, Want
+from ramet.store.state.blob_cache import Steps, Want
+from ramet.store.state.diff import differences
 from ramet.store.state.values import Missing
 
 _encode = msgspec.json.Encoder(order="sorted").encode

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ramet.store.state import values
-from ramet.store.state.compare import Difference
-from ramet.store.state.names import is_directory, shown
+from ramet.store.state.diff import Difference
+from ramet.store.state.validation import is_directory, shown
 from ramet.store.state.values import MISSING
-from ramet.store.state.working import MARK, WorkingCopy
+from ramet.store.state.working_copy import MARK, WorkingCopy
 
 #: Decides one key that both sides changed: resolve(key, base, ours, theirs) -> value, MISSING for none.
 Resolve = Callable[[str, Any, Any, Any], Any]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ramet.store.state.names import checked_key
+from ramet.store.state.validation import checked_key
 from ramet.store.state.versioned import Versioned
 
 

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from ramet.store.state import nodes
+from ramet.store.state.blob_cache import Steps, Want
 from ramet.store.state.nodes import MOST, Branch, Child, Leaf, Node, position
-from ramet.store.state.shelf import Steps, Want
 
 EMPTY = ""  #: the root of a tree without entries
 

@@ -11,13 +11,13 @@ from ramet.core.errors import InvalidValue
 from ramet.store.contract import Store
 from ramet.store.memory import MemoryStore
 from ramet.store.state import commits
-from ramet.store.state.blocking import at_once, done
+from ramet.store.state.blob_cache import Shelf
+from ramet.store.state.branch import KIND, Line
 from ramet.store.state.commits import Change, Commit
-from ramet.store.state.keys import Keys
-from ramet.store.state.line import KIND, Line
+from ramet.store.state.mapping import Keys
 from ramet.store.state.merging import Resolve
-from ramet.store.state.names import checked_name
-from ramet.store.state.shelf import Shelf
+from ramet.store.state.sync import at_once, done
+from ramet.store.state.validation import checked_name
 
 OnConflict = Literal["retry", "abandon", "merge"]
 Mutated = Literal["refuse", "keep", "leave"]

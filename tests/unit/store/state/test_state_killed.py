@@ -7,13 +7,13 @@ import signal
 import sys
 from pathlib import Path
 
-from ramet.store.sqlite import SqliteStore
-from ramet.store.state.reach import reachable
+from ramet.store.sqlite.store import SqliteStore
+from ramet.store.state.gc import reachable
 from ramet.store.state.versioned import Versioned
 
 _PROGRAM = """
 import asyncio, sys
-from ramet.store.sqlite import SqliteStore
+from ramet.store.sqlite.store import SqliteStore
 from ramet.store.state.versioned import Versioned
 
 async def main():

@@ -13,8 +13,8 @@ import pytest
 
 from ramet.core.errors import Damaged, InvalidValue, RametError, UnsavedChanges
 from ramet.store.memory import MemoryStore
+from ramet.store.state.blob_cache import Shelf
 from ramet.store.state.namespaced import Namespaced
-from ramet.store.state.shelf import Shelf
 from ramet.store.state.versioned import Versioned
 
 REGISTRY = "__local_agent_registry__"
@@ -271,7 +271,7 @@ async def test_in_a_loop_they_are_refused_with_what_to_do() -> None:
 
 async def test_they_work_from_a_thread_beside_the_loop_of_their_store(tmp_path: Any) -> None:
     """As for programs whose loop runs in a thread of its own."""
-    from ramet.store.sqlite import SqliteStore
+    from ramet.store.sqlite.store import SqliteStore
 
     store = await SqliteStore(os.path.join(tmp_path, "journal.db")).open()  # noqa: PTH118 - a path is taken as text, too
     try:

@@ -1,1 +1,0 @@
-"""The suite that every store passes, a stranger's too: `ramet.store.conformance.suite`."""

@@ -1,0 +1,233 @@
+"""A journal on PostgreSQL while it is open: sessions, threads, and what is to be written."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import logging
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from ramet.concurrency.clock import seconds_with_suspends
+from ramet.core.errors import OwnedElsewhere, StoreFailed
+from ramet.store.postgres.commit_queue import Batch, Batches
+from ramet.store.postgres.dsn import Place
+from ramet.store.postgres.notify import Listener
+from ramet.store.postgres.ownership import Owning
+from ramet.store.postgres.peer_monitor import Neighbour, Watch
+from ramet.store.postgres.reader import Reader
+from ramet.store.postgres.session_monitor import Vigil
+from ramet.store.postgres.thread import Worker
+from ramet.store.postgres.writer import Writer
+
+T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
+_AT_MOST_S = 5.0  #: how long a thread may be kept waiting that cannot await
+SURE_S = 1.0  #: how long after the server has confirmed it a kernel takes its lock for its own
+
+
+class Opened:
+    """From one `open` to its `close`. Without a kernel it only reads; `broke` is told that writing failed for good.
+
+    `lost` is told of each tree that became another kernel's, `kernels` that these stand otherwise now.
+    """
+
+    def __init__(
+        self,
+        place: Place,
+        kernel: str | None,
+        patience_s: float,
+        *,
+        broke: Callable[[BaseException], None],
+        lost: Callable[[OwnedElsewhere], None],
+        kernels: Callable[[], None],
+    ) -> None:
+        self._place, self._patience_s, self._broke, self._lost = place, patience_s, broke, lost
+        self.news = asyncio.Event()  #: set, and replaced by another, when something may be there that was not before
+        self.batches = Batches(self._send)
+        self.reader = Reader(place, patience_s)
+        self._writer = None if kernel is None else Writer(place, kernel, patience_s)
+        self._read = Worker("ramet-postgres-reader")
+        self._write = Worker("ramet-postgres-writer")
+        self._watch_kernels = Watch(place, kernel or "", look=self._neighbours, listen=self.listen, heard=kernels)
+        self._listener = Listener(place.schema, self.tell, self._own_pid, self._watch_kernels.tell)
+        self._listening: asyncio.Task[None] | None = None
+        self._vigil = Vigil(self._session_lost)
+        self._resumed = 0  #: as it was when the session that it watches began
+        self._is_over = False
+
+    async def begin(self) -> None:
+        """Take the lock first: a second kernel changes nothing."""
+        if self._writer is not None:
+            await self._write.call(self._writer.open)
+            self._watch(self._writer)
+        await self._read.call(self.reader.open)
+        if self._writer is not None:
+            self._watch_kernels.start()
+
+    @property
+    def owning(self) -> Owning:
+        """Which trees are this kernel's. Only for a store that writes."""
+        assert self._writer is not None
+        return self._writer.owning
+
+    @property
+    def is_away(self) -> bool:
+        """Whether its session has ended, and no other has begun."""
+        return self._writer is not None and self._writer.is_away
+
+    @property
+    def is_in_doubt(self) -> bool:
+        """Whether the lock may be another's by now: the session ended, or this process stood still since it was sure.
+
+        Asked by who was told that an intent is on record, before acting on it: all that came before may be old.
+        """
+        if self._writer is None:
+            return False
+        is_old = seconds_with_suspends() - self._writer.confirmed_at > SURE_S
+        return is_old or self._writer.is_away or self._vigil.has_hung_up()
+
+    async def make_sure(self) -> None:
+        """Have the server confirm that the lock is still this kernel's, and which of its trees are. Raises StoreFailed.
+
+        What this kernel lost has been told when this returns.
+        """
+        await self.batches.ask(lambda _: None, 0)
+
+    def watch_kernels(self) -> None:
+        """Notice kernels that come and go, also where nothing is written."""
+        self._watch_kernels.start()
+
+    async def settle(self) -> None:
+        """Do all of the end that needs the server: write what is left, give the lock back. Raises StoreFailed."""
+        settling = asyncio.ensure_future(self._settle())
+        while not settling.done():
+            before = self.batches.count
+            await asyncio.wait({settling}, timeout=self._patience_s)
+            if not settling.done() and self.batches.count == before:
+                self.reader.sever()
+                if self._writer is not None:
+                    self._writer.sever()
+                await asyncio.wait({settling})
+        settling.result()
+
+    async def end(self) -> None:
+        """End the sessions, the lock last, and the threads."""
+        self._is_over = True
+        self.reader.give_up()
+        await self._watch_kernels.stop()
+        if self._listening is not None:
+            await asyncio.wait({self._listening})
+        self._listener.stop()
+        self._vigil.stop()
+        await self._read.call(self.reader.close)
+        if self._writer is not None:
+            await self._write.call(self._writer.close)
+        self._read.stop()
+        self._write.stop()
+
+    def tell(self) -> None:
+        """Wake whoever waits for something new."""
+        news, self.news = self.news, asyncio.Event()
+        news.set()
+
+    async def listen(self) -> None:
+        """See that commits of others are heard."""
+        if self._listener.is_listening:
+            return
+        if self._listening is None or self._listening.done():
+            self._listening = asyncio.create_task(self._listen())  # for all who wait; `end` waits for it
+            self._listening.add_done_callback(_seen)
+        await asyncio.shield(self._listening)
+
+    async def reading(self, work: Callable[[], T]) -> T:
+        """Have the reading thread do something. Raises StoreFailed when the store was closed meanwhile.
+
+        A kernel that cannot read any more gives its lock back: whatever it has would go on nowhere.
+        """
+        if self._is_over:
+            raise self._place.failed("it is closed")
+        try:
+            return await self._read.call(work)
+        except StoreFailed as error:
+            if self.reader.gave_up and self._writer is not None and not self._is_over:
+                _log.error("nothing can be read any more, so this kernel gives up: %s", error)
+                self._writer.sever()
+                self.batches.look()
+            raise
+
+    def reading_now(self, work: Callable[[], T]) -> T:
+        """Likewise, from any thread, which waits for it. Raises StoreFailed when the server keeps it waiting."""
+        if self._is_over:
+            raise self._place.failed("it is closed")
+        answer: concurrent.futures.Future[T] = concurrent.futures.Future()
+
+        def do() -> None:
+            if answer.set_running_or_notify_cancel():
+                try:
+                    answer.set_result(work())
+                except BaseException as error:
+                    answer.set_exception(error)
+
+        self._read.post(do, lambda _, error: None)
+        try:
+            return answer.result(min(self._patience_s, _AT_MOST_S))
+        except TimeoutError:
+            answer.cancel()
+            raise self._place.failed("the server did not answer in time") from None
+
+    async def _settle(self) -> None:
+        await self.batches.drained()
+        if self._writer is not None:
+            await self._write.call(self._writer.release)
+        await self._read.call(lambda: None)
+
+    async def _listen(self) -> None:
+        listener, reader = self._listener, self.reader
+        connection = await self.reading(lambda: reader.persistently(lambda: listener.connect(reader.connect)))
+        listener.start(connection)
+
+    async def _neighbours(self) -> Sequence[Neighbour]:
+        return await self.reading(self.reader.neighbours)
+
+    def _own_pid(self) -> int:
+        return self._writer.pid if self._writer is not None else 0
+
+    def _send(self, batch: Batch) -> None:
+        writer = self._writer
+        assert writer is not None
+        self._write.post(lambda: writer.commit(batch), lambda _, error: self._sent(batch, error))
+
+    def _sent(self, batch: Batch, error: BaseException | None) -> None:
+        if self._is_over:
+            return
+        if error is not None:
+            self._broke(error)
+            return
+        assert self._writer is not None
+        if self._writer.resumed != self._resumed:
+            _log.warning("%s: the session was lost, and so was the lock; both are back", self._place.where)
+            self._watch(self._writer)
+        for each in self._writer.owning.news():
+            self._lost(each)
+        self.batches.written(batch)
+        self.tell()
+
+    def _watch(self, writer: Writer) -> None:
+        """Notice the end of the session also while nothing is to be written. The writer is at rest now."""
+        self._resumed = writer.resumed
+        with contextlib.suppress(StoreFailed, OSError):  # It has ended again: the next write notices.
+            self._vigil.watch(writer.line)
+
+    def _session_lost(self) -> None:
+        """The lock went with it: see at once whether it can be had back, or somebody else has it."""
+        _log.warning("%s: the session of this kernel has ended; nothing begins before it is back", self._place.where)
+        self.batches.look()
+
+
+def _seen(task: asyncio.Task[None]) -> None:
+    """Its error is for those who wait, if anybody still does."""
+    if not task.cancelled():
+        task.exception()

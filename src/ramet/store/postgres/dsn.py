@@ -1,0 +1,141 @@
+"""Where a journal is on a PostgreSQL server, and how one connects to it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import psycopg
+from psycopg import conninfo
+from psycopg.rows import TupleRow
+
+from ramet.core.errors import InvalidValue, StoreFailed
+from ramet.store.postgres import types
+from ramet.store.postgres.sql import Queries
+
+T = TypeVar("T")
+Connection = psycopg.Connection[TupleRow]
+
+_PAUSES_S = (0.02, 0.5)  #: between two attempts to connect, first and at most
+#: Unless the DSN says otherwise: a machine that is gone is noticed within ten seconds. No effect on Unix sockets.
+_DEFAULTS = {
+    "connect_timeout": 10,
+    "keepalives_idle": 5,
+    "keepalives_interval": 2,
+    "keepalives_count": 2,
+    "tcp_user_timeout": 10_000,
+}
+#: Of a session, whatever the role or the database has as its own: nothing may end a wait, or the session, behind us.
+_SETTINGS = {
+    "statement_timeout": "0",
+    "lock_timeout": "0",
+    "idle_in_transaction_session_timeout": "0",
+    "default_transaction_isolation": "read committed",
+    "jit": "off",  # The tables of kernels are small, and their statistics are not there yet: compiling takes a second.
+    "search_path": "pg_catalog",
+    "tcp_keepalives_idle": "5",
+    "tcp_keepalives_interval": "2",
+    "tcp_keepalives_count": "2",
+    "tcp_user_timeout": "9000",
+}
+
+
+class Place:
+    """A server, a database and a schema. Raises InvalidValue for what cannot be one; never shows a password."""
+
+    def __init__(self, dsn: str, schema: str) -> None:
+        if not schema or len(schema.encode()) > 63 or "\0" in schema or schema.startswith("pg_"):
+            raise InvalidValue("schema", schema, "a name of 1 to 63 bytes that does not begin with 'pg_'")
+        try:
+            given = conninfo.conninfo_to_dict(dsn)
+        except psycopg.Error:
+            problem = InvalidValue("dsn", "…", "a connection string such as 'postgresql://user@host/database'")
+            raise problem from None  # libpq quotes what it could not read: that may be the password
+        host = given.get("host") or given.get("hostaddr") or "the default host"
+        self.where = f"PostgreSQL at {host}, database {given.get('dbname') or 'by default'}, schema {schema}"
+        self.schema = schema
+        self.queries = Queries(schema)
+        self._parameters: dict[str, Any] = {**_DEFAULTS, **given, "client_encoding": "utf8"}
+
+    def connect(
+        self, application: str, *, writes: bool, made: Callable[[Connection], None] = lambda _: None
+    ) -> Connection:
+        """A session in autocommit. Raises psycopg.Error, and StoreFailed for a server that can never do.
+
+        `made` is given it before the server is asked anything: whoever is not to wait for that can sever it.
+        """
+        parameters = {"application_name": application[:63], **self._parameters}
+        connection = psycopg.connect(**parameters, autocommit=True)
+        try:
+            made(connection)
+            self._prepare(connection, writes=writes)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _prepare(self, connection: Connection, *, writes: bool) -> None:
+        encoding = connection.info.parameter_status("server_encoding")
+        if encoding != "UTF8":
+            raise StoreFailed(self.where, f"the encoding of the database is {encoding}; expected UTF8")
+        settings = {**_SETTINGS, "default_transaction_read_only": "off" if writes else "on"}
+        if connection.info.server_version >= 140_000:
+            settings["idle_session_timeout"] = "0"
+            settings["client_connection_check_interval"] = "1s"
+        connection.execute(
+            "SELECT set_config(n, v, false) FROM unnest(%s::text[], %s::text[]) AS s(n, v)",
+            [list(settings), list(settings.values())],
+        )
+        if writes:  # What waits for a standby, too, stays.
+            connection.execute(
+                "SELECT set_config('synchronous_commit', 'on', false) "
+                "WHERE current_setting('synchronous_commit') IN ('off', 'local', 'remote_write')"
+            )
+        types.register(connection)
+
+    def failed(self, error: object) -> StoreFailed:
+        """The same in our own words."""
+        return StoreFailed(self.where, " ".join(str(error).split()) or type(error).__name__)
+
+
+def is_lost(connection: Connection, error: psycopg.Error) -> bool:
+    """Whether an error means that the session is gone; then what it was doing may be done or not."""
+    if not isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError)):
+        return connection.closed
+    state = error.sqlstate
+    return connection.closed or state is None or state.startswith(("08", "57P"))
+
+
+class Patience:
+    """How long it is tried again, counted from the first failure."""
+
+    def __init__(self, seconds: float, given_up: threading.Event) -> None:
+        self._seconds, self._given_up = seconds, given_up
+        self._until: float | None = None
+        self._pause = _PAUSES_S[0]
+        self.is_over = False
+
+    def is_left(self) -> bool:
+        """Whether to try again; returns after a pause if so."""
+        now = time.monotonic()
+        if self._until is None:
+            self._until = now + self._seconds
+        if now >= self._until or self._given_up.wait(min(self._pause, self._until - now)):
+            self.is_over = True
+            return False
+        self._pause = min(2 * self._pause, _PAUSES_S[1])
+        return True
+
+
+def persistently(work: Callable[[], T], patience: Patience, place: Place) -> T:
+    """What `work` returns once the server is there. Raises StoreFailed when it stays away, or for another reason."""
+    while True:
+        try:
+            return work()
+        except (psycopg.OperationalError, psycopg.InterfaceError) as error:
+            if not patience.is_left():
+                raise place.failed(f"the connection was lost, and the server did not come back: {error}") from None
+        except psycopg.Error as error:
+            raise place.failed(error) from None

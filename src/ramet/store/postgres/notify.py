@@ -1,0 +1,74 @@
+"""Hearing of what other processes commit: a session that listens, on the event loop, without a thread."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+
+import psycopg
+from psycopg import sql
+
+from ramet.store.postgres.dsn import Connection
+
+
+class Listener:
+    """Calls `heard` on the loop whenever somebody else wrote, and when that can no longer be known.
+
+    `kernels` is called when a kernel came, went or said where it answers, this one included, and then, too.
+    """
+
+    def __init__(
+        self, channel: str, heard: Callable[[], None], own_pid: Callable[[], int], kernels: Callable[[], None]
+    ) -> None:
+        self._channel, self._heard, self._own_pid, self._kernels = channel, heard, own_pid, kernels
+        self._loop = asyncio.get_running_loop()
+        self._connection: Connection | None = None
+        self._line = -1
+
+    @property
+    def is_listening(self) -> bool:
+        """False before the start, and once the session was lost."""
+        return self._connection is not None
+
+    def connect(self, connect: Callable[[], Connection]) -> Connection:
+        """Begin a session that listens; blocks, for a thread."""
+        connection = connect()
+        try:
+            connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(self._channel)))
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def start(self, connection: Connection) -> None:
+        """Watch a session that `connect` began."""
+        self._connection = connection
+        # A descriptor of our own: libpq closes its one when the session is lost, and its number may be another's then.
+        self._line = os.dup(connection.fileno())
+        self._loop.add_reader(self._line, self._readable, connection)
+
+    def stop(self) -> None:
+        """End; idempotent."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            self._loop.remove_reader(self._line)
+            os.close(self._line)
+            connection.close()
+
+    def _readable(self, connection: Connection) -> None:
+        others = kernels = False
+        try:
+            connection.pgconn.consume_input()
+            while (notice := connection.pgconn.notifies()) is not None:
+                if notice.extra == b"kernels":
+                    kernels = True
+                else:
+                    others = others or notice.be_pid != self._own_pid()
+        except psycopg.Error:
+            self.stop()
+            others = kernels = True
+        if others:
+            self._heard()
+        if kernels:
+            self._kernels()

@@ -1,0 +1,217 @@
+"""Noticing that another kernel has fallen: a session that waits for the lock of one of them, the next by name.
+
+So each kernel that lives is waited for by one other, and whoever is told first that a lock is free tells all. Who is
+waited for changes when kernels come and go; they tell that, too. One that falls while nobody waits for it is seen by
+who looks next, and told by that one. No clock is asked but the server's: how long a kernel may be away after the server
+itself began anew, when all locks are gone and none says anything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import threading
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, NamedTuple
+
+import psycopg
+from psycopg.abc import Params
+
+from ramet.core.errors import StoreFailed
+from ramet.store.contract import Seat
+from ramet.store.postgres.dsn import Connection, Place
+from ramet.store.postgres.thread import Worker
+from ramet.store.postgres.writer import sever
+
+_AGAIN_S = 0.05  #: between two attempts to interrupt: one that comes before the wait has begun is lost
+
+
+class Neighbour(NamedTuple):
+    """A kernel as the database tells of it."""
+
+    seat: Seat
+    lock: int  #: of its session; 0 once it has ended properly
+    away_s: float | None  #: how long it may still be away, where the server began anew since it was seen last
+    has_trees: bool
+
+
+class Watch:
+    """From `start` to `stop`; `heard` is called on the loop when the kernels are others, or stand otherwise.
+
+    `look` says how they stand, `listen` returns while notices of others are heard, and `news` gives the event that is
+    set at the next of them. Any of them may raise StoreFailed: then the store is lost, and so is this.
+    """
+
+    def __init__(
+        self,
+        place: Place,
+        kernel: str,
+        *,
+        look: Callable[[], Awaitable[Sequence[Neighbour]]],
+        listen: Callable[[], Awaitable[None]],
+        heard: Callable[[], None],
+    ) -> None:
+        self._place, self._kernel = place, kernel
+        self._look, self._listen, self._heard = look, listen, heard
+        self._news = asyncio.Event()
+        self._worker: Worker | None = None
+        self._connection: Connection | None = None
+        self._given_up = threading.Event()
+        self._serving: asyncio.Task[None] | None = None
+        self._seen: list[tuple[Seat, int, bool]] | None = None
+        self._has_news = False  #: one has fallen, and nobody may have told that
+
+    def start(self) -> None:
+        """Begin; idempotent."""
+        if self._serving is None:
+            self._serving = asyncio.create_task(self._serve(), name="ramet kernels")
+
+    def tell(self) -> None:
+        """Somebody said that the kernels are others now, or nobody could have said so for a while."""
+        self._news.set()
+
+    async def stop(self) -> None:
+        """End, and wait for that; idempotent."""
+        self._given_up.set()
+        serving, self._serving = self._serving, None
+        if serving is not None:
+            serving.cancel()
+            sever(self._connection)
+            await asyncio.wait({serving})
+        worker, self._worker = self._worker, None
+        if worker is not None:
+            await worker.call(self._disconnect)
+            worker.stop()
+
+    async def _serve(self) -> None:
+        with contextlib.suppress(StoreFailed):  # The store says so to all who use it.
+            while True:
+                self._news.clear()
+                await self._listen()
+                around = await self._look()
+                self._compare(around)
+                if self._has_news:
+                    await self._pass_on()
+                await self._wait(around)
+
+    def _compare(self, around: Sequence[Neighbour]) -> None:
+        seen = [(each.seat, each.lock, each.has_trees) for each in around]
+        if seen != self._seen:  # At first, too: whoever listens asked before this looked.
+            self._heard()
+        if self._seen is not None:  # Nobody waits for one that began and fell between two looks.
+            known = {(seat.name, lock) for seat, lock, _ in self._seen if not seat.alive}
+            self._has_news |= any(not seat.alive and (seat.name, lock) not in known for seat, lock, _ in seen)
+        self._seen = seen
+
+    async def _pass_on(self) -> None:
+        """Tell all; if that cannot be, once more after the next look."""
+        telling = asyncio.ensure_future(self._thread().call(self._tell_all))
+        telling.add_done_callback(_seen)
+        await asyncio.wait({telling})
+        self._has_news = telling.exception() is not None
+        if self._has_news:
+            await asyncio.sleep(_AGAIN_S)
+            self._news.set()
+
+    def _thread(self) -> Worker:
+        if self._worker is None:
+            self._worker = Worker("ramet-postgres-watch")
+        return self._worker
+
+    async def _wait(self, around: Sequence[Neighbour]) -> None:
+        """Until the next kernel falls, one that is away has had its time, or somebody tells something."""
+        next_one = _next(self._kernel, around)
+        away = [each.away_s for each in around if each.away_s is not None and each.away_s > 0 and each.seat.alive]
+        if next_one is None and not away:
+            await self._news.wait()
+            return
+        worker, lock = self._thread(), next_one.lock if next_one is not None else None
+        waiting = asyncio.ensure_future(worker.call(lambda: self._block(lock, min(away, default=0.0))))
+        waiting.add_done_callback(_seen)
+        told = asyncio.ensure_future(self._news.wait())
+        try:
+            await asyncio.wait({waiting, told}, return_when=asyncio.FIRST_COMPLETED)
+            while not waiting.done():
+                await asyncio.to_thread(self._interrupt)
+                await asyncio.wait({waiting}, timeout=_AGAIN_S)
+        finally:
+            told.cancel()
+        if waiting.exception() is not None:  # The session was lost: the next one finds out why.
+            await asyncio.sleep(_AGAIN_S)
+
+    # ---- in the thread
+
+    def _block(self, lock: int | None, most_s: float) -> None:
+        """Wait until nobody holds a lock, and tell all; at most so long by the server's clock, 0 for ever."""
+        try:
+            connection = self._connected()
+            connection.execute(
+                "SELECT set_config('lock_timeout', %s, false)", [str(int(most_s * 1000) + 1 if most_s else 0)]
+            )
+            try:
+                if lock is None:
+                    connection.execute("SELECT pg_sleep(%s)", [most_s])
+                else:
+                    connection.execute("SELECT pg_advisory_xact_lock_shared(%s)", [lock])
+            except (psycopg.errors.QueryCanceled, psycopg.errors.LockNotAvailable):
+                # What interrupts may come in the moment in which the lock falls, and nobody else waits for that one.
+                if lock is None or not self._whatever_interrupts("SELECT pg_try_advisory_xact_lock_shared(%s)", [lock]):
+                    return
+        except psycopg.Error:
+            self._disconnect()
+            raise
+        self._tell_all()
+
+    def _tell_all(self) -> None:
+        try:
+            self._whatever_interrupts(self._place.queries["tell_kernels"], {"channel": self._place.schema})
+        except psycopg.Error:
+            self._disconnect()
+            raise
+
+    def _whatever_interrupts(self, query: str | bytes, given: Params) -> Any:
+        """The first value that a short query gives, however often it is cancelled. Raises psycopg.Error."""
+        while True:
+            with contextlib.suppress(psycopg.errors.QueryCanceled):
+                cursor = self._connected().execute(query, given)
+                row = cursor.fetchone() if cursor.description else None
+                return row[0] if row is not None else None
+
+    def _connected(self) -> Connection:
+        if self._connection is None or self._connection.closed:
+            name = f"ramet watch of {self._kernel} pid {os.getpid()} on {socket.gethostname()}"
+            self._connection = self._place.connect(name, writes=False, made=self._note)
+        if self._given_up.is_set():
+            raise psycopg.OperationalError("it is over")
+        return self._connection
+
+    def _note(self, connection: Connection) -> None:
+        self._connection = connection
+        if self._given_up.is_set():
+            sever(connection)
+
+    def _disconnect(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    def _interrupt(self) -> None:
+        connection = self._connection
+        if connection is not None:
+            with contextlib.suppress(psycopg.Error):
+                connection.cancel_safe(timeout=2.0)
+
+
+def _seen(waiting: asyncio.Future[None]) -> None:
+    """Its error is for whoever still waits for it."""
+    if not waiting.cancelled():
+        waiting.exception()
+
+
+def _next(kernel: str, around: Sequence[Neighbour]) -> Neighbour | None:
+    """The one that this kernel waits for: the next by name that holds a lock, and after the last one the first."""
+    others = [each for each in around if each.seat.alive and each.away_s is None and each.seat.name != kernel]
+    later = [each for each in others if each.seat.name > kernel]
+    return next(iter(later or others), None)

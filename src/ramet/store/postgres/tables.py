@@ -1,0 +1,126 @@
+"""Documents, blobs and the end of a tree, as changes within a transaction of the writer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from ramet.core.errors import Conflict
+from ramet.store.contract import Document, Put
+
+if TYPE_CHECKING:
+    from ramet.store.postgres.dsn import Connection, Place
+    from ramet.store.postgres.sql import Queries
+
+
+def put(
+    queries: Queries, kind: str, key: str, data: bytes, expected: int | None
+) -> Callable[[Connection], Document | Conflict]:
+    """Write a document if it is of the expected version."""
+    name = "put" if expected is None else "put_over" if expected else "put_new"
+    values = {"kind": kind, "key": key, "data": data, "expected": expected}
+
+    def make(connection: Connection) -> Document | Conflict:
+        row = connection.execute(queries[name], values).fetchone()
+        if row is not None:
+            return Document(kind, key, row[0], data)
+        assert expected is not None
+        return _conflict(connection, queries, kind, key, expected)
+
+    return make
+
+
+def delete(queries: Queries, kind: str, key: str, expected: int | None) -> Callable[[Connection], bool | Conflict]:
+    """Remove a document if it is of the expected version."""
+    values = {"kind": kind, "key": key}
+
+    def make(connection: Connection) -> bool | Conflict:
+        if expected is not None:
+            # Nobody can change it in between: whoever writes has the row of the journal locked.
+            row = connection.execute(queries["version"], values).fetchone()
+            if (row[0] if row else 0) != expected:
+                return _conflict(connection, queries, kind, key, expected)
+        return connection.execute(queries["delete"], values).fetchone() is not None
+
+    return make
+
+
+def put_blob(queries: Queries, name: str, data: bytes) -> Callable[[Connection], str]:
+    """Keep bytes under their name."""
+
+    def make(connection: Connection) -> str:
+        connection.execute(queries["put_blob"], {"name": name, "data": data})
+        return name
+
+    return make
+
+
+def put_together(
+    queries: Queries, blobs: Sequence[tuple[str, bytes]], documents: Sequence[Put]
+) -> Callable[[Connection], Sequence[Document] | Conflict]:
+    """Keep bytes under their names, and write documents if all are of their expected versions."""
+
+    def make(connection: Connection) -> Sequence[Document] | Conflict:
+        from ramet.store.postgres.types import Blobs, Texts  # psycopg is an extra
+
+        # Nobody can change one in between: whoever writes has the row of the journal locked.
+        for kind, key, _, expected, over in documents:
+            if expected is None and over is None:
+                continue
+            row = connection.execute(queries["get"], {"kind": kind, "key": key}, binary=True).fetchone()
+            found = row[2] if row else 0
+            if found != (found if expected is None else expected) or over not in (None, row and row[3]):
+                return Conflict(kind, key, expected=found if expected is None else expected, found=found)
+        if blobs:
+            names, data = Texts([name for name, _ in blobs]), Blobs([data for _, data in blobs])
+            connection.execute(queries["put_blobs"], {"names": names, "data": data})
+        written = []
+        for kind, key, content, *_ in documents:
+            row = connection.execute(queries["put"], {"kind": kind, "key": key, "data": content}).fetchone()
+            assert row is not None
+            written.append(Document(kind, key, row[0], content))
+        return written
+
+    return make
+
+
+def announce(place: Place, kernel: str, address: str) -> Callable[[Connection], None]:
+    """Say where a kernel answers."""
+
+    def make(connection: Connection) -> None:
+        connection.execute(place.queries["announce"], {"kernel": kernel, "address": address})
+        connection.execute(place.queries["tell_kernels"], {"channel": place.schema})
+
+    return make
+
+
+def delete_blob(queries: Queries, name: str) -> Callable[[Connection], bool]:
+    """Remove bytes."""
+    return lambda connection: connection.execute(queries["delete_blob"], {"name": name}).fetchone() is not None
+
+
+def rewrite(queries: Queries, cursor: int, data: bytes) -> Callable[[Connection], None]:
+    """Replace what an event says."""
+
+    def make(connection: Connection) -> None:
+        connection.execute(queries["rewrite"], {"cursor": cursor, "data": data})
+
+    return make
+
+
+def forget(queries: Queries, tree: str) -> Callable[[Connection], int]:
+    """Remove the events of a tree, and the names that nothing else uses."""
+
+    def make(connection: Connection) -> int:
+        row = connection.execute(queries["forget"], {"tree": tree}).fetchone()
+        assert row is not None
+        if row[0]:
+            connection.execute(queries["forget_names"], {"ids": row[1]})
+        return int(row[0])
+
+    return make
+
+
+def _conflict(connection: Connection, queries: Queries, kind: str, key: str, expected: int) -> Conflict:
+    row = connection.execute(queries["version"], {"kind": kind, "key": key}).fetchone()
+    return Conflict(kind, key, expected=expected, found=row[0] if row else 0)

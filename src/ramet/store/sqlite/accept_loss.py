@@ -1,0 +1,51 @@
+"""A journal that has lost what was committed is gone on with, because somebody says so. Nobody may have it."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import NamedTuple
+
+from ramet.disk.state_folder import check_database
+from ramet.store.sqlite import database
+from ramet.store.sqlite.database_lock import DatabaseLock
+from ramet.store.sqlite.high_water import NOTHING, Mark, mark_of
+from ramet.store.sqlite.lock import KernelLock, refuse_network
+from ramet.store.sqlite.tables import Job, Journal
+
+
+class Accepted(NamedTuple):
+    """How far a journal was committed, and how far it is there."""
+
+    committed: Mark
+    found: Mark
+
+    @property
+    def is_loss(self) -> bool:
+        """Whether something was missing."""
+        return self.found.is_behind(self.committed)
+
+
+def accept_loss(path: Path) -> Accepted:
+    """Let a journal be opened again that is behind its mark. Its next cursors are behind those that were lost. Waits.
+
+    An empty journal is made where it is missing. Raises StoreInUse, StoreFailed, Damaged for another damage.
+    """
+    path = path.resolve()
+    check_database(path)
+    refuse_network(path)
+    with contextlib.ExitStack() as open_ones:
+        open_ones.callback(KernelLock(path).release)
+        marked = mark_of(path)
+        if marked == NOTHING and not path.exists():
+            return Accepted(NOTHING, NOTHING)
+        database.make(path, accepts_loss=True)
+        open_ones.callback(DatabaseLock(path).release)
+        connection = database.open_for_writing(path, accepts_loss=True)
+        open_ones.callback(connection.close)
+        with database.opening(path):
+            journal = Journal(connection)
+            found = journal.position
+            if found.is_behind(marked):
+                journal.commit([Job(lambda each: each.accept_loss(marked))])
+    return Accepted(marked, found)

@@ -1,0 +1,164 @@
+"""The event loop's side of the writer: tickets, and who waits for what."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import sqlite3
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ramet.core.errors import InvalidValue, StoreFailed
+from ramet.store.contract import Entry
+from ramet.store.listeners import Listeners
+from ramet.store.notifications import News
+from ramet.store.sqlite.checkpoint import Checkpoints
+from ramet.store.sqlite.database import plain
+from ramet.store.sqlite.ownership import OwnershipLost
+from ramet.store.sqlite.tables import Job, Journal
+from ramet.store.sqlite.writer import Writer
+from ramet.store.validation import Intake
+
+_log = logging.getLogger(__name__)
+LINGER_S = 0.005  #: how long an event that nobody waits for may wait for company
+
+
+class Commits:
+    """One writer, from its start to its end. Everybody who waits is answered: by a commit, or by StoreFailed."""
+
+    def __init__(
+        self,
+        where: object,
+        journal: Journal,
+        checkpoints: Checkpoints,
+        news: News,
+        losses: Listeners[[StoreFailed]],
+    ) -> None:
+        self.why: str | None = None  #: why nothing more can be written; None while it can
+        self.ticket = self.committed = 0
+        self._where, self._news, self._losses = where, news, losses
+        self._intake = Intake()
+        self._waiters: list[tuple[int, asyncio.Future[None]]] = []
+        self._jobs: dict[Job, asyncio.Future[None]] = {}
+        self._loop = asyncio.get_running_loop()
+        self._failure: str | None = None
+        self._nudge: asyncio.TimerHandle | None = None
+        self._over = self._loop.create_future()
+        self._writer = Writer(journal, checkpoints, self._told, self._ended)
+
+    def append(self, entry: Entry) -> int:
+        """Queue an entry. Raises StoreFailed, and InvalidValue for what could not be written."""
+        if self.why is not None:
+            raise StoreFailed(self._where, self.why)
+        self._intake.check(entry)
+        self._writer.add(entry)
+        self.ticket = ticket = self.ticket + 1
+        if self._nudge is None:
+            self._nudge = self._loop.call_later(LINGER_S, self._hurry)
+        return ticket
+
+    def _hurry(self) -> None:
+        """What nobody waits for has waited for company long enough."""
+        self._nudge = None
+        if self.committed < self.ticket:
+            self._writer.hurry()
+
+    async def durable(self, ticket: int) -> None:
+        """Return once a ticket is committed. Raises StoreFailed, and InvalidValue for one that was not given."""
+        if ticket <= self.committed:
+            return
+        if ticket > self.ticket:
+            raise InvalidValue("ticket", ticket, f"one that was given: 1 to {self.ticket}")
+        if self._failure is not None:
+            raise StoreFailed(self._where, self._failure)
+        waiter = self._loop.create_future()
+        self._waiters.append((ticket, waiter))
+        self._writer.hurry()
+        await waiter
+
+    async def change(self, change: Callable[[Journal], Any], size: int = 0) -> Any:
+        """Have something changed, with all that was appended before; its answer. Raises StoreFailed and Conflict.
+
+        `size` is about how many bytes it writes.
+        """
+        if self.why is not None:
+            raise StoreFailed(self._where, self.why)
+        job, waiter = Job(change, size), self._loop.create_future()
+        self._jobs[job] = waiter
+        self._writer.add(job)
+        self._writer.hurry()
+        await waiter
+        if job.refusal is not None:
+            raise job.refusal
+        return job.answer
+
+    async def close(self, why: str) -> None:
+        """Write what was added, and end. Raises StoreFailed if it had failed, or does so now."""
+        if self.why is None:
+            self.why = why
+        if self._nudge is not None:
+            self._nudge.cancel()
+            self._nudge = None
+        self._writer.close()
+        try:
+            await self._over
+        finally:
+            self._writer.join()  # Even if we are cancelled: whoever lets go of the file needs it to be over.
+        if self._failure is not None:
+            raise StoreFailed(self._where, self._failure)
+
+    # ---- in the writer's thread
+
+    def _told(self, written: int, head: int, jobs: Sequence[Job]) -> None:
+        self._post(self._landed, written, head, jobs)
+
+    def _ended(self, problem: Exception | None) -> None:
+        self._post(self._fell_silent, problem)
+
+    def _post(self, heard: Callable[..., None], *told: object) -> None:
+        with contextlib.suppress(RuntimeError):  # The loop was closed and the store was not: nobody is left to hear.
+            self._loop.call_soon_threadsafe(heard, *told)
+
+    # ---- on the event loop
+
+    def _landed(self, written: int, head: int, jobs: Sequence[Job]) -> None:
+        """A batch is on disk: who listens is told first."""
+        self.committed = written
+        self._news.tell(written, head)
+        waiters, self._waiters = self._waiters, []
+        for ticket, waiter in waiters:
+            if ticket > written:
+                self._waiters.append((ticket, waiter))
+            elif not waiter.done():
+                waiter.set_result(None)
+        for job in jobs:
+            if not (answered := self._jobs.pop(job)).done():
+                answered.set_result(None)
+
+    def _fell_silent(self, problem: Exception | None) -> None:
+        """The writer is gone: who still waits must not wait for ever."""
+        if problem is not None:
+            self.why = self._failure = _why(problem)
+            if isinstance(problem, OwnershipLost):  # Before anybody else acts on a failure.
+                self._tell_of_loss(StoreFailed(self._where, self._failure))
+            self._news.fail(self._where, self._failure)
+            for waiter in (*(waiter for _, waiter in self._waiters), *self._jobs.values()):
+                if not waiter.done():
+                    waiter.set_exception(StoreFailed(self._where, self._failure))
+            self._waiters.clear()
+            self._jobs.clear()
+        self._over.set_result(None)
+
+    def _tell_of_loss(self, loss: StoreFailed) -> None:
+        for heard in self._losses:
+            try:
+                heard(loss)
+            except Exception:
+                _log.exception("a listener for the loss of a store failed")
+
+
+def _why(problem: Exception) -> str:
+    if isinstance(problem, sqlite3.Error):
+        return plain(problem)
+    return str(problem) if isinstance(problem, OwnershipLost) else repr(problem)

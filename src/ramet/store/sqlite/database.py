@@ -1,0 +1,189 @@
+"""A SQLite file, opened: by the one who writes, by those who read; and what its errors mean."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+from ramet.core.errors import Damaged, StoreFailed
+from ramet.store.sqlite import schema
+from ramet.store.sqlite.descriptors import Connection
+from ramet.store.sqlite.high_water import NOTHING, Mark, loss_of, mark_of
+
+#: How long one waits for another process that recovers the file after a crash.
+_BUSY_S = 5.0
+_PLAIN = {
+    "SQLITE_FULL": "there is no space left where it lies",
+    "SQLITE_READONLY": "it, or the folder that it lies in, cannot be written to",
+    "SQLITE_CANTOPEN": "it cannot be opened, or the files beside it cannot be made",
+    "SQLITE_IOERR": "the disk did not take or give what was asked",
+    "SQLITE_BUSY": "another program keeps it locked",
+    "SQLITE_CORRUPT": "it is damaged",
+    "SQLITE_NOTADB": "it is no database",
+}
+_DAMAGES = ("SQLITE_CORRUPT", "SQLITE_NOTADB")
+
+
+def plain(error: sqlite3.Error) -> str:
+    """What an error of SQLite means, in words, with what SQLite said."""
+    name = getattr(error, "sqlite_errorname", "")
+    for known, words in _PLAIN.items():
+        if name.startswith(known):
+            return f"{words} ({error})"
+    return str(error)
+
+
+def is_damage(error: sqlite3.Error) -> bool:
+    """Return whether an error says that a file is not whole."""
+    return getattr(error, "sqlite_errorname", "").startswith(_DAMAGES)
+
+
+@contextlib.contextmanager
+def opening(path: Path) -> Iterator[None]:
+    """Errors of SQLite as Damaged or StoreFailed."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        if is_damage(error):
+            raise Damaged("the journal", path, plain(error)) from None
+        raise StoreFailed(path, plain(error)) from None
+    except UnicodeDecodeError as error:  # SQLite says what is wrong with a name that is no text any more.
+        raise Damaged("the journal", path, f"it is damaged ({error.object.decode('utf-8', 'replace')})") from None
+    except OSError as error:
+        raise StoreFailed(path, error.strerror or str(error)) from None
+
+
+def make(path: Path, *, accepts_loss: bool = False) -> None:
+    """Make an empty file where there is none. Raises StoreFailed, and Damaged for a journal that was there once."""
+    with opening(path):
+        if not path.exists():
+            if not accepts_loss:
+                _see_that_nothing_is_lost(path, NOTHING)
+            # Private from the first moment; SQLite gives the files beside it the same mode.
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+
+
+def open_for_writing(path: Path, *, accepts_loss: bool = False) -> sqlite3.Connection:
+    """The journal in a file, brought up to date. Raises Damaged, having touched nothing, and StoreFailed.
+
+    Damaged is also a journal that is behind its mark, unless the loss is accepted. Only to be called by who holds the
+    locks.
+    """
+    with opening(path):
+        found = _examine(path)
+        if not accepts_loss:
+            _see_that_nothing_is_lost(path, found)
+        connection = connect(path, "rw")
+        try:
+            version = schema.version_of(connection, path)
+            (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
+            if mode != "wal":
+                raise StoreFailed(path, "a write-ahead log is not possible where it lies")
+            if not version:
+                # Behind the log: before it this would be a second write with a rollback journal, which is a stranger's.
+                connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
+                connection.execute("VACUUM")  # Of an empty file, which else would keep the way it was made.
+            connection.execute("PRAGMA synchronous = FULL")
+            connection.execute("PRAGMA wal_autocheckpoint = 0")
+            connection.execute("PRAGMA journal_size_limit = 67108864")
+            connection.execute("PRAGMA cache_size = -2000")
+            connection.execute("PRAGMA secure_delete = ON")  # what is forgotten is gone
+            schema.migrate(connection, version)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+
+def open_for_reading(path: Path) -> sqlite3.Connection:
+    """The journal as it is, never changed, of this version or an older one.
+
+    Raises Damaged, and StoreFailed where there is none yet.
+    """
+    with opening(path):
+        if not path.exists():
+            raise StoreFailed(path, "there is no such file")
+        connection = connect(path, "ro")
+        try:
+            connection.execute("PRAGMA query_only = ON")
+            if not _version_to_read(connection, path):
+                raise StoreFailed(path, "there is no journal in it yet; open it once for writing")
+            _see_that_it_is_whole(connection, path)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+
+def _version_to_read(connection: sqlite3.Connection, path: Path) -> int:
+    """Return the version of a journal; 0 as well where whoever began to make it was killed over that."""
+    try:
+        return schema.version_of(connection, path)
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorname != "SQLITE_READONLY_ROLLBACK":  # The next writer takes back what was begun.
+            raise
+        return 0
+
+
+def connect(path: Path, mode: str) -> sqlite3.Connection:
+    """A bare connection, which commits by itself unless told to begin, for one thread at a time.
+
+    Nothing that a schema holds may call a function with side effects.
+    """
+    connection = Connection(path, mode, timeout_s=_BUSY_S)
+    connection.execute("PRAGMA trusted_schema = OFF")
+    return connection
+
+
+def position_of(connection: sqlite3.Connection) -> Mark:
+    """Return how far a journal is committed."""
+    named = schema.queries()
+    head, forgotten, changes = (
+        int(connection.execute(named[each]).fetchone()[0]) for each in ("head", "last_forgotten", "changes")
+    )
+    return Mark(max(head, forgotten), changes)
+
+
+def _see_that_nothing_is_lost(path: Path, found: Mark) -> None:
+    if (loss := loss_of(path, found, mark_of(path))) is not None:
+        raise loss
+
+
+def _examine(path: Path) -> Mark:
+    """Look at what is there without leaving a trace, and return how far it is committed.
+
+    Raises Damaged for what must not be opened for writing.
+
+    Never with `open`: closing a file by hand ends all locks that SQLite has on it in this process.
+    """
+    if path.stat().st_size == 0 or path.with_name(path.name + "-journal").exists():
+        return NOTHING  # A beginning that was cut short: SQLite finishes or undoes it.
+    connection = connect(path, "ro" if _has_log(path) else "ro&immutable=1")
+    try:
+        found = position_of(connection) if schema.version_of(connection, path) else NOTHING
+        _see_that_it_is_whole(connection, path)
+        return found
+    finally:
+        connection.close()
+
+
+def _see_that_it_is_whole(connection: sqlite3.Connection, path: Path) -> None:
+    """SQLite itself takes what is missing of a last page for zeros. Raises Damaged."""
+    # In one transaction: a kernel that gives pages back meanwhile cannot cut the file before this reader is done.
+    connection.execute("BEGIN")
+    try:
+        (pages,) = connection.execute("PRAGMA page_count").fetchone()
+        (size,) = connection.execute("PRAGMA page_size").fetchone()
+        # In this order: a kernel that writes meanwhile has a log, or has moved it into the file by now.
+        if not _has_log(path) and (found := path.stat().st_size) < pages * size:
+            raise Damaged("the journal", path, f"it is cut short: {found} bytes of {pages * size}")
+    finally:
+        connection.execute("COMMIT")
+
+
+def _has_log(path: Path) -> bool:
+    log = path.with_name(path.name + "-wal")
+    return log.exists() and log.stat().st_size > 0

@@ -1,0 +1,88 @@
+"""The open files of a store in SQLite: its locks, and its connections."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from ramet.core.errors import Damaged
+from ramet.disk.state_folder import check_database
+from ramet.store.sqlite import database
+from ramet.store.sqlite.checkpoint import Checkpoints
+from ramet.store.sqlite.database_lock import DatabaseLock
+from ramet.store.sqlite.high_water import MarkFile, loss_of, mark_of
+from ramet.store.sqlite.lock import KernelLock, refuse_network
+from ramet.store.sqlite.ownership import FileWatch
+from ramet.store.sqlite.reader import Reader
+from ramet.store.sqlite.tables import Journal
+
+T = TypeVar("T")
+
+
+class SqliteFiles:
+    """Open files of a store, or none at all: the locks, the connections."""
+
+    def __init__(self, path: Path, read_only: bool, allow_fuse: bool) -> None:
+        self.journal: Journal | None = None
+        self.checkpoints: Checkpoints | None = None
+        self._lock: KernelLock | None = None
+        self._database_lock: DatabaseLock | None = None
+        self._mark: MarkFile | None = None
+        self.loss: Damaged | None = None  #: what whoever only reads finds missing; nobody writes to such a journal
+        self._connections: list[sqlite3.Connection] = []
+        self._path, self._near_lock = path, threading.Lock()
+        self._near: Reader | None = None
+        try:
+            check_database(path)
+            if not read_only:
+                refuse_network(path, allow_fuse=allow_fuse)
+                self._lock = KernelLock(path)
+                database.make(path)
+                self._database_lock = DatabaseLock(path)
+                writes = self._kept(database.open_for_writing(path))
+                self._mark = MarkFile(path)
+                with database.opening(path):
+                    self.journal = Journal(writes, FileWatch(path, self._database_lock.identity), self._mark)
+                    self.checkpoints = Checkpoints(self._kept(database.connect(path, "rw")), writes)
+            marked = mark_of(path)  # Before the journal, which is never behind it.
+            reads = self._kept(database.open_for_reading(path))
+            self.reader = Reader(reads, path)
+            if read_only:
+                with contextlib.suppress(sqlite3.Error):  # Whoever reads such a page is told; other pages may be whole.
+                    self.loss = loss_of(path, database.position_of(reads), marked)
+        except BaseException:
+            self.release()
+            raise
+
+    def near(self, read: Callable[[Reader], T]) -> T:
+        """What is read in the calling thread, on a connection that is made for that when it is first needed."""
+        with self._near_lock:
+            if self._near is None:
+                self._near = Reader(database.open_for_reading(self._path), self._path)
+            return read(self._near)
+
+    def close_readers(self) -> None:
+        """Let go of what only reads."""
+        self.reader.close()
+        with self._near_lock:
+            if self._near is not None:
+                self._near.close()
+            self._near = self.reader  # it is closed, and says so to whoever comes too late
+
+    def release(self) -> None:
+        """Close what is open, in any thread; idempotent."""
+        for connection in self._connections:
+            connection.close()
+        if self._mark is not None:
+            self._mark.close()
+        for lock in (self._database_lock, self._lock):
+            if lock is not None:
+                lock.release()
+
+    def _kept(self, connection: sqlite3.Connection) -> sqlite3.Connection:
+        self._connections.append(connection)
+        return connection

@@ -1,0 +1,83 @@
+"""A kernel that no longer is the only one to write to its database finds that out at its next commit, and stops.
+
+The database counts the kernels that wrote to it: the newest of them is its owner. A kernel becomes that with its first
+commit. The count is looked at in the transaction itself, so that nothing is written by a kernel that was followed.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from pathlib import Path
+
+from ramet.store.sqlite import schema
+from ramet.store.sqlite.descriptors import Identity
+
+
+class OwnershipLost(Exception):
+    """The file is another kernel's, or is not the one that was opened."""
+
+
+class Epoch:
+    """The number of a kernel among those that wrote to a database."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection, self._queries = connection, schema.queries()
+        self.number = self._newest()  #: that of the kernel before, until this one has taken over
+        self.is_taken = False
+
+    def check(self, head: int) -> None:
+        """See at the beginning of a transaction that this kernel may be the newest. Raises OwnershipLost.
+
+        `head` is the newest cursor that this kernel knows of: who takes over must know of all that is there.
+        """
+        if self._newest() != self.number:
+            raise another_writes()
+        if not self.is_taken and self._connection.execute(self._queries["head"]).fetchone()[0] != head:
+            raise another_writes()
+
+    def take(self) -> None:
+        """Become the newest kernel, in the transaction of the first change; idempotent."""
+        if not self.is_taken:
+            self.number += 1
+            self._connection.execute(self._queries["put_epoch"], (self.number,))
+            self.is_taken = True
+
+    def _newest(self) -> int:
+        return int(self._connection.execute(self._queries["epoch"]).fetchone()[0])
+
+
+def another_writes() -> OwnershipLost:
+    """Return the error for a database that another kernel has taken over."""
+    return OwnershipLost("another kernel writes to it")
+
+
+class FileWatch:
+    """Whether a database and its write-ahead log are still the files that were opened.
+
+    It is asked before each commit, so it compares numbers and makes no objects of them.
+    """
+
+    def __init__(self, path: Path, identity: Identity) -> None:
+        self._path, self._log = str(path), f"{path}-wal"
+        self._device, self._inode = identity
+        self._log_inode = 0
+
+    def check(self) -> None:
+        """Raise OwnershipLost if one of the two is another file by now, or gone."""
+        if _inode_on(self._device, self._path) != self._inode:
+            raise OwnershipLost("another file took its place, or it was removed or renamed")
+        log = _inode_on(self._device, self._log)
+        if log != self._log_inode:
+            if self._log_inode:
+                raise OwnershipLost("its write-ahead log was removed or replaced")
+            self._log_inode = log  # SQLite has made it by the first commit.
+
+
+def _inode_on(device: int, path: str) -> int:
+    """The inode that a path leads to on a device; 0 where nothing is, or something on another one."""
+    try:
+        found = os.stat(path)  # noqa: PTH116 - a Path takes twice as long
+    except OSError:
+        return 0
+    return found.st_ino if found.st_dev == device else 0

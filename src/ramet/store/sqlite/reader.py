@@ -1,0 +1,123 @@
+"""What is read from the tables: on a connection that cannot write, each in a moment, in a thread of its own."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Sequence
+from typing import Any
+
+from ramet.core.errors import DamagedTree
+from ramet.store.checksum import checksum_of
+from ramet.store.contract import Document, Stored
+from ramet.store.sqlite import schema
+from ramet.store.sqlite.database import is_damage, plain
+
+_PAGE = 1_000  #: events of one statement
+_REMEMBERED = 20_000  #: runs whose names are kept in memory
+
+
+class Reader:
+    """The tables of one file, as they are committed. One thread at a time; errors are SQLite's own."""
+
+    def __init__(self, connection: sqlite3.Connection, path: object = "the journal") -> None:
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        self._connection, self._queries, self._path = connection, schema.queries_of(version), path
+        self._runs: dict[int, tuple[str, str]] = {}
+        self._types: dict[int, str] = {}
+
+    def events(self, after: int, tree: str | None, run: str | None, limit: int) -> list[Stored]:
+        """Events in order of their cursors. Many are read in several moments, so that no transaction is long.
+
+        Raises DamagedTree for an event of the tree or run that was asked for, if it is not as it was written. Whoever
+        reads those of all trees is given what is there.
+        """
+        is_checked = run is not None or tree is not None
+        given: dict[str, object] = {}
+        if run is not None:
+            numbers = [number for (number,) in self._all("runs_named", {"run": run, "tree": tree})]
+            if len(numbers) == 1:
+                only, given["run"] = " run", numbers[0]
+            else:
+                only, given["runs"] = " runs", json.dumps(numbers)
+        elif tree is not None:
+            only, given["tree"] = " tree", tree
+        else:
+            only = ""
+        found = list[Stored]()
+        while len(found) < limit:
+            asked = min(limit - len(found), _PAGE)
+            try:
+                page = self._all(f"page{only}", {**given, "after": after, "limit": asked})
+                self._learn(page)
+            except sqlite3.Error as error:
+                if tree is None or not is_damage(error):
+                    raise
+                raise DamagedTree(tree, self._path, plain(error)) from None
+            for cursor, number, seq, kind, data, checksum in page:
+                if type(number) is not int and tree is not None:
+                    raise DamagedTree(tree, self._path, "it is no event", cursor=cursor)
+                if (names := self._runs.get(number)) is None:
+                    continue  # It was forgotten a moment ago.
+                if is_checked:
+                    self._check(names[0], cursor, number, seq, kind, data, checksum)
+                found.append(Stored(cursor, *names, seq, self._types.get(kind, ""), data))
+            if len(page) < asked:
+                break
+            after = page[-1][0]
+        return found
+
+    def head(self) -> int:
+        """The newest cursor; 0 without any."""
+        return int(self._connection.execute(self._queries["head"]).fetchone()[0])
+
+    def document(self, kind: str, key: str) -> Document | None:
+        """The newest version."""
+        row = self._connection.execute(self._queries["document"], (kind, key)).fetchone()
+        return _document(kind, key, *row) if row else None
+
+    def documents(self, kind: str, prefix: str) -> list[Document]:
+        """All of a kind whose keys begin like this, in their order."""
+        return [_document(kind, *row) for row in self._all("documents", {"kind": kind, "prefix": prefix})]
+
+    def blob(self, name: bytes) -> bytes | None:
+        """The bytes of that name."""
+        row = self._connection.execute(self._queries["blob"], (name,)).fetchone()
+        return row[0] if row else None
+
+    def blobs_named(self, names: Sequence[bytes]) -> dict[str, bytes]:
+        """The bytes of these names, by their names in hex."""
+        return {name.hex(): data for name in names if (data := self.blob(name)) is not None}
+
+    def blobs(self) -> list[str]:
+        """All names, in their order."""
+        return [name for (name,) in self._all("blobs")]
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._connection.close()
+
+    def _check(self, tree: str, cursor: int, run: int, seq: int, kind: int, data: object, checksum: int | None) -> None:
+        """Raise DamagedTree for an event that is not as it was written. Events of version 1 have no checksum."""
+        if type(data) is not bytes or type(seq) is not int or kind not in self._types:
+            raise DamagedTree(tree, self._path, "it is no event", cursor=cursor)
+        if checksum is not None and checksum != checksum_of(cursor, run, seq, kind, data):
+            raise DamagedTree(tree, self._path, "its bytes are not those that were written", cursor=cursor)
+
+    def _learn(self, page: list[Any]) -> None:
+        """Have the names of what is on a page."""
+        if len(self._runs) > _REMEMBERED:
+            self._runs.clear()
+        if unknown := {row[1] for row in page if type(row[1]) is int} - self._runs.keys():
+            rows = self._all("names_of_runs", (json.dumps([*unknown]),))
+            self._runs |= {number: (tree, run) for number, tree, run in rows}
+        if {row[3] for row in page} - self._types.keys():
+            self._types = dict(self._all("names_of_types"))
+
+    def _all(self, query: str, given: Any = ()) -> list[Any]:
+        return self._connection.execute(self._queries[query], given).fetchall()
+
+
+def _document(kind: str, key: str, version: int, data: object) -> Document:
+    """A row of a document. Data that are no bytes are those of a damaged one, which nobody can decode."""
+    return Document(kind, key, version, data if type(data) is bytes else b"")

@@ -1,0 +1,106 @@
+"""The tables of a journal in SQLite: named statements, numbered migrations, and whose file it is."""
+
+from __future__ import annotations
+
+import functools
+import pathlib
+import re
+import sqlite3
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from ramet.core.errors import Damaged
+
+APPLICATION = 0x5241_4D45  #: "RAME": what `file` and other programs see in the header
+_FOLDER = pathlib.Path(__file__).parent.parent / "sql" / "sqlite"
+
+
+@functools.cache
+def queries() -> Mapping[str, str]:
+    """The statements of `queries.sql` by name; the page of events once for each kind of page."""
+    text = (_FOLDER / "queries.sql").read_text()
+    found = {name: body.strip().removesuffix(";") for name, body in _NAMED.findall(text)}
+    page = found.pop("page")
+    found |= {f"page{only}": page.replace("{only}", clause) for only, clause in _ONLY.items()}
+    return found
+
+
+@functools.cache
+def queries_of(version: int) -> Mapping[str, str]:
+    """The statements that read a journal of a version, this one or an older one, as it is."""
+    if version > 1:
+        return queries()
+    return {name: body.replace(", checksum FROM", ", NULL FROM") for name, body in queries().items()}
+
+
+@functools.cache
+def migrations() -> tuple[str, ...]:
+    """What leads from version 0, an empty file, to 1, to 2, …"""
+    files = sorted(_FOLDER.glob("[0-9][0-9][0-9][0-9]_*.sql"))
+    assert [int(file.name[:4]) for file in files] == [*range(1, len(files) + 1)], "numbered without gaps"
+    return tuple(file.read_text() for file in files)
+
+
+def version_of(connection: sqlite3.Connection, path: pathlib.Path) -> int:
+    """The version of the journal in a file, 0 if it is empty. Raises Damaged for a newer one, or another program's."""
+    (application,) = connection.execute("PRAGMA application_id").fetchone()
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    if (application, version, tables) == (0, 0, 0):
+        return 0
+    if application != APPLICATION or version < 1:
+        raise Damaged("the journal", path, "it is a database of another program")
+    if version > len(migrations()):
+        known = f"this ramet knows versions up to {len(migrations())}; nothing was changed"
+        raise Damaged("the journal", path, f"it is newer, of version {version}, and {known}")
+    if foreign := sorted(each.name for each in _objects(connection) ^ _own_objects(int(version))):
+        raise Damaged("the journal", path, f"ramet did not make {', '.join(foreign)[:200]}; nothing was changed")
+    return int(version)
+
+
+class _Object(NamedTuple):
+    """A table, index, view or trigger, with the statement that made it."""
+
+    kind: str
+    name: str
+    table: str
+    statement: str
+
+
+def _objects(connection: sqlite3.Connection) -> frozenset[_Object]:
+    """What a database holds, but for what SQLite makes by itself, which has no statement."""
+    rows = connection.execute("SELECT type, name, tbl_name, sql FROM sqlite_master WHERE sql IS NOT NULL").fetchall()
+    return frozenset(_Object(*row) for row in rows)
+
+
+@functools.cache
+def _own_objects(version: int) -> frozenset[_Object]:
+    """What a journal of that version holds."""
+    connection = sqlite3.connect(":memory:")
+    try:
+        connection.executescript("\n".join(migrations()[:version]))
+        return _objects(connection)
+    finally:
+        connection.close()
+
+
+def migrate(connection: sqlite3.Connection, version: int) -> None:
+    """Bring a journal from a version to the newest: all of it or nothing."""
+    steps = migrations()[version:]
+    if not steps:
+        return
+    marks = f"PRAGMA application_id = {APPLICATION}; PRAGMA user_version = {len(migrations())};"
+    try:
+        connection.executescript("\n".join(["BEGIN IMMEDIATE;", *steps, marks, "COMMIT;"]))
+    finally:
+        if connection.in_transaction:
+            connection.rollback()
+
+
+_NAMED = re.compile(r"^-- name: (\w+)\n(.*?)(?=^--|\Z)", re.MULTILINE | re.DOTALL)
+_ONLY = {
+    "": "",
+    " tree": "AND tree = (SELECT id FROM trees WHERE name = :tree)",
+    " run": "AND run = :run",
+    " runs": "AND run IN (SELECT value FROM json_each(:runs))",  # one name in several trees
+}

@@ -1,0 +1,309 @@
+"""The journal of one kernel in one file: SQLite with a write-ahead log, one thread that writes, one that reads.
+
+Beside the file lie `<file>.lock`, held by the kernel, `<file>.mark`, which says how far it is committed, and SQLite's
+own `-wal` and `-shm`. Other processes read with
+`SqliteStore(path, read_only=True)`, while a kernel runs and without one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import sqlite3
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+
+from ramet.core.errors import Damaged, StoreFailed
+from ramet.store.contract import Document, Entry, Put, Stored
+from ramet.store.listeners import Listeners
+from ramet.store.notifications import News
+from ramet.store.single_kernel import SoleKernel
+from ramet.store.sqlite import database
+from ramet.store.sqlite.commit_queue import Commits
+from ramet.store.sqlite.files import SqliteFiles
+from ramet.store.sqlite.reader import Reader
+from ramet.store.sqlite.tables import Space
+from ramet.store.validation import MOST_NUMBER, checked_data, checked_name, checked_number, checked_together
+
+P = ParamSpec("P")
+T = TypeVar("T")
+_GIVEN = 128  #: pages that are given back in one commit: whoever writes meanwhile waits for some milliseconds
+_FIRST_LOOK_S, _LOOK_S = 0.005, 0.05  #: how often another process looks whether there is something new
+
+
+class SqliteStore(SoleKernel):
+    """Keeps everything in one file; what is durable here survives a power cut."""
+
+    name = "sqlite"
+    durable_across_processes = True
+
+    def __init__(self, path: str | os.PathLike[str], *, read_only: bool = False, allow_fuse: bool = False) -> None:
+        super().__init__()
+        self.path, self.read_only, self._allow_fuse = Path(path).resolve(), read_only, allow_fuse
+        self._why: str | None = "it is not open"  #: why it cannot be used; None while it is open
+        self._gate = asyncio.Lock()
+        self._news = News()
+        self._losses: Listeners[[StoreFailed]] = Listeners()
+        self._committed = 0  #: as it was when it was closed
+        self._commits: Commits | None = None  #: None for one that only reads
+        self._files: SqliteFiles | None = None
+        self._pool: ThreadPoolExecutor | None = None
+
+    @property
+    def loss(self) -> Damaged | None:
+        """Error for commits that a reader finds missing; None where none are."""
+        return self._files.loss if self._files is not None else None
+
+    async def open(self) -> Self:
+        """Begin. Raises StoreInUse ("pid 1234"), Damaged (newer, too), StoreFailed, InvalidValue; idempotent.
+
+        Damaged is also a journal of which what was committed is missing, except for one who only reads: `loss` says so.
+
+        A path on a network file system is an InvalidValue: SQLite's locks do not hold there. So is one on FUSE, unless
+        `allow_fuse` promises that no other machine has it.
+        """
+        async with self._gate:
+            if self._why is not None:
+                pool = ThreadPoolExecutor(1, "ramet-store-reader")
+                opened = pool.submit(SqliteFiles, self.path, self.read_only, self._allow_fuse)
+                try:
+                    files = await asyncio.wrap_future(opened)
+                except BaseException:
+                    # Whoever is cancelled leaves nothing locked; what has begun ends by itself, in its thread.
+                    opened.add_done_callback(_give_up)
+                    pool.shutdown(wait=False)
+                    raise
+                self._pool, self._files = pool, files
+                if files.journal is not None and files.checkpoints is not None:
+                    self._news.begin(files.journal.head)
+                    self._commits = Commits(self.path, files.journal, files.checkpoints, self._news, self._losses)
+                self._why = None
+        return self
+
+    async def close(self) -> None:
+        """Write what was appended, and let go of the file, whoever is cancelled; idempotent.
+
+        Raises StoreFailed, once, if the store had failed or does so now; the file is let go all the same.
+        """
+        await asyncio.shield(asyncio.ensure_future(self._close()))
+
+    # ---- the journal
+
+    def append(self, entry: Entry) -> int:
+        """Take an event in, in order; it is written within 5 ms, or at once if somebody waits."""
+        ticket = (self._commits or self._writes()).append(entry)
+        self._owned.add(entry.tree)
+        return ticket
+
+    @property
+    def committed(self) -> int:
+        """The newest ticket that survives a power cut; 0 before the first."""
+        return self._commits.committed if self._commits else self._committed
+
+    async def durable(self, ticket: int) -> None:
+        """Return once the entry of this ticket, and so all before it, is on disk. A cancelled wait undoes nothing."""
+        await (self._commits or self._writes()).durable(ticket)
+
+    def on_commit(self, heard: Callable[[int], None]) -> Callable[[], None]:
+        """Have `heard` called on the event loop once per batch, before who waits for it goes on."""
+        self._check()
+        return self._news.listen(heard)
+
+    def on_loss(self, heard: Callable[[StoreFailed], None]) -> Callable[[], None]:
+        """Have `heard` called once a commit finds that another kernel writes to the file, or that it is another file.
+
+        Returns the way out.
+        """
+        self._check()
+        return self._losses.add(heard)
+
+    async def read(
+        self, after: int = 0, *, tree: str | None = None, run: str | None = None, limit: int = 1_000
+    ) -> list[Stored]:
+        """Committed events in order of their cursors, from the first behind `after`; at most `limit`."""
+        for field, name in (("tree", tree), ("run", run)):
+            if name is not None:
+                checked_name(field, name)
+        return await self._read(Reader.events, min(after, MOST_NUMBER), tree, run, limit)
+
+    async def head(self) -> int:
+        """The cursor of the newest committed event; 0 without any."""
+        if self.read_only:
+            return await self._read(Reader.head)
+        self._check()
+        return self._news.head
+
+    async def wait(self, after: int, *, timeout_s: float | None = None) -> bool:
+        """Return True once an event behind `after` is there, whichever process wrote it; False when the time is up."""
+        self._check()
+        if not self.read_only:
+            return await self._news.wait(after, timeout_s)
+        try:
+            async with asyncio.timeout(timeout_s):
+                pause = _FIRST_LOOK_S
+                while await self.head() <= after:
+                    await asyncio.sleep(pause)
+                    pause = min(2 * pause, _LOOK_S)
+        except TimeoutError:
+            return False
+        return True
+
+    async def forget(self, tree: str) -> int:
+        """Remove every event of a tree, for good (its bytes are overwritten); says how many."""
+        checked_name("tree", tree)
+        gone: int = await self._writes().change(lambda journal: journal.forget(tree))
+        return gone
+
+    async def rewrite(self, cursor: int, data: bytes) -> None:
+        """Replace what an event says, for good: the bytes that it had are overwritten. For maintenance alone."""
+        checked_data("data", data)
+        await self._writes().change(lambda journal: journal.rewrite(cursor, data), len(data))
+
+    async def shrink(self) -> Space:
+        """Give free pages back to the file system, a few at a time, between what others write; what is left after that.
+
+        The file is smaller once its log is moved, which is when it rests. A journal of an older ramet does not become
+        smaller by this: `ramet.store.sqlite.compaction`.
+        """
+        space: Space = await self._writes().change(lambda journal: journal.space())
+        while space.gives_back and space.surplus:
+            before = space
+            space = await self._writes().change(lambda journal: journal.give_back(_GIVEN), _GIVEN * space.page_size)
+            if space.free >= before.free:  # Others free pages as fast, or there is nothing to be had.
+                break
+        return space
+
+    # ---- documents
+
+    async def get(self, kind: str, key: str) -> Document | None:
+        """The newest version, if there is one."""
+        return await self._read(Reader.document, checked_name("kind", kind), checked_name("key", key))
+
+    async def list(self, kind: str, *, prefix: str = "") -> list[Document]:
+        """All of a kind whose keys begin like this, in order of their keys."""
+        return await self._read(Reader.documents, checked_name("kind", kind), checked_name("prefix", prefix))
+
+    async def put(
+        self, kind: str, key: str, data: bytes, *, expected: int | None = None, tree: str | None = None
+    ) -> Document:
+        """Write a document; on disk when this returns, with all that was appended before. Raises Conflict."""
+        checked_name("kind", kind), checked_name("key", key), checked_data("data", data)
+        version = None if expected is None else checked_number("expected", expected)
+        if tree is not None:
+            self._owned.add(tree)
+        document: Document = await self._writes().change(lambda journal: journal.put(kind, key, data, version))
+        return document
+
+    async def delete(self, kind: str, key: str, *, expected: int | None = None) -> bool:
+        """Remove a document; False if there was none. Raises Conflict."""
+        checked_name("kind", kind), checked_name("key", key)
+        version = None if expected is None else checked_number("expected", expected)
+        removed: bool = await self._writes().change(lambda journal: journal.delete(kind, key, version))
+        return removed
+
+    # ---- blobs
+
+    async def put_blob(self, data: bytes) -> str:
+        """Keep bytes, on disk when this returns; their name is the SHA-256 of their content, in hex."""
+        checked_data("data", data)
+        name: str = await self._writes().change(lambda journal: journal.put_blob(data))
+        return name
+
+    async def get_blob(self, name: str) -> bytes | None:
+        """The bytes of that name."""
+        return await self._read(Reader.blob, _digest(name))
+
+    async def get_blobs(self, names: Sequence[str]) -> Mapping[str, bytes]:
+        """The bytes of these names, in one look; those that stand for nothing are left out."""
+        return await self._read(Reader.blobs_named, [_digest(name) for name in names])
+
+    def get_blobs_now(self, names: Sequence[str]) -> Mapping[str, bytes]:
+        """Likewise, in the thread that calls: some microseconds for each that the system has in memory."""
+        self._check()
+        files = self._files
+        if files is None:
+            raise StoreFailed(self.path, "it is closed")
+        try:
+            return files.near(lambda reader: reader.blobs_named([_digest(name) for name in names]))
+        except sqlite3.Error as error:
+            raise StoreFailed(self.path, database.plain(error)) from None
+
+    async def list_blobs(self) -> Sequence[str]:
+        """The names of all blobs, in their order."""
+        return await self._read(Reader.blobs)
+
+    async def delete_blob(self, name: str) -> bool:
+        """Remove one; False if there was none."""
+        digest = _digest(name)
+        removed: bool = await self._writes().change(lambda journal: journal.delete_blob(digest))
+        return removed
+
+    # ---- both
+
+    async def put_together(self, blobs: Sequence[bytes], documents: Sequence[Put]) -> Sequence[Document]:
+        """Keep bytes and write documents, all of them or none, on disk when this returns. Raises Conflict."""
+        checked_together(blobs, documents)
+        size = sum(map(len, blobs)) + sum(len(document.data) for document in documents)
+        written: Sequence[Document] = await self._writes().change(
+            lambda journal: journal.put_together(blobs, documents), size
+        )
+        return written
+
+    # ---- inside
+
+    def _check(self) -> None:
+        why = self._why or (self._commits and self._commits.why)
+        if why:
+            raise StoreFailed(self.path, why)
+
+    def _writes(self) -> Commits:
+        self._check()
+        if self._commits is None:
+            raise StoreFailed(self.path, "it was opened for reading only")
+        return self._commits
+
+    async def _read(self, read: Callable[Concatenate[Reader, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """In the reader's thread. A cancelled wait leaves it to finish there: it is short."""
+        self._check()
+        pool, files = self._pool, self._files
+        if pool is None or files is None:
+            raise StoreFailed(self.path, "it is closed")
+        try:
+            return await asyncio.wrap_future(pool.submit(read, files.reader, *args, **kwargs))
+        except sqlite3.Error as error:
+            raise StoreFailed(self.path, database.plain(error)) from None
+
+    async def _close(self) -> None:
+        async with self._gate:
+            if self._pool is None or self._files is None:
+                return
+            self._why = "it is closed"
+            self._end_kernel()
+            self._news.fail(self.path, self._why)
+            self._losses.clear()
+            pool, files, commits = self._pool, self._files, self._commits
+            self._pool = self._files = self._commits = None
+            try:
+                # The writer's connection is the last to go: then SQLite puts the file in order.
+                await asyncio.wrap_future(pool.submit(files.close_readers))
+            finally:
+                try:
+                    if commits is not None:
+                        await commits.close(self._why)
+                finally:
+                    self._committed = commits.committed if commits is not None else 0
+                    pool.shutdown()
+                    files.release()
+
+
+def _give_up(opened: Future[Any]) -> None:
+    if not opened.cancelled() and opened.exception() is None:
+        opened.result().release()
+
+
+def _digest(name: str) -> bytes:
+    """What a blob is kept under; nothing is kept under what is no name of a blob."""
+    return bytes.fromhex(name) if re.fullmatch("[0-9a-f]{64}", name) else b""

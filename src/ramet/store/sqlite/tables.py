@@ -1,0 +1,270 @@
+"""What the writer's thread does to the tables: one batch, one transaction."""
+
+from __future__ import annotations
+
+import hashlib
+import sqlite3
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from ramet.core.errors import Conflict
+from ramet.store.checksum import checksum_of
+from ramet.store.contract import Document, Entry, Put
+from ramet.store.sqlite import schema
+from ramet.store.sqlite.high_water import Mark, MarkFile
+from ramet.store.sqlite.ownership import Epoch, FileWatch, another_writes
+
+_CHUNK = 128  #: events of one statement: each statement gives up the interpreter's lock and has to win it back
+_REMEMBERED = 20_000  #: names kept in memory
+KEPT_FREE = 256  #: pages that a file keeps for what is written next
+_INCREMENTAL = 2  #: as SQLite numbers the ways to vacuum
+
+
+class Space(NamedTuple):
+    """The pages of a file."""
+
+    pages: int  #: all of them
+    free: int  #: that nothing is in: they are used again, or given back
+    page_size: int  #: bytes
+    gives_back: bool  #: False: an older journal, which must be rewritten before it ever becomes smaller
+
+    @property
+    def surplus(self) -> int:
+        """Free pages beyond those that a file keeps."""
+        return max(0, self.free - KEPT_FREE)
+
+
+class Journal:
+    """The tables of one file, changed by one thread. Any error of SQLite ends its use: the batch is rolled back."""
+
+    def __init__(
+        self, connection: sqlite3.Connection, watch: FileWatch | None = None, mark: MarkFile | None = None
+    ) -> None:
+        """`watch` is asked before each commit, `mark` is written after it; without them nobody looks."""
+        self._connection, self._queries = connection, schema.queries()
+        self._watch, self._mark = watch, mark
+        self._epoch = Epoch(connection)
+        self._trees: dict[str, int] = {}
+        self._runs: dict[tuple[str, str], tuple[int, int]] = {}
+        self._types: dict[str, int] = {}
+        self._inserts: dict[tuple[str, int], str] = {}
+        self.head = self._one("head")
+        self._cursor = max(self.head, self._one("last_forgotten"))
+        self._changes: int = self._one("changes")
+
+    def commit(self, batch: Sequence[Entry | Job]) -> None:
+        """Do all of a batch, in order, and have it on disk. What a job raises of its own is its answer.
+
+        Raises OwnershipLost if another kernel writes to the file, or if it is another file by now.
+        """
+        if self._watch is not None:
+            self._watch.check()
+        self._commit(batch)
+        if self._mark is not None:
+            self._mark.write(self.position)
+
+    @property
+    def position(self) -> Mark:
+        """How far it is committed."""
+        return Mark(self._cursor, self._changes)
+
+    def accept_loss(self, marked: Mark) -> None:
+        """Go on behind a mark that is ahead: what was lost is lost, and its cursors are not used again."""
+        self._cursor, self._changes = self.position.beside(marked)
+        self._execute("mark_forgotten", self._cursor)
+
+    def _commit(self, batch: Sequence[Entry | Job]) -> None:
+        is_simple = len(batch) <= _CHUNK and all(type(each) is Entry and self._knows(each) for each in batch)
+        if is_simple and self._epoch.is_taken:
+            self._add_at_once(batch)  # type: ignore[arg-type]  # they are entries
+            return
+        self._connection.execute("BEGIN IMMEDIATE")
+        try:
+            self._epoch.check(self.head)
+            before = self._connection.total_changes
+            entries = list[Entry]()
+            for each in batch:
+                if isinstance(each, Job):
+                    self._add(entries)
+                    entries.clear()
+                    each.do(self)
+                else:
+                    self._learn(each)
+                    entries.append(each)
+            self._add(entries)
+            if self._connection.total_changes != before:
+                self._epoch.take()
+                if any(isinstance(each, Job) for each in batch):  # Events have cursors to tell of them.
+                    self._changes += 1
+                    self._execute("put_changes", self._changes)
+            self._connection.execute("COMMIT")
+        except BaseException:
+            if self._connection.in_transaction:
+                self._connection.rollback()
+            raise
+
+    def close(self) -> None:
+        """Let go of the file; whoever lets go last has all of it moved out of the write-ahead log."""
+        self._connection.close()
+
+    # ---- what jobs do
+
+    def forget(self, tree: str) -> int:
+        """Remove the events of a tree, and its name; says how many events."""
+        number = self._one("find_tree", tree)
+        if number is None:
+            return 0
+        self._execute("mark_forgotten", self._cursor)
+        gone = self._execute("forget_events", number).rowcount
+        self._execute("forget_runs", number)
+        self._execute("forget_tree", number)
+        self._trees.pop(tree, None)
+        self._runs = {names: numbers for names, numbers in self._runs.items() if names[0] != tree}
+        self.head = self._one("head")
+        return gone
+
+    def rewrite(self, cursor: int, data: bytes) -> None:
+        """Replace what an event says."""
+        if (numbers := self._execute("numbers_of_event", cursor).fetchone()) is not None:
+            run, seq, kind = numbers
+            self._execute("rewrite_event", data, checksum_of(cursor, run, seq, kind, data), cursor)
+
+    def put(self, kind: str, key: str, data: bytes, expected: int | None) -> Document:
+        """Write a document. Raises Conflict before anything is changed."""
+        version = self._version(kind, key, expected) + 1
+        self._execute("put_document", {"kind": kind, "key": key, "version": version, "data": data})
+        return Document(kind, key, version, data)
+
+    def delete(self, kind: str, key: str, expected: int | None) -> bool:
+        """Remove a document. Raises Conflict before anything is changed."""
+        self._version(kind, key, expected)
+        return self._execute("delete_document", kind, key).rowcount > 0
+
+    def put_blob(self, data: bytes) -> str:
+        """Keep bytes under the hash of their content."""
+        digest = hashlib.sha256(data)
+        self._execute("put_blob", digest.digest(), data)
+        return digest.hexdigest()
+
+    def delete_blob(self, name: bytes) -> bool:
+        """Remove a blob."""
+        return self._execute("delete_blob", name).rowcount > 0
+
+    def put_together(self, blobs: Sequence[bytes], documents: Sequence[Put]) -> Sequence[Document]:
+        """Keep bytes and write documents. Raises Conflict before anything is changed."""
+        versions = [self._version(kind, key, expected, over) for kind, key, _, expected, over in documents]
+        for start in range(0, len(blobs), _CHUNK):
+            chunk = blobs[start : start + _CHUNK]
+            rows = ", ".join(["(?, ?)"] * len(chunk))
+            values = [each for data in chunk for each in (hashlib.sha256(data).digest(), data)]
+            self._connection.execute(f"{self._queries['put_blobs']} {rows}", values)
+        written = [
+            Document(put.kind, put.key, version + 1, put.data) for put, version in zip(documents, versions, strict=True)
+        ]
+        for document in written:
+            self._execute("put_document", document._asdict())
+        return written
+
+    def give_back(self, most: int) -> Space:
+        """Give up to `most` free pages back to the file system, which has them once the log was moved into the file."""
+        space = self.space()
+        if not space.gives_back:
+            return space
+        for _ in range(min(most, space.free - KEPT_FREE)):  # One page each: nothing steps through a pragma here.
+            self._connection.execute("PRAGMA incremental_vacuum(1)")
+        return self.space()
+
+    def space(self) -> Space:
+        """How much of the file is in use."""
+        asked = ("page_count", "freelist_count", "page_size", "auto_vacuum")
+        pages, free, size, mode = (self._connection.execute(f"PRAGMA {each}").fetchone()[0] for each in asked)
+        return Space(pages, free, size, mode == _INCREMENTAL)
+
+    # ---- events
+
+    def _add(self, entries: Sequence[Entry]) -> None:
+        for start in range(0, len(entries), _CHUNK):
+            chunk = entries[start : start + _CHUNK]
+            self._connection.execute(self._insert("add_events", len(chunk)), self._values(chunk))
+            self.head = self._cursor
+
+    def _add_at_once(self, entries: Sequence[Entry]) -> None:
+        """In one statement, which is a transaction, and writes nothing in another kernel's epoch."""
+        statement, values = self._insert("add_events_in_epoch", len(entries)), self._values(entries)
+        if self._connection.execute(statement, [*values, self._epoch.number]).rowcount != len(entries):
+            raise another_writes()
+        self.head = self._cursor
+
+    def _values(self, entries: Sequence[Entry]) -> list[object]:
+        values, cursor = list[object](), self._cursor
+        for name, run_name, seq, type_name, data in entries:
+            cursor += 1
+            tree, run = self._runs[name, run_name]
+            kind = self._types[type_name]
+            values += (cursor, tree, run, seq, kind, data, checksum_of(cursor, run, seq, kind, data))
+        self._cursor = cursor
+        return values
+
+    def _insert(self, query: str, count: int) -> str:
+        """The same text for the same count, so that SQLite need not understand it again."""
+        if (text := self._inserts.get((query, count))) is None:
+            rows = ", ".join(["(?, ?, ?, ?, ?, ?, ?)"] * count)
+            text = self._inserts[query, count] = self._queries[query].replace("{rows}", rows)
+        return text
+
+    def _knows(self, entry: Entry) -> bool:
+        return (entry.tree, entry.run) in self._runs and entry.type in self._types
+
+    def _learn(self, entry: Entry) -> None:
+        """Have numbers for the names of an entry."""
+        if entry.type not in self._types:
+            self._types[entry.type] = self._number("type", entry.type)
+        if (entry.tree, entry.run) in self._runs:
+            return
+        if entry.tree not in self._trees:
+            self._trees[entry.tree] = self._number("tree", entry.tree)
+        tree = self._trees[entry.tree]
+        self._runs[entry.tree, entry.run] = tree, self._number("run", entry.run, tree)
+
+    def trim(self) -> None:
+        """Between two batches: forget names that were kept for speed only."""
+        for names in (self._trees, self._runs, self._types):
+            if len(names) > _REMEMBERED:
+                names.clear()
+
+    def _number(self, what: str, *names: object) -> int:
+        found = self._one(f"find_{what}", *names)
+        return found if found is not None else int(self._execute(f"add_{what}", *names).lastrowid or 0)
+
+    def _version(self, kind: str, key: str, expected: int | None, over: bytes | None = None) -> int:
+        document = self._execute("version" if over is None else "document", kind, key).fetchone()
+        found = int(document[0]) if document else 0
+        if expected is not None and found != expected:
+            raise Conflict(kind, key, expected=expected, found=found)
+        if over is not None and document != (found, over):
+            raise Conflict(kind, key, expected=found, found=found)
+        return found
+
+    def _one(self, query: str, *values: object) -> Any:
+        row = self._execute(query, *values).fetchone()
+        return row and row[0]
+
+    def _execute(self, query: str, *values: Any) -> sqlite3.Cursor:
+        named = values[0] if len(values) == 1 and isinstance(values[0], dict) else values
+        return self._connection.execute(self._queries[query], named)
+
+
+class Job:
+    """A change that somebody waits for; its answer, or what it raised, is there once its batch is on disk."""
+
+    def __init__(self, change: Callable[[Journal], Any], size: int = 0) -> None:
+        self._change, self.size = change, size
+        self.answer: Any = None
+        self.refusal: Conflict | None = None
+
+    def do(self, journal: Journal) -> None:
+        """Change the tables. A Conflict changes nothing, and does not end the batch."""
+        try:
+            self.answer = self._change(journal)
+        except Conflict as refusal:
+            self.refusal = refusal

@@ -1,0 +1,327 @@
+"""One branch of a state, followed by one working copy: what is written, and who was first.
+
+A branch is a document that names its newest commit, and is changed by compare-and-swap; everything else is blobs, each
+under the hash of its content. So a commit writes what changed and the few nodes above it, a fork writes one document,
+and whoever is second learns it before anything of theirs is written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import NamedTuple
+
+import msgspec
+
+from ramet.concurrency.clock import Clock
+from ramet.core.errors import Conflict, Damaged, InvalidValue, MergeConflict, Unknown, UnsavedChanges
+from ramet.store.contract import Document, Put
+from ramet.store.state import commits, merging, nodes, tree
+from ramet.store.state.blob_cache import Shelf
+from ramet.store.state.commits import Change, Commit
+from ramet.store.state.diff import Difference, differences
+from ramet.store.state.merging import Resolve
+from ramet.store.state.validation import checked_name, is_commit, parted, shown
+from ramet.store.state.working_copy import WorkingCopy
+
+KIND = "state"  #: of the documents of branches
+
+
+class Place(NamedTuple):
+    """Where a branch is: its newest commit, and the version of its document; None and 0 before there is one."""
+
+    head: Commit | None
+    version: int
+
+    @property
+    def root(self) -> str:
+        """Of the tree of its keys."""
+        return self.head.root if self.head is not None else tree.EMPTY
+
+
+class Line:
+    """A branch of a state, as it was when it was last looked at, with changes that are not committed yet."""
+
+    def __init__(self, shelf: Shelf, name: str, branch: str, *, author: str, clock: Clock) -> None:
+        self.shelf, self.name, self.branch = shelf, checked_name("state", name), checked_name("branch", branch)
+        self.author, self._clock = author, clock
+        self.place = Place(None, 0)
+        self.is_detached = False  #: at a commit that was checked out, and not following its branch
+        self.copy = WorkingCopy(shelf, tree.EMPTY)
+        self._turn = asyncio.Lock()
+
+    def twin(self, branch: str, *, author: str | None = None) -> Line:
+        """The same at another branch, at the same commit, without changes."""
+        author = self.author if author is None else author
+        line = Line(self.shelf, self.name, branch, author=author, clock=self._clock)
+        line.place = Place(self.place.head, 0)
+        line.copy.root = self.place.root
+        return line
+
+    # ---- going there
+
+    async def checkout(self, ref: Commit | str | None) -> Commit | None:
+        """Be at a commit, or with None at the newest of the branch. Raises UnsavedChanges, Unknown."""
+        async with self._turn:
+            self._refuse_unsaved("checkout")
+            place = await self.newest() if ref is None else Place(await self.found(ref), 0)
+            self._refuse_unsaved("checkout")  # nor what was set meanwhile
+            self.is_detached = ref is not None
+            self._be_at(place)
+            return place.head
+
+    async def newest(self) -> Place:
+        """Where the branch is now."""
+        document = await self.shelf.store.get(KIND, self._key())
+        if document is None:
+            return Place(None, 0)
+        return Place(await self.shelf.wait(commits.load(self._head_in(document))), document.version)
+
+    async def found(self, ref: Commit | str) -> Commit:
+        """The commit of an id, or the newest of a branch. Raises Unknown, and InvalidValue for another state's."""
+        if isinstance(ref, str) and not is_commit(ref):
+            document = await self.shelf.store.get(KIND, self._key(checked_name("branch", ref)))
+            if document is None:
+                raise Unknown("branch", ref, tuple(await self.branches()))
+            ref = self._head_in(document)
+        id = ref.id if isinstance(ref, Commit) else ref
+        if not await self.shelf.store.get_blobs([id]):
+            raise Unknown("commit", id)
+        commit = await self.shelf.wait(commits.load(id))
+        if commit.state != self.name:
+            raise InvalidValue("commit", id, f"one of the state {self.name!r}; this is one of {commit.state!r}")
+        return commit
+
+    # ---- writing
+
+    async def commit(self, message: str, on_conflict: str, resolve: Resolve | None, mutated: str) -> Commit:
+        """Write what was changed. Raises Conflict, MergeConflict, UnsavedChanges."""
+        async with self._turn:
+            if self.is_detached:
+                why = "this is at an older commit, where no branch follows"
+                remedy = "fork(branch, with_changes=True) makes a branch of it; discard() and checkout() go back"
+                raise UnsavedChanges(tuple(self.copy.changes), why, remedy)
+            self.copy.settle_fetched(mutated)
+            mine, place = dict(self.copy.changes), self.place
+            decided: dict[str, bytes | None] = {}
+            while True:
+                changes = {**mine, **decided}
+                updated = await self.shelf.wait(tree.update(place.root, changes))
+                if updated.root == place.root and place.head is not None:
+                    break
+                try:
+                    place = await self._write(place, updated, self._blobs(changes), (), message)
+                    break
+                except Conflict:
+                    place = await self._after_conflict()
+                    theirs = await self.shelf.wait(differences(self.place.root, place.root))
+                    decided = await self._decided(place, mine, theirs, on_conflict, resolve)
+            self._committed(place, mine)
+            assert place.head is not None
+            return place.head
+
+    async def _decided(
+        self,
+        place: Place,
+        mine: Mapping[str, bytes | None],
+        theirs: Mapping[str, Difference],
+        on_conflict: str,
+        resolve: Resolve | None,
+    ) -> dict[str, bytes | None]:
+        """What becomes of my changes beside theirs. Raises Conflict, having dropped mine if that was asked."""
+        if on_conflict == "abandon":
+            self.copy.discard()
+            expected = self.place.version
+            self._be_at(place)
+            raise Conflict(KIND, self._key(), expected=expected, found=place.version)
+        ours = {kept: Difference(theirs[kept].before if kept in theirs else None, cell) for kept, cell in mine.items()}
+        return await self._resolved(ours, theirs, resolve if on_conflict == "merge" else None, place.version)
+
+    async def merge(self, other: Commit, resolve: Resolve | None, message: str) -> Commit:
+        """Take in what another branch has changed since both were one. Raises MergeConflict, UnsavedChanges."""
+        async with self._turn:
+            self._refuse_unsaved("merge")
+            self._refuse_detached("merge")
+
+            async def merged(place: Place) -> Place:
+                base = None
+                if place.head is not None:
+                    base = await self.shelf.wait(commits.merge_base(place.head, other))
+                if base is not None and base.id == other.id:  # It is in there already: once is enough.
+                    return place
+                root = base.root if base else tree.EMPTY
+                return await self._three_way(place, root, other.root, resolve, message, (other,))
+
+            return await self._on_top(merged)
+
+    async def revert(self, undone: Commit, resolve: Resolve | None, message: str) -> Commit:
+        """Undo what one commit changed, by another one. Raises MergeConflict, UnsavedChanges."""
+        async with self._turn:
+            self._refuse_unsaved("revert")
+            self._refuse_detached("revert")
+            before = tree.EMPTY
+            if undone.parents:
+                before = (await self.shelf.wait(commits.load(undone.parents[0]))).root
+            return await self._on_top(lambda place: self._three_way(place, undone.root, before, resolve, message, ()))
+
+    async def _on_top(self, change: Callable[[Place], Awaitable[Place]]) -> Commit:
+        """Have a change made on top of what others have committed by then. Raises MergeConflict."""
+        place = self.place
+        while True:
+            try:
+                place = await change(place)
+                break
+            except MergeConflict:
+                raise
+            except Conflict:
+                place = await self._after_conflict()
+        # What was set meanwhile stays, on top of it.
+        self.place, self.copy.root = place, place.root
+        assert place.head is not None
+        return place.head
+
+    async def _three_way(
+        self, place: Place, base: str, other: str, resolve: Resolve | None, message: str, parents: tuple[Commit, ...]
+    ) -> Place:
+        ours = await self.shelf.wait(differences(base, place.root))
+        theirs = await self.shelf.wait(differences(base, other))
+        decided = await self._resolved(ours, theirs, resolve, place.version)
+        changes = {**{kept: each.after for kept, each in theirs.items()}, **decided}
+        updated = await self.shelf.wait(tree.update(place.root, changes))
+        if updated.root == place.root and place.head is not None and not parents:
+            return place
+        return await self._write(place, updated, self._blobs(changes), parents, message)
+
+    async def _resolved(
+        self,
+        ours: Mapping[str, Difference],
+        theirs: Mapping[str, Difference],
+        resolve: Resolve | None,
+        found: int,
+    ) -> dict[str, bytes | None]:
+        keys = merging.clashes(ours, theirs)
+        if keys and resolve is None:
+            raise MergeConflict(KIND, self._key(), tuple(map(shown, keys)), expected=self.place.version, found=found)
+        return await merging.resolved(self.copy, resolve, ours, theirs) if resolve is not None else {}
+
+    async def _write(
+        self, place: Place, updated: tree.Updated, blobs: list[bytes], parents: tuple[Commit, ...], message: str
+    ) -> Place:
+        """One more commit. Raises Conflict if somebody was there first."""
+        above = (*((place.head,) if place.head else ()), *parents)
+        commit, data = commits.sealed(
+            Commit(
+                state=self.name,
+                parents=tuple(each.id for each in above),
+                height=1 + max((each.height for each in above), default=0),
+                root=updated.root,
+                at=self._clock.now(),
+                message=message,
+                author=self.author,
+            )
+        )
+        over = _pointing(place.head) if place.version and place.head is not None else None
+        head = Put(KIND, self._key(), _pointing(commit), place.version, over)
+        (document,) = await self.shelf.store.put_together([*blobs, *updated.blobs.values(), data], [head])
+        for name, written in updated.blobs.items():
+            self.shelf.keep(name, updated.nodes[name], written)
+        self.shelf.keep(commit.id, commit, data)
+        return Place(commit, document.version)
+
+    async def fork(self, branch: str, *, author: str | None, with_changes: bool) -> Line:
+        """A new branch from here. Raises Conflict if there is one of that name, and UnsavedChanges."""
+        async with self._turn:
+            if not with_changes:
+                self._refuse_unsaved("fork", " or fork(branch, with_changes=True)")
+            line = self.twin(branch, author=author)
+            if self.place.head is None:
+                self.place = await self._write(self.place, tree.Updated(tree.EMPTY, {}, {}), [], (), "")
+                line.place = Place(self.place.head, 0)
+            assert self.place.head is not None
+            document = await self.shelf.store.put(KIND, line._key(), _pointing(self.place.head), expected=0)
+            line.place = Place(self.place.head, document.version)
+            if with_changes:
+                line.copy.changes, line.copy.blobs = dict(self.copy.changes), dict(self.copy.blobs)
+                self.copy.discard()
+            return line
+
+    async def delete(self) -> None:
+        """Remove the branch. Raises Conflict if it has commits that were not seen here."""
+        async with self._turn:
+            await self.shelf.store.delete(KIND, self._key(), expected=None if self.is_detached else self.place.version)
+
+    # ---- looking
+
+    async def branches(self, begins: str = "") -> dict[str, str]:
+        """The newest commit of every branch whose name begins like this, by name."""
+        prefix = f"{self.name}/"
+        found = await self.shelf.store.list(KIND, prefix=prefix + begins)
+        return {document.key[len(prefix) :]: self._head_in(document) for document in found}
+
+    async def diff(self, before: Commit | None, after: Commit | None) -> list[Change]:
+        """What is different, in the order of keys."""
+        roots = [each.root if each is not None else tree.EMPTY for each in (before, after)]
+        found = await self.shelf.wait(differences(*roots))
+        return [
+            Change(*parted(kept), *[await merging.told(self.copy, kept, cell) for cell in found[kept]])
+            for kept in sorted(found)
+            if not merging.is_mark(kept, found[kept])
+        ]
+
+    # ---- inside
+
+    def _key(self, branch: str | None = None) -> str:
+        return f"{self.name}/{branch or self.branch}"
+
+    def _head_in(self, document: Document) -> str:
+        try:
+            return str(msgspec.json.decode(document.data, type=dict[str, str])["head"])
+        except (msgspec.MsgspecError, KeyError) as error:
+            raise Damaged("a state", self.shelf.store.name, f"the branch {document.key!r}: {error}") from None
+
+    def _blobs(self, changes: Mapping[str, bytes | None]) -> list[bytes]:
+        """The large values among some changes that are not in the store yet."""
+        names = {name for cell in changes.values() if cell is not None and (name := nodes.blob_of(cell))}
+        return [self.copy.blobs[name] for name in names if name in self.copy.blobs]
+
+    async def _after_conflict(self) -> Place:
+        """Where the branch is by now. Raises Conflict if it was removed, or is another one: none aliases another."""
+        place, before = await self.newest(), self.place.head
+        goes_on = place.head is not None and (
+            before is None or await self.shelf.wait(commits.merge_base(place.head, before)) == before
+        )
+        if not goes_on:
+            raise Conflict(KIND, self._key(), expected=self.place.version, found=place.version)
+        return place
+
+    def _be_at(self, place: Place) -> None:
+        self.place = place
+        self.copy.root = place.root
+        self.copy.discard()
+
+    def _committed(self, place: Place, written: Mapping[str, bytes | None]) -> None:
+        """What was written is no change any more; what was set meanwhile still is."""
+        self.place, copy = place, self.copy
+        copy.root = place.root
+        copy.changes = {kept: cell for kept, cell in copy.changes.items() if written.get(kept, b"") != cell}
+        if not copy.changes:
+            copy.blobs.clear()
+
+    def _refuse_unsaved(self, what: str, more: str = "") -> None:
+        unsaved = self.copy.unsaved()
+        changed = [each.kept for each in self.copy.fetched.changed()]
+        if unsaved or changed:
+            keys = tuple(map(shown, dict.fromkeys([*unsaved, *changed])))
+            raise UnsavedChanges(
+                keys, f"{what} with changes that are in no commit", f"commit() or discard() first{more}"
+            )
+
+    def _refuse_detached(self, what: str) -> None:
+        if self.is_detached:
+            remedy = "checkout() goes back to the branch, fork(branch) makes one here"
+            raise UnsavedChanges((), f"{what} at an older commit, where no branch follows", remedy)
+
+
+def _pointing(head: Commit) -> bytes:
+    """The document of a branch whose newest commit this is."""
+    return b'{"head":"%s"}' % head.id.encode()

@@ -1,0 +1,121 @@
+"""What is different between two trees: parts that are equal have equal names, and are not read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from ramet.store.state import nodes
+from ramet.store.state.blob_cache import Steps, Want
+from ramet.store.state.nodes import Branch, Leaf, Node, position
+
+
+class Difference(NamedTuple):
+    """The cell of a key in one tree and in the other; None where there is none."""
+
+    before: bytes | None
+    after: bytes | None
+
+
+_Item = Node | str | None
+_NOTHING = Leaf()
+_MOST_AT_ONCE = 256
+
+
+def differences(before: str, after: str) -> Steps[dict[str, Difference]]:
+    """The cells of all keys that are not the same in both."""
+    found: dict[str, Difference] = {}
+    todo: list[tuple[_Item, _Item]] = [(before, after)]
+    while todo:
+        pairs, todo = todo[-_MOST_AT_ONCE:], todo[:-_MOST_AT_ONCE]
+        pairs = [(one, other) for one, other in pairs if not (isinstance(one, str) and one == other)]
+        names = [item for pair in pairs for item in pair if isinstance(item, str) and item]
+        read = dict(zip(names, (yield Want(names, nodes.decode)), strict=True)) if names else {}
+        for one, other in pairs:
+            left, right = (
+                read[item]
+                if isinstance(item, str) and item
+                else item
+                if not isinstance(item, str) and item
+                else _NOTHING
+                for item in (one, other)
+            )
+            if isinstance(left, Leaf) and isinstance(right, Leaf):
+                for key in left.entries.keys() | right.entries.keys():
+                    _note(found, key, left.entries.get(key), right.entries.get(key))
+            else:
+                todo += _below(left, right, found)
+    return found
+
+
+def _below(left: Node, right: Node, found: dict[str, Difference]) -> Iterator[tuple[_Item, _Item]]:
+    """What is to be compared next, for two nodes of which one is a branch at least."""
+    if isinstance(left, Leaf):
+        assert isinstance(right, Branch)
+        for mine, theirs in _dealt(right, left):
+            yield theirs, mine
+        _rest(left, right, found, is_left=True)
+    elif isinstance(right, Leaf):
+        yield from _dealt(left, right)
+        _rest(right, left, found, is_left=False)
+    elif left.at == right.at:
+        if left.here != right.here:
+            _note(found, nodes.key_at(left.at), left.here, right.here)
+        for digit in left.children.keys() | right.children.keys():
+            yield _child(left, digit), _child(right, digit)
+    elif right.at.startswith(left.at):
+        yield from _around(left, right, found, is_left=True)
+    elif left.at.startswith(right.at):
+        for mine, theirs in _around(right, left, found, is_left=False):
+            yield theirs, mine
+    else:
+        yield from _around(left, None, found, is_left=True)
+        for mine, theirs in _around(right, None, found, is_left=False):
+            yield theirs, mine
+
+
+def _around(
+    wide: Branch, narrow: Branch | None, found: dict[str, Difference], *, is_left: bool
+) -> Iterator[tuple[_Item, _Item]]:
+    """A branch, and another that is within one of its children at most: each child, and what the other has of it."""
+    if wide.here is not None:
+        _note_one(found, nodes.key_at(wide.at), wide.here, is_left=is_left)
+    inside = narrow.at[len(wide.at)] if narrow is not None else ""
+    for digit in {*wide.children, *inside}:
+        yield _child(wide, digit), narrow if digit == inside else None
+
+
+def _dealt(branch: Branch, leaf: Leaf) -> Iterator[tuple[_Item, _Item]]:
+    """Each child of a branch with the entries of a leaf that would be there."""
+    dealt: dict[str, dict[str, bytes]] = {}
+    for key, kept in leaf.entries.items():
+        place = position(key)
+        if place.startswith(branch.at) and place != branch.at:
+            dealt.setdefault(place[len(branch.at)], {})[key] = kept
+    for digit in branch.children.keys() | dealt.keys():
+        yield _child(branch, digit), Leaf(dealt[digit]) if digit in dealt else None
+
+
+def _rest(leaf: Leaf, branch: Branch, found: dict[str, Difference], *, is_left: bool) -> None:
+    """The entries of a leaf that are in no child of a branch, and the entry of the branch itself."""
+    here = nodes.key_at(branch.at) if branch.here is not None else None
+    for key, kept in leaf.entries.items():
+        if key != here and (not (place := position(key)).startswith(branch.at) or place == branch.at):
+            _note_one(found, key, kept, is_left=is_left)
+    if here is not None:
+        pair = leaf.entries.get(here), branch.here
+        _note(found, here, *(pair if is_left else pair[::-1]))
+
+
+def _child(branch: Branch, digit: str) -> _Item:
+    child = branch.children.get(digit)
+    return child.node if child else None
+
+
+def _note_one(found: dict[str, Difference], key: str, kept: bytes, *, is_left: bool) -> None:
+    _note(found, key, *((kept, None) if is_left else (None, kept)))
+
+
+def _note(found: dict[str, Difference], key: str, before: bytes | None, after: bytes | None) -> None:
+    if before != after:
+        found[key] = Difference(before, after)

@@ -1,0 +1,51 @@
+"""Which blobs of a store its states hold: all commits of all branches, back to the first, with all that they kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from ramet.core.errors import Damaged
+from ramet.store.contract import Store
+from ramet.store.state import commits, nodes
+from ramet.store.state.blob_cache import Shelf, Steps, Want
+from ramet.store.state.branch import KIND
+from ramet.store.state.nodes import Leaf
+
+_AT_ONCE = 256
+
+
+async def reachable(store: Store) -> set[str]:
+    """The names of all blobs that no collection of garbage may remove. Raises Damaged if one of them is not there."""
+    heads = []
+    for document in await store.list(KIND):
+        try:
+            heads.append(msgspec.json.decode(document.data, type=dict[str, str])["head"])
+        except (msgspec.MsgspecError, KeyError) as error:
+            raise Damaged("a state", store.name, f"the branch {document.key!r}: {error}") from None
+    return await Shelf(store).wait(_walk(heads))
+
+
+def _walk(heads: Iterable[str]) -> Steps[set[str]]:
+    held = set[str]()
+    todo, roots = _new(held, heads), list[str]()
+    while todo:
+        asked, todo = todo[-_AT_ONCE:], todo[:-_AT_ONCE]
+        for commit in (yield Want(asked, commits.read)):
+            todo += _new(held, commit.parents)
+            roots += _new(held, [commit.root] if commit.root else [])
+    while roots:
+        asked, roots = roots[-_AT_ONCE:], roots[:-_AT_ONCE]
+        for node in (yield Want(asked, nodes.decode)):
+            cells = node.entries.values() if isinstance(node, Leaf) else [node.here or b""]
+            held.update(name for cell in cells if (name := nodes.blob_of(cell)))
+            if not isinstance(node, Leaf):
+                roots += _new(held, [str(child.node) for child in node.children.values()])
+    return held
+
+
+def _new(held: set[str], names: Iterable[str]) -> list[str]:
+    found = [name for name in dict.fromkeys(names) if name not in held]
+    held.update(found)
+    return found

@@ -1,0 +1,1 @@
+"""Conformance suites: each check is one promise of a contract."""

@@ -1,0 +1,1 @@
+"""The suite that every store passes, a stranger's too: `ramet.testing.conformance.store.suite`."""

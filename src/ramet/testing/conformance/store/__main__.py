@@ -1,0 +1,76 @@
+"""`python -m ramet.testing.conformance.store package.module:place`: hold a store to every promise, without a test
+framework.
+
+The named function is called once for each check, with an empty folder of its own, and returns a `Place`
+(`ramet.testing.conformance.store.suite`) where no store was yet. A line says what became of each check; the status is 1
+if a promise is not kept, and 2 for wrong usage.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.metadata
+import pathlib
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ramet.testing.conformance.store.suite import CHECKS, Check, NotHere, Place, Violation, run
+
+_USAGE = "usage: python -m ramet.testing.conformance.store package.module:place [CHECK…]"
+_MAX_WORDS = 500
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run all checks, or those that are named; the exit status."""
+    by_name = {check.__name__: check for check in CHECKS}
+    if not arguments or arguments[0].startswith("-") or ":" not in arguments[0]:
+        return _wrong(_USAGE)
+    if unknown := [name for name in arguments[1:] if name not in by_name]:
+        return _wrong(f"{unknown[0]!r} is no check; there are: {', '.join(by_name)}")
+    try:
+        place: Any = importlib.metadata.EntryPoint("store", arguments[0], "ramet.stores").load()
+    except Exception as problem:  # The module's own code runs in there.
+        return _wrong(f"{arguments[0]} cannot be loaded: {_words(problem)}")
+    if not callable(place):
+        return _wrong(f"{arguments[0]} is no function that returns a Place when it is called with a folder")
+    checks = [by_name[name] for name in arguments[1:]] or list(CHECKS)
+    broken = 0
+    for check in checks:
+        line = _result_of(check, place)
+        broken += line.startswith("broken")
+        sys.stdout.write(f"{line}\n")
+    sys.stdout.write(f"{len(checks)} checks, {broken} broken\n")
+    return 1 if broken else 0
+
+
+def _result_of(check: Check, place: Callable[[pathlib.Path], object]) -> str:
+    """Describe what became of one check, as a line."""
+    name = check.__name__
+    with tempfile.TemporaryDirectory(prefix="ramet-conformance-") as folder:
+        try:
+            where = place(pathlib.Path(folder))
+            if not isinstance(where, Place):
+                return f"broken  {name}: a value of type {type(where).__name__} was returned, not a Place"
+            asyncio.run(run(check, where))
+        except NotHere as why:
+            return f"skipped {name}: {_words(why)}"
+        except Violation as why:
+            return f"broken  {name}: {_words(why)}"
+        except Exception as error:  # Whatever a store raises that was not promised.
+            return f"broken  {name}: {type(error).__name__}: {_words(error)}"
+    return f"kept    {name}"
+
+
+def _words(problem: BaseException) -> str:
+    return " ".join(str(problem).split())[:_MAX_WORDS]
+
+
+def _wrong(words: str) -> int:
+    sys.stderr.write(f"{words}\n")
+    return 2
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

@@ -1,0 +1,136 @@
+"""Blobs and documents that are written as one, and blobs that are read many at once."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+
+from ramet.core.errors import Conflict, InvalidValue
+from ramet.store.contract import Document, Put
+from ramet.testing.conformance.store.harness import Check, Place, cancelled, entry, holds, raises
+
+
+async def what_is_written_together(place: Place) -> None:
+    """All of it is there, as if it were written one after another; what was appended before is durable."""
+    async with place.open() as store:
+        await store.put("kind", "old", b"one")
+        ticket = store.append(entry(1))
+        documents = [Put("kind", "new", b"1", 0), Put("kind", "old", b"two", 1), Put("kind", "any", b"\0\xff")]
+        blobs = [b"", b"one", bytes(range(256)), b"one", b"x" * (1 << 20)]
+        written = await store.put_together(blobs, documents)
+        expected = [
+            Document("kind", "new", 1, b"1"),
+            Document("kind", "old", 2, b"two"),
+            Document("kind", "any", 1, b"\0\xff"),
+        ]
+        holds([*written] == expected, "it answers the documents as they were written")
+        holds(store.committed >= ticket, "earlier events are durable")
+        for document in expected:
+            holds(await store.get("kind", document.key) == document, "documents are there")
+        for data in blobs:
+            holds(await store.get_blob(_name(data)) == data, "blobs are there")
+        holds(len(await store.list_blobs()) == 4, "equal bytes are one blob")
+        holds([*await store.put_together([], [])] == [], "nothing may be written, too")
+        holds([*await store.put_together([b"alone"], [])] == [], "blobs need no documents")
+        holds(await store.get_blob(_name(b"alone")) == b"alone", "they are there")
+    async with place.open() as store:
+        holds(await store.get("kind", "old") == expected[1], "it stays")
+        holds(await store.get_blob(_name(b"alone")) == b"alone", "blobs, too")
+
+
+async def all_or_nothing(place: Place) -> None:
+    """One document of another version: Conflict names it, and nothing at all was written."""
+    async with place.open() as store:
+        await store.put("kind", "b", b"here")
+        for wrong in (0, 2):
+            documents = [Put("kind", "a", b"1", 0), Put("kind", "b", b"2", wrong), Put("kind", "c", b"3")]
+            conflict = await raises(Conflict, store.put_together([b"blob"], documents), "a document of another version")
+            holds((conflict.kind, conflict.key) == ("kind", "b"), "Conflict says of which document")
+            holds((conflict.expected, conflict.found) == (wrong, 1), "and which versions")
+            left = [each.key for each in await store.list("kind")]
+            holds(left == ["b"], f"no document was written: {left}")
+            holds(await store.get("kind", "b") == Document("kind", "b", 1, b"here"), "none was changed")
+            holds(await store.get_blob(_name(b"blob")) is None, "no blob was written")
+        for over in (b"her", b"", b"here "):
+            again = [Put("kind", "b", b"2", 1, over), Put("kind", "c", b"3")]
+            await raises(Conflict, store.put_together([b"blob"], again), "a document with other data")
+        await raises(Conflict, store.put_together([b"blob"], [Put("kind", "a", b"1", 0, b"")]), "data of no document")
+        holds([each.key for each in await store.list("kind")] == ["b"], "nothing was written")
+        await store.delete("kind", "b")
+        await store.put("kind", "b", b"anew")
+        await raises(Conflict, store.put_together([], [Put("kind", "b", b"2", 1, b"here")]), "one that was made anew")
+        (document,) = await store.put_together([], [Put("kind", "b", b"2", 1, b"anew")])
+        holds(document == Document("kind", "b", 2, b"2"), "the same version and data are written over")
+        twice = [Put("kind", "d", b"1"), Put("kind", "d", b"2")]
+        await raises(InvalidValue, store.put_together([b"blob"], twice), "a document that is named twice")
+        await raises(InvalidValue, store.put_together([], [Put("kind", "\0", b"")]), "a name with NUL")
+        holds(await store.get_blob(_name(b"blob")) is None, "what is refused writes nothing")
+        holds((await store.put_together([], [Put("kind", "d", b"1", 0)]))[0].version == 1, "the store goes on")
+
+
+async def one_of_many_wins(place: Place) -> None:
+    """Of many who write together over the same document exactly one wins, and only its other documents are there."""
+    async with place.open() as store:
+        for version in range(4):
+            claims = (
+                store.put_together(
+                    [b"%d %d" % (version, who)],
+                    [Put("own", f"{version}-{who}", b""), Put("head", "one", b"%d" % who, version)],
+                )
+                for who in range(15)
+            )
+            ended = await asyncio.gather(*claims, return_exceptions=True)
+            winners = [who for who, each in enumerate(ended) if not isinstance(each, BaseException)]
+            holds(len(winners) == 1, f"one wins: {ended}")
+            holds(all(isinstance(each, Conflict) for n, each in enumerate(ended) if n not in winners), "others lose")
+            own = [each.key for each in await store.list("own", prefix=f"{version}-")]
+            holds(own == [f"{version}-{winners[0]}"], "what the losers wrote is not there")
+            there = [who for who in range(15) if await store.get_blob(_name(b"%d %d" % (version, who))) is not None]
+            holds(there == winners, "nor are their blobs")
+
+
+async def cancelled_together_is_whole_or_nothing(place: Place) -> None:
+    """Whoever is cancelled while writing leaves all of it or nothing."""
+    async with place.open() as store:
+        for turns in range(8):
+            blob, documents = b"blob %d" % turns, [Put("a", str(turns), b""), Put("b", str(turns), b"")]
+            writing = asyncio.ensure_future(store.put_together([blob], documents))
+            for _ in range(turns % 5):
+                await asyncio.sleep(0)
+            await cancelled(writing)
+            await store.put("kind", "another", b"")  # Whatever was under way is over.
+            there = {
+                await store.get("a", str(turns)) is not None,
+                await store.get("b", str(turns)) is not None,
+                await store.get_blob(_name(blob)) is not None,
+            }
+            holds(len(there) == 1, "all of it or nothing")
+
+
+async def blobs_many_at_once(place: Place) -> None:
+    """Many blobs in one look, awaited or not; names that stand for nothing are left out."""
+    async with place.open() as store:
+        kept = {_name(data): data for data in (b"%d" % n * 50 for n in range(300))}
+        await store.put_together([*kept.values()], [])
+        asked = [*kept, *("0" * 64, "", "no blob", "ä" * 64), next(iter(kept))]
+        holds(dict(await store.get_blobs(asked)) == kept, "those that are there, by their names")
+        holds(dict(store.get_blobs_now(asked)) == kept, "without awaiting, too")
+        found = await asyncio.to_thread(store.get_blobs_now, asked)
+        holds(dict(found) == kept, "from another thread, too")
+        holds(dict(await store.get_blobs([])) == {} == dict(store.get_blobs_now([])), "none may be asked for")
+        name = next(iter(kept))
+        await store.delete_blob(name)
+        holds(dict(store.get_blobs_now([name])) == {}, "what is removed is not there")
+
+
+def _name(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+CHECKS: tuple[Check, ...] = (
+    what_is_written_together,
+    all_or_nothing,
+    one_of_many_wins,
+    cancelled_together_is_whole_or_nothing,
+    blobs_many_at_once,
+)

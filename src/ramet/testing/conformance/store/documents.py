@@ -1,0 +1,173 @@
+"""Documents, which have one winner, and blobs."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+
+from ramet.core.errors import Conflict, InvalidValue
+from ramet.store.contract import Document
+from ramet.testing.conformance.store.harness import Check, Place, cancelled, entry, holds, raises
+
+
+async def a_document_changes(place: Place) -> None:
+    """Versions count from 1; the newest is read; other kinds and keys are others."""
+    async with place.open() as store:
+        holds(await store.get("kind", "key") is None, "there is none at first")
+        for version, data in enumerate((b"one", b"", bytes(range(256))), 1):
+            document = await store.put("kind", "key", data)
+            holds(document == Document("kind", "key", version, data), "put answers what it wrote")
+            holds(await store.get("kind", "key") == document, "it is read")
+        await store.put("other", "key", b"other")
+        await store.put("kind", "other", b"other")
+        holds(await store.get("kind", "key") == document, "other kinds and keys are others")
+        holds(await store.get("key", "kind") is None, "kind and key are not exchanged")
+
+
+async def a_document_of_another_version(place: Place) -> None:
+    """`expected` is its version, 0 for none; otherwise Conflict says which, and nothing changed."""
+    async with place.open() as store:
+        conflict = await raises(Conflict, store.put("kind", "key", b"x", expected=1), "a version that is not there")
+        holds((conflict.expected, conflict.found) == (1, 0), "Conflict says what was found")
+        await store.put("kind", "key", b"one", expected=0)
+        conflict = await raises(Conflict, store.put("kind", "key", b"two", expected=0), "a document that is there")
+        holds((conflict.kind, conflict.key) == ("kind", "key"), "Conflict says of which document")
+        holds((conflict.expected, conflict.found) == (0, 1), "and which versions")
+        two = await store.put("kind", "key", b"two", expected=1)
+        await raises(Conflict, store.put("kind", "key", b"three", expected=1), "an old version")
+        await raises(Conflict, store.delete("kind", "key", expected=1), "an old version, to be deleted")
+        await raises(Conflict, store.delete("kind", "key", expected=0), "none, to be deleted, where there is one")
+        await raises(Conflict, store.delete("kind", "none", expected=1), "an old version of nothing")
+        holds(await store.get("kind", "key") == two, "a conflict changes nothing")
+
+
+async def one_claim_wins(place: Place) -> None:
+    """Of many who claim a document at once exactly one wins, each time, and the others are told of its version."""
+    async with place.open() as store:
+        for version in range(6):
+            claims = (store.put("task", "one", b"%d" % who, expected=version) for who in range(25))
+            ended = await asyncio.gather(*claims, return_exceptions=True)
+            winners = [each for each in ended if isinstance(each, Document)]
+            losers = [each for each in ended if isinstance(each, Conflict)]
+            holds(len(winners) == 1 and len(losers) == 24, f"one wins, the others get Conflict: {ended}")
+            holds(all(each.found == version + 1 for each in losers), "the others are told of the winner's version")
+            holds(await store.get("task", "one") == winners[0], "what the winner wrote is there")
+
+
+async def one_deletion_wins(place: Place) -> None:
+    """Of many who delete a document exactly one is told that it was there."""
+    async with place.open() as store:
+        await store.put("kind", "key", b"")
+        gone = await asyncio.gather(*(store.delete("kind", "key") for _ in range(10)))
+        holds(sorted(gone) == [False] * 9 + [True], "one removed it")
+
+
+async def a_document_comes_again(place: Place) -> None:
+    """Deleting leaves nothing: the next one of that key begins at version 1."""
+    async with place.open() as store:
+        await store.put("kind", "key", b"one")
+        await store.put("kind", "key", b"two")
+        holds(await store.delete("kind", "key", expected=2) is True, "it was there")
+        holds(await store.get("kind", "key") is None and not await store.list("kind"), "it is gone")
+        holds(await store.delete("kind", "key") is False, "it is not there to be deleted")
+        holds((await store.put("kind", "key", b"three", expected=0)).version == 1, "it begins anew")
+
+
+async def documents_are_listed(place: Place) -> None:
+    """Those of one kind whose keys begin alike, in order of their keys, as Unicode has them; nothing is a wildcard."""
+    keys = (
+        "a",
+        "a/1",
+        "a/10",
+        "a/2",
+        "aa",
+        "A",
+        "a%",
+        "a_b",
+        "b",
+        "",
+        "ä",
+        "a\U0010ffff",
+        "a\U0010ffffb",
+        "a\ud7ff",
+        "𝔞",
+    )
+    async with place.open() as store:
+        for key in keys:
+            await store.put("kind", key, key.encode())
+        await store.put("kind2", "a/3", b"")
+        for prefix in ("", "a", "a/", "a/1", "a%", "a_", "A", "ä", "a\U0010ffff", "a\ud7ff", "none", "𝔞"):
+            expected = sorted(key for key in keys if key.startswith(prefix))
+            found = await store.list("kind", prefix=prefix)
+            holds([each.key for each in found] == expected, f"keys that begin with {prefix!r}, in order")
+            holds(all(each == Document("kind", each.key, 1, each.key.encode()) for each in found), "as they are")
+        holds(await store.list("none") == [], "none of a kind that is not there")
+
+
+async def a_document_makes_events_durable(place: Place) -> None:
+    """What was appended before a document or blob was written is committed when that returns."""
+    async with place.open() as store:
+        ticket = store.append(entry(1))
+        await store.put("kind", "key", b"")
+        holds(store.committed >= ticket, "put makes earlier events durable")
+        ticket = store.append(entry(2))
+        await store.put_blob(b"bytes")
+        holds(store.committed >= ticket, "put_blob does, too")
+        holds(len(await store.read()) == 2, "they are there")
+
+
+async def a_cancelled_change_is_whole_or_nothing(place: Place) -> None:
+    """Whoever is cancelled while writing leaves a document of the old version or of the new one."""
+    async with place.open() as store:
+        for turns in range(12):
+            before = await store.get("kind", "key")
+            writing = asyncio.ensure_future(store.put("kind", "key", b"%d" % turns))
+            for _ in range(turns % 5):
+                await asyncio.sleep(0)
+            await cancelled(writing)
+            await store.put("kind", "another", b"")  # Whatever was under way is over.
+            after = await store.get("kind", "key")
+            version = (before.version if before else 0) + 1
+            holds(after in (before, Document("kind", "key", version, b"%d" % turns)), "the old one or the new one")
+
+
+async def what_cannot_be_written_is_refused(place: Place) -> None:
+    """Names that UTF-8 cannot hold, or with NUL: InvalidValue, and the store goes on."""
+    async with place.open() as store:
+        for kind, key in (("a\0", "key"), ("kind", "a\0b"), ("\ud800", "key"), ("kind", "\udfff")):
+            await raises(InvalidValue, store.put(kind, key, b""), f"a document {kind!r} {key!r}")
+        holds((await store.put("kind", "key", b"")).version == 1, "the store goes on")
+
+
+async def blobs(place: Place) -> None:
+    """Bytes by their hash: the same bytes are the same blob."""
+    async with place.open() as store:
+        holds([*await store.list_blobs()] == [], "there are none at first")
+        kept = {}
+        for data in (b"", b"\0", bytes(range(256)), b"x" * (1 << 20), b"one"):
+            kept[await store.put_blob(data)] = data
+        for name, data in kept.items():
+            holds(name == hashlib.sha256(data).hexdigest(), "its name is its SHA-256")
+            holds(await store.get_blob(name) == data, "its bytes come back")
+        holds(await store.put_blob(b"one") == hashlib.sha256(b"one").hexdigest(), "it may be kept twice")
+        holds(sorted(await store.list_blobs()) == sorted(kept), "each is listed once")
+        name = next(iter(kept))
+        holds(await store.delete_blob(name) is True and await store.delete_blob(name) is False, "it is removed once")
+        holds(await store.get_blob(name) is None, "it is gone")
+        for none in ("0" * 64, "", "no blob", "../etc", "A" * 64, "ä" * 64):
+            holds(await store.get_blob(none) is None, f"nothing is named {none!r}")
+            holds(await store.delete_blob(none) is False, f"nothing is named {none!r}")
+
+
+CHECKS: tuple[Check, ...] = (
+    a_document_changes,
+    a_document_of_another_version,
+    one_claim_wins,
+    one_deletion_wins,
+    a_document_comes_again,
+    documents_are_listed,
+    a_document_makes_events_durable,
+    a_cancelled_change_is_whole_or_nothing,
+    what_cannot_be_written_is_refused,
+    blobs,
+)

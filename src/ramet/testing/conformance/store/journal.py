@@ -1,0 +1,337 @@
+"""Appending, and what is read of it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+
+from ramet.core.errors import InvalidValue
+from ramet.store.contract import Entry, Rewritable, Stored
+from ramet.testing.conformance.store.harness import (
+    Check,
+    NotHere,
+    Place,
+    cancelled,
+    entry,
+    holds,
+    keep,
+    raises,
+    raises_now,
+    told,
+)
+
+_MANY = 2_500  #: more than one page, and more than a store may care to write at once
+
+
+async def tickets_count_from_one(place: Place) -> None:
+    """Each append answers 1, 2, 3, …; anew for each time that the store is opened."""
+    async with place.open() as store:
+        holds(store.committed == 0, "nothing is committed at first")
+        holds([store.append(entry(n)) for n in (1, 2, 3)] == [1, 2, 3], "tickets are 1, 2, 3")
+    async with place.open() as store:
+        holds(store.committed == 0, "nothing of this opening is committed yet")
+        holds(store.append(entry(4)) == 1, "tickets begin at 1 each time it is opened")
+
+
+async def what_is_durable_is_read(place: Place) -> None:
+    """`durable` returns once the entry and all before it are committed; they are read as they were appended."""
+    async with place.open() as store:
+        entries = [entry(n) for n in range(1, 8)]
+        for each in entries:
+            last = store.append(each)
+        await store.durable(last)
+        holds(store.committed >= last, "a durable ticket is committed")
+        found = await store.read()
+        holds(told(found) == entries, "entries are read as they were appended")
+        holds(all(isinstance(each, Stored) for each in found), "they come as Stored")
+        await store.durable(1)
+        await asyncio.gather(*(store.durable(ticket) for ticket in range(last, 0, -1)))
+
+
+async def order_is_that_of_appending(place: Place) -> None:
+    """Whatever tree and run they are of, events are read in the order in which they were appended."""
+    async with place.open() as store:
+        entries = [entry(n, tree=f"tree-{n % 7}", run=f"run-{n % 13}") for n in range(1, _MANY)]
+        await keep(store, *entries)
+        found = await store.read(limit=_MANY)
+        holds(told(found) == entries, "the order is that of appending")
+        cursors = [each.cursor for each in found]
+        holds(all(a < b for a, b in itertools.pairwise(cursors)) and cursors[0] > 0, "cursors grow, from above 0")
+
+
+async def what_nobody_waits_for_is_written_soon(place: Place) -> None:
+    """An entry is committed though nobody awaits it."""
+    async with place.open() as store:
+        heard = asyncio.Event()
+        store.on_commit(lambda _: heard.set())
+        store.append(entry(1))
+        await heard.wait()
+        holds(store.committed == 1, "it is committed by itself")
+
+
+async def twenty_producers(place: Place) -> None:
+    """Each gets its tickets, each entry is there once, in its producer's order."""
+    async with place.open() as store:
+        tickets = list[int]()
+
+        async def produce(who: int) -> None:
+            for number in range(1, 51):
+                ticket = store.append(entry(number, run=f"run-{who}"))
+                tickets.append(ticket)
+                await store.durable(ticket)
+                holds(store.committed >= ticket, "what is durable is committed")
+
+        await asyncio.gather(*map(produce, range(20)))
+        holds(sorted(tickets) == [*range(1, 1001)], "no ticket is given twice")
+        for who in range(20):
+            found = await store.read(run=f"run-{who}")
+            holds([each.seq for each in found] == [*range(1, 51)], "each producer's entries are in its order, once")
+
+
+async def listeners_hear_first(place: Place) -> None:
+    """`on_commit` is called on the loop with growing tickets, before `durable` returns; and not after its way out."""
+    async with place.open() as store:
+        heard, left = list[int](), list[int]()
+        loop = asyncio.get_running_loop()
+
+        def listen(ticket: int) -> None:
+            holds(asyncio.get_running_loop() is loop, "listeners are called on the event loop")
+            holds(store.committed >= ticket, "what listeners hear of is committed")
+            heard.append(ticket)
+
+        store.on_commit(listen)
+        leave = store.on_commit(left.append)
+        for number in range(1, 20):
+            ticket = store.append(entry(number))
+            await store.durable(ticket)
+            holds(heard and heard[-1] >= ticket, "listeners hear of a batch before who waits for it goes on")
+        holds(all(a < b for a, b in itertools.pairwise(heard)), "each batch is told once, with its newest ticket")
+        before = list(left)
+        leave()
+        leave()
+        await keep(store, entry(20))
+        holds(before and left == before, "who has left is not called any more")
+
+
+async def a_listener_that_fails_hinders_nobody(place: Place) -> None:
+    """Others hear, waiters go on."""
+
+    def fail(_: int) -> None:
+        raise ValueError("a listener that fails")
+
+    async with place.open() as store:
+        heard = list[int]()
+        store.on_commit(fail)
+        store.on_commit(heard.append)
+        await keep(store, entry(1))
+        holds(heard == [1], "the others hear")
+        await keep(store, entry(2))
+        holds(heard[-1] == 2, "and go on hearing")
+
+
+async def a_listener_may_append(place: Place) -> None:
+    """What is appended by a listener is told, too, and later."""
+    async with place.open() as store:
+        heard = list[int]()
+
+        def echo(ticket: int) -> None:
+            if ticket < 3:
+                store.append(entry(ticket + 1))
+
+        store.on_commit(echo)
+        store.on_commit(heard.append)
+        all_heard = asyncio.Event()
+        store.on_commit(lambda ticket: all_heard.set() if ticket == 3 else None)
+        store.append(entry(1))
+        await all_heard.wait()
+        holds(heard == [1, 2, 3], "each listener hears in order")
+
+
+async def a_cancelled_wait_undoes_nothing(place: Place) -> None:
+    """Whoever waited, what was appended is written, and the next waits as ever."""
+    async with place.open() as store:
+        for number in range(1, 30):
+            ticket = store.append(entry(number))
+            waiting = asyncio.ensure_future(store.durable(ticket))
+            for _ in range(number % 4):
+                await asyncio.sleep(0)
+            await cancelled(waiting)
+        await keep(store, entry(30))
+        holds([each.seq for each in await store.read()] == [*range(1, 31)], "all is there, once, in order")
+
+
+async def a_ticket_that_was_not_given(place: Place) -> None:
+    """Waiting for it is an error, not a wait without end."""
+    async with place.open() as store:
+        await keep(store, entry(1))
+        await raises(InvalidValue, store.durable(2), "a ticket that was not given")
+
+
+async def reading_by_tree_and_run(place: Place) -> None:
+    """Only what was asked for, in order; nothing for names that are not there."""
+    async with place.open() as store:
+        entries = [entry(n, tree=f"tree-{n % 2}", run=f"run-{n % 3}") for n in range(1, 61)]
+        await keep(store, *entries)
+        for tree, run in itertools.product((None, "tree-0", "tree-1", "none"), (None, "run-0", "run-2", "none")):
+            expected = [each for each in entries if tree in (None, each.tree) and run in (None, each.run)]
+            holds(told(await store.read(tree=tree, run=run)) == expected, f"tree={tree} run={run} finds just those")
+
+
+async def reading_on(place: Place) -> None:
+    """`after` and `limit` cut pages that together are the whole; behind the head there is nothing."""
+    async with place.open() as store:
+        entries = [entry(n, tree=f"tree-{n % 2}", run=f"run-{n % 4}") for n in range(1, 401)]
+        await keep(store, *entries)
+        for tree, run in ((None, None), ("tree-1", None), (None, "run-2"), ("tree-1", "run-1")):
+            whole = await store.read(tree=tree, run=run)
+            for limit in (1, 7, 99, 400, 5_000):
+                found, after = list[Stored](), 0
+                while page := await store.read(after, limit=limit, tree=tree, run=run):
+                    holds(len(page) <= limit, "at most as many as asked for")
+                    holds(len(page) == min(limit, len(whole) - len(found)), "as many as asked for while there are any")
+                    found, after = found + page, page[-1].cursor
+                    if limit == 1 and len(found) == 5:
+                        break
+                holds(found == whole[: len(found)] and (limit == 1 or found == whole), "pages are the whole")
+        holds(await store.read(limit=0) == [], "none if none is asked for")
+        holds(await store.read(whole[-1].cursor + 1_000_000) == [], "nothing is behind the head")
+        holds(len(await store.read(-5)) == 400, "all is behind any number below 1")
+
+
+async def many_and_large(place: Place) -> None:
+    """Thousands of events between two waits, and events of a megabyte, come back unchanged."""
+    async with place.open() as store:
+        entries = [entry(n) for n in range(1, 8_001)]
+        entries[3_000] = entry(3_001, data=b"[" + b"x" * (1 << 20) + b"]")
+        entries[3_002] = entry(3_003, data=b"[" + b"y" * 70_000 + b"]")
+        await keep(store, *entries)
+        holds(told(await store.read(limit=10_000)) == entries, "all come back, unchanged")
+
+
+async def any_bytes(place: Place) -> None:
+    """Data is bytes: NUL, what is no UTF-8, and nothing at all, too."""
+    every = bytes(range(256))
+    async with place.open() as store:
+        entries = [entry(n, data=data) for n, data in enumerate((b"", every, b"\0", b"\0" * 9, every[::-1], b","), 1)]
+        await keep(store, *entries)
+        holds(told(await store.read()) == entries, "bytes come back as they were")
+
+
+async def any_names(place: Place) -> None:
+    """Names of trees, runs and types may be any text that UTF-8 can hold, except NUL."""
+    names = ("ä", "e\u0301", "é", "𝔗", "run,1", "'", '"', "%", "_", "\\", " ", "a b", "\n", "RUN", "run", "\U0010ffff")
+    async with place.open() as store:
+        entries = [Entry(name, name, n, name, b"{}") for n, name in enumerate(names, 1)]
+        await keep(store, *entries)
+        holds(told(await store.read()) == entries, "names come back as they were")
+        for each in entries:
+            holds(told(await store.read(tree=each.tree)) == [each], f"a tree of this name is no other: {each.tree!r}")
+            holds(told(await store.read(run=each.run)) == [each], f"a run of this name is no other: {each.run!r}")
+
+
+async def what_cannot_be_kept_is_refused_at_once(place: Place) -> None:
+    """By `append`, with InvalidValue; the store goes on as if nothing had been."""
+    good = entry(1)
+    async with place.open() as store:
+        for bad in (
+            good._replace(tree="a\0b"),
+            good._replace(run="\ud800"),
+            good._replace(type="\udfff"),
+            good._replace(seq=2**63),
+            good._replace(seq=-1),
+        ):
+
+            def append(bad: Entry = bad) -> int:
+                return store.append(bad)
+
+            raises_now(InvalidValue, append, f"an entry that cannot be kept: {bad}")
+        holds(await keep(store, good) == 1, "what was refused has no ticket")
+        holds(told(await store.read()) == [good], "and is not there")
+
+
+async def forgetting(place: Place) -> None:
+    """`forget` removes the events of one tree and no other; says how many; a tree of that name may come again."""
+    async with place.open() as store:
+        kept = [entry(n, tree="kept") for n in range(1, 6)]
+        await keep(store, *itertools.chain(*((each, entry(each.seq, tree="gone")) for each in kept)))
+        store.append(entry(6, tree="gone"))
+        holds(await store.forget("gone") == 6, "it says how many, what was not durable yet included")
+        holds(await store.forget("gone") == 0 and await store.forget("none") == 0, "there is nothing to forget twice")
+        holds(told(await store.read()) == kept, "the others stay")
+        holds(await store.read(tree="gone") == [], "it is gone")
+        again = entry(1, tree="gone", run="another")
+        await keep(store, again)
+        holds(told(await store.read(tree="gone")) == [again], "a tree of that name may come again")
+
+
+async def cursors_are_never_used_twice(place: Place) -> None:
+    """Whoever has read up to a cursor misses nothing, though the newest events were forgotten meanwhile."""
+    async with place.open() as store:
+        await keep(store, entry(1, tree="kept"), entry(1, tree="gone"), entry(2, tree="gone"))
+        after = await store.head()
+        holds(after == (await store.read())[-1].cursor, "the head is the newest cursor")
+        await store.forget("gone")
+        first = await store.read()
+        holds(await store.head() == first[-1].cursor, "the head is that of what is left")
+    async with place.open() as store:
+        await keep(store, entry(2, tree="kept"))
+        holds([each.seq for each in await store.read(after)] == [2], "what is new is behind what was forgotten")
+        await store.forget("kept")
+        holds(await store.head() == 0, "no head without events")
+
+
+async def order_holds_between_appending_and_forgetting(place: Place) -> None:
+    """What is appended before is forgotten, what is appended after is not; nobody waits in between."""
+    async with place.open() as store:
+        store.append(entry(1))
+        forgetting_it = asyncio.ensure_future(store.forget("tree"))
+        await asyncio.sleep(0)
+        store.append(entry(2))
+        with contextlib.suppress(asyncio.CancelledError):
+            holds(await forgetting_it == 1, "what was there is forgotten")
+        await keep(store, entry(3))
+        holds([each.seq for each in await store.read()] == [2, 3], "what came after is there")
+
+
+async def rewriting(place: Place) -> None:
+    """An event that is replaced keeps its place; others stay as they are, also once the store is opened again."""
+    async with place.open() as store:
+        if not isinstance(store, Rewritable):
+            raise NotHere("its events cannot be replaced")
+        await keep(store, *(entry(n) for n in (1, 2, 3)))
+        before = await store.read()
+        await store.rewrite(before[1].cursor, b"\x00another")
+        await store.rewrite(before[2].cursor + 1_000, b"of no event")
+        expected = [before[0], before[1]._replace(data=b"\x00another"), before[2]]
+        holds(await store.read() == expected, "one event is another, in the same place")
+        text = store.rewrite(before[0].cursor, "text")  # type: ignore[arg-type]  # what is refused
+        await raises(InvalidValue, text, "only bytes are taken")
+        await keep(store, entry(4))
+    async with place.open() as store:
+        holds([each.seq for each in await store.read()] == [1, 2, 3, 4], "the order is that of appending")
+        holds((await store.read())[:3] == expected, "it stays so")
+
+
+CHECKS: tuple[Check, ...] = (
+    tickets_count_from_one,
+    what_is_durable_is_read,
+    order_is_that_of_appending,
+    what_nobody_waits_for_is_written_soon,
+    twenty_producers,
+    listeners_hear_first,
+    a_listener_that_fails_hinders_nobody,
+    a_listener_may_append,
+    a_cancelled_wait_undoes_nothing,
+    a_ticket_that_was_not_given,
+    reading_by_tree_and_run,
+    reading_on,
+    many_and_large,
+    any_bytes,
+    any_names,
+    what_cannot_be_kept_is_refused_at_once,
+    forgetting,
+    rewriting,
+    cursors_are_never_used_twice,
+    order_holds_between_appending_and_forgetting,
+)

@@ -1,0 +1,169 @@
+"""Whose a tree is, and what several kernels of one store know of each other."""
+
+from __future__ import annotations
+
+import asyncio
+
+from ramet.core.errors import Conflict, InvalidValue, OwnedElsewhere
+from ramet.store.contract import Document, Put, Seat, Store
+from ramet.testing.conformance.store.harness import Check, Place, comes_true, entry, holds, keep, raises, raises_now
+
+
+async def a_kernel_is_seen(place: Place) -> None:
+    """The one that has it open lives, and answers where it said."""
+    async with place.open() as store:
+        (seat,) = await store.kernels()
+        holds(seat == Seat(store.kernel, 1, "", alive=True), f"it is alive, of epoch 1, without an address: {seat}")
+        await store.announce("http://here:1")
+        await store.announce("http://here:2")
+        holds(await store.kernels() == [seat._replace(address="http://here:2")], "it answers where it said last")
+        await raises(InvalidValue, store.announce("a\0b"), "an address that is no text")
+    async with place.open() as store:
+        (seat,) = await store.kernels()
+        holds((seat.address, seat.alive) == ("", True), "what was announced ends with its kernel")
+
+
+async def a_tree_has_an_owner(place: Place) -> None:
+    """Whoever first writes to a tree has it, until it lets go; and may claim any that nobody has."""
+    async with place.open() as store:
+        holds(await store.owner_of("tree") is None, "nobody has what is not known")
+        await keep(store, entry(1))
+        (seat,) = await store.kernels()
+        holds(await store.owner_of("tree") == seat, "an event makes a tree its writer's")
+        await store.put("kind", "key", b"", tree="other")
+        holds(await store.owner_of("other") == seat, "so does a document that is written as its owner")
+        holds(list(await store.claim(["tree", "new", "new"])) == ["new", "tree"], "its own, and what nobody has")
+        holds(await store.owner_of("new") == seat, "that is its own now")
+        holds(list(await store.claim([])) == [], "nothing asked, nothing claimed")
+        holds(list(await store.claim_fallen()) == [], "nobody has fallen")
+        for _ in range(2):
+            await store.let_go("tree")
+            holds(await store.owner_of("tree") is None, "what was let go is nobody's")
+        await keep(store, entry(2))
+        holds(await store.owner_of("tree") == seat, "and may be had again")
+        for field in ("a\0", "\ud800"):
+            await raises(InvalidValue, store.claim([field]), "a tree of no name")
+            await raises(InvalidValue, store.owner_of(field), "likewise")
+        await raises(InvalidValue, store.claim_fallen(-1), "less than none")
+
+
+async def what_is_anothers_is_refused(place: Place) -> None:
+    """What another kernel writes to a tree is refused, by name and address; the rest of what it writes is there."""
+    async with place.open() as store, place.kernel("other") as other:
+        await store.announce("http://one")
+        await keep(store, entry(1))
+        lost: list[OwnedElsewhere] = []
+        other.on_tree_loss(lost.append)
+        tickets = [other.append(each) for each in (entry(1, tree="mine"), entry(2), entry(2, tree="mine"))]
+        refusal = await raises(OwnedElsewhere, other.durable(tickets[1]), "an event of another's tree")
+        holds((refusal.tree, refusal.kernel, refusal.address) == ("tree", store.kernel, "http://one"), "it says whose")
+        await other.durable(tickets[0])
+        await other.durable(tickets[2])
+        holds([each.tree for each in lost] == ["tree"], "whoever listens is told once")
+        raises_now(OwnedElsewhere, lambda: other.append(entry(3)), "what is known is refused at once")
+        await raises(OwnedElsewhere, other.put("kind", "key", b"", tree="tree"), "a document of another's tree")
+        holds(await other.get("kind", "key") is None, "it is not there")
+        holds(list(await other.claim(["tree", "mine"])) == ["mine"], "what lives is not claimed")
+        await other.let_go("tree")
+        holds((await store.owner_of("tree") or Seat("", 0, "", alive=False)).name == store.kernel, "nor let go of")
+        await keep(store, entry(2))
+        there = [(each.tree, each.seq) for each in await store.read()]
+        holds(
+            sorted(there) == [("mine", 1), ("mine", 2), ("tree", 1), ("tree", 2)], f"what was refused is not: {there}"
+        )
+
+
+async def what_is_taken_over_is_had_as_a_whole(place: Place) -> None:
+    """Trees and documents together, or nothing of it."""
+    async with place.open() as store:
+        await store.put("team", "a", b"one's")
+        taken = await store.take_over("one", ["tree"], [Put("team", "a", b"ours", 1), Put("team", "b", b"new", 0)])
+        holds([each.version for each in taken or ()] == [2, 1], f"documents are as they were written: {taken}")
+        holds((await store.owner_of("tree") or Seat("", 0, "", alive=False)).name == store.kernel, "and trees had")
+        late = store.take_over("one", ["other"], [Put("team", "b", b"lost", 1), Put("team", "a", b"late", 1)])
+        await raises(Conflict, late, "a document that somebody changed")
+        holds((await store.get("team", "b") or Document("", "", 0, b"")).data == b"new", "nothing was written then")
+        holds(await store.owner_of("other") is None, "nor claimed")
+        taken = await store.take_over(store.kernel, ["tree"], [Put("team", "a", b"again", 2)])
+        holds([each.version for each in taken or ()] == [3], "what is its own already")
+        holds(list(await store.take_over("", [], []) or ()) == [], "nothing of nobody")
+        await raises(InvalidValue, store.take_over("one", ["a\0"], []), "a tree of no name")
+
+
+async def what_lives_is_not_taken_over(place: Place) -> None:
+    """Not from a kernel that lives, nor with a tree that one has; from one that is gone, once."""
+    put = [Put("team", "a", b"theirs")]
+    async with place.open() as store, place.kernel("other") as other:
+        async with place.kernel("gone") as gone:
+            await gone.claim(["left"])
+            await store.claim(["tree"])
+            holds(await other.take_over("gone", ["left"], put) is None, "it lives")
+        holds(await other.take_over("gone", ["left", "tree"], put) is None, "one of the trees is had")
+        holds(await store.get("team", "a") is None, "and nothing was written")
+        holds((await store.owner_of("left") or Seat("", 0, "", alive=True)).name == "gone", "nor claimed")
+        holds(await other.take_over("gone", ["left"], put) is not None, "it is gone")
+        holds(await store.has_left("gone", 1), "it left in order")
+        holds(not await store.has_left("gone", 2), "it did not begin again")
+        holds(not await store.has_left("other", 1), "who lives has not left")
+        holds(await store.take_over("other", ["left"], put) is None, "who has it now lives")
+        await keep(other, entry(1, tree="left"))
+
+
+async def what_a_kernel_left_is_shared(place: Place) -> None:
+    """The trees of one that ended are claimed by those that live, each by exactly one, and written to by that one."""
+    trees = [f"tree-{n:02}" for n in range(30)]
+    async with place.kernel("one") as one, place.kernel("two") as two:
+        async with place.kernel("gone") as gone:
+            for tree in trees:
+                gone.append(entry(1, tree=tree))
+            await gone.claim(["never written"])
+            holds(list(await one.claim_fallen()) == [], "a kernel that lives keeps what it has")
+        taken = await asyncio.gather(_claim_all(one), _claim_all(two))
+        holds(sorted([*taken[0], *taken[1]]) == sorted([*trees, "never written"]), "each was claimed once")
+        for store, claimed in zip((one, two), taken, strict=True):
+            for tree in claimed:
+                holds((await one.owner_of(tree) or Seat("", 0, "", alive=False)).name == store.kernel, "by its owner")
+            await keep(store, *(entry(2, tree=tree) for tree in claimed))
+        holds({seat.name for seat in await one.kernels()} == {"one", "two"}, "who left nothing is forgotten")
+
+
+async def kernels_hear_of_each_other(place: Place) -> None:
+    """One that begins, announces itself or ends is heard of by those that listen, and what it left is claimed."""
+    async with place.open() as store:
+        heard = asyncio.Event()
+        leave = store.on_kernels(heard.set)
+
+        async def stands(*seats: tuple[str, str]) -> bool:
+            heard.clear()
+            if [(each.name, each.address) for each in await store.kernels() if each.alive] == list(seats):
+                return True
+            await heard.wait()
+            return False
+
+        us = (store.kernel, "")
+        async with place.kernel("later") as later:
+            await comes_true(lambda: stands(us, ("later", "")), "one that begins is heard of")
+            await later.announce("http://later")
+            await comes_true(lambda: stands(us, ("later", "http://later")), "where it answers is heard")
+            await keep(later, entry(1, tree="left"))
+        await comes_true(lambda: stands(us), "that it ended is heard")
+        holds(list(await store.claim(["left"])) == ["left"], "what it left may be claimed")
+        leave()
+
+
+async def _claim_all(store: Store) -> list[str]:
+    taken: list[str] = []
+    while more := await store.claim_fallen(4):
+        taken += more
+    return taken
+
+
+CHECKS: tuple[Check, ...] = (
+    a_kernel_is_seen,
+    a_tree_has_an_owner,
+    what_is_anothers_is_refused,
+    what_is_taken_over_is_had_as_a_whole,
+    what_lives_is_not_taken_over,
+    what_a_kernel_left_is_shared,
+    kernels_hear_of_each_other,
+)

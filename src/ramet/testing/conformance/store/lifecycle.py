@@ -1,0 +1,182 @@
+"""Opening, closing, and opening again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from ramet.core.errors import StoreFailed, StoreInUse
+from ramet.store.contract import Store
+from ramet.testing.conformance.store.harness import (
+    Check,
+    NotHere,
+    Place,
+    cancelled,
+    entry,
+    holds,
+    keep,
+    raises,
+    raises_now,
+    told,
+)
+
+
+async def what_it_is(place: Place) -> None:
+    """It has a name, and says whether another process may see it."""
+    store = place.make()
+    holds(store.name and isinstance(store.name, str), "it has a name")
+    holds(isinstance(store.durable_across_processes, bool), "it says whether it outlives its process")
+    holds(store.durable_across_processes == (place.watch is not None), "what outlives a process is seen by another")
+
+
+async def opening_and_closing_twice(place: Place) -> None:
+    """Both may be repeated, at once, too; `open` returns the store."""
+    store = place.make()
+    await store.close()
+    holds(await store.open() is store, "open returns the store")
+    holds(await store.open() is store, "again, too")
+    await keep(store, entry(1))
+    holds(await store.open() is store and store.committed == 1, "opening what is open changes nothing")
+    await asyncio.gather(store.close(), store.close())
+    await store.close()
+    await asyncio.gather(store.open(), store.open())
+    holds(told(await store.read()) == [entry(1)], "it may be opened again")
+    await store.close()
+
+
+async def what_is_kept(place: Place) -> None:
+    """Events with their cursors, documents with their versions, blobs: all there when it is opened again."""
+    entries = [entry(n, tree=f"tree-{n % 3}", run=f"run-{n % 5}") for n in range(1, 101)]
+    async with place.open() as store:
+        await keep(store, *entries)
+        events = await store.read()
+        document = await store.put("kind", "key", b"two", expected=(await store.put("kind", "key", b"one")).version)
+        blob = await store.put_blob(b"bytes")
+    for number in range(101, 104):
+        async with place.open() as store:
+            holds((await store.read())[:100] == events, "events are there, with the same cursors")
+            holds(await store.head() == (await store.read())[-1].cursor, "the head, too")
+            holds(await store.get("kind", "key") == document, "documents are there")
+            holds(await store.get_blob(blob) == b"bytes", "blobs are there")
+            await keep(store, entry(number))
+            holds((await store.read())[-1].seq == number, "what is new is behind what was there")
+
+
+async def closing_writes(place: Place) -> None:
+    """What was appended is there after `close`, though nobody waited for it; who waits is told, not left."""
+    store = await place.make().open()
+    for number in range(1, 501):
+        ticket = store.append(entry(number))
+    waiting = asyncio.ensure_future(store.durable(ticket))
+    await asyncio.sleep(0)
+    await store.close()
+    await waiting
+    async with place.open() as store:
+        holds([each.seq for each in await store.read()] == [*range(1, 501)], "all that was appended is there")
+
+
+async def a_cancelled_close_closes(place: Place) -> None:
+    """Whoever is cancelled, the store ends, and can be opened again, with all that was appended."""
+    for turns in range(6):
+        store = await place.make().open()
+        store.append(entry(turns + 1))
+        closing = asyncio.ensure_future(store.close())
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        await cancelled(closing)
+        await store.close()
+        async with place.open() as store:
+            holds(len(await store.read()) == turns + 1, "all is there")
+
+
+async def a_cancelled_open_opens_nothing(place: Place) -> None:
+    """Whoever is cancelled while opening leaves nothing behind that keeps the next one out."""
+    for turns in range(6):
+        store = place.make()
+        opening = asyncio.ensure_future(store.open())
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        await cancelled(opening)
+        await store.close()
+        for _ in range(2_000):
+            try:
+                async with place.open() as store:
+                    await keep(store, entry(turns + 1))
+            except StoreInUse:
+                await asyncio.sleep(0.005)
+            else:
+                break
+        else:
+            holds(False, "the next one can open it")
+
+
+async def a_closed_store(place: Place) -> None:
+    """Before `open` and after `close` every use raises StoreFailed, and nothing waits."""
+    store = place.make()
+    await _refuses(store)
+    await store.open()
+    await keep(store, entry(1))
+    await store.close()
+    await _refuses(store)
+
+
+async def two_kernels(place: Place) -> None:
+    """While one is open a second one is refused, in the same process, too, and says by whom; then it may."""
+    if place.watch is None:
+        raise NotHere("no other process can open it")
+    async with place.open() as store:
+        await keep(store, entry(1))
+        for _ in range(3):
+            second = place.make()
+            refusal = await raises(StoreInUse, second.open(), "a second kernel")
+            holds(refusal.holder, "it says who has it")
+            await second.close()
+        await keep(store, entry(2))
+    async with place.open() as store:
+        holds(len(await store.read()) == 2, "the first one was not disturbed; the next one may open it")
+
+
+async def _refuses(store: Store) -> None:
+    waiting: dict[str, Callable[[], Awaitable[object]]] = {
+        "durable": lambda: store.durable(1_000),
+        "read": store.read,
+        "head": store.head,
+        "wait": lambda: store.wait(0),
+        "forget": lambda: store.forget("tree"),
+        "get": lambda: store.get("kind", "key"),
+        "list": lambda: store.list("kind"),
+        "put": lambda: store.put("kind", "key", b""),
+        "delete": lambda: store.delete("kind", "key"),
+        "put_blob": lambda: store.put_blob(b""),
+        "get_blob": lambda: store.get_blob("0" * 64),
+        "get_blobs": lambda: store.get_blobs(["0" * 64]),
+        "put_together": lambda: store.put_together([b""], []),
+        "list_blobs": store.list_blobs,
+        "delete_blob": lambda: store.delete_blob("0" * 64),
+        "kernels": store.kernels,
+        "announce": lambda: store.announce(""),
+        "owner_of": lambda: store.owner_of("tree"),
+        "claim": lambda: store.claim(["tree"]),
+        "claim_fallen": store.claim_fallen,
+        "let_go": lambda: store.let_go("tree"),
+    }
+    for name, use in waiting.items():
+        await raises(StoreFailed, use(), f"{name} of a store that is not open")
+    raises_now(StoreFailed, lambda: store.append(entry(1)), "append of a store that is not open")
+    raises_now(StoreFailed, lambda: store.get_blobs_now(["0" * 64]), "get_blobs_now of a store that is not open")
+    raises_now(StoreFailed, lambda: store.on_commit(print), "on_commit of a store that is not open")
+    raises_now(StoreFailed, lambda: store.on_loss(print), "on_loss of a store that is not open")
+    raises_now(StoreFailed, lambda: store.on_tree_loss(print), "on_tree_loss of a store that is not open")
+    raises_now(StoreFailed, lambda: store.on_kernels(print), "on_kernels of a store that is not open")
+
+
+CHECKS: tuple[Check, ...] = (
+    what_it_is,
+    opening_and_closing_twice,
+    what_is_kept,
+    closing_writes,
+    a_cancelled_close_closes,
+    a_cancelled_open_opens_nothing,
+    a_closed_store,
+    two_kernels,
+)

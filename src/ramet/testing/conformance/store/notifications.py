@@ -1,0 +1,156 @@
+"""Who waits for the next event, in this process and in another."""
+
+from __future__ import annotations
+
+import asyncio
+
+from ramet.core.errors import StoreFailed
+from ramet.store.contract import Store, Stored
+from ramet.testing.conformance.store.harness import Check, Place, cancelled, entry, holds, keep, raises, told
+
+
+async def the_head(place: Place) -> None:
+    """0 at first, then the cursor of the newest event."""
+    async with place.open() as store:
+        holds(await store.head() == 0, "no events, no head")
+        for number in range(1, 4):
+            await keep(store, entry(number))
+            holds(await store.head() == (await store.read())[-1].cursor, "the head is the newest cursor")
+
+
+async def waiting_for_what_is_there(place: Place) -> None:
+    """Waiting for what is there takes no time; for what is not, as long as was said."""
+    async with place.open() as store:
+        holds(await store.wait(0, timeout_s=0) is False, "nothing is there")
+        await keep(store, entry(1))
+        holds(await store.wait(0) is True, "something is there")
+        holds(await store.wait(0, timeout_s=0) is True, "it is, however little time there is")
+        head = await store.head()
+        holds(await store.wait(head, timeout_s=0.01) is False, "nothing is behind the head")
+
+
+async def waiting_for_what_comes(place: Place) -> None:
+    """Whoever waits goes on when it is there, and finds it; a wait that was cancelled hinders nobody."""
+    async with place.open() as store:
+        waiting = [asyncio.ensure_future(_next(store, 0)) for _ in range(20)]
+        await asyncio.sleep(0)
+        for each in waiting[::2]:
+            await cancelled(each)
+        await keep(store, entry(1))
+        for found in await asyncio.gather(*waiting[1::2]):
+            holds(told(found) == [entry(1)], "who waited finds what came")
+
+
+async def what_was_forgotten_is_not_waited_for(place: Place) -> None:
+    """A wait ends with an event that can be read."""
+    async with place.open() as store:
+        await keep(store, entry(1, tree="kept"), entry(1, tree="gone"))
+        after = (await store.read())[0].cursor
+        await store.forget("gone")
+        holds(await store.wait(after, timeout_s=0.01) is False, "what is forgotten is not there")
+        waiting = asyncio.ensure_future(_next(store, after))
+        await asyncio.sleep(0)
+        await keep(store, entry(2, tree="kept"))
+        holds(told(await waiting) == [entry(2, tree="kept")], "the next one is")
+
+
+async def a_wait_ends_with_its_store(place: Place) -> None:
+    """`close` lets nobody wait for ever."""
+    async with place.open() as store:
+        waiting = asyncio.ensure_future(store.wait(0))
+        await asyncio.sleep(0)
+        await store.close()
+        await raises(StoreFailed, waiting, "a wait of a store that is closed")
+
+
+async def following_while_it_grows(place: Place) -> None:
+    """A follower that reads and waits gets each event once, in order, whatever is appended meanwhile."""
+    async with place.open() as store:
+        following = asyncio.ensure_future(_follow(store, 1_000))
+        entries = [entry(n, run=f"run-{n % 3}") for n in range(1, 1_001)]
+        for at, each in enumerate(entries):
+            ticket = store.append(each)
+            if at % 100 == 0:
+                await store.durable(ticket)
+            if at % 7 == 0:
+                await asyncio.sleep(0)
+        holds(told(await following) == entries, "each event once, in order")
+
+
+async def a_reader_beside(place: Place) -> None:
+    """Another reader sees what is durable, at once, and documents and blobs; nothing can be written through it."""
+    async with place.open() as store:
+        await keep(store, entry(1))
+        blob = await store.put_blob(b"bytes")
+        document = await store.put("kind", "key", b"data")
+        async with place.beside() as reader:
+            holds(told(await reader.read()) == [entry(1)], "it sees the events")
+            holds(await reader.head() == await store.head(), "and the head")
+            holds(await reader.get("kind", "key") == document, "and the documents")
+            holds(await reader.list("kind") == [document], "listed, too")
+            holds(await reader.get_blob(blob) == b"bytes" and [*await reader.list_blobs()] == [blob], "and the blobs")
+            await keep(store, entry(2, run="another"))
+            holds(told(await reader.read()) == [entry(1), entry(2, run="another")], "it sees what is new")
+            await store.forget("tree")
+            holds(await reader.read() == [], "and what is not there any more")
+
+            async def append() -> None:
+                reader.append(entry(3))
+
+            await raises(StoreFailed, append(), "appending through a reader")
+            await raises(StoreFailed, reader.put("kind", "key", b""), "writing through a reader")
+            await raises(StoreFailed, reader.forget("tree"), "forgetting through a reader")
+
+
+async def a_reader_beside_waits(place: Place) -> None:
+    """Another reader is woken by what this one writes, and follows it."""
+    async with place.open() as store, place.beside() as reader:
+        holds(await reader.wait(0, timeout_s=0.01) is False, "nothing is there")
+        following = asyncio.ensure_future(_follow(reader, 300))
+        entries = [entry(n, tree=f"tree-{n % 5}") for n in range(1, 301)]
+        for at, each in enumerate(entries):
+            ticket = store.append(each)
+            if at % 30 == 0:
+                await store.durable(ticket)
+        holds(told(await following) == entries, "it follows")
+
+
+async def a_reader_stays(place: Place) -> None:
+    """Another reader goes on when the writer ends, and when the next one begins."""
+    async with place.open() as store:
+        await keep(store, entry(1))
+    async with place.beside() as reader:
+        holds(told(await reader.read()) == [entry(1)], "it reads without a writer")
+        waiting = asyncio.ensure_future(_next(reader, await reader.head()))
+        async with place.open() as store:
+            await keep(store, entry(2))
+            holds(told(await waiting) == [entry(2)], "and is woken by the next one")
+
+
+async def _next(store: Store, after: int) -> list[Stored]:
+    holds(await store.wait(after) is True, "waiting without a time ends with an event")
+    return await store.read(after)
+
+
+async def _follow(store: Store, count: int) -> list[Stored]:
+    found, after = list[Stored](), 0
+    while len(found) < count:
+        await store.wait(after)
+        page = await store.read(after, limit=64)
+        holds(page, "what was waited for can be read")
+        found += page
+        after = found[-1].cursor
+    return found
+
+
+CHECKS: tuple[Check, ...] = (
+    the_head,
+    waiting_for_what_is_there,
+    waiting_for_what_comes,
+    what_was_forgotten_is_not_waited_for,
+    a_wait_ends_with_its_store,
+    following_while_it_grows,
+    a_reader_beside,
+    a_reader_beside_waits,
+    a_reader_stays,
+)

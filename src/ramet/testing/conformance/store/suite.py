@@ -1,0 +1,36 @@
+"""The suite that every store passes, a stranger's too: each check is one promise of `ramet.store.contract`.
+
+    for check in CHECKS:
+        await run(check, Place(lambda: MyStore(address), lambda: MyStore(address, read_only=True)))
+
+A place is empty when its check begins. A check raises Violation, with the promise that is not kept, or NotHere where
+it does not apply; no test framework is needed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from ramet.testing.conformance.store import atomicity, documents, journal, kernels, lifecycle, notifications
+from ramet.testing.conformance.store import harness as _ground
+from ramet.testing.conformance.store.harness import Check, NotHere, Place, Violation
+
+__all__ = ["CHECKS", "Check", "NotHere", "Place", "Violation", "run"]
+
+CHECKS: tuple[Check, ...] = (
+    *journal.CHECKS,
+    *notifications.CHECKS,
+    *documents.CHECKS,
+    *atomicity.CHECKS,
+    *lifecycle.CHECKS,
+    *kernels.CHECKS,
+)
+
+
+async def run(check: Check, place: Place) -> None:
+    """Raises Violation if the promise is not kept, NotHere if it does not apply here."""
+    try:
+        async with asyncio.timeout(_ground.PATIENCE_S):
+            await check(place)
+    except TimeoutError as why:
+        raise Violation(f"{check.__name__}: what must happen did not") from why
