@@ -15,10 +15,10 @@ from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Namespace, Pod
 
 from ramet.core.policy.policy import Grant
-from ramet.isolation.conformance.ground import ENTRY
 from ramet.isolation.contract import SandboxSpec
 from ramet.services.packaging.registry import Registry
 from ramet.services.packaging.runtime_image import RuntimeImage, runtime_image
+from ramet.testing.conformance.isolation.harness import ENTRY
 
 _BASE = "base:1"
 GRANT = Grant(memory_mb=64, tmpfs_size_mb=8, workspace_size_mb=8)

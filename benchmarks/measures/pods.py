@@ -11,10 +11,10 @@ from benchmarks.cluster import Place, place, spec
 from benchmarks.cost import Figures, own_kb
 from ramet.core.errors import RametError
 from ramet.core.policy.policy import DEFAULTS
-from ramet.isolation.kubernetes import manifest
-from ramet.isolation.kubernetes.api import Api
+from ramet.isolation.kubernetes.api import manifest
+from ramet.isolation.kubernetes.api.client import Api
 from ramet.isolation.kubernetes.backend import KubernetesBackend
-from ramet.isolation.remote.outside import Machine
+from ramet.isolation.remote.host_agent import Machine
 from ramet.services.packaging.runtime_image import RuntimeImage
 
 _BYTE = "import os, time; os.write(1, b'x'); [(os.write(1, b'x'), time.sleep(0.01)) for _ in range(6000)]"

@@ -13,7 +13,7 @@ import ramet
 SOURCE = Path(ramet.__file__).parent  #: of the package that is tested, which `make mutants` replaces
 #: Where keys are presented by clients, by other kernels and by pods.
 PLACES = (
-    "isolation/lines",
+    "isolation/transport",
     "services/app",
     "services/kernels",
     "services/operator_token.py",
@@ -25,8 +25,8 @@ PLACES = (
 SECRETS = frozenset({"key", "hash", "hashes", "hash_of", "_hash", "_pass", "token", "nonce", "presented", "shown"})
 #: Functions that decide whether a key is the right one.
 DECIDING = (
-    ("isolation/lines/keys.py", "admit"),
-    ("isolation/lines/keys.py", "confirm"),
+    ("isolation/transport/join_keys.py", "admit"),
+    ("isolation/transport/join_keys.py", "confirm"),
     ("services/kernels/directory.py", "team_of"),
     ("services/kernels/passes.py", "check"),
     ("services/spawning/keys.py", "opens"),

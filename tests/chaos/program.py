@@ -22,7 +22,7 @@ from ramet.core.errors import StoreFailed
 from ramet.host.project import Project
 from ramet.host.sandboxes import BackendName
 from ramet.isolation.contract import Backend
-from ramet.isolation.folders import RunFolders
+from ramet.isolation.workspace.run_dirs import RunFolders
 from ramet.spawn.handle import Handle
 from ramet.store.contract import Store
 from tests.chaos import functions, talking

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from ramet.isolation.conformance.suite import CHECKS, Check, Ground, NotHere, Violation, run
+from ramet.testing.conformance.isolation.suite import CHECKS, Check, Ground, NotHere, Violation, run
 
 BACKENDS = {"local": "ramet.isolation.local:LocalBackend", "bwrap": "ramet.isolation.bwrap:BwrapBackend"}
 REMOTE = "tests.support.machines:MachineBackend"
@@ -107,7 +107,7 @@ async def test_the_suite_notices_a_promise_that_is_broken(
     spoilt: str, broken: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A backend that is spoilt in one way fails the check of that promise, with a word about it."""
-    monkeypatch.setattr("ramet.isolation.conformance.ground.PATIENCE_S", 6)
+    monkeypatch.setattr("ramet.testing.conformance.isolation.harness.PATIENCE_S", 6)
 
     with pytest.raises(Violation) as violation:
         await run(BY_NAME[broken], Ground(f"tests.conformance.spoilt:{spoilt}", tmp_path))
@@ -129,7 +129,7 @@ async def test_a_name_that_stands_for_no_backend_is_an_error(tmp_path: pathlib.P
 def test_the_suite_needs_no_test_framework() -> None:
     """A stranger's machine may have none."""
     said = subprocess.run(
-        [sys.executable, "-c", "import sys, ramet.isolation.conformance.suite; print('pytest' in sys.modules)"],
+        [sys.executable, "-c", "import sys, ramet.testing.conformance.isolation.suite; print('pytest' in sys.modules)"],
         capture_output=True,
         text=True,
         check=True,

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ramet.isolation.conformance.suite import CHECKS
+from ramet.testing.conformance.isolation.suite import CHECKS
 from tests.support import in_pod, like_a_pod, pod_checks
 
 USER = 61500  #: of no account, of no other test, and of no backend: what a user may have counts for all of it

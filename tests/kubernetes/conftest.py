@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ramet import AgentRuntime
-from ramet.isolation.folders import RunFolders
+from ramet.isolation.workspace.run_dirs import RunFolders
 from tests.support import kernel_image as kernel_image_of
 from tests.support.account import kernel_account
 from tests.support.cluster import LEFTOVERS, Cluster, Leftovers, base_image, cluster, given, namespace

@@ -16,9 +16,10 @@ from ramet.core.errors import Gone
 from ramet.core.events import Event, RunEnded, RunSpawned, SandboxStarted
 from ramet.core.replay.replay import TreeStory
 from ramet.isolation.contract import Image
-from ramet.isolation.kubernetes import labels, reaper
+from ramet.isolation.kubernetes import reaper
+from ramet.isolation.kubernetes.api import labels
 from ramet.isolation.kubernetes.kernels import Standing
-from ramet.isolation.kubernetes.sandbox import PodSandbox
+from ramet.isolation.kubernetes.placement.sandbox import PodSandbox
 from tests.chaos.checks import read, untold
 from tests.chaos.deadly import Kill
 from tests.chaos.functions import RUNS

@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 from lightkube.resources.core_v1 import Pod, Secret
 
-from ramet.isolation.conformance import limits, walls
-from ramet.isolation.conformance.ground import Check, Ground, Site
 from ramet.isolation.kubernetes.backend import KubernetesBackend
-from ramet.isolation.kubernetes.dial import Dial
-from ramet.isolation.lines import certificates
-from ramet.isolation.lines.landing import PATH, Landing
-from ramet.isolation.lines.resuming import ResumingLine
+from ramet.isolation.kubernetes.connect.dial import Dial
+from ramet.isolation.transport import certificates
+from ramet.isolation.transport.listener import PATH, Landing
+from ramet.isolation.transport.resuming import ResumingLine
 from ramet.services.packaging.registry import Registry
 from ramet.services.packaging.runtime_image import runtime_image
+from ramet.testing.conformance.isolation import boundaries, limits
+from ramet.testing.conformance.isolation.harness import Check, Ground, Site
 from tests.support.account import Account
 from tests.support.cluster import Cluster
 from tests.support.pod_runs import spec
@@ -67,7 +67,7 @@ async def test_a_pod_dials_its_kernel_and_comes_back_when_the_line_breaks(
             await backend.close()
 
 
-@pytest.mark.parametrize("check", [walls.secrets_are_files_in_memory, limits.temporary_files])
+@pytest.mark.parametrize("check", [boundaries.secrets_are_files_in_memory, limits.temporary_files])
 async def test_a_pod_that_dials_is_a_place_like_any_other_pod(check: Check, pods: Pods, scratch: Path) -> None:
     """What is promised of a pod holds whichever way it is reached."""
     (scratch / "runs").mkdir()

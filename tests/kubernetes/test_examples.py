@@ -13,7 +13,7 @@ import yaml
 from lightkube.resources.core_v1 import Namespace
 from lightkube.resources.networking_v1 import NetworkPolicy
 
-from ramet.isolation.kubernetes import labels
+from ramet.isolation.kubernetes.api import labels
 from tests.support.cluster import Cluster
 from tests.support.pods import is_going, living_at, settings_of
 from tests.support.serving import short_folder

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ramet.core.policy.policy import Grant
-from ramet.isolation.conformance.ground import Ground, Site, Visit
+from ramet.testing.conformance.isolation.harness import Ground, Site, Visit
 from ramet.wire import frames
 from tests.support.pods import Pods
 from tests.support.waiting import eventually

@@ -10,7 +10,7 @@ from lightkube.models.core_v1 import Capabilities, Container, PodSecurityContext
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Pod
 
-from ramet.isolation.zygote import IMAGES
+from ramet.isolation.zygote.main import IMAGES
 from ramet.services.packaging.registry import Registry
 from ramet.services.packaging.runtime_files import LIB, Kind
 from ramet.services.packaging.runtime_image import BYTECODE, RuntimeImage, image_on, runtime_image

@@ -13,7 +13,7 @@ import pytest
 
 from ramet.core.errors import SandboxFailed
 from ramet.isolation.contract import Sandbox
-from ramet.isolation.folders import RunFolders
+from ramet.isolation.workspace.run_dirs import RunFolders
 from ramet.services.config.pods import pods_of
 from ramet.services.config.reading import load
 from ramet.services.contract import Image

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ramet.core.policy.reservation import Reservation
-from ramet.isolation.kubernetes import bounds
+from ramet.isolation.kubernetes.api import quotas
 from ramet.services.app.table import OPERATIONS
 from ramet.services.config.reading import load
 from ramet.services.config.settings import TcpAddress
@@ -78,7 +78,7 @@ def test_agents_reach_the_door_and_no_http(example: list[Manifest]) -> None:
     (rule,) = one(example, "NetworkPolicy", "to-kernels")["spec"]["egress"]
     inside, agents = one(example, "NetworkPolicy", "kernels")["spec"]["ingress"]
     named, of_teams = (each["namespaceSelector"] for each in agents["from"])
-    team = bounds.namespace(Reservation(name="a"), place="p", owner="o")
+    team = quotas.namespace(Reservation(name="a"), place="p", owner="o")
 
     assert rule["ports"] == agents["ports"] == [{"protocol": "TCP", "port": "door"}]
     assert (inside["from"], inside["ports"][0]["port"]) == ([{"podSelector": {}}], "http")
@@ -90,11 +90,11 @@ def test_roles_are_those_that_kernels_give_themselves(example: list[Manifest]) -
     """In a team's namespace a kernel binds these roles, which it may bind, and which are there."""
     (may_bind,) = (each for each in one(example, "ClusterRole", "ramet-teams")["rules"] if "resourceNames" in each)
 
-    assert sorted(may_bind["resourceNames"]) == sorted(bounds.ROLES)
-    assert all(one(example, "ClusterRole", name) for name in bounds.ROLES)
+    assert sorted(may_bind["resourceNames"]) == sorted(quotas.ROLES)
+    assert all(one(example, "ClusterRole", name) for name in quotas.ROLES)
     named, safe = one(example, "ValidatingAdmissionPolicy", "ramet-teams")["spec"]["validations"]
-    assert named["expression"].count(f"startsWith('{bounds.PREFIX}')") == 2
-    team = bounds.namespace(Reservation(name="a"), place="p", owner="o")
+    assert named["expression"].count(f"startsWith('{quotas.PREFIX}')") == 2
+    team = quotas.namespace(Reservation(name="a"), place="p", owner="o")
     label, profile = re.search(r"labels\['(.*)'\] == '(.*)'", safe["expression"]).groups()  # type: ignore[union-attr]
     assert team["metadata"]["labels"][label] == profile
 

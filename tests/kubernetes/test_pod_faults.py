@@ -24,11 +24,11 @@ from lightkube.resources.networking_v1 import NetworkPolicy
 from ramet.core.errors import IsolationUnavailable, SandboxFailed, SpawnRefused
 from ramet.core.policy.policy import Grant, Isolation
 from ramet.core.policy.reservation import Reservation
-from ramet.isolation.conformance.ground import Site
 from ramet.isolation.contract import Exit
-from ramet.isolation.kubernetes import labels, manifest
+from ramet.isolation.kubernetes.api import labels, manifest
+from ramet.isolation.kubernetes.connect.attach import Attach
 from ramet.isolation.kubernetes.kernels import Standing
-from ramet.isolation.kubernetes.reach import Attach
+from ramet.testing.conformance.isolation.harness import Site
 from ramet.wire.frames import Frame
 from tests.support.doomed_pods import STEPS
 from tests.support.pod_runs import SMALL, opened

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from ramet.isolation.conformance import endings
-from ramet.isolation.conformance.suite import CHECKS, Check, Ground, NotHere, run
 from ramet.isolation.contract import Image
 from ramet.isolation.kubernetes.images import PodImage
+from ramet.testing.conformance.isolation import closing
+from ramet.testing.conformance.isolation.suite import CHECKS, Check, Ground, NotHere, run
 from tests.support.account import Account, accounted
 from tests.support.cluster import Cluster
 from tests.support.pods import CPU_RESERVED, EYES, IMAGES, NAMESPACE
@@ -66,8 +66,8 @@ async def test_pods_keep_a_backends_promises(
     """As in tests/conformance, with fewer at once and in a row: each is a pod, or in that of its team."""
     if whose == "OfATeam" and check.__name__ in NOT_SHARED:
         pytest.skip(NOT_SHARED[check.__name__])
-    monkeypatch.setattr(endings, "_CROWD", 6)
-    monkeypatch.setattr(endings, "_TIMES", 3)
+    monkeypatch.setattr(closing, "_CROWD", 6)
+    monkeypatch.setattr(closing, "_TIMES", 3)
     if check.__name__ in RESERVING:
         monkeypatch.setenv(CPU_RESERVED, str(RESERVING[check.__name__]))
     monkeypatch.setenv("KUBECONFIG", str(account.kubeconfig))

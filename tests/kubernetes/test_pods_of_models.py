@@ -13,7 +13,7 @@ from ramet import Agent, AgentRuntime, Policy, ScriptedModel, Session
 from ramet.core.events import RunEnded, RunRetried, RunSpawned, SandboxStarted, ToolEnded, ToolStarted
 from ramet.core.outcome import Status
 from ramet.core.replay.replay import TreeStory
-from ramet.isolation.kubernetes import labels
+from ramet.isolation.kubernetes.api import labels
 from ramet.models.scripted.dialogue import Call
 from tests.support.pods import Pods
 from tests.support.waiting import eventually

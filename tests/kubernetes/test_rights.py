@@ -14,11 +14,11 @@ from lightkube.resources.core_v1 import Secret
 
 from ramet.core.policy.policy import Isolation
 from ramet.core.policy.reservation import Reservation
-from ramet.isolation.kubernetes import bounds
-from ramet.isolation.kubernetes.door import Door
+from ramet.isolation.kubernetes.api import quotas
+from ramet.isolation.kubernetes.connect.listener import Door
 from ramet.isolation.kubernetes.kernels import Standing
-from ramet.isolation.kubernetes.teams import TeamNamespaces
-from ramet.isolation.lines import certificates
+from ramet.isolation.kubernetes.team_backend import TeamNamespaces
+from ramet.isolation.transport import certificates
 from tests.support.account import Account
 from tests.support.cluster import remove_namespaces
 from tests.support.left_pods import GRANT, LEFT, Talk, at_work, spec_of
@@ -59,7 +59,7 @@ async def test_a_kernel_uses_each_of_its_rights(
             await heir.disband(team.name)
     finally:
         with pods.cluster.blocking_client() as blocking:
-            remove_namespaces(blocking, bounds.name_of(team.name))
+            remove_namespaces(blocking, quotas.name_of(team.name))
 
     assert set(audit.used) == kernel_account.rights
     # What it has just given itself may be refused at first.

@@ -12,9 +12,9 @@ from lightkube.resources.core_v1 import Namespace, Pod, Secret
 
 from ramet.core.policy.reservation import Reservation
 from ramet.examples.simple_agent import simple_agent
-from ramet.isolation.kubernetes import bounds
-from ramet.isolation.kubernetes.api import Api
-from ramet.isolation.kubernetes.teams import TeamNamespaces
+from ramet.isolation.kubernetes.api import quotas
+from ramet.isolation.kubernetes.api.client import Api
+from ramet.isolation.kubernetes.team_backend import TeamNamespaces
 from ramet.services.config.pods import Standings
 from ramet.services.config.reading import load
 from ramet.store.postgres import PostgresStore
@@ -76,7 +76,7 @@ async def test_a_dead_kernels_pods_are_removed_by_another_and_its_teams_stay(
     There, too, nodes have what they pull images by.
     """
     team = Reservation(name=f"team-{pods.namespace}", sandboxes=2)
-    space = bounds.name_of(team.name)
+    space = quotas.name_of(team.name)
     stores = [PostgresStore(postgres.dsn, schema=schema, kernel=name) for name in ("one", "two")]
     machines = list[TeamNamespaces]()
     async with AsyncExitStack() as open_ones:

@@ -19,9 +19,10 @@ from lightkube.resources.core_v1 import Namespace, Pod, ResourceQuota
 
 from ramet.core.policy.policy import Grant, Isolation
 from ramet.core.policy.reservation import Reservation
-from ramet.isolation.kubernetes import bounds, labels, shared
-from ramet.isolation.kubernetes.teams import TeamNamespaces
-from ramet.isolation.remote import boxed
+from ramet.isolation.kubernetes.api import labels, quotas
+from ramet.isolation.kubernetes.placement import shared
+from ramet.isolation.kubernetes.team_backend import TeamNamespaces
+from ramet.isolation.remote import sandbox
 from tests.support.cluster import Cluster
 from tests.support.pod_runs import opened
 from tests.support.pods import TEAM, Pods, is_going, pod_of
@@ -236,8 +237,8 @@ async def test_a_run_that_was_let_go_of_and_not_forgotten_costs_the_pod(
     pods: Pods, scratch: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody lives on there because whoever cleaned up had no answer."""
-    monkeypatch.setattr(boxed, "_KILL_S", 0.5)
-    monkeypatch.setattr(boxed, "_FORGET_S", 0.5)
+    monkeypatch.setattr(sandbox, "_KILL_S", 0.5)
+    monkeypatch.setattr(sandbox, "_FORGET_S", 0.5)
     async with opened(pods.backend(scratch / "runs", team=TEAM), scratch) as site:
         async with site.visit(grant=GRANT) as one, site.visit(grant=GRANT) as other:
             await stopped(pods, pod_of(one.sandbox))
@@ -313,7 +314,7 @@ async def test_a_teams_pod_is_there_before_its_first_run_and_goes_with_the_team(
 ) -> None:
     """In its namespace, within a quota that has as much room beside it as there is without it."""
     team = Reservation(name=f"team-{pods.namespace[-12:]}", cpu_cores=1, memory_mb=256, sandboxes=2)
-    space = bounds.name_of(team.name)
+    space = quotas.name_of(team.name)
     backend = TeamNamespaces(
         scratch / "runs", namespace=pods.namespace, kubeconfig=pods.kubeconfig, image=pods.images, per="team"
     )
@@ -332,7 +333,7 @@ async def test_a_teams_pod_is_there_before_its_first_run_and_goes_with_the_team(
             assert pod.spec is not None
             assert (pod.metadata.labels or {})[labels.TEAM] == team.name
             assert pod.spec.activeDeadlineSeconds is None
-            quota = await kube.get(ResourceQuota, bounds.BOUNDS)
+            quota = await kube.get(ResourceQuota, quotas.BOUNDS)
             assert quota.spec is not None
             assert (quota.spec.hard or {}).keys() == {"limits.cpu", "limits.memory"}
 

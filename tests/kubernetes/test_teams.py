@@ -19,11 +19,11 @@ from lightkube.resources.rbac_authorization_v1 import RoleBinding
 import ramet
 from ramet.core.errors import TaskFailed
 from ramet.core.policy.reservation import Reservation
-from ramet.isolation.folders import RunFolders
-from ramet.isolation.kubernetes import bounds, labels
-from ramet.isolation.kubernetes.objects import Objects
-from ramet.isolation.kubernetes.refusals import Forbidden
-from ramet.isolation.kubernetes.spaces import Spaces
+from ramet.isolation.kubernetes.api import labels, quotas
+from ramet.isolation.kubernetes.api.errors import Forbidden
+from ramet.isolation.kubernetes.api.namespaces import Spaces
+from ramet.isolation.kubernetes.api.objects import Objects
+from ramet.isolation.workspace.run_dirs import RunFolders
 from ramet.services.client.client import Client as Asking
 from ramet.services.config.building import server_of
 from ramet.services.config.reading import load
@@ -146,10 +146,10 @@ async def test_what_a_quota_leaves_no_room_for_is_refused(client: Asking, kube: 
 
     async def allow(memory: str) -> None:
         change: dict[str, Any] = {"spec": {"hard": {"limits.memory": memory}}}
-        await kube.patch(ResourceQuota, bounds.BOUNDS, change, namespace=space_of(team))
+        await kube.patch(ResourceQuota, quotas.BOUNDS, change, namespace=space_of(team))
         async with asyncio.timeout(180):  # Until it is in force.
             while True:
-                now = await kube.get(ResourceQuota, bounds.BOUNDS, namespace=space_of(team))
+                now = await kube.get(ResourceQuota, quotas.BOUNDS, namespace=space_of(team))
                 if now.status is not None and (now.status.hard or {}).get("limits.memory") == memory:
                     return
                 await asyncio.sleep(0.05)
@@ -218,10 +218,10 @@ async def test_a_right_that_is_not_in_force_yet_is_waited_for(
             raise
 
     monkeypatch.setattr(Objects, "ensure", have_late)
-    monkeypatch.setattr("ramet.isolation.kubernetes.spaces._GRANTED_S", 30 if comes else 0.3)
+    monkeypatch.setattr("ramet.isolation.kubernetes.api.namespaces._GRANTED_S", 30 if comes else 0.3)
     spaces = Spaces(kernel_account.kubeconfig)
     reservation = Reservation(name=f"team-{namespace}", memory_mb=64)
-    space = bounds.name_of(reservation.name)
+    space = quotas.name_of(reservation.name)
     try:
         if comes:
             assert await spaces.make(reservation, place="p", owner="o") == space

@@ -19,15 +19,16 @@ from lightkube.resources.core_v1 import ResourceQuota, Secret
 from ramet import AgentRuntime
 from ramet.core.errors import SandboxFailed, SpawnRefused
 from ramet.core.policy.reservation import Reservation
-from ramet.isolation.conformance.ground import Site
-from ramet.isolation.folders import RunFolders
-from ramet.isolation.kubernetes import bounds, labels, spares
+from ramet.isolation.kubernetes.api import labels, quotas
 from ramet.isolation.kubernetes.backend import KubernetesBackend
-from ramet.isolation.kubernetes.life import Pod
-from ramet.isolation.kubernetes.teams import TeamNamespaces
+from ramet.isolation.kubernetes.placement import warm_pool
+from ramet.isolation.kubernetes.pods.pod import Pod
+from ramet.isolation.kubernetes.team_backend import TeamNamespaces
+from ramet.isolation.workspace.run_dirs import RunFolders
 from ramet.services.packaging import registries
 from ramet.services.packaging.pod_images import PodImages
 from ramet.services.packaging.service import PackagingService
+from ramet.testing.conformance.isolation.harness import Site
 from tests.support.left_pods import LEFT, Talk, abandoned, spec_of
 from tests.support.pod_runs import SMALL, opened, ready, spec, wait_for
 from tests.support.pods import Pods, pod_of
@@ -236,7 +237,7 @@ async def test_those_that_wait_make_way_for_teams_and_none_waits_in_theirs(pods:
             async with site.visit(grant=msgspec.structs.replace(SMALL, reservation=team)) as visit:
                 assert await visit.ask("who")
                 await pods.wait_gone()
-                async with pods.cluster.client(bounds.name_of(team.name)) as kube:
+                async with pods.cluster.client(quotas.name_of(team.name)) as kube:
                     assert [each.metadata.name async for each in kube.list(PodObject) if each.metadata] == [
                         pod_of(visit.sandbox)
                     ]
@@ -248,12 +249,12 @@ async def test_nobody_waits_for_what_is_not_asked_for_any_more(
     pods: Pods, scratch: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """For a while, or for longer than some others."""
-    monkeypatch.setattr(spares, "_SHAPES", 1)
+    monkeypatch.setattr(warm_pool, "_SHAPES", 1)
     async with warmed(pods, scratch) as (site, backend):
         [one] = await wait_for(backend, site.spec(grant=SMALL))
         [other] = await wait_for(backend, site.spec(grant=OTHER))
         assert one != other
-        monkeypatch.setattr(spares, "_KEPT_S", 0.0)
+        monkeypatch.setattr(warm_pool, "_KEPT_S", 0.0)
         async with site.visit(grant=OTHER) as visit:
             assert pod_of(visit.sandbox) == other
             async with asyncio.timeout(180):

@@ -10,7 +10,7 @@ import sys
 
 from ramet.cli.main import main
 from ramet.core.errors import Damaged, InvalidValue
-from ramet.isolation.folders import RunFolders
+from ramet.isolation.workspace.run_dirs import RunFolders
 from ramet.services.server import Server
 
 RUN = "r" * 16

@@ -17,11 +17,11 @@ import sys
 from collections.abc import Callable
 from typing import NamedTuple
 
-from ramet.isolation import git as git_module
-from ramet.isolation import worktree
-from ramet.isolation.git import NoWorktree
+from ramet.isolation.git import git as git_module
+from ramet.isolation.git import worktree
+from ramet.isolation.git.git import NoWorktree
 
-_IMPORTS = "import sys; sys.path.insert(0, sys.argv[1]); from ramet.isolation.git_sandbox import "
+_IMPORTS = "import sys; sys.path.insert(0, sys.argv[1]); from ramet.isolation.git.sandbox import "
 #: The launcher of a sandbox, with one of its layers removed.
 WITHOUT = {
     "options": f"{_IMPORTS} launcher, options; options.overrides = lambda found, user: []; "

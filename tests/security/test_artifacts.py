@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from ramet.core.errors import OutputTooLarge
-from ramet.isolation import artifacts
-from ramet.isolation.artifacts import collect
+from ramet.isolation.workspace import artifacts
+from ramet.isolation.workspace.artifacts import collect
 from tests.support.hostile import field, fill
 
 SECRET = "the-secret-of-the-host"

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from ramet.isolation import worktree
+from ramet.isolation.git import worktree
 from tests.security.hostile_repositories import BUILDERS, burglar, git, live_unprotected, plain
 from tests.security.kit import HANG_S, HERE, ORDINARY, OUTSIDE, PROJECT, UNSHARED
 from tests.trips.terminal import ramet

@@ -21,7 +21,7 @@ from ramet.cli.main import main
 from ramet.core.errors import InvalidValue
 from ramet.core.events import Event, encode
 from ramet.host.journal import TREES
-from ramet.isolation import trees
+from ramet.isolation import safe_walk
 from ramet.store.contract import Entry
 from ramet.store.sqlite.store import SqliteStore
 from tests.security import every_command
@@ -59,8 +59,8 @@ def project(tmp_path: pathlib.Path) -> Iterator[pathlib.Path]:
     (folder / ".ramet").mkdir(parents=True)
     asyncio.run(old_journal(folder / ".ramet", RUN))
     yield folder
-    with trees.opened(tmp_path) as here:  # Too deep for what removes the folders of other tests.
-        trees.remove(here, folder.name)
+    with safe_walk.opened(tmp_path) as here:  # Too deep for what removes the folders of other tests.
+        safe_walk.remove(here, folder.name)
 
 
 async def old_journal(state: pathlib.Path, *runs: str) -> None:

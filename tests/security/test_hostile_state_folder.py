@@ -17,7 +17,7 @@ from ramet import AgentRuntime
 from ramet.cli.main import main
 from ramet.core.errors import Damaged, InvalidValue
 from ramet.host.doorbell import NoKernel, Trees, ring
-from ramet.isolation.folders import RunFolders
+from ramet.isolation.workspace.run_dirs import RunFolders
 from ramet.services.server import Server
 from ramet.store.sqlite.store import SqliteStore
 

@@ -13,18 +13,19 @@ from pathlib import Path
 import pytest
 
 from ramet.core.policy.policy import Isolation
-from ramet.isolation import procfs, runtime
+from ramet.isolation import python_runtime
 from ramet.isolation.bwrap import BwrapBackend
-from ramet.isolation.conformance.ground import is_held
-from ramet.isolation.forking import Forking
+from ramet.isolation.linux import procfs
 from ramet.isolation.local import LocalBackend
+from ramet.isolation.zygote.backend import Forking
+from ramet.testing.conformance.isolation.harness import is_held
 from tests.support.waiting import eventually
 
 KERNEL = """
 import asyncio, contextlib, json, pathlib, signal, sys
 from ramet.core.policy.policy import Isolation
 from ramet.isolation.bwrap import BwrapBackend
-from ramet.isolation.conformance.ground import GRANT, Ground, Refused, Site, replace_grant
+from ramet.testing.conformance.isolation.harness import GRANT, Ground, Refused, Site, replace_grant
 from ramet.isolation.local import LocalBackend
 
 async def main(kind, scratch, count, level):
@@ -72,7 +73,7 @@ async def kernel(
     (scratch / "runs").mkdir()
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", KERNEL, kind, str(scratch), str(count), level),
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(runtime.find().path)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(python_runtime.find().path)},
         stdout=asyncio.subprocess.PIPE,
     )
     try:

@@ -17,12 +17,13 @@ from typing import NamedTuple
 import pytest
 
 from ramet.core.errors import ProtocolError
-from ramet.isolation import lifeline, procfs
+from ramet.isolation import spawn_thread
 from ramet.isolation.bwrap import BwrapBackend
-from ramet.isolation.cgroups import Cgroups
-from ramet.isolation.conformance.ground import GRANT, Site, Visit, cgroups, replace_grant
-from ramet.isolation.forking import Forking
+from ramet.isolation.limits.cgroups import Cgroups
+from ramet.isolation.linux import procfs
 from ramet.isolation.local import LocalBackend
+from ramet.isolation.zygote.backend import Forking
+from ramet.testing.conformance.isolation.harness import GRANT, Site, Visit, cgroups, replace_grant
 from ramet.wire.values import values
 from tests.support.backends import opened
 
@@ -232,9 +233,9 @@ async def test_the_program_that_starts_sandboxes_gets_no_environment(monkeypatch
     monkeypatch.setenv("SOME_SERVICE_TOKEN", "a secret of the host")
     source, sink = os.pipe()
     try:
-        process = await lifeline.start(["/usr/bin/env"], stderr=2, pass_fds=())
+        process = await spawn_thread.start(["/usr/bin/env"], stderr=2, pass_fds=())
         assert process.wait() == 0
-        process = await lifeline.start(["/bin/sh", "-c", "/usr/bin/env >&2"], stderr=sink, pass_fds=())
+        process = await spawn_thread.start(["/bin/sh", "-c", "/usr/bin/env >&2"], stderr=sink, pass_fds=())
         assert process.wait() == 0
         os.close(sink)
         said = os.read(source, 65536).decode()

@@ -19,7 +19,7 @@ from ramet.core.errors import Gone, InvalidValue, SandboxFailed
 from ramet.host.agents import AgentHandle
 from ramet.host.door import Room
 from ramet.host.ports import PortLimits, PortRefused, RunPorts
-from ramet.isolation.sandbox import ForkedSandbox
+from ramet.isolation.zygote.sandbox import ForkedSandbox
 from tests.support.serving import short_folder
 from tests.support.waiting import eventually
 from tests.trips import serving_agents as agents

@@ -21,11 +21,11 @@ from ramet import Policy
 from ramet.core.errors import RametError
 from ramet.core.safety import SafetyPolicy
 from ramet.host.safety.policies import SafetyPolicies
-from ramet.isolation.conformance.ground import cgroups
 from ramet.services.client.client import Client
 from ramet.services.client.refusals import error_of
 from ramet.services.contract import AgentInfo, CreatedTeam, SpawnedAgent
 from ramet.store.sqlite.store import SqliteStore
+from ramet.testing.conformance.isolation.harness import cgroups
 from tests.support.serve_process import ROOT
 from tests.support.tars import tar
 from tests.support.waiting import eventually

@@ -18,7 +18,7 @@ from lightkube.models.authentication_v1 import TokenRequestSpec
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import ServiceAccountToken
 
-from ramet.isolation.kubernetes import bounds
+from ramet.isolation.kubernetes.api import quotas
 from tests.support.cluster import Cluster, may, until
 from tests.support.manifests import DEPLOY, built, relocated
 from tests.support.rights import Right, granted
@@ -81,6 +81,6 @@ def kernel_account(
     cluster: Cluster, namespace: str, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Account]:
     """With its agents in `namespace`. The roles that a kernel of this process gives itself are the account's."""
-    monkeypatch.setattr(bounds, "ROLES", tuple(f"{namespace}-{each}" for each in bounds.ROLES))
+    monkeypatch.setattr(quotas, "ROLES", tuple(f"{namespace}-{each}" for each in quotas.ROLES))
     with accounted(cluster, namespace, tmp_path_factory.mktemp("account")) as account:
         yield account

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from ramet.core.policy.policy import Isolation
-from ramet.isolation.conformance.ground import Ground, Site
-from ramet.isolation.forking import Forking
+from ramet.isolation.zygote.backend import Forking
+from ramet.testing.conformance.isolation.harness import Ground, Site
 
 
 @asynccontextmanager

@@ -14,15 +14,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ramet.isolation.kubernetes.api import Api
+from ramet.isolation.kubernetes.api.client import Api
+from ramet.isolation.kubernetes.api.pod_status import Seen
 from ramet.isolation.kubernetes.backend import KubernetesBackend
-from ramet.isolation.kubernetes.dial import Dial
-from ramet.isolation.kubernetes.life import Pod
-from ramet.isolation.kubernetes.reach import Attach, Attached, Reach
-from ramet.isolation.kubernetes.seen import Seen
-from ramet.isolation.lines import certificates
-from ramet.isolation.lines.landing import PATH, Landing
-from ramet.isolation.remote.outside import Machine
+from ramet.isolation.kubernetes.connect.attach import Attach, Attached, Reach
+from ramet.isolation.kubernetes.connect.dial import Dial
+from ramet.isolation.kubernetes.pods.pod import Pod
+from ramet.isolation.remote.host_agent import Machine
+from ramet.isolation.transport import certificates
+from ramet.isolation.transport.listener import PATH, Landing
 from ramet.services.packaging.runtime_files import PYTHON
 from ramet.services.packaging.runtime_image import RuntimeImage
 from tests.support.pod_runs import SMALL, spec

@@ -11,10 +11,10 @@ import pathlib
 import sys
 import traceback
 
-from ramet.isolation import ahead
-from ramet.isolation.conformance.suite import CHECKS, Check, Ground, NotHere, run
-from ramet.isolation.linux.trials import beside
+from ramet.isolation.linux.trials import background
 from ramet.isolation.local import LocalBackend
+from ramet.isolation.zygote import prefork
+from ramet.testing.conformance.isolation.suite import CHECKS, Check, Ground, NotHere, run
 from tests.support import pod_checks
 
 #: Of the suite: those that need two sandboxes at once, or a host outside of the sandbox's pod to look from.
@@ -65,6 +65,6 @@ async def _wrong(check: Check, folder: pathlib.Path) -> str:
 
 
 if __name__ == "__main__":
-    beside.begin()  # As a pod's own program does.
-    ahead.begin()
+    background.begin()  # As a pod's own program does.
+    prefork.begin()
     asyncio.run(main(pathlib.Path(sys.argv[1]), sys.argv[2:]))

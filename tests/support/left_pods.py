@@ -20,9 +20,9 @@ from typing import Any
 from ramet.core.policy.policy import Grant
 from ramet.isolation.contract import Backend, Sandbox, SandboxSpec
 from ramet.isolation.kubernetes.backend import KubernetesBackend
-from ramet.isolation.kubernetes.dial import Dial
-from ramet.isolation.lines import certificates
-from ramet.isolation.lines.landing import PATH, Landing
+from ramet.isolation.kubernetes.connect.dial import Dial
+from ramet.isolation.transport import certificates
+from ramet.isolation.transport.listener import PATH, Landing
 from ramet.services.packaging.runtime_files import PYTHON
 from ramet.services.packaging.runtime_image import RuntimeImage
 from ramet.wire import frames, guest_protocol

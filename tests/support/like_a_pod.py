@@ -19,7 +19,7 @@ import sys
 PROJECT = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(PROJECT / "src"), str(PROJECT)]
 
-from ramet.isolation.linux import calls, numbers, seccomp  # noqa: E402 - it is run as a file
+from ramet.isolation.linux import calls, seccomp, syscall_numbers  # noqa: E402 - it is run as a file
 from tests.security.outer import open_the_way  # noqa: E402
 
 _REFUSED = ("unshare", "setns", "mount", "umount2", "pivot_root", "bpf", "keyctl", "perf_event_open")
@@ -78,7 +78,7 @@ def _become(uid: int) -> None:
 
 
 def _filter() -> bytes:
-    number = numbers.of(os.uname().machine).number
+    number = syscall_numbers.of(os.uname().machine).number
     load, equal, both, answer = 0x20, 0x15, 0x45, 0x06
     code = [(load, 0, 0, 0), (equal, 0, 1, number["clone3"]), (answer, 0, 0, 0x0005_0000 | errno.ENOSYS)]
     for name in _REFUSED:

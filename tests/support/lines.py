@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 
 from ramet.isolation.remote.line import Line
 from ramet.isolation.remote.messages import Word, encode
-from ramet.isolation.remote.streamline import StreamLine
+from ramet.isolation.remote.stream_line import StreamLine
 from ramet.wire.frames import Frame
 
 

@@ -8,11 +8,11 @@ import socket
 import sys
 from pathlib import Path
 
-from ramet.isolation import runtime
-from ramet.isolation.launch import become
+from ramet.isolation import python_runtime
 from ramet.isolation.linux import calls
-from ramet.isolation.remote import inside
-from ramet.isolation.remote.streamline import StreamLine
+from ramet.isolation.remote import node_agent
+from ramet.isolation.remote.stream_line import StreamLine
+from ramet.isolation.zygote.launcher import become
 
 PATIENCE_S = 400.0  #: without a kernel: longer than any test waits
 
@@ -22,7 +22,7 @@ def main(scratch: Path, runs: Path, uid: int, listener: int | None = None) -> No
 
     Nothing that is written in /tmp or in `scratch` can be seen from outside.
     """
-    folders = [Path(each) for each in runtime.find().folders]
+    folders = [Path(each) for each in python_runtime.find().folders]
     calls.unshare(calls.CLONE_NEWNS)
     calls.mount("none", "/", None, calls.MS_REC | calls.MS_PRIVATE)
     opened = [(each, os.open(each, os.O_PATH | os.O_CLOEXEC)) for each in folders]
@@ -39,14 +39,14 @@ def main(scratch: Path, runs: Path, uid: int, listener: int | None = None) -> No
     become(uid, uid, [str(each) for each in (*folders, runs)])
     os.environ.clear()
     if listener is None:
-        inside.main(str(runs), "/tmp")
+        node_agent.main(str(runs), "/tmp")
     else:
         asyncio.run(_serve_all(socket.socket(fileno=listener), runs))
 
 
 async def _serve_all(listener: socket.socket, runs: Path) -> None:
     listener.setblocking(False)
-    async with inside.keeper(runs, [Path("/tmp")]) as kept:
+    async with node_agent.keeper(runs, [Path("/tmp")]) as kept:
         while True:
             async with asyncio.timeout(PATIENCE_S):
                 end, _ = await asyncio.get_running_loop().sock_accept(listener)

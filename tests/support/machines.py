@@ -12,11 +12,11 @@ from typing import Any
 
 from ramet.concurrency.threads import in_thread
 from ramet.core.errors import Gone, SandboxFailed
-from ramet.isolation.conformance.ground import is_held
 from ramet.isolation.contract import Probe, SandboxSpec
-from ramet.isolation.remote.boxed import RemoteSandbox
-from ramet.isolation.remote.outside import Machine, OnThreshold
-from ramet.isolation.remote.streamline import piped
+from ramet.isolation.remote.host_agent import Machine, OnThreshold
+from ramet.isolation.remote.sandbox import RemoteSandbox
+from ramet.isolation.remote.stream_line import piped
+from ramet.testing.conformance.isolation.harness import is_held
 
 PROJECT = Path(__file__).parents[2]
 

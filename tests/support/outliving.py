@@ -14,9 +14,9 @@ from typing import Any
 
 from ramet.core.errors import Gone
 from ramet.isolation.contract import Probe, SandboxSpec
-from ramet.isolation.remote.boxed import RemoteSandbox
-from ramet.isolation.remote.outside import Machine
-from ramet.isolation.remote.streamline import StreamLine
+from ramet.isolation.remote.host_agent import Machine
+from ramet.isolation.remote.sandbox import RemoteSandbox
+from ramet.isolation.remote.stream_line import StreamLine
 
 PROJECT = Path(__file__).parents[2]
 

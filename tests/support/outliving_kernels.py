@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from ramet.isolation.folders import RunFolders
+from ramet.isolation.workspace.run_dirs import RunFolders
 from tests.chaos.kernels import inheriting_orphans
 from tests.support import postgres
 from tests.support.kernels import Kernel, Kernels, kernels

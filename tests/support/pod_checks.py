@@ -12,10 +12,18 @@ import socket
 import sys
 
 from ramet.core.errors import InvalidValue, SandboxFailed
-from ramet.isolation import procfs
-from ramet.isolation.conformance.ground import GRANT, Check, NotHere, Site, Violation, holds, patience, replace_grant
-from ramet.isolation.linux import numbers
-from ramet.isolation.pod import limits
+from ramet.isolation.limits.container import limits
+from ramet.isolation.linux import procfs, syscall_numbers
+from ramet.testing.conformance.isolation.harness import (
+    GRANT,
+    Check,
+    NotHere,
+    Site,
+    Violation,
+    holds,
+    patience,
+    replace_grant,
+)
 from tests.support import reaching
 
 _SECRETS = pathlib.Path("/run/secrets")
@@ -169,7 +177,7 @@ for each in tries:
 async def the_keeper_is_out_of_reach(site: Site) -> None:
     """Who is the same user, outside: not read, signalled, traced, limited or scheduled by its pid."""
     machine = os.uname().machine
-    number = {**numbers.of(machine).number, "rt_sigqueueinfo": 129 if machine == "x86_64" else 138}
+    number = {**syscall_numbers.of(machine).number, "rt_sigqueueinfo": 129 if machine == "x86_64" else 138}
     program = [sys.executable, "-c", inspect.getsource(reaching)]
     async with site.visit() as visit:
         agent = procfs.stat(visit.sandbox.pid)

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from ramet.core.policy.policy import DEFAULTS, Grant
-from ramet.isolation.conformance.ground import ENTRY, Ground, Site, replace_grant
 from ramet.isolation.contract import SandboxSpec
-from ramet.isolation.kubernetes import alone
 from ramet.isolation.kubernetes.backend import KubernetesBackend
-from ramet.isolation.kubernetes.spares import Shape
+from ramet.isolation.kubernetes.placement import single
+from ramet.isolation.kubernetes.placement.warm_pool import Shape
+from ramet.testing.conformance.isolation.harness import ENTRY, Ground, Site, replace_grant
 from tests.support.waiting import eventually
 
 #: Of a run where a test is not about a limit: many have room on a node.
@@ -41,7 +41,7 @@ async def wait_for(backend: KubernetesBackend, spec: SandboxSpec, count: int = 1
     """Have so many pods wait for such a run, as if one had been started before; their names."""
     level, runtime_class = backend._level(await backend.probe(), spec.grant.isolation)
     furnished = await backend._images.furnished(spec)
-    berth = alone.berth_of(spec, furnished.places, runtime_class)
+    berth = single.berth_of(spec, furnished.places, runtime_class)
     shape = Shape.of(backend._form(furnished.image), berth, level)
     assert shape is not None, "nothing travels to it"
     backend._alone._spares.want(shape)

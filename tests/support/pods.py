@@ -27,20 +27,20 @@ from lightkube.resources.core_v1 import Namespace, Pod
 from ramet.core.policy.policy import Isolation
 from ramet.core.policy.reservation import Reservation
 from ramet.isolation.contract import Image, Probe, Sandbox, SandboxSpec
-from ramet.isolation.folders import RunFolders
-from ramet.isolation.kubernetes import labels
+from ramet.isolation.kubernetes.api import labels
 from ramet.isolation.kubernetes.backend import KubernetesBackend
-from ramet.isolation.kubernetes.dial import Dial
-from ramet.isolation.kubernetes.door import Door
+from ramet.isolation.kubernetes.connect.attach import Attach
+from ramet.isolation.kubernetes.connect.dial import Dial
+from ramet.isolation.kubernetes.connect.listener import Door
 from ramet.isolation.kubernetes.images import PodImage
-from ramet.isolation.kubernetes.reach import Attach
-from ramet.isolation.kubernetes.sandbox import PodSandbox
-from ramet.isolation.kubernetes.shared import fits
-from ramet.isolation.kubernetes.teams import TeamNamespaces
-from ramet.isolation.lines import certificates
-from ramet.isolation.lines.landing import PATH, Landing
-from ramet.isolation.remote.files import Known, Packed
-from ramet.isolation.remote.travel import Departure
+from ramet.isolation.kubernetes.placement.sandbox import PodSandbox
+from ramet.isolation.kubernetes.placement.shared import fits
+from ramet.isolation.kubernetes.team_backend import TeamNamespaces
+from ramet.isolation.remote.file_sync import Known, Packed
+from ramet.isolation.remote.transfer import Departure
+from ramet.isolation.transport import certificates
+from ramet.isolation.transport.listener import PATH, Landing
+from ramet.isolation.workspace.run_dirs import RunFolders
 from ramet.services.packaging.registry import Registry
 from ramet.services.packaging.runtime_files import PYTHON
 from ramet.services.packaging.runtime_image import RuntimeImage, runtime_image

@@ -11,7 +11,7 @@ import pytest
 
 import ramet
 from ramet.core.outcome import AgentResult
-from ramet.isolation.folders import RunFolders
+from ramet.isolation.workspace.run_dirs import RunFolders
 from ramet.services.contract import PLAIN
 from ramet.services.packaging.service import PackagingService
 from ramet.services.spawning.shelves import AgentShelf

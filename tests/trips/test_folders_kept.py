@@ -15,8 +15,8 @@ from ramet import Agent, AgentRuntime, Policy, ScriptedModel, Session
 from ramet.core import events
 from ramet.core.events import Event
 from ramet.host.keeping import Caretaker
-from ramet.isolation.folder_retention import FolderLimits
-from ramet.isolation.folders import RunFolders
+from ramet.isolation.workspace.folder_retention import FolderLimits
+from ramet.isolation.workspace.run_dirs import RunFolders
 from ramet.models.scripted.dialogue import Call, Spoken
 from ramet.tools.workspace import workspace_tools
 from tests.support.waiting import eventually

@@ -17,7 +17,7 @@ from ramet.core.errors import Expired, InvalidValue, Unknown
 from ramet.host.journal import TREES
 from ramet.host.keeping import Caretaker
 from ramet.host.retention import EXPIRED
-from ramet.isolation.folders import RunFolders
+from ramet.isolation.workspace.run_dirs import RunFolders
 from ramet.services.contract import CreateTeam, SpawnAgent, SpawnedAgent
 from ramet.services.server import Server
 from ramet.store.sqlite.store import SqliteStore

@@ -16,7 +16,7 @@ from ramet.core.events import RunRetried, SandboxStarted, ToolEnded
 from ramet.core.replay.replay import TreeStory
 from ramet.isolation.contract import SandboxSpec
 from ramet.isolation.local import LocalBackend
-from ramet.isolation.sandbox import ForkedSandbox
+from ramet.isolation.zygote.sandbox import ForkedSandbox
 from ramet.models.scripted.dialogue import Call, Fail, Say
 from tests.trips.kit import kept, of_kind, run_of
 

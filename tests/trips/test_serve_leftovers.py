@@ -10,7 +10,7 @@ import pytest
 
 import ramet
 from ramet.core.policy.policy import Policy
-from ramet.isolation import procfs
+from ramet.isolation.linux import procfs
 from ramet.services.contract import SpawnedAgent
 from tests.support.kernels import ENTRY_POINTS
 from tests.support.serve_process import plugin, serve

@@ -12,8 +12,8 @@ import pytest
 
 from ramet import AgentRuntime, Policy
 from ramet.isolation.contract import SandboxSpec
-from ramet.isolation.folders import RunFolders
-from ramet.isolation.remote.boxed import RemoteSandbox
+from ramet.isolation.remote.sandbox import RemoteSandbox
+from ramet.isolation.workspace.run_dirs import RunFolders
 from ramet.store.memory import MemoryStore
 from tests.support.machines import MachineBackend
 from tests.support.outliving import OutlivingSandbox

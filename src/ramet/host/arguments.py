@@ -14,7 +14,7 @@ from ramet.agent.definition import Agent, as_agent
 from ramet.core.arguments import check_instance
 from ramet.core.errors import InvalidValue
 from ramet.host.audit import Audit
-from ramet.isolation.folder_retention import FolderLimits
+from ramet.isolation.workspace.folder_retention import FolderLimits
 from ramet.models.rate_limit import RetryPolicy
 
 

@@ -10,7 +10,7 @@ import msgspec
 from ramet.core.errors import Damaged
 from ramet.host.journal import TREES
 from ramet.host.lifetimes import lifetime_of
-from ramet.isolation.folders import RunFolder
+from ramet.isolation.workspace.run_dirs import RunFolder
 from ramet.store.contract import Store
 
 #: A folder that is younger may be that of a run whose birth is not on record yet.

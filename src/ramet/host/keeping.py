@@ -24,7 +24,7 @@ from ramet.host.folder_needs import FolderNeeds
 from ramet.host.journal import TREES
 from ramet.host.lifetimes import Collect, lifetimes_of
 from ramet.host.retention import EXPIRED, Gone, Removal, Removed, sweep
-from ramet.isolation.folders import RunFolders
+from ramet.isolation.workspace.run_dirs import RunFolders
 from ramet.store.contract import Shrinkable, Store
 
 LOOK_S = 600.0  #: how often a kernel looks for trees whose time is up

@@ -14,7 +14,7 @@ from ramet.agent.files.search_paths import Problem
 from ramet.agent.files.settings import hooks_in, project_settings
 from ramet.agent.files.trust import is_trusted, may_run_git
 from ramet.core.policy.permissions import Permissions
-from ramet.isolation.git import Git
+from ramet.isolation.git.git import Git
 
 UNTRUSTED = "hooks in this folder's settings are off until you trust it: ramet trust DIR"
 

@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 from ramet.core.errors import InvalidValue
-from ramet.isolation.masking import Mask
+from ramet.isolation.masking.masking import Mask
 
 STARS = "***"
 #: A secret may be this long and still be found where it stands across the end of what is shown.

@@ -23,8 +23,8 @@ from ramet.host.records import Records, RunRow
 from ramet.host.schedules.books import Books
 from ramet.host.session_ids import unregister
 from ramet.host.transcript_index import transcripts_in
-from ramet.isolation import trees
-from ramet.isolation.folders import RunFolder, RunFolders
+from ramet.isolation import safe_walk
+from ramet.isolation.workspace.run_dirs import RunFolder, RunFolders
 from ramet.store.contract import Document, Store
 
 _log = logging.getLogger("ramet.keeping")
@@ -245,5 +245,5 @@ def _remove(folders: list[RunFolder], transcripts: list[pathlib.Path]) -> None:
     for each in folders:
         each.remove()
     for path in transcripts:
-        with trees.opened(path.parent) as folder:
-            trees.remove(folder, path.name)
+        with safe_walk.opened(path.parent) as folder:
+            safe_walk.remove(folder, path.name)

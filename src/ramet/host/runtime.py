@@ -54,7 +54,7 @@ from ramet.host.taking_up import Taking, claim_left, resume_all
 from ramet.host.telemetry import Telemetry
 from ramet.host.trees import KEPT_TREES, Trees
 from ramet.isolation.contract import Backend
-from ramet.isolation.folder_retention import FolderLimits
+from ramet.isolation.workspace.folder_retention import FolderLimits
 from ramet.spawn.handle import Handle
 from ramet.spawn.plan import as_agent, check_prompt
 from ramet.spawn.run import Run

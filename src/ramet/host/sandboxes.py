@@ -24,11 +24,11 @@ from ramet.host.addresses import is_own_endpoint
 from ramet.host.door import ProxyDecision, Room
 from ramet.host.ports import RunPorts
 from ramet.host.proxy import Proxy
-from ramet.isolation.cgroups import reap_groups
 from ramet.isolation.contract import Backend, ConfigurableBackend, ProcessBackend, ReservingBackend, Sandbox
-from ramet.isolation.folder_retention import FolderLimits
-from ramet.isolation.folders import PROXY_SOCKET, RunFolder, RunFolders
+from ramet.isolation.limits.cgroups import reap_groups
 from ramet.isolation.mounts import Roots, roots_of, sources_of
+from ramet.isolation.workspace.folder_retention import FolderLimits
+from ramet.isolation.workspace.run_dirs import PROXY_SOCKET, RunFolder, RunFolders
 from ramet.tools.context import RunInfo, ToolUseContext
 
 _log = logging.getLogger("ramet.sandboxes")

@@ -16,8 +16,8 @@ from ramet.core.errors import DamagedTree
 from ramet.disk.regular_files import has_hole, open_regular
 from ramet.disk.state_folder import opened_folder
 from ramet.host.journal import PAGE, TREES
-from ramet.isolation import trees
-from ramet.isolation.forms import LEAST, forms_of, masked
+from ramet.isolation import safe_walk as trees
+from ramet.isolation.masking.secret_forms import LEAST, forms_of, masked
 from ramet.store.contract import Rewritable
 
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC

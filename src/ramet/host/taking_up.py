@@ -18,8 +18,8 @@ from ramet.host.journal import Journal
 from ramet.host.opening import OpenTree, TreePlan
 from ramet.host.project import Project, git_of
 from ramet.host.resuming import Left, Supplied, left_behind, take_up
-from ramet.isolation import worktree
-from ramet.isolation.git import Git, NoWorktree
+from ramet.isolation.git import worktree
+from ramet.isolation.git.git import Git, NoWorktree
 from ramet.spawn.births import missing_late_args
 from ramet.spawn.handle import Handle
 from ramet.spawn.reviving import go_on

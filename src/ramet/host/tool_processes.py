@@ -23,9 +23,9 @@ from ramet.core.outcome import ErrorInfo
 from ramet.core.policy.policy import Grant, Isolation, Policy, grant_root
 from ramet.host.sandboxes import Sandboxes, TreePlacement
 from ramet.isolation.contract import KILL_GRACE_S, Exit, SandboxSpec
-from ramet.isolation.forms import masked
+from ramet.isolation.masking.secret_forms import masked
 from ramet.isolation.mounts import roots_of
-from ramet.isolation.output import Stream
+from ramet.isolation.workspace.output import Stream
 from ramet.spawn.box import Inside, hear_out, how_it_ended, in_plain_words, leave, started
 from ramet.spawn.door import Door, Finished, Reply
 from ramet.spawn.private import forms_of_grant

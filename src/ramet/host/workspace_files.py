@@ -7,7 +7,7 @@ import pathlib
 from typing import TYPE_CHECKING, NamedTuple
 
 from ramet.core.errors import Gone
-from ramet.isolation.artifacts import read_file
+from ramet.isolation.workspace.artifacts import read_file
 
 if TYPE_CHECKING:  # The command line looks at journals without all that runs agents.
     from ramet.spawn.run import Run

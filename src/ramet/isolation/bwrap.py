@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ramet.isolation.forking import Forking
+from ramet.isolation.zygote.backend import Forking
 
 
 class BwrapBackend(Forking):

@@ -1,7 +1,7 @@
 """What a backend is: it starts a process for one run, keeps it in, and ends it. Shaped like `subprocess.Popen`.
 
 A backend knows no agents: it is given a `Grant`, a folder and an entry point, and returns the host's end of a channel.
-`ramet.isolation.conformance` holds every backend to this page.
+`ramet.testing.conformance.isolation` holds every backend to this page.
 """
 
 from __future__ import annotations

@@ -11,14 +11,14 @@ from ramet.concurrency.deadline import to_its_end
 from ramet.concurrency.threads import in_thread
 from ramet.core.errors import InvalidValue
 from ramet.core.policy.policy import Isolation
-from ramet.isolation import ahead
+from ramet.isolation.assignment import Assignment
 from ramet.isolation.contract import Exit, Image
-from ramet.isolation.forking import Forking, OnThreshold, is_apart
-from ramet.isolation.keeper import Keeper
-from ramet.isolation.linux.trials import beside
-from ramet.isolation.pod import Pod, limits
+from ramet.isolation.limits.container import Pod, limits
+from ramet.isolation.linux.trials import background
 from ramet.isolation.probe import Finding, findings, machine
-from ramet.isolation.room import Assignment
+from ramet.isolation.zygote import prefork
+from ramet.isolation.zygote.backend import Forking, OnThreshold, is_apart
+from ramet.isolation.zygote.client import Keeper
 
 _NAMESPACES = "Let `local` use namespaces, and allow its user all kinds of them and a /proc in them."
 _ROOT = "Set securityContext.readOnlyRootFilesystem of the container."
@@ -73,7 +73,7 @@ class LocalBackend(Forking):
             "cgroup_pids": self._limits.pids,
         }
         # No namespace is asked for: what else could be tried is of no use here.
-        found = findings(beside.found()) or machine()
+        found = findings(background.found()) or machine()
         self._bounds_tcp = found["landlock_tcp"].works
         found = {**found, "read_only_root": Finding(bool(os.statvfs("/").f_flag & os.ST_RDONLY), "", _ROOT)}
         return {**found, **{name: Finding(most is not None, "", _LIMITS) for name, most in limited.items()}}
@@ -97,12 +97,12 @@ class LocalBackend(Forking):
 
     async def start_zygote(self, image: Image, mounts: Mapping[str, str]) -> Keeper:
         """See `Forking`. In a pod, one that was forked of the program makes room for it."""
-        if self._pod is not None and (waiting := ahead.take()) is not None:
+        if self._pod is not None and (waiting := prefork.take()) is not None:
             await in_thread(waiting.end, name="ramet-wait")
         return await super().start_zygote(image, mounts)
 
     async def _start_shared(self, image: Image, mounts: Mapping[str, str]) -> Keeper:
-        waiting = None if self._pod is None else ahead.take()
+        waiting = None if self._pod is None else prefork.take()
         if waiting is None:
             return await super()._start_shared(image, mounts)
         self._make_runs()

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
 from ramet.core.policy.policy import Isolation
-from ramet.isolation import runtime
+from ramet.isolation import python_runtime
 from ramet.isolation.contract import Probe
 
 #: Whom trials are made as where root asks and names nobody: the kernel's own "nobody".
@@ -23,8 +23,8 @@ _TRIALS_S = 60  #: for all of them; a fifth of a second on a quiet machine
 _PROGRAM = """
 import json, sys
 sys.path.insert(0, sys.argv[1])
-from ramet.isolation.linux.trials import every
-every.main(*json.loads(sys.argv[2]))
+from ramet.isolation.linux.trials import all as trials
+trials.main(*json.loads(sys.argv[2]))
 """
 
 _NAMESPACES = (
@@ -116,7 +116,17 @@ def _tried(user: tuple[int, int] | None) -> Mapping[str, tuple[bool, str]]:
     request = [*(user or (None, None)), shutil.which("bwrap")]
     try:
         answer = subprocess.run(
-            [sys.executable, "-I", "-S", "-B", *runtime.bytecode(), "-c", _PROGRAM, str(source), json.dumps(request)],
+            [
+                sys.executable,
+                "-I",
+                "-S",
+                "-B",
+                *python_runtime.bytecode(),
+                "-c",
+                _PROGRAM,
+                str(source),
+                json.dumps(request),
+            ],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=_TRIALS_S,

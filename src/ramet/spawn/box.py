@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from ramet.concurrency.deadline import to_its_end
 from ramet.core.outcome import ErrorInfo, Status
 from ramet.isolation.contract import KILL_GRACE_S, Exit, Sandbox
-from ramet.isolation.output import Stream
+from ramet.isolation.workspace.output import Stream
 from ramet.spawn.door import Door, Finished
 
 #: What a guest that has said its last word may take to leave, and one that has left to have been heard.

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from ramet.core.outcome import ErrorInfo
 from ramet.core.policy.policy import Grant
 from ramet.core.policy.rights import IMPORTS
-from ramet.isolation.forms import LEAST, forms_of, masked
+from ramet.isolation.masking.secret_forms import LEAST, forms_of, masked
 from ramet.spawn.run import Run
 
 

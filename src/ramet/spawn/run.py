@@ -25,8 +25,8 @@ from ramet.core.outcome import NOTHING_USED, Artifact, ErrorInfo, Result, Status
 from ramet.core.policy.policy import Grant, Policy
 from ramet.core.replay.replay import RunStory
 from ramet.isolation.contract import Sandbox
-from ramet.isolation.folders import RunFolder
-from ramet.isolation.worktree import Worktree
+from ramet.isolation.git.worktree import Worktree
+from ramet.isolation.workspace.run_dirs import RunFolder
 from ramet.spawn.admission import Place, Share
 from ramet.spawn.calls import ReplyCalls
 from ramet.spawn.serving import Serving

@@ -30,10 +30,10 @@ from ramet.core.outcome import Artifact, ErrorInfo, Status
 from ramet.core.policy.policy import Grant, describe
 from ramet.core.policy.rights import IMPORTS
 from ramet.core.replay.replay import RunStory
-from ramet.isolation.artifacts import collect
 from ramet.isolation.contract import KILL_GRACE_S, Backend, Exit, Sandbox, SandboxSpec
-from ramet.isolation.forms import masked
-from ramet.isolation.output import Stream
+from ramet.isolation.masking.secret_forms import masked
+from ramet.isolation.workspace.artifacts import collect
+from ramet.isolation.workspace.output import Stream
 from ramet.spawn.adopting import NotAdopted, adopted, described, mark_of
 from ramet.spawn.answer import bounded_answer, has_answered
 from ramet.spawn.box import Inside, hear_out, how_it_ended, in_plain_words, leave, started

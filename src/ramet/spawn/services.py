@@ -21,8 +21,8 @@ from ramet.core.policy.decision import PolicyDecision, PolicyRequest
 from ramet.core.policy.permissions import NO_PERMISSIONS, Permissions
 from ramet.core.policy.policy import Grant, Policy
 from ramet.isolation.contract import Backend, Sandbox
-from ramet.isolation.folders import RunFolder
-from ramet.isolation.git import Git
+from ramet.isolation.git.git import Git
+from ramet.isolation.workspace.run_dirs import RunFolder
 from ramet.spawn.reuse import Results
 from ramet.spawn.run import Run
 from ramet.spawn.serving import Ports

@@ -29,8 +29,8 @@ from ramet.core.ids import ROOT_NAME, Path, SessionId, child_path
 from ramet.core.lifecycle import Fact
 from ramet.core.outcome import Usage
 from ramet.core.policy.policy import Grant, grant_root
-from ramet.isolation import worktree
-from ramet.isolation.worktree import Worktree
+from ramet.isolation.git import worktree
+from ramet.isolation.git.worktree import Worktree
 from ramet.models.messages import encode
 from ramet.spawn.admission import Place
 from ramet.spawn.births import described

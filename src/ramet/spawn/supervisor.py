@@ -19,7 +19,7 @@ from ramet.core.errors import RametError, StoreFailed
 from ramet.core.events import Event, MessageRecorded, RunEnded, RunResumed, StateChanged, TurnEnded, TurnStarted
 from ramet.core.lifecycle import OVER, Effect, Fact, State, step
 from ramet.core.outcome import ErrorInfo, Result, Status
-from ramet.isolation import worktree
+from ramet.isolation.git import worktree
 from ramet.spawn.adopting import dismissed
 from ramet.spawn.private import masked_error, masked_text
 from ramet.spawn.register import Register

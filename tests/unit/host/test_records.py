@@ -27,7 +27,7 @@ from ramet.core.events import (
 from ramet.core.outcome import ErrorInfo, Result, Status, Usage
 from ramet.host.records import NoJournal, Records, journal_in, kernel_of, records_of
 from ramet.host.retention import sweep
-from ramet.isolation.folders import RunFolders
+from ramet.isolation.workspace.run_dirs import RunFolders
 from ramet.store.contract import Entry
 from ramet.store.memory import MemoryStore
 from ramet.store.sqlite.lock import KernelLock

@@ -15,17 +15,18 @@ from ramet.isolation import probe
 _PROGRAM = """
 import json, os, sys
 sys.path.insert(0, sys.argv[1])
-from ramet.isolation.linux.trials import beside
+from ramet.isolation.linux.trials import background as beside
 none, _ = beside.found(), beside.found.cache_clear()
 beside.begin()
 opened = os.dup2(os.open(sys.argv[2], os.O_RDONLY), 50)
-from ramet.isolation import ahead
+from ramet.isolation.zygote import prefork as ahead
 ahead.begin(sys.argv[3])
 import asyncio
 from pathlib import Path
-from ramet.isolation import procfs, runtime
-from ramet.isolation.keeper import Keeper
-from ramet.isolation.room import Room
+from ramet.isolation import python_runtime as runtime
+from ramet.isolation.linux import procfs
+from ramet.isolation.zygote.client import Keeper
+from ramet.isolation.assignment import Room
 
 async def main():
     waiting = ahead.take()
@@ -56,9 +57,9 @@ _DYING = """
 import asyncio, os, signal, sys
 sys.path.insert(0, sys.argv[1])
 from ramet.core.errors import SandboxFailed
-from ramet.isolation import ahead
-from ramet.isolation.keeper import Keeper
-from ramet.isolation.room import Room
+from ramet.isolation.zygote import prefork as ahead
+from ramet.isolation.zygote.client import Keeper
+from ramet.isolation.assignment import Room
 
 async def main():
     waiting = ahead.take()
@@ -77,7 +78,7 @@ asyncio.run(main())
 _UNWANTED = """
 import os, sys
 sys.path.insert(0, sys.argv[1])
-from ramet.isolation import ahead
+from ramet.isolation.zygote import prefork as ahead
 before = set(os.listdir("/proc/self/fd"))
 ahead.begin()
 waiting = ahead.take()

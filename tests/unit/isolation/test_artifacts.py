@@ -10,8 +10,8 @@ import pytest
 
 from ramet.core.errors import InvalidValue, OutputTooLarge, SandboxFailed, Unknown
 from ramet.core.outcome import Artifact
-from ramet.isolation import trees
-from ramet.isolation.artifacts import MAX_DEPTH, collect, read_file
+from ramet.isolation import safe_walk
+from ramet.isolation.workspace.artifacts import MAX_DEPTH, collect, read_file
 
 MIB = 1024 * 1024
 
@@ -223,13 +223,13 @@ def test_a_link_that_comes_in_between_is_refused(workspace: Path, monkeypatch: p
     """A file is looked at, and replaced by a link before it is opened: that is no failure of the sandbox."""
     (workspace / "file").touch()
     (workspace.parent / "secret").write_text("secret")
-    open_file = trees.open_file
+    open_file = safe_walk.open_file
 
     def replaced(folder: int, name: str) -> int:
         (workspace / "file").unlink()
         (workspace / "file").symlink_to(workspace.parent / "secret")
         return open_file(folder, name)
 
-    monkeypatch.setattr(trees, "open_file", replaced)
+    monkeypatch.setattr(safe_walk, "open_file", replaced)
     with pytest.raises(InvalidValue, match="it was changed meanwhile"):
         read_file(workspace, "file", max_bytes=100)

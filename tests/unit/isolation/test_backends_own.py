@@ -1,4 +1,4 @@
-"""What the two backends of one machine do beside what every backend promises (`ramet.isolation.conformance`)."""
+"""What the backends of one machine do beside what every backend promises (`ramet.testing.conformance.isolation`)."""
 
 from __future__ import annotations
 
@@ -17,12 +17,15 @@ import pytest
 
 from ramet.core.errors import Gone, InvalidValue, IsolationUnavailable, SandboxFailed
 from ramet.core.policy.policy import Isolation
-from ramet.isolation import admission, procfs, runtime, watchdog
+from ramet.isolation import python_runtime
 from ramet.isolation.bwrap import BwrapBackend
-from ramet.isolation.cgroup import Cgroup
-from ramet.isolation.conformance.ground import GRANT, Ended, Site, is_held, replace_grant
-from ramet.isolation.forking import Forking
+from ramet.isolation.limits import watchdog
+from ramet.isolation.limits.cgroup import Cgroup
+from ramet.isolation.linux import procfs
 from ramet.isolation.local import LocalBackend
+from ramet.isolation.zygote import admission
+from ramet.isolation.zygote.backend import Forking
+from ramet.testing.conformance.isolation.harness import GRANT, Ended, Site, is_held, replace_grant
 from tests.support.backends import opened
 from tests.support.waiting import alive, eventually, pid_in
 
@@ -112,7 +115,7 @@ def test_without_bubblewrap_it_is_said_what_to_install(tmp_path: Path) -> None:
     )
     ran = subprocess.run(
         [sys.executable, "-c", script, str(tmp_path)],
-        env={"PATH": "/nonexistent", "PYTHONPATH": os.pathsep.join(runtime.find().path)},
+        env={"PATH": "/nonexistent", "PYTHONPATH": os.pathsep.join(python_runtime.find().path)},
         capture_output=True,
         text=True,
         check=True,
@@ -178,7 +181,7 @@ def test_a_folder_has_one_owner_for_ever_and_others_have_others(tmp_path: Path) 
 
 
 async def test_a_workspace_below_folders_of_the_host_is_come_to(site: Site) -> None:
-    """As `ramet.isolation.folders` makes them: only the innermost is the agent's."""
+    """As `ramet.isolation.workspace.run_dirs` makes them: only the innermost is the agent's."""
     folder = site.ground.runs / "run-1"
     (folder / "workspace").mkdir(parents=True, mode=0o700)
     folder.chmod(0o700)
@@ -421,13 +424,13 @@ ORDINARY = """
 import asyncio, json, os, pathlib, sys
 sys.path[:0] = json.loads(sys.argv[1])[:1]
 sys.path += json.loads(sys.argv[1])[1:]
-from ramet.isolation.launch import become
+from ramet.isolation.zygote.launcher import become
 user, folders, scratch, module, name = json.loads(sys.argv[2])
 become(user, user, folders)
 from ramet.isolation.linux import calls
 calls.set_dumpable(True)
 os.environ.pop("PYTHONPATH", None)
-from ramet.isolation.conformance.ground import Ground
+from ramet.testing.conformance.isolation.harness import Ground
 async def main():
     async with Ground(f"{module}:{name}", pathlib.Path(scratch)).open() as site:
         assert site.backend.owner is None
@@ -444,7 +447,7 @@ asyncio.run(main())
 def test_an_ordinary_user_has_the_same(tmp_path: Path, kind: type[Forking]) -> None:
     import json
 
-    found = runtime.find()
+    found = python_runtime.find()
     scratch = tmp_path / "theirs"
     (scratch / "runs").mkdir(parents=True)
     for each in (scratch, scratch / "runs"):

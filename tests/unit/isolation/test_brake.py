@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ramet.isolation import brake, procfs
-from ramet.isolation.brake import Brake
+from ramet.isolation.limits import cpu_throttle as brake
+from ramet.isolation.limits.cpu_throttle import Brake
+from ramet.isolation.linux import procfs
 from tests.support.waiting import eventually
 
 

@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 
 from ramet.core.errors import InvalidValue, SandboxFailed
-from ramet.isolation import cgroup, cgroups, procfs
-from ramet.isolation.cgroups import Cgroup, Cgroups
+from ramet.isolation.limits import cgroup, cgroups
+from ramet.isolation.limits.cgroups import Cgroup, Cgroups
+from ramet.isolation.linux import procfs
 from tests.support.waiting import alive, eventually, pid_in
 
 #: Others may test on this machine at the same time: what is theirs is not ours to reap.
@@ -360,7 +361,7 @@ def in_a_fork(work: Callable[[], bool]) -> bool:
 
 KERNEL = """
 import subprocess, sys
-from ramet.isolation.cgroups import Cgroups
+from ramet.isolation.limits.cgroups import Cgroups
 groups = Cgroups.open({name!r})
 group = groups.make("run-1")
 process = subprocess.Popen(["sleep", "1000"], start_new_session=True)

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ramet.core.errors import Damaged, InvalidValue
-from ramet.isolation import checkpoint
-from ramet.isolation.checkpoint import Checkpoint
+from ramet.isolation.workspace import checkpoint
+from ramet.isolation.workspace.checkpoint import Checkpoint
 
 
 @pytest.fixture
@@ -102,7 +102,7 @@ def test_a_save_that_fails_leaves_the_one_before(file: Path, tmp_path: Path) -> 
     script = f"""
 import resource, signal
 from pathlib import Path
-from ramet.isolation import checkpoint
+from ramet.isolation.workspace import checkpoint
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
 checkpoint.save(Path({str(file)!r}), checkpoint.Checkpoint(bytes(5000), 0, 2))
@@ -121,7 +121,7 @@ def test_a_save_that_is_killed_leaves_the_one_before(file: Path, tmp_path: Path)
     script = f"""
 import os, signal
 from pathlib import Path
-from ramet.isolation import checkpoint
+from ramet.isolation.workspace import checkpoint
 os.fsync = lambda fd: os.kill(os.getpid(), signal.SIGKILL)
 checkpoint.save(Path({str(file)!r}), checkpoint.Checkpoint(bytes(5000), 0, 2))
 """

@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from ramet.isolation import disk, procfs
-from ramet.isolation.disk import ENTRY_BYTES, used_bytes
+from ramet.isolation.limits import disk
+from ramet.isolation.limits.disk import ENTRY_BYTES, used_bytes
+from ramet.isolation.linux import procfs
 from tests.support.hostile import bury, field
 
 MIB = 1024 * 1024
@@ -302,7 +303,8 @@ SENT = "socket.send_fds(ends[0], [b'x'], [fd]); say('sent')"
 @pytest.mark.skipif("os.geteuid() != 0", reason="only root can become a user who may not ask for a mapping's file")
 def test_a_removed_file_that_is_only_mapped_is_charged_where_its_size_is_not_shown(apart: Path) -> None:
     """An ordinary user's meter sees that there is one, and charges what the file system grew by."""
-    script = "import sys; from pathlib import Path; from ramet.isolation import disk, procfs\nos.setuid(60700)\n"
+    script = "import sys; from pathlib import Path\nfrom ramet.isolation.limits import disk\n"
+    script += "from ramet.isolation.linux import procfs\nos.setuid(60700)\n"
     script += f"os.chdir({str(apart)!r}); libc.prctl(4, 1)\n"
     script += """
 grown = 0

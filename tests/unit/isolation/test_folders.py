@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from ramet.concurrency.clock import FakeClock
 from ramet.core.errors import Damaged, InvalidValue, Unknown
-from ramet.isolation.folder_retention import FolderLimits
-from ramet.isolation.folders import RunFolder, RunFolders
+from ramet.isolation.workspace.folder_retention import FolderLimits
+from ramet.isolation.workspace.run_dirs import RunFolder, RunFolders
 from tests.support.hostile import field, fill, make_immutable, mount_in
 
 DAY_S = 24 * 3600.0

@@ -10,7 +10,7 @@ from urllib.parse import quote, quote_from_bytes
 
 import pytest
 
-from ramet.isolation.forms import forms_of, masked
+from ramet.isolation.masking.secret_forms import forms_of, masked
 from tests.support.processor_time import QUADRATIC_S
 
 SECRET = "pä\"ss/w<o>rd+&\\'~ 0123456789"

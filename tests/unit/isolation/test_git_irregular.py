@@ -10,9 +10,9 @@ from collections.abc import Callable
 
 import pytest
 
-from ramet.isolation.git import Git, NoWorktree
-from ramet.isolation.git_sandbox.user_settings import program_folders
-from ramet.isolation.worktree import create, finish
+from ramet.isolation.git.git import Git, NoWorktree
+from ramet.isolation.git.sandbox.user_settings import program_folders
+from ramet.isolation.git.worktree import create, finish
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
 

@@ -15,9 +15,9 @@ from ramet.agent.files.trust import trust
 from ramet.concurrency.cancel import AbortController
 from ramet.core.errors import Aborted
 from ramet.host.project import git_of
-from ramet.isolation import git as git_module
-from ramet.isolation.git import Git, NoWorktree
-from ramet.isolation.worktree import create, finish
+from ramet.isolation.git import git as git_module
+from ramet.isolation.git.git import Git, NoWorktree
+from ramet.isolation.git.worktree import create, finish
 from ramet.tools.git.git_checkout import find
 from tests.support.waiting import eventually
 
@@ -208,7 +208,7 @@ async def test_git_that_cannot_be_confined_is_refused_without_trust(
 ) -> None:
     """Neither namespaces nor Landlock: the error says why, and what a person can do."""
     unconfined = (
-        "import sys; sys.path.insert(0, sys.argv[1]); from ramet.isolation.git_sandbox import launcher, confinement; "
+        "import sys; sys.path.insert(0, sys.argv[1]); from ramet.isolation.git.sandbox import launcher, confinement; "
         "from ramet.isolation.linux import landlock; landlock.abi = lambda: 0; "
         "confinement.attempts = lambda: (confinement._without_namespaces,); launcher.main()"
     )

@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from ramet.isolation import kernel_memory, procfs
+from ramet.isolation.limits import kernel_memory
+from ramet.isolation.linux import procfs
 
 READY = "; print('ready', flush=True); sys.stdin.read()"
 PAIRS = "import os, socket, sys; pairs = [socket.socketpair() for _ in range(10)]"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ramet.isolation.keeper import without_paths
+from ramet.isolation.zygote.client import without_paths
 
 _TRACE = 'Traceback (most recent call last):\n  File "/srv/ramet/zygote.py", line 9, in load\n'
 

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from ramet.isolation import packets, runtime
-from ramet.isolation.launch import Launch
+from ramet.isolation import python_runtime
+from ramet.isolation.zygote import packets
+from ramet.isolation.zygote.launcher import Launch
 
 USER = 60700
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root has anybody else to become")
@@ -20,7 +21,7 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root has anybody
 SEEN = """
 import json, os, sys
 sys.path[:0] = json.loads(sys.argv[1])[:1]
-from ramet.isolation.launch import become
+from ramet.isolation.zygote.launcher import become
 shown = json.loads(sys.argv[2])
 become(shown["user"], shown["user"], shown["paths"], shown["granted"], shown["sources"])
 def look(path):
@@ -63,7 +64,7 @@ def becoming(
     sources: dict[Path, Path] | None = None,
 ) -> subprocess.CompletedProcess[bytes]:
     """A process of root that becomes an ordinary user, and looks."""
-    found = runtime.find()
+    found = python_runtime.find()
     shown = {
         "user": USER,
         "paths": [*found.folders, *map(str, paths)],
@@ -221,7 +222,7 @@ def launched(launch: Launch) -> subprocess.CompletedProcess[bytes]:
     with ours, theirs:
         packets.send(ours, "launch", launch)
         return subprocess.run(
-            runtime.find().program("launch", theirs.fileno(), theirs.fileno(), options=("-S",)),
+            python_runtime.find().program("zygote.launcher", theirs.fileno(), theirs.fileno(), options=("-S",)),
             env={},
             pass_fds=[theirs.fileno()],
             capture_output=True,

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from ramet.isolation import runtime
+from ramet.isolation import python_runtime
 
 
 def test_the_interpreter_its_modules_and_ramet_itself_are_part_of_it() -> None:
-    found = runtime.find()
-    for needed in (sys.executable, json_module(), runtime.__file__):
+    found = python_runtime.find()
+    for needed in (sys.executable, json_module(), python_runtime.__file__):
         real = str(Path(needed).resolve())
         assert any(real.startswith(f"{folder}/") or real.startswith("/usr/") for folder in found.folders), needed
     assert not any(one != other and one.startswith(f"{other}/") for one in found.folders for other in found.folders)
@@ -38,7 +38,7 @@ def test_of_a_linked_project_only_packages_and_modules_are_taken(
     (packages / "linked.pth").write_text(f"# a comment\nimport os\n{project}\n/no/such/folder\n")
     monkeypatch.setattr(sys, "path", [*sys.path, str(packages)])
 
-    folders = runtime.find().folders
+    folders = python_runtime.find().folders
 
     assert {folder for folder in folders if folder.startswith(str(project))} == {
         str(project / "mine"),
@@ -53,7 +53,7 @@ def test_what_setuptools_links_by_a_table_is_taken(tmp_path: Path, monkeypatch: 
     finder.MAPPING = {"mine": str(tmp_path / "mine")}  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, finder.__name__, finder)
 
-    assert str(tmp_path / "mine") in runtime.find().folders
+    assert str(tmp_path / "mine") in python_runtime.find().folders
 
 
 def test_a_folder_of_packages_that_an_isolated_interpreter_passes_over_is_on_its_path(
@@ -63,13 +63,13 @@ def test_a_folder_of_packages_that_an_isolated_interpreter_passes_over_is_on_its
     packages = tmp_path / "site-packages"
     packages.mkdir()
     monkeypatch.setattr(sys, "path", [*sys.path, str(packages)])
-    assert str(packages) in runtime.find().path
+    assert str(packages) in python_runtime.find().path
 
 
 def test_the_folder_that_a_program_is_run_from_is_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "module.py").touch()
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
-    assert not any(folder.startswith(str(tmp_path)) for folder in runtime.find().folders)
+    assert not any(folder.startswith(str(tmp_path)) for folder in python_runtime.find().folders)
 
 
 def test_links_to_an_interpreter_are_seen_as_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,4 +78,4 @@ def test_links_to_an_interpreter_are_seen_as_both(tmp_path: Path, monkeypatch: p
     (real / "bin" / "python").touch()
     (tmp_path / "python-3").symlink_to("python-3.1")
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python-3" / "bin" / "python"))
-    assert {str(real), str(tmp_path / "python-3")} <= set(runtime.find().folders)
+    assert {str(real), str(tmp_path / "python-3")} <= set(python_runtime.find().folders)

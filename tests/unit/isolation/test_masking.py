@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ramet.isolation.masking import Mask
+from ramet.isolation.masking.masking import Mask
 
 
 def masked(data: bytes, *secrets: str, cuts: list[int] | None = None) -> bytes:

@@ -18,8 +18,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ramet.isolation import output
-from ramet.isolation.output import Stream
+from ramet.isolation.workspace import output
+from ramet.isolation.workspace.output import Stream
 from tests.support.waiting import eventually
 
 

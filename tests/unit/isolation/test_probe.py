@@ -17,7 +17,7 @@ import pytest
 
 from ramet.core.policy.policy import Isolation
 from ramet.isolation import probe
-from ramet.isolation.linux import numbers
+from ramet.isolation.linux import syscall_numbers
 from ramet.isolation.linux.trials import cgroups
 from ramet.isolation.probe import Finding
 from tests.support.waiting import alive
@@ -283,4 +283,4 @@ def _number(call: str) -> int:
     others = {"landlock_create_ruleset": (444, 444), "landlock_restrict_self": (446, 446), "prlimit64": (302, 261)}
     if call in others:
         return others[call][0 if x86 else 1]
-    return numbers.of(os.uname().machine).number[call]
+    return syscall_numbers.of(os.uname().machine).number[call]

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from ramet.isolation import procfs
-from ramet.isolation.procfs import CgroupMount
+from ramet.isolation.linux import procfs
+from ramet.isolation.linux.procfs import CgroupMount
 from tests.support.waiting import eventually
 
 GONE = 2**22 + 1  #: more than any pid

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from ramet.isolation import kernel_memory, procfs
-from ramet.isolation.procfs import Stat
-from ramet.isolation.tree_memory import Census, Reading, TreeMemory
+from ramet.isolation.limits import kernel_memory
+from ramet.isolation.limits.tree_memory import Census, Reading, TreeMemory
+from ramet.isolation.linux import procfs
+from ramet.isolation.linux.procfs import Stat
 
 MOST = 10
 

@@ -18,8 +18,8 @@ import pytest
 
 from ramet.core.errors import Gone
 from ramet.core.policy.policy import Grant
-from ramet.isolation import procfs
-from ramet.isolation.watchdog import Watchdog, Watched
+from ramet.isolation.limits.watchdog import Watchdog, Watched
+from ramet.isolation.linux import procfs
 from tests.support.waiting import eventually
 
 PRELUDE = """

@@ -16,8 +16,8 @@ import pytest
 from ramet.concurrency.cancel import AbortController
 from ramet.concurrency.clock import FakeClock
 from ramet.core.errors import Aborted
-from ramet.isolation.git import Git, NoWorktree
-from ramet.isolation.worktree import Worktree, create, finish, prune
+from ramet.isolation.git.git import Git, NoWorktree
+from ramet.isolation.git.worktree import Worktree, create, finish, prune
 from tests.support.waiting import alive, eventually, pid_in
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")

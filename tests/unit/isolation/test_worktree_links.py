@@ -8,8 +8,8 @@ import subprocess
 
 import pytest
 
-from ramet.isolation.git import NoWorktree
-from ramet.isolation.worktree import create, finish
+from ramet.isolation.git.git import NoWorktree
+from ramet.isolation.git.worktree import create, finish
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
 

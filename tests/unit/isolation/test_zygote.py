@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 
 from ramet.core.errors import SandboxFailed
-from ramet.isolation import keeper, pool, procfs
 from ramet.isolation.bwrap import BwrapBackend
-from ramet.isolation.conformance.ground import GRANT, Ended, Site, replace_grant
-from ramet.isolation.forking import Forking
+from ramet.isolation.linux import procfs
 from ramet.isolation.local import LocalBackend
+from ramet.isolation.zygote import client, pool
+from ramet.isolation.zygote.backend import Forking
+from ramet.testing.conformance.isolation.harness import GRANT, Ended, Site, replace_grant
 from tests.support.backends import opened
 from tests.support.waiting import alive, eventually
 
@@ -34,7 +35,7 @@ async def site(make: Open, tmp_path: Path) -> AsyncIterator[Site]:
         yield site
 
 
-def zygotes(site: Site) -> list[keeper.Keeper]:
+def zygotes(site: Site) -> list[client.Keeper]:
     assert isinstance(site.backend, Forking)
     return sorted(site.backend._pool._keepers, key=lambda each: each.born)
 

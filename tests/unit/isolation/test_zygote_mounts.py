@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ramet.isolation.room import Room
-from ramet.isolation.zygote import check_mounts
+from ramet.isolation.assignment import Room
+from ramet.isolation.zygote.main import check_mounts
 
 
 def test_a_mount_that_was_exchanged_while_it_was_bound_is_refused(tmp_path: Path) -> None:

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ramet.isolation import packets, zygote
-from ramet.isolation.pool import _Shelf
-from ramet.isolation.room import Room, outermost
+from ramet.isolation.assignment import Room, outermost
+from ramet.isolation.zygote import main, packets
+from ramet.isolation.zygote.pool import _Shelf
 
 KEPT = ("/venv", "/project/.ramet/runs")
 
@@ -101,14 +101,14 @@ def test_a_room_and_its_like_cross_as_they_are(ends: tuple[socket.socket, socket
 
 def test_what_an_image_cannot_import_is_not_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
     """A name that no longer exists would be loaded in every child, and nobody would know why they are slow."""
-    monkeypatch.setitem(zygote.IMAGES, "bare", ("json", "ramet.tools.no_such_tool"))
+    monkeypatch.setitem(main.IMAGES, "bare", ("json", "ramet.tools.no_such_tool"))
 
     with pytest.raises(ModuleNotFoundError, match="no_such_tool"):
-        zygote.load("bare")
+        main.load("bare")
 
 
 def test_no_image_holds_the_software_of_a_provider() -> None:
     """They double what a fork costs, and their keys are the host's business."""
-    assert set(zygote.IMAGES["bare"]) < set(zygote.IMAGES["llm"])
+    assert set(main.IMAGES["bare"]) < set(main.IMAGES["llm"])
     for name in ("langchain_openai", "langchain_anthropic", "openai", "anthropic"):
-        assert not any(each.startswith(name) for image in zygote.IMAGES.values() for each in image)
+        assert not any(each.startswith(name) for image in main.IMAGES.values() for each in image)

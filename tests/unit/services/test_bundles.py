@@ -21,7 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ramet.core.errors import InvalidValue, RametError, StoreInUse, Unknown
-from ramet.isolation.disk import ENTRY_BYTES
+from ramet.isolation.limits.disk import ENTRY_BYTES
 from ramet.services.packaging.contract import BundleInfo, BundleLimits, BundleTooLarge, Job
 from ramet.services.packaging.service import PackagingService
 from ramet.services.packaging.unpacking import extract, scan

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from ramet.core.errors import InvalidValue, SandboxFailed
-from ramet.isolation.lines import certificates, invitation
+from ramet.isolation.transport import certificates, join_token
 from ramet.services.config.pods import Standings, door_of, images_of, pods_of
 from ramet.services.config.reading import Config, examine, load
 from ramet.services.config.settings import TcpAddress
@@ -131,7 +131,7 @@ async def test_a_door_listens_with_an_authority_that_stays(tmp_path: Path) -> No
         await door.begin()
         try:
             said.append(door.secret("a"))
-            trusting = certificates.client_context(said[-1][invitation.CA])
+            trusting = certificates.client_context(said[-1][join_token.CA])
             _, writer = await asyncio.open_connection("127.0.0.1", port, ssl=trusting)
             writer.close()
             await writer.wait_closed()
@@ -139,9 +139,9 @@ async def test_a_door_listens_with_an_authority_that_stays(tmp_path: Path) -> No
             await door.end()
             await door.end()
 
-    assert said[0][invitation.URL] == f"wss://127.0.0.1:{port}/line"
-    assert said[0][invitation.CA] == said[1][invitation.CA]
-    assert said[0][invitation.KEY] != said[1][invitation.KEY]
+    assert said[0][join_token.URL] == f"wss://127.0.0.1:{port}/line"
+    assert said[0][join_token.CA] == said[1][join_token.CA]
+    assert said[0][join_token.KEY] != said[1][join_token.KEY]
     assert {each.stat().st_mode & 0o077 for each in (tmp_path / ".ramet" / "door").iterdir()} == {0}
 
 

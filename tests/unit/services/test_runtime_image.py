@@ -20,7 +20,7 @@ import pytest
 
 from ramet.core.errors import InvalidValue, Unknown
 from ramet.isolation.kubernetes.images import PlainImage
-from ramet.isolation.zygote import IMAGES
+from ramet.isolation.zygote.main import IMAGES
 from ramet.services.contract import PLAIN
 from ramet.services.packaging.authentication import NOBODY, Login
 from ramet.services.packaging.bytecode import compiled

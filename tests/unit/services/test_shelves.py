@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import pytest
 
 from ramet.core.errors import StoreFailed, Unknown
-from ramet.isolation.folders import RunFolders
+from ramet.isolation.workspace.run_dirs import RunFolders
 from ramet.services.contract import PLAIN, Image, Loadable
 from ramet.services.spawning.shelves import AgentShelf
 

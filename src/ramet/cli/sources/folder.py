@@ -33,7 +33,7 @@ from ramet.host.records import INTERRUPTED, NoJournal, Records, RunRow, journal_
 from ramet.host.safety.inspection import Filter, Page, Passage, follow, passages
 from ramet.host.scheduler.view import ScheduleView
 from ramet.host.session_rows import SessionRow, session_row, sessions
-from ramet.isolation.artifacts import read_file
+from ramet.isolation.workspace.artifacts import read_file
 from ramet.store.sqlite.store import SqliteStore
 
 #: Refusals of what was written on the command line, by their names at the door.

@@ -12,20 +12,22 @@ from typing import Any, Literal, NamedTuple
 from ramet.core.errors import Gone, InvalidValue, IsolationUnavailable, RametError, SandboxFailed
 from ramet.core.policy.policy import DEFAULTS, Isolation
 from ramet.core.policy.reservation import Reservation
-from ramet.isolation.admission import absolute, paths_of
 from ramet.isolation.contract import Probe, SandboxSpec
-from ramet.isolation.kubernetes import alone, labels, manifest, probing
-from ramet.isolation.kubernetes.api import Api
+from ramet.isolation.kubernetes import probe as probing
+from ramet.isolation.kubernetes.api import labels, manifest
+from ramet.isolation.kubernetes.api.client import Api
+from ramet.isolation.kubernetes.connect.attach import Attach, Reach
 from ramet.isolation.kubernetes.images import USUAL, FindImage, Images, PodImage, PushAgain, Supply
+from ramet.isolation.kubernetes.kernel_lease import Presence
 from ramet.isolation.kubernetes.kernels import Kernels, Standing
-from ramet.isolation.kubernetes.own import OwnPods
-from ramet.isolation.kubernetes.pods import Pods, new_name, new_uid
-from ramet.isolation.kubernetes.presence import Presence
-from ramet.isolation.kubernetes.reach import Attach, Reach
+from ramet.isolation.kubernetes.placement import single
+from ramet.isolation.kubernetes.placement.own import OwnPods
+from ramet.isolation.kubernetes.placement.sandbox import PodSandbox
+from ramet.isolation.kubernetes.placement.shared import Measure, TeamPod, fits
+from ramet.isolation.kubernetes.pods.pods import Pods, new_name, new_uid
 from ramet.isolation.kubernetes.reaper import Reaper
-from ramet.isolation.kubernetes.sandbox import PodSandbox
-from ramet.isolation.kubernetes.shared import Measure, TeamPod, fits
-from ramet.isolation.remote.outside import NO_PORTS, OnThreshold
+from ramet.isolation.remote.host_agent import NO_PORTS, OnThreshold
+from ramet.isolation.zygote.admission import absolute, paths_of
 
 _START_S = 300.0  #: from a pod's making to a run in it
 
@@ -153,7 +155,7 @@ class KubernetesBackend:
             level, _ = self._level(await self.probe(), spec.grant.isolation)
         except IsolationUnavailable as problem:
             raise Gone(f"run {spec.run}: {problem}") from problem
-        return await alone.adopt(
+        return await single.adopt(
             description,
             spec,
             pods=self._all,

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from ramet.core.errors import RametError, SandboxFailed
-from ramet.isolation.admission import absolute
 from ramet.isolation.contract import Image, SandboxSpec
 from ramet.isolation.kubernetes.program import code_of
+from ramet.isolation.zygote.admission import absolute
 
 USUAL: Image = "llm"  #: of a pod that is made before its runs are known: a bare one can be had in it, too
 LIB = "/opt/ramet/site-packages"  #: where a runtime image has ramet and what its guests import

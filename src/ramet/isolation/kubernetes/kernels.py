@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Collection
 from typing import NamedTuple
 
-from ramet.isolation.kubernetes import labels
-from ramet.isolation.kubernetes.presence import Presence
+from ramet.isolation.kubernetes.api import labels
+from ramet.isolation.kubernetes.kernel_lease import Presence
 
 
 class Standing(NamedTuple):

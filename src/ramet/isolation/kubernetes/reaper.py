@@ -8,12 +8,12 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 
 from ramet.core.errors import RametError
-from ramet.isolation.kubernetes import labels
-from ramet.isolation.kubernetes.api import Api
-from ramet.isolation.kubernetes.deleting import delete
+from ramet.isolation.kubernetes.api import labels
+from ramet.isolation.kubernetes.api.client import Api
+from ramet.isolation.kubernetes.api.errors import Forbidden
+from ramet.isolation.kubernetes.api.pod_status import Seen
 from ramet.isolation.kubernetes.kernels import Kernels
-from ramet.isolation.kubernetes.refusals import Forbidden
-from ramet.isolation.kubernetes.seen import Seen
+from ramet.isolation.kubernetes.pods.delete import delete
 
 #: Beside a pod's own patience: it counts from when the pod knows that its kernel is gone, up to 15 s later than that.
 _SLACK_S = 20.0

@@ -13,7 +13,7 @@ import os
 import struct
 from collections.abc import Iterable
 
-from ramet.isolation.linux import calls, numbers
+from ramet.isolation.linux import calls, syscall_numbers
 
 _NEW_NAMESPACE = (
     calls.CLONE_NEWNS
@@ -82,7 +82,7 @@ def program(
     Without `watches`, there is no inotify, and programs look again and again instead: Landlock does not decide over it.
     `kill` ends a process where it would else get EPERM.
     """
-    known = numbers.of(machine or os.uname().machine)
+    known = syscall_numbers.of(machine or os.uname().machine)
     deny = _KILL if kill else _ERRNO | errno.EPERM
     no_family = _ERRNO | errno.EAFNOSUPPORT
     number = known.number
@@ -95,7 +95,7 @@ def program(
     ]
     if known.has_x32:
         code += [(_JGE, 0, 1, _X32), (_RETURN, 0, 0, _KILL)]
-    code += [(_JGT, 0, 1, numbers.NEWEST), (_RETURN, 0, 0, _ERRNO | errno.ENOSYS)]
+    code += [(_JGT, 0, 1, syscall_numbers.NEWEST), (_RETURN, 0, 0, _ERRNO | errno.ENOSYS)]
     code += _when(number["clone3"], _return(_ERRNO | errno.ENOSYS))
     # Rulesets are memory of the kernel that only a control group counts. Programs that look for Landlock go on without.
     code += _when(number["landlock_create_ruleset"], _return(_ERRNO | errno.ENOSYS))
@@ -103,7 +103,7 @@ def program(
     code += _when(number["socket"], _sockets(inet, unix, served, no_family))
     if not served:
         code += _when(number["listen"], _return(deny))
-        for name, flags in numbers.SENDING.items():
+        for name, flags in syscall_numbers.SENDING.items():
             code += _when(number[name], [*_argument(flags, _MSG_FASTOPEN), *_none_of((_MSG_FASTOPEN,), deny)])
     pairs = [*_argument(0), *_only((_AF_UNIX,), no_family, done=False)]
     if not unix:
@@ -112,7 +112,7 @@ def program(
     code += _when(number["setsockopt"], _options())
     if not unmapped:
         code += _when(number["fcntl"], [*_argument(1), *_none_of((_F_SETPIPE_SZ,), deny)])
-        for name in numbers.PINNING:
+        for name in syscall_numbers.PINNING:
             code += _when(number[name], _return(_ERRNO | errno.EINVAL))
         code += _when(number["mmap"], _areas(_ERRNO | errno.ENOMEM))
         code += _when(number["prctl"], [*_argument(0), *_none_of((_PR_SET_DUMPABLE,), _ERRNO)])
@@ -123,17 +123,21 @@ def program(
     for name, mode in (("mknod", 1), ("mknodat", 2)):
         if name in number:
             code += _when(number[name], [*_argument(mode, _IFMT), *_none_of((_IFCHR, _IFBLK), deny)])
-    for name in () if others else numbers.OTHERS:
+    for name in () if others else syscall_numbers.OTHERS:
         if (everybody := _ALL_OF_A_USER.get(name)) is None:
             code += _when(number[name], [*_argument(0), *_only((0,), deny)])
         else:
             judged = [*_argument(1), *_only((0,), deny, done=False), *_argument(0), *_none_of((everybody,), deny)]
             code += _when(number[name], judged)
-    for name in () if watches else numbers.WATCHES:
+    for name in () if watches else syscall_numbers.WATCHES:
         if name in number:
             code += _when(number[name], _return(_ERRNO | errno.ENOSYS))
-    denied = [*numbers.DENIED, *(() if unmapped else numbers.UNMAPPED), *(() if sessions else numbers.SESSIONS)]
-    denied += [*(() if queues else numbers.QUEUES), *(() if metadata else numbers.METADATA)]
+    denied = [
+        *syscall_numbers.DENIED,
+        *(() if unmapped else syscall_numbers.UNMAPPED),
+        *(() if sessions else syscall_numbers.SESSIONS),
+    ]
+    denied += [*(() if queues else syscall_numbers.QUEUES), *(() if metadata else syscall_numbers.METADATA)]
     for name in denied:
         if name in number:
             code += _when(number[name], _return(deny))
@@ -149,7 +153,7 @@ def install(program: bytes) -> None:
     length = len(program) // 8
     code = ctypes.create_string_buffer(program, len(program))
     described = _Program(length, ctypes.cast(code, ctypes.c_void_p))
-    number = numbers.of(os.uname().machine).number["seccomp"]
+    number = syscall_numbers.of(os.uname().machine).number["seccomp"]
     if thread := calls.syscall("seccomp", number, _SET_MODE_FILTER, _TSYNC, described):
         raise OSError(errno.EBUSY, f"seccomp: thread {thread} has a filter of its own")
 

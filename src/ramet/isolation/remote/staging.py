@@ -11,15 +11,16 @@ from pathlib import Path
 
 from ramet.concurrency.threads import in_thread
 from ramet.core.errors import InvalidValue, OutputTooLarge, ProtocolError, SandboxFailed
-from ramet.isolation import disk, mounts
-from ramet.isolation.admission import absolute
+from ramet.isolation import mounts
 from ramet.isolation.contract import SandboxSpec
-from ramet.isolation.remote import files
-from ramet.isolation.remote.asking import Questions, converted
-from ramet.isolation.remote.files import Known
+from ramet.isolation.limits import disk
+from ramet.isolation.remote import file_sync
+from ramet.isolation.remote.file_sync import Known
 from ramet.isolation.remote.messages import FIRST_OF_KERNEL, Fetch, Put
+from ramet.isolation.remote.rpc import Questions, converted
 from ramet.isolation.remote.streams import Post
-from ramet.isolation.remote.travel import Arrival, Departure
+from ramet.isolation.remote.transfer import Arrival, Departure
+from ramet.isolation.zygote.admission import absolute
 from ramet.wire.error_codec import clean
 
 _MIB = 1024 * 1024
@@ -71,7 +72,7 @@ class Staging:
         if self._spec.shelf is None:
             return
         shelf = Path(absolute(self._spec.shelf))
-        known = await in_thread(lambda: files.look(shelf), name="ramet-folder")
+        known = await in_thread(lambda: file_sync.look(shelf), name="ramet-folder")
         if known != self._shelf:
             await self._put(shelf, max_bytes=_MAX_SENT)
             self._shelf = known
@@ -96,11 +97,11 @@ class Staging:
             refused = await unpacking
             answer, body = await asked
             self._is_strange = False
-            await in_thread(lambda: files.remove(workspace, body.split(b"\0")[:-1]), name="ramet-folder")
+            await in_thread(lambda: file_sync.remove(workspace, body.split(b"\0")[:-1]), name="ramet-folder")
             used = await in_thread(lambda: disk.used_bytes(workspace, most=most), name="ramet-folder")
             if used > most:
                 raise OutputTooLarge("bytes of a workspace", size=used, limit=most)
-            for name in (*refused, *converted(answer.value, list[str])[: files.MAX_TOLD]):
+            for name in (*refused, *converted(answer.value, list[str])[: file_sync.MAX_TOLD]):
                 _log.warning("run %s: a file stays on its machine: %s", self._spec.run, clean(name[:300]))
         except asyncio.CancelledError:
             self._drop(stream)

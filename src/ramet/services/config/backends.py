@@ -13,7 +13,7 @@ from typing import Final, cast, get_args
 from ramet.core.errors import InvalidValue
 from ramet.host.sandboxes import BackendName
 from ramet.isolation.contract import Backend
-from ramet.isolation.folders import RunFolders
+from ramet.isolation.workspace.run_dirs import RunFolders
 from ramet.services.config.checks import BACKENDS_GROUP
 
 _METHODS: Final = ("probe", "start", "adopt", "reap", "close")

@@ -13,7 +13,7 @@ from ramet.core.ids import safe_name
 from ramet.disk.state_folder import JOURNAL, state_folder
 from ramet.host.sandboxes import BackendName
 from ramet.isolation.contract import Backend
-from ramet.isolation.folder_retention import FolderLimits
+from ramet.isolation.workspace.folder_retention import FolderLimits
 from ramet.services.config.adapters import find_policy_adapter, find_store
 from ramet.services.config.aliases import Models
 from ramet.services.config.backends import find_backend

@@ -12,13 +12,13 @@ from functools import partial
 from ramet.core.errors import Conflict, InvalidValue, SandboxFailed
 from ramet.disk.state_folder import made_folder, made_state_folder
 from ramet.isolation.contract import Backend
-from ramet.isolation.folders import RunFolders
-from ramet.isolation.kubernetes.door import Door
+from ramet.isolation.kubernetes.connect.listener import Door
 from ramet.isolation.kubernetes.images import PlainImage
 from ramet.isolation.kubernetes.kernels import Standing
-from ramet.isolation.kubernetes.teams import TeamNamespaces
-from ramet.isolation.lines import certificates
-from ramet.isolation.lines.certificates import Identity
+from ramet.isolation.kubernetes.team_backend import TeamNamespaces
+from ramet.isolation.transport import certificates
+from ramet.isolation.transport.certificates import Identity
+from ramet.isolation.workspace.run_dirs import RunFolders
 from ramet.services.config.reading import Config
 from ramet.services.config.settings import TcpAddress
 from ramet.services.packaging.authentication import RegistryFailed

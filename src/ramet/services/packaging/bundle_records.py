@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from ramet.core.errors import Damaged
 from ramet.disk.regular_files import open_regular
-from ramet.isolation.disk import ENTRY_BYTES
+from ramet.isolation.limits.disk import ENTRY_BYTES
 from ramet.services.packaging import folders
 from ramet.services.packaging.contract import OPERATOR, BundleInfo, OwnedBundle
 

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from ramet.concurrency.clock import Clock
 from ramet.core.errors import Conflict, Damaged, Unknown
-from ramet.isolation.disk import ENTRY_BYTES
+from ramet.isolation.limits.disk import ENTRY_BYTES
 from ramet.services.packaging.contract import OPERATOR
 from ramet.services.packaging.images import Recorded
 from ramet.store.contract import Document, Store

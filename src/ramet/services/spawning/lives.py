@@ -21,7 +21,7 @@ from ramet.core.errors import Unknown
 from ramet.core.outcome import ErrorInfo
 from ramet.core.team import amount
 from ramet.host.runtime import AgentRuntime
-from ramet.isolation import trees
+from ramet.isolation import safe_walk
 from ramet.services.contract import Opening
 from ramet.services.problems import error_of, told
 from ramet.services.refusals import TakenOver, ValuesMissing
@@ -296,5 +296,5 @@ def _make(folder: pathlib.Path) -> None:
 
 def _remove(folder: pathlib.Path, name: str) -> None:
     """Remove what an agent had on disk, whatever it made of it. Nothing there is no error."""
-    with contextlib.suppress(FileNotFoundError), trees.opened(folder) as parent:
-        trees.remove(parent, name)
+    with contextlib.suppress(FileNotFoundError), safe_walk.opened(folder) as parent:
+        safe_walk.remove(parent, name)

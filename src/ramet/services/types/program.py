@@ -23,7 +23,7 @@ from ramet.core.budget import Limits
 from ramet.core.errors import BusyError, InvalidValue, ProtocolError
 from ramet.core.policy.policy import Policy, grant_root
 from ramet.host.runtime import AgentRuntime
-from ramet.isolation.masking import Mask
+from ramet.isolation.masking.masking import Mask
 from ramet.services.types import program_inside
 from ramet.spawn.handle import Handle
 from ramet.spawn.private import forms_of_grant, masked_text

@@ -10,8 +10,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from ramet.core.errors import Gone
-from ramet.isolation.kubernetes.carried import CarriedLine
-from ramet.isolation.kubernetes.pieces import PacketReader, pack
+from ramet.isolation.kubernetes.connect.attach_line import CarriedLine
+from ramet.isolation.kubernetes.connect.packets import PacketReader, pack
 from ramet.wire.frames import Frame
 
 PATIENCE_S = 60.0

@@ -1,4 +1,4 @@
-"""isolation/kubernetes/dialling.py: the program of a pod serves one kernel after the other, by invitation."""
+"""isolation/kubernetes/entrypoint/dialing.py: the program of a pod serves one kernel after the other, by invitation."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from urllib.parse import urlsplit
 import pytest
 
 from ramet.core.errors import Gone
-from ramet.isolation.kubernetes.asked import Asked
-from ramet.isolation.kubernetes.dialling import run
-from ramet.isolation.lines import certificates
-from ramet.isolation.lines.invitation import Invitation, words
-from ramet.isolation.lines.landing import PATH, Landing
-from ramet.isolation.lines.resuming import Patience, ResumingLine
-from ramet.isolation.remote.inside import Keeper
+from ramet.isolation.kubernetes.entrypoint.dialing import run
+from ramet.isolation.kubernetes.pod_args import Asked
+from ramet.isolation.remote.host_agent import Machine
 from ramet.isolation.remote.line import Line
-from ramet.isolation.remote.outside import Machine
+from ramet.isolation.remote.node_agent import Keeper
+from ramet.isolation.transport import certificates
+from ramet.isolation.transport.join_token import Invitation, words
+from ramet.isolation.transport.listener import PATH, Landing
+from ramet.isolation.transport.resuming import Patience, ResumingLine
 from tests.support.waiting import eventually
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from ramet.isolation.kubernetes.kernel_lease import Presence
 from ramet.isolation.kubernetes.kernels import Kernels, Standing
-from ramet.isolation.kubernetes.presence import Presence
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 from ramet.core.errors import InvalidValue
-from ramet.isolation.kubernetes.objects import Objects
-from ramet.isolation.kubernetes.refusals import Unreachable
+from ramet.isolation.kubernetes.api.errors import Unreachable
+from ramet.isolation.kubernetes.api.objects import Objects
 
 
 def written(folder: Path, *, server: str = "https://127.0.0.1:1", ca: str = "", **user: Any) -> Path:

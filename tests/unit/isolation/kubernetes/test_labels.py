@@ -7,8 +7,8 @@ import re
 import pytest
 
 from ramet.core.errors import InvalidValue
-from ramet.isolation.kubernetes import labels
-from ramet.isolation.kubernetes.labels import About
+from ramet.isolation.kubernetes.api import labels
+from ramet.isolation.kubernetes.api.labels import About
 
 _LEGAL = re.compile(r"(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?\Z")  # as the API's own validation has it
 

@@ -10,9 +10,9 @@ import pytest
 
 from ramet.core.errors import InvalidValue
 from ramet.core.policy.policy import Grant
-from ramet.isolation.kubernetes import labels, manifest
-from ramet.isolation.kubernetes.dial import egress_to
-from ramet.isolation.kubernetes.manifest import Berth, Form
+from ramet.isolation.kubernetes.api import labels, manifest
+from ramet.isolation.kubernetes.api.manifest import Berth, Form
+from ramet.isolation.kubernetes.connect.dial import egress_to
 from tests.support.manifests import misread
 from tests.unit.cli.golden import assert_golden
 

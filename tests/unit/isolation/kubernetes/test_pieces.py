@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ramet.core.errors import ProtocolError
-from ramet.isolation.kubernetes import pieces
-from ramet.isolation.kubernetes.pieces import Packet, PacketReader, pack
+from ramet.isolation.kubernetes.connect import packets as pieces
+from ramet.isolation.kubernetes.connect.packets import Packet, PacketReader, pack
 
 _packets = st.lists(st.builds(Packet, st.integers(0, 2**32 - 1), st.binary(min_size=1, max_size=60)), max_size=8)
 _nasty = st.lists(st.builds(Packet, st.just(10), st.text("\n\x1b\x01\x02", min_size=1).map(str.encode)), max_size=8)

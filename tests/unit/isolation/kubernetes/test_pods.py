@@ -14,17 +14,20 @@ from ramet.core.errors import Gone, InvalidValue
 from ramet.core.outcome import ErrorInfo
 from ramet.core.policy.policy import Grant, Isolation
 from ramet.isolation.contract import SandboxSpec
-from ramet.isolation.kubernetes import alone, life, lookout, manifest, spares
-from ramet.isolation.kubernetes.api import Api
-from ramet.isolation.kubernetes.life import Pod
-from ramet.isolation.kubernetes.pods import Pods, new_name, unless_troubled
-from ramet.isolation.kubernetes.reach import Attach
-from ramet.isolation.kubernetes.spares import Shape, Spares
+from ramet.isolation.kubernetes.api import manifest
+from ramet.isolation.kubernetes.api.client import Api
+from ramet.isolation.kubernetes.connect.attach import Attach
+from ramet.isolation.kubernetes.placement import single, warm_pool
+from ramet.isolation.kubernetes.placement.warm_pool import Shape, Spares
+from ramet.isolation.kubernetes.pods import pod as life
+from ramet.isolation.kubernetes.pods import watch
+from ramet.isolation.kubernetes.pods.pod import Pod
+from ramet.isolation.kubernetes.pods.pods import Pods, new_name, unless_troubled
 from ramet.isolation.remote import messages
-from ramet.isolation.remote.boxed import RemoteSandbox
+from ramet.isolation.remote.host_agent import Machine
 from ramet.isolation.remote.line import Line
 from ramet.isolation.remote.messages import VERSION, Hello
-from ramet.isolation.remote.outside import Machine
+from ramet.isolation.remote.sandbox import RemoteSandbox
 from tests.support.api_server import ApiServer, Reply, refusal, serving
 from tests.support.lines import say, two_ends
 from tests.support.waiting import eventually
@@ -80,7 +83,7 @@ class Kernel:
 async def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Kernel]:
     monkeypatch.setattr(life, "_AGAIN_S", (0.001,) * 5)
     monkeypatch.setattr(life, "_LATER_S", 0.001)
-    monkeypatch.setattr(lookout, "_AGAIN_S", (0.001,))
+    monkeypatch.setattr(watch, "_AGAIN_S", (0.001,))
     async with serving() as (server, address):
         api = Api(FORM.namespace, written(tmp_path, server=address))
         async with contextlib.AsyncExitStack() as stack:
@@ -218,17 +221,17 @@ async def test_no_run_is_in_a_pod_that_waited_and_does_not_answer(
     kernel: Kernel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its node may be gone, which the cluster knows minutes later: the run is to have another one, and not that end."""
-    monkeypatch.setattr(alone, "_ANSWER_S", 0.01)
+    monkeypatch.setattr(single, "_ANSWER_S", 0.01)
     pod, spec = await kernel.made(), SandboxSpec(run="one", grant=Grant(), workspace=tmp_path)
     async with two_ends() as (here, there):
         machine = Machine(here, level=Isolation.L2)
         await say(there, Hello(version=VERSION, python="", level=Isolation.L2, mechanisms={}))
         await machine.hello()
         patch = manifest.taken(FORM, replace(BERTH, name=pod.name), waited_s=0)
-        home = alone.Opened(pod, machine)
+        home = single.Opened(pod, machine)
 
         with pytest.raises(Gone, match="has not answered"):
-            await alone.start_in(home, spec, pods=kernel.pods, patch=patch, places={}, within_s=60.0)
+            await single.start_in(home, spec, pods=kernel.pods, patch=patch, places={}, within_s=60.0)
 
     await pod.gone
     assert kernel.left() == []
@@ -239,7 +242,7 @@ async def test_no_room_is_made_by_those_that_wait_and_cannot_be_deleted(
     kernel: Kernel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else a run would wait for it without end; and it is there once they can be."""
-    monkeypatch.setattr(spares, "_GONE_S", 0.01)
+    monkeypatch.setattr(warm_pool, "_GONE_S", 0.01)
     waiting = Spares(kernel.pods, 1, within_s=60.0, on_threshold=lambda *_: None)
     waiting.want(Shape.of(FORM, replace(BERTH, folders=(), size_mb=0), Isolation.L2))
     await eventually(lambda: kernel.server.asked.count("PATCH secrets") == 1)
@@ -247,7 +250,7 @@ async def test_no_room_is_made_by_those_that_wait_and_cannot_be_deleted(
 
     assert not await waiting.make_room()
     refused.clear()
-    monkeypatch.setattr(spares, "_GONE_S", 60.0)
+    monkeypatch.setattr(warm_pool, "_GONE_S", 60.0)
     assert await waiting.make_room()
     assert kernel.left() == []
     await waiting.close()

@@ -6,11 +6,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-from ramet.isolation.kubernetes.presence import Presence
+from ramet.isolation.kubernetes.kernel_lease import Presence
 
 _KERNEL = """
 import pathlib, sys
-from ramet.isolation.kubernetes.presence import Presence
+from ramet.isolation.kubernetes.kernel_lease import Presence
 print(Presence(pathlib.Path(sys.argv[1])).kernel, flush=True)
 sys.stdin.read()
 """

@@ -10,9 +10,9 @@ from typing import cast
 
 import pytest
 
-from ramet.isolation.kubernetes import reach
-from ramet.isolation.kubernetes.api import Api
-from ramet.isolation.kubernetes.refusals import Forbidden, NotYet
+from ramet.isolation.kubernetes.api.client import Api
+from ramet.isolation.kubernetes.api.errors import Forbidden, NotYet
+from ramet.isolation.kubernetes.connect import attach as reach
 from tests.support.waiting import eventually
 
 _LONG_S = 3600.0

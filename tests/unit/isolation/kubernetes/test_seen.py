@@ -7,8 +7,8 @@ from typing import Any, cast
 import pytest
 from lightkube.resources.core_v1 import Pod
 
-from ramet.isolation.kubernetes import labels
-from ramet.isolation.kubernetes.seen import Kind, Trouble, exit_of, gone, look
+from ramet.isolation.kubernetes.api import labels
+from ramet.isolation.kubernetes.api.pod_status import Kind, Trouble, exit_of, gone, look
 
 
 def _pod(status: dict[str, Any], **meta: Any) -> Pod:

@@ -12,9 +12,10 @@ from ramet.core.errors import InvalidValue
 from ramet.core.policy.policy import Grant, Isolation
 from ramet.core.policy.reservation import Reservation
 from ramet.isolation.contract import SandboxSpec
-from ramet.isolation.kubernetes import asked, bounds, labels, manifest
-from ramet.isolation.kubernetes.shared import Measure, Room, fits
-from ramet.isolation.kubernetes.teams import TeamNamespaces
+from ramet.isolation.kubernetes import pod_args
+from ramet.isolation.kubernetes.api import labels, manifest, quotas
+from ramet.isolation.kubernetes.placement.shared import Measure, Room, fits
+from ramet.isolation.kubernetes.team_backend import TeamNamespaces
 from tests.unit.isolation.kubernetes.test_manifest import FORM
 
 WORK = Path("/runs/one/work")
@@ -82,8 +83,8 @@ def test_a_team_has_its_whole_amounts_in_one_pod() -> None:
 def test_a_quota_has_room_for_the_pod_beside_all_others() -> None:
     measure = Measure.of(TEAM)
     assert measure is not None
-    usual = bounds.quota(TEAM)["spec"]["hard"]
-    wide = bounds.quota(TEAM, measure.grant)["spec"]["hard"]
+    usual = quotas.quota(TEAM)["spec"]["hard"]
+    wide = quotas.quota(TEAM, measure.grant)["spec"]["hard"]
 
     def number(amount: str) -> int:
         return int(amount.removesuffix("Mi").removesuffix("m"))
@@ -94,9 +95,9 @@ def test_a_quota_has_room_for_the_pod_beside_all_others() -> None:
 
 
 def test_a_program_is_told_whose_its_pod_is() -> None:
-    alone, shared = asked.read(["/runs", "/data"]), asked.read(["--shared", "320", "/runs"])
+    alone, shared = pod_args.read(["/runs", "/data"]), pod_args.read(["--shared", "320", "/runs"])
 
-    assert (alone.image, asked.read(["--llm", "/runs", "/data"])) == ("bare", alone._replace(image="llm"))
+    assert (alone.image, pod_args.read(["--llm", "/runs", "/data"])) == ("bare", alone._replace(image="llm"))
     assert (alone.is_shared, alone.runs, list(alone.places)) == (False, Path("/runs"), [Path("/data")])
     assert (shared.is_shared, shared.pids, shared.runs, list(shared.places)) == (True, 320, Path("/runs"), [])
 
@@ -104,7 +105,7 @@ def test_a_program_is_told_whose_its_pod_is() -> None:
 def test_who_has_a_pod_alone_has_the_processes_of_its_policy() -> None:
     before = resource.getrlimit(resource.RLIMIT_NPROC)
 
-    asked.hold(asked.read(["/runs"]))
+    pod_args.hold(pod_args.read(["/runs"]))
 
     assert resource.getrlimit(resource.RLIMIT_NPROC) == before
 

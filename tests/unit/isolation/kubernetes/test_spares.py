@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from ramet.core.policy.policy import Isolation
-from ramet.isolation.kubernetes import labels
-from ramet.isolation.kubernetes.spares import Shape
+from ramet.isolation.kubernetes.api import labels
+from ramet.isolation.kubernetes.placement.warm_pool import Shape
 from tests.unit.isolation.kubernetes.test_manifest import BERTH, FORM
 
 ASKED = replace(BERTH, folders=(), files=("/opt/models/a.bin",), size_mb=0)

@@ -7,9 +7,9 @@ import contextlib
 import os
 from collections.abc import AsyncIterator
 
-from ramet.isolation.kubernetes.carried import CarriedLine
-from ramet.isolation.kubernetes.pieces import PacketReader, pack
-from ramet.isolation.kubernetes.streams import StandardStreams
+from ramet.isolation.kubernetes.connect.attach_line import CarriedLine
+from ramet.isolation.kubernetes.connect.packets import PacketReader, pack
+from ramet.isolation.kubernetes.entrypoint.stdio import StandardStreams
 from ramet.wire.frames import Frame
 from ramet.wire.resumable_stream import Session
 from tests.support.waiting import eventually

@@ -11,7 +11,7 @@ import pytest
 from cryptography import x509
 from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
 
-from ramet.isolation.lines import certificates
+from ramet.isolation.transport import certificates
 
 ADDRESS = "10.0.0.7"
 

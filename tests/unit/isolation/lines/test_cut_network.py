@@ -28,9 +28,9 @@ KERNEL_PROGRAM = (
     _WATCH
     + """
 import asyncio, pathlib, sys
-from ramet.isolation.lines import certificates, invitation
-from ramet.isolation.lines.landing import PATH, Landing
-from ramet.isolation.lines.resuming import Patience, ResumingLine
+from ramet.isolation.transport import certificates, join_token as invitation
+from ramet.isolation.transport.listener import PATH, Landing
+from ramet.isolation.transport.resuming import Patience, ResumingLine
 
 async def run(address, folder, heartbeat, silent):
     patience = Patience(give_up_s=None, heartbeat_s=float(heartbeat), silent_s=float(silent))
@@ -55,9 +55,9 @@ MACHINE_PROGRAM = (
     _WATCH
     + """
 import asyncio, pathlib, sys
-from ramet.isolation.lines import invitation
-from ramet.isolation.lines.dialling import Backoff, dialled
-from ramet.isolation.lines.resuming import Patience
+from ramet.isolation.transport import join_token as invitation
+from ramet.isolation.transport.dialer import Backoff, dialled
+from ramet.isolation.transport.resuming import Patience
 from ramet.wire.frames import Frame
 
 async def run(folder, heartbeat, silent):

@@ -1,4 +1,4 @@
-"""isolation/lines/invited.py: what comes on standard input of a machine that works."""
+"""isolation/transport/reinvite.py: what comes on standard input of a machine that works."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from ramet.core.errors import InvalidValue
-from ramet.isolation.lines import certificates
-from ramet.isolation.lines.invitation import Invitation, heard, words
-from ramet.isolation.lines.invited import Invitations
-from ramet.isolation.lines.keys import new_key
+from ramet.isolation.transport import certificates
+from ramet.isolation.transport.join_keys import new_key
+from ramet.isolation.transport.join_token import Invitation, heard, words
+from ramet.isolation.transport.reinvite import Invitations
 from tests.support.waiting import eventually
 
 CA = certificates.make(["127.0.0.1"]).ca

@@ -1,10 +1,10 @@
-"""isolation/lines/keys.py: a key opens once, for one pod, for a time; what is kept of it opens nothing."""
+"""isolation/transport/join_keys.py: a key opens once, for one pod, for a time; what is kept of it opens nothing."""
 
 from __future__ import annotations
 
 import hashlib
 
-from ramet.isolation.lines.keys import KeyBook, new_key
+from ramet.isolation.transport.join_keys import KeyBook, new_key
 
 
 class Clock:

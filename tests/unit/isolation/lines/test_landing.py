@@ -17,12 +17,12 @@ from pathlib import Path
 import pytest
 
 from ramet.core.errors import InvalidValue, MissingExtra, ProtocolError
-from ramet.isolation.lines import certificates, invitation
-from ramet.isolation.lines.certificates import Identity, client_context
-from ramet.isolation.lines.dialling import Backoff, dialled
-from ramet.isolation.lines.invitation import KEY_HEADER, Invitation
-from ramet.isolation.lines.landing import PATH, REFUSAL, Caps, Landing
-from ramet.isolation.lines.resuming import Patience, ResumingLine
+from ramet.isolation.transport import certificates, join_token
+from ramet.isolation.transport.certificates import Identity, client_context
+from ramet.isolation.transport.dialer import Backoff, dialled
+from ramet.isolation.transport.join_token import KEY_HEADER, Invitation
+from ramet.isolation.transport.listener import PATH, REFUSAL, Caps, Landing
+from ramet.isolation.transport.resuming import Patience, ResumingLine
 from ramet.wire import websocket
 from ramet.wire.frames import Frame
 from tests.support.waiting import eventually
@@ -229,7 +229,7 @@ async def test_a_message_that_does_not_come_to_its_end_ends_its_connection(
     identity: Identity, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Attack 73, by one who is in. The line is there, for one who does better."""
-    monkeypatch.setattr("ramet.isolation.lines.websocket.allowance_s", lambda size: 0.05)
+    monkeypatch.setattr("ramet.isolation.transport.websocket.allowance_s", lambda size: 0.05)
     kernel = ResumingLine(patience=NEVER)
     async with landed(identity) as landing:
         key = landing.expect("uid-1", kernel, join_s=60)
@@ -286,15 +286,15 @@ async def test_keys_are_kept_as_hashes_and_shown_nowhere(identity: Identity, cap
 def test_an_invitation_is_a_folder_that_a_secret_is_mounted_at(tmp_path: Path) -> None:
     """What is missing is named; what is in a file is not."""
     sent = Invitation(url="wss://10.0.0.1:7443/line", ca="-----BEGIN…".replace("…", ""), key="k" * 43, pod="uid-1")
-    for name, text in invitation.secret_data(sent).items():
+    for name, text in join_token.secret_data(sent).items():
         (tmp_path / name).write_text(text + "\n")
 
-    assert invitation.read(tmp_path) == sent
-    (tmp_path / invitation.POD).unlink()
-    assert invitation.read(tmp_path, pod="uid-1") == sent
-    (tmp_path / invitation.KEY).write_bytes(b"\xffsecret")
+    assert join_token.read(tmp_path) == sent
+    (tmp_path / join_token.POD).unlink()
+    assert join_token.read(tmp_path, pod="uid-1") == sent
+    (tmp_path / join_token.KEY).write_bytes(b"\xffsecret")
     with pytest.raises(InvalidValue) as refused:
-        invitation.read(tmp_path)
+        join_token.read(tmp_path)
     assert "join-key" in str(refused.value)
     assert "secret" not in str(refused.value)
 
@@ -339,8 +339,8 @@ def test_an_operators_own_certificate_is_taken_or_refused_with_its_reason(tmp_pa
 
 MACHINE = """
 import asyncio, pathlib, sys
-from ramet.isolation.lines import invitation
-from ramet.isolation.lines.dialling import Backoff, dialled
+from ramet.isolation.transport import join_token as invitation
+from ramet.isolation.transport.dialer import Backoff, dialled
 from ramet.wire.frames import Frame
 
 async def run():
@@ -360,7 +360,7 @@ async def test_another_process_dials_again_whenever_its_connection_breaks(identi
     kernel = ResumingLine(patience=NEVER)
     async with landed(identity) as landing:
         key = landing.expect("uid-1", kernel, join_s=60)
-        for name, text in invitation.secret_data(invite(landing, identity, key)).items():
+        for name, text in join_token.secret_data(invite(landing, identity, key)).items():
             (tmp_path / name).write_text(text)
         machine = await asyncio.create_subprocess_exec(sys.executable, "-c", MACHINE, str(tmp_path))
         try:

@@ -1,4 +1,4 @@
-"""isolation/lines/resuming.py over real sockets: whoever uses a line notices a pause, and nothing else."""
+"""isolation/transport/resuming.py over real sockets: whoever uses a line notices a pause, and nothing else."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import pytest
 
 from ramet.core.errors import Gone, ProtocolError
-from ramet.isolation.lines.resuming import Patience, ResumingLine
-from ramet.isolation.lines.transport import StreamTransport
 from ramet.isolation.remote.line import Line
+from ramet.isolation.transport.contract import StreamTransport
+from ramet.isolation.transport.resuming import Patience, ResumingLine
 from ramet.wire.frames import Frame
 from ramet.wire.resumable_stream import MAX_KEPT, Session
 from tests.support.waiting import eventually
@@ -197,7 +197,7 @@ async def test_a_length_that_cannot_be_is_refused_before_anything_is_kept(length
 
 async def test_a_broken_off_packet_is_no_packet_and_a_late_one_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever sends byte by byte has a deadline for the whole."""
-    monkeypatch.setattr("ramet.isolation.lines.transport.allowance_s", lambda size: 0.02)
+    monkeypatch.setattr("ramet.isolation.transport.contract.allowance_s", lambda size: 0.02)
     end, other = socket.socketpair()
     reader, writer = await asyncio.open_connection(sock=end)
     transport = StreamTransport.of(reader, writer)

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from ramet.isolation.linux import numbers
+from ramet.isolation.linux import syscall_numbers
 from tests.unit.isolation.linux.trying import KILLED, Said, one, tried, users
 
 GATE = "calls.set_no_new_privs(); seccomp.install(seccomp.program({}))"
@@ -83,10 +83,10 @@ def test_what_programs_need_works_behind_the_filter(uid: int | None) -> None:
 
 def test_every_call_of_the_list_is_stopped() -> None:
     """Such a call ends the process where the filter is told to kill, so that no other refusal is taken for ours."""
-    listed = numbers.of(os.uname().machine).number
+    listed = syscall_numbers.of(os.uname().machine).number
     attempts = {
         name: f"calls.syscall('{name}', {listed[name]}, -1, -1, -1, -1)"
-        for name in [*numbers.DENIED, *numbers.UNMAPPED, *numbers.SESSIONS]
+        for name in [*syscall_numbers.DENIED, *syscall_numbers.UNMAPPED, *syscall_numbers.SESSIONS]
         if name in listed
     }
 
@@ -107,7 +107,7 @@ def test_devices_are_not_made_and_pipes_are() -> None:
 
 
 def test_calls_that_are_newer_than_the_filter_do_not_exist() -> None:
-    newest = f"calls.syscall('new', {numbers.NEWEST + 1}, 0)"
+    newest = f"calls.syscall('new', {syscall_numbers.NEWEST + 1}, 0)"
 
     assert one(newest, behind=SHUT) == "ENOSYS"
 
@@ -163,9 +163,11 @@ def test_who_may_not_leave_its_group_stays_in_it() -> None:
 
 def test_who_shares_a_root_watches_no_folder() -> None:
     """There is no inotify, as on a kernel that was built without: programs know what to do then."""
-    known = numbers.of(os.uname().machine).number
+    known = syscall_numbers.of(os.uname().machine).number
     watch = [
-        f"calls.syscall('{name}', {known[name]}, -1, -1, 0) and 'done'" for name in numbers.WATCHES if name in known
+        f"calls.syscall('{name}', {known[name]}, -1, -1, 0) and 'done'"
+        for name in syscall_numbers.WATCHES
+        if name in known
     ]
 
     assert "ENOSYS" not in tried(*watch, behind=GATE.format("inet=False"))
@@ -173,7 +175,7 @@ def test_who_shares_a_root_watches_no_folder() -> None:
 
 
 def test_who_shares_a_user_has_no_queue_in_common() -> None:
-    known = numbers.of(os.uname().machine).number
+    known = syscall_numbers.of(os.uname().machine).number
     make = [f"calls.syscall('{name}', {known[name]}, 0, -1, 0)" for name in ("msgget", "semget")]
 
     said = tried(*make, behind=GATE.format("inet=False, queues=False"))

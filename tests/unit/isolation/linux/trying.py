@@ -19,7 +19,8 @@ _PROGRAM = """
 import sys
 sys.path.insert(0, sys.argv[1])
 import asyncio, ctypes, errno, fcntl, json, mmap, os, resource, signal, socket, stat, subprocess, threading, traceback
-from ramet.isolation.linux import calls, caps, ids, landlock, numbers, rlimits, seccomp
+from ramet.isolation.linux import calls, caps, landlock, rlimits, seccomp
+from ramet.isolation.linux import namespaces as ids, syscall_numbers as numbers
 
 request = json.loads(sys.argv[2])
 if request["uid"] is not None:

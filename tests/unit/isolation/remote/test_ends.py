@@ -20,8 +20,7 @@ from ramet.core.policy.policy import Grant, Isolation
 from ramet.isolation.contract import Exit, SandboxSpec
 from ramet.isolation.mounts import roots_of
 from ramet.isolation.remote import messages
-from ramet.isolation.remote.boxed import RemoteSandbox
-from ramet.isolation.remote.inside import serve
+from ramet.isolation.remote.host_agent import Machine
 from ramet.isolation.remote.messages import (
     CHANNEL,
     MAX_PIECE,
@@ -42,8 +41,9 @@ from ramet.isolation.remote.messages import (
     Threshold,
     Word,
 )
-from ramet.isolation.remote.outside import Machine
-from ramet.isolation.remote.streamline import StreamLine
+from ramet.isolation.remote.node_agent import serve
+from ramet.isolation.remote.sandbox import RemoteSandbox
+from ramet.isolation.remote.stream_line import StreamLine
 from ramet.wire.frames import Frame
 from tests.support.lines import say, two_ends
 

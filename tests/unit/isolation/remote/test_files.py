@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from ramet.core.errors import InvalidValue, OutputTooLarge
-from ramet.isolation.remote import files
-from ramet.isolation.remote.files import Known, Packed
+from ramet.isolation.remote import file_sync
+from ramet.isolation.remote.file_sync import Known, Packed
 
 MOST = 1024 * 1024
 
@@ -21,7 +21,7 @@ MOST = 1024 * 1024
 def packed(folder: Path, known: Known | None = None, *, max_bytes: int = MOST) -> tuple[bytes, Packed]:
     """A folder as a tar."""
     pieces: list[bytes] = []
-    told = files.pack(folder, pieces.append, known, max_bytes=max_bytes)
+    told = file_sync.pack(folder, pieces.append, known, max_bytes=max_bytes)
     return b"".join(pieces), told
 
 
@@ -29,7 +29,7 @@ def unpacked(
     tar: bytes, folder: Path, *, whole: bool = False, max_bytes: int = MOST, max_entries: int = 1000
 ) -> tuple[str, ...]:
     """A tar as a folder."""
-    return files.unpack(io.BytesIO(tar).read, folder, max_bytes=max_bytes, max_entries=max_entries, whole=whole)
+    return file_sync.unpack(io.BytesIO(tar).read, folder, max_bytes=max_bytes, max_entries=max_entries, whole=whole)
 
 
 def made(*members: tuple[str, str, str]) -> bytes:
@@ -90,7 +90,7 @@ def test_only_what_changed_goes_again(here: Path, there: Path) -> None:
     """What was known and is as it was stays away; what has gone is told."""
     for name in ("same", "changed", "gone"):
         (here / name).write_text("first")
-    known = files.look(here)
+    known = file_sync.look(here)
     unpacked(packed(here)[0], there)
     (here / "changed").write_text("second, and longer")
     (here / "gone").unlink()
@@ -98,7 +98,7 @@ def test_only_what_changed_goes_again(here: Path, there: Path) -> None:
 
     tar, told = packed(here, known)
     unpacked(tar, there)
-    files.remove(there, [os.fsencode(path) for path in told.gone])
+    file_sync.remove(there, [os.fsencode(path) for path in told.gone])
 
     assert told.gone == ("gone",)
     assert b"first" not in tar
@@ -114,7 +114,7 @@ def test_a_file_may_become_a_folder_and_a_folder_a_file(here: Path, there: Path)
     (here / "one" / "below").write_text("text")
     (here / "other").write_text("text")
     unpacked(packed(here)[0], there)
-    known = files.look(here)
+    known = file_sync.look(here)
     (here / "one" / "below").unlink()
     (here / "one").rmdir()
     (here / "one").write_text("a file")
@@ -124,7 +124,7 @@ def test_a_file_may_become_a_folder_and_a_folder_a_file(here: Path, there: Path)
 
     tar, told = packed(here, known)
     unpacked(tar, there)
-    files.remove(there, [os.fsencode(path) for path in told.gone])
+    file_sync.remove(there, [os.fsencode(path) for path in told.gone])
 
     assert (there / "one").read_text() == "a file"
     assert (there / "other" / "below").read_text() == "below"
@@ -169,10 +169,10 @@ def test_the_source_of_a_mount_travels_through_no_link(tmp_path: Path, there: Pa
 
     for path in ("link", "link/below", "link/below/file", "real/name"):
         with pytest.raises(OSError, match="symbolic links"):
-            files.pack(real.parent / path, told.extend, max_bytes=MOST, is_source=True)
+            file_sync.pack(real.parent / path, told.extend, max_bytes=MOST, is_source=True)
     assert not told
 
-    files.pack(real / "below", told.extend, max_bytes=MOST, is_source=True)
+    file_sync.pack(real / "below", told.extend, max_bytes=MOST, is_source=True)
     unpacked(bytes(told), there)
     assert (there / "file").read_text() == "text"
 
@@ -184,7 +184,7 @@ def test_what_is_private_in_a_state_folder_of_a_mount_does_not_travel(here: Path
         (here / name).write_text("text")
     told = bytearray()
 
-    files.pack(here.resolve(), told.extend, max_bytes=MOST, is_source=True)
+    file_sync.pack(here.resolve(), told.extend, max_bytes=MOST, is_source=True)
 
     unpacked(bytes(told), there)
     assert [str(each.relative_to(there)) for each in there.rglob("*") if each.is_file()] == ["sub/.ramet/skills/note"]
@@ -250,10 +250,10 @@ def test_nothing_is_written_through_a_link(there: Path) -> None:
     tar = made(("inner", "2", "."), ("inner/file", "0", "x"), ("old/file", "0", "x"), ("old", "5", ""))
 
     unpacked(tar, there)
-    files.remove(there, [b"old/file"])
+    file_sync.remove(there, [b"old/file"])
     (there / "link").symlink_to(target)
     (target / "keep").touch()
-    files.remove(there, [b"link/keep"])
+    file_sync.remove(there, [b"link/keep"])
 
     assert (there / "inner" / "file").read_text() == "x"
     assert not (there / "inner").is_symlink()
@@ -286,6 +286,6 @@ def test_what_has_gone_elsewhere_is_not_removed(path: bytes, there: Path) -> Non
     other.touch()
 
     with pytest.raises(InvalidValue):
-        files.remove(there, [path])
+        file_sync.remove(there, [path])
 
     assert other.exists()

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from ramet.core.errors import InvalidValue, SandboxFailed
-from ramet.isolation.conformance.ground import GRANT, Ground, Site, replace_grant
+from ramet.testing.conformance.isolation.harness import GRANT, Ground, Site, replace_grant
 from tests.support.machines import MachineBackend
 from tests.support.waiting import eventually
 

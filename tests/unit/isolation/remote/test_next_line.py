@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from ramet.isolation.conformance.ground import ENTRY, GRANT
 from ramet.isolation.contract import SandboxSpec
-from ramet.isolation.remote import inside, messages, outside
+from ramet.isolation.remote import host_agent, messages, node_agent
 from ramet.isolation.remote.messages import (
     CHANNEL,
     Adopt,
@@ -28,7 +27,8 @@ from ramet.isolation.remote.messages import (
     Threshold,
     Word,
 )
-from ramet.isolation.remote.streamline import StreamLine
+from ramet.isolation.remote.stream_line import StreamLine
+from ramet.testing.conformance.isolation.harness import ENTRY, GRANT
 from ramet.wire import frames, guest_protocol
 from ramet.wire.frames import Frame
 from tests.support.outliving import OutlivingBackend
@@ -94,7 +94,7 @@ async def test_the_end_of_a_sandbox_that_nobody_has_adopted_yet_comes_behind_the
         async with machine_at(folder) as machine:
             async with spoken(machine) as first:
                 assert isinstance(await first.hear(), Hello)
-                await first.say(outside._started(1, spec, is_asked=True))
+                await first.say(host_agent._started(1, spec, is_asked=True))
                 while not isinstance(await first.hear(), Started):
                     pass
                 await first.say(Signal(number=1, signal=signal.SIGSTOP))  # It does not end by itself.
@@ -122,7 +122,7 @@ async def test_a_limit_that_is_near_is_told_of_sandboxes_that_the_kernel_knows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No word is said of one that was started on another line and is not adopted."""
-    async with inside.keeper(tmp_path) as keeper:
+    async with node_agent.keeper(tmp_path) as keeper:
         posted = list[object]()
         monkeypatch.setattr(keeper, "_post", lambda word, body=b"": posted.append(word))
         kept = keeper._new(1)

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from ramet.core.policy.policy import Isolation
-from ramet.isolation.conformance.ground import GRANT
 from ramet.isolation.contract import SandboxSpec
-from ramet.isolation.remote import messages, outbox, outside
+from ramet.isolation.remote import host_agent, messages, outbox
+from ramet.isolation.remote.host_agent import Machine
 from ramet.isolation.remote.line import Line
 from ramet.isolation.remote.messages import (
     FIRST_OF_MACHINE,
@@ -24,7 +24,7 @@ from ramet.isolation.remote.messages import (
     Hello,
     Threshold,
 )
-from ramet.isolation.remote.outside import Machine
+from ramet.testing.conformance.isolation.harness import GRANT
 from ramet.wire.frames import Frame
 from tests.support.lines import say, two_ends
 from tests.support.waiting import eventually
@@ -105,7 +105,7 @@ async def test_a_machine_that_does_not_read_is_no_longer_read(tmp_path: Path, mo
 async def test_a_machine_that_reads_nothing_for_long_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its sandboxes end with the reason."""
     monkeypatch.setattr(outbox, "MAX_WAITING", 100_000, raising=False)
-    monkeypatch.setattr(outside, "_UNREAD_S", 0.05, raising=False)
+    monkeypatch.setattr(host_agent, "_UNREAD_S", 0.05, raising=False)
     async with flooded(tmp_path, HostileLine()) as machine:
         exit = await asyncio.wait_for(machine.wait_ended(), HANG_S)
         assert exit.reason == "lost"

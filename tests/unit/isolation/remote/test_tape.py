@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ramet.core.errors import Gone
 from ramet.core.outcome import ErrorInfo
-from ramet.isolation.remote.tape import MAX_KEPT, Tape
+from ramet.isolation.remote.replay_log import MAX_KEPT, Tape
 from ramet.wire import frames, guest_protocol
 from ramet.wire.frames import FrameReader
 from ramet.wire.guest_protocol import (

@@ -6,7 +6,7 @@ import errno
 import os
 import pathlib
 
-from ramet.isolation.linux.trials.apart import NotKept
+from ramet.isolation.linux.trials.throwaway import NotKept
 
 
 def works(program: str) -> str:

@@ -9,7 +9,7 @@ import socket
 from collections.abc import Callable, Mapping
 
 from ramet.isolation.linux import calls, landlock, seccomp
-from ramet.isolation.linux.trials.apart import refused
+from ramet.isolation.linux.trials.throwaway import refused
 
 
 def _seccomp() -> str:

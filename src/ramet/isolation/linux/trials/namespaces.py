@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Callable, Mapping
 
 from ramet.isolation.linux import calls, mounts, rlimits
-from ramet.isolation.linux.trials.apart import NotKept, enter, in_child, refused
+from ramet.isolation.linux.trials.throwaway import NotKept, enter, in_child, refused
 
 _FORKS = 8  #: more than are allowed, and never more than this
 

@@ -1,0 +1,63 @@
+"""The command line of bubblewrap, and files of its root that are not the host's."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+from ramet.isolation.assignment import BIND_HANDLE, Room
+
+_HELP_S = 10.0
+_SYSTEM = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
+_ETC = ("alternatives", "ca-certificates", "ld.so.cache", "localtime", "mime.types", "ssl/certs", "ssl/openssl.cnf")
+
+#: Nobody but the agent, and no way to resolve a name: that is the proxy's.
+FILES = {
+    "/etc/passwd": "agent:x:65534:65534::/:/bin/sh\n",
+    "/etc/group": "agent:x:65534:\n",
+    "/etc/hosts": "127.0.0.1 localhost sandbox\n::1 localhost\n",
+    "/etc/nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\n",
+}
+
+
+def find() -> str | None:
+    """Where the program is."""
+    return shutil.which("bwrap")
+
+
+@cache
+def binds_handles(program: str) -> bool:
+    """Whether this program takes what it is to bind by descriptor. Asked once: versions say little, as some add it."""
+    said = subprocess.run([program, "--help"], capture_output=True, text=True, timeout=_HELP_S, check=False)
+    return f"{BIND_HANDLE} " in said.stdout + said.stderr
+
+
+def arguments(room: Room, *, by_handle: bool) -> list[str]:
+    """For a zygote: a root of its own, in which its children then make theirs. Nothing in it is a secret.
+
+    With `by_handle` a mount's source stands where bwrap takes a descriptor, for who starts it to open.
+    """
+    found = ["--unshare-all", "--unshare-user", "--uid", "0", "--gid", "0", "--cap-add", "ALL"]
+    found += ["--as-pid-1", "--new-session", "--hostname", "sandbox", "--ro-bind", "/usr", "/usr"]
+    found += [*_system(), "--dev", "/dev", "--proc", "/proc", "--dir", "/tmp", "--dir", "/run"]
+    for name in _ETC:
+        found += ["--ro-bind-try", os.path.realpath(f"/etc/{name}"), f"/etc/{name}"]
+    binds = [(path, "--ro-bind", os.path.realpath(path)) for path in room.runtime]
+    binds += [(path, BIND_HANDLE if by_handle else "--ro-bind", source) for path, source in room.mounts.items()]
+    binds.append((room.runs, "--bind", os.path.realpath(room.runs)))
+    for path, how, source in sorted(binds, key=lambda bind: (bind[0].count("/"), bind[0])):
+        found += [how, source, path]
+    return [*found, "--chdir", "/", "--remount-ro", "/dev", "--remount-ro", "/"]
+
+
+def _system() -> Iterator[str]:
+    """Links into /usr, or folders where a system still has them apart."""
+    for path in map(Path, _SYSTEM):
+        if path.is_symlink():
+            yield from ("--symlink", str(path.readlink()), str(path))
+        elif path.is_dir():
+            yield from ("--ro-bind", str(path), str(path))

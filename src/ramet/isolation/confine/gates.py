@@ -1,0 +1,172 @@
+"""The gates of one process, shut in the order in which each still lets the next be shut."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from ramet.core.policy.rights import PROXY_PORT
+from ramet.isolation.assignment import SECRETS, SHARED_ROOT, Assignment, Room
+from ramet.isolation.linux import calls, caps, landlock, namespaces, procfs, rlimits, seccomp
+from ramet.isolation.linux.beneath import open_without_links
+
+UID = 65534  #: of an agent, inside
+
+_MIB = 1024 * 1024
+_THREAD_MB = 8  #: of stack, that each thread reserves
+_NOFILE = 256
+_SIGPENDING = 1024  #: timers and queued signals; all agents of one user of the host share what that user has
+_SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
+_DEVICES = tuple(f"/dev/{name}" for name in ("null", "full", "random", "urandom"))
+_ZERO = "/dev/zero"  #: Whoever may write to it can map shared memory of any size.
+#: What programs need of a host's own /etc; bubblewrap's holds nothing else.
+_ETC = tuple(
+    f"/etc/{name}"
+    for name in (
+        "alternatives",
+        "ca-certificates",
+        "group",
+        "hosts",
+        "ld.so.cache",
+        "localtime",
+        "mime.types",
+        "nsswitch.conf",
+        "passwd",
+        "ssl/certs",
+        "ssl/openssl.cnf",
+        "timezone",
+    )
+)
+#: Of a /proc that shows the host's processes. "self" is the agent's own, and not its children's.
+_PROC = tuple(
+    f"/proc/{name}" for name in ("cpuinfo", "filesystems", "loadavg", "meminfo", "self", "stat", "uptime", "version")
+)
+
+
+class Gates(NamedTuple):
+    """What is worked out once for all children of a zygote."""
+
+    room: Room
+    baseline: int  #: bytes of private data that its image has already
+    programs: Mapping[tuple[bool, bool], bytes]  #: filters, by whether there is a network, and unmapped memory
+    read: tuple[str, ...]
+    execute: tuple[str, ...]
+    write: tuple[str, ...]
+    without_unix: bytes = b""  #: a filter for a process whose relay runs: no socket that connects to a path
+
+    @classmethod
+    def of(cls, room: Room) -> Gates:
+        """For the children of this process."""
+        programs, without_unix = {}, b""
+        if room.has_seccomp:
+            without_unix = seccomp.program(inet=True, unix=False)
+            programs = {
+                (network, unmapped): seccomp.program(
+                    inet=network,
+                    unix=network,
+                    unmapped=unmapped,
+                    sessions=room.walls != "none",
+                    queues=unmapped and room.walls != "none",
+                    others=room.is_apart,
+                    served=room.is_apart,
+                    watches=room.walls not in SHARED_ROOT,
+                )
+                for network in (False, True)
+                for unmapped in (False, True)
+            }
+        read = ("/etc",) if room.walls == "bwrap" else tuple(filter(os.path.exists, _ETC))
+        read += ("/proc", "/run") if room.is_apart else _PROC
+        system = [str(path) for path in map(Path, _SYSTEM) if path.is_dir() and not path.is_symlink()]
+        return cls(
+            room, _data_size(), programs, read, (*system, *room.runtime), room.in_memory, without_unix=without_unix
+        )
+
+    def rules(self, *, tcp: bool = False) -> landlock.Rules | None:
+        """What any child may do with files; what is its own is still to be granted."""
+        if not self.room.has_landlock:
+            return None
+        rules = landlock.Rules(tcp=tcp)
+        rules.grant(read=(*self.read, _ZERO), execute=self.execute, write=self.write, devices=_DEVICES)
+        return rules
+
+    def shut(self, given: Assignment, rules: landlock.Rules | None) -> None:
+        """Confine this process, for good; `rules` are from before it was told anything. Raises OSError."""
+        apart = self.room.is_apart
+        if apart:
+            uid, gid = os.getuid(), os.getgid()
+            calls.unshare(calls.CLONE_NEWUSER)
+            namespaces.map_ids(UID, UID, uid, gid)
+        if apart and given.has_network and rules is not None:
+            rules.close()
+            rules = self.rules(tcp=True)
+        self.shut_inside(given, rules)
+
+    def shut_inside(self, given: Assignment, rules: landlock.Rules | None) -> None:
+        """Likewise, for a process that is in its user namespace already."""
+        networked = given.has_network
+        if not self.room.is_apart:  # Whoever shares its memory with it is to outlive it.
+            with contextlib.suppress(OSError):
+                Path("/proc/self/oom_score_adj").write_text("1000")
+        rlimits.apply(
+            nproc=self._nproc(given),
+            nofile=_NOFILE,
+            fsize=given.file_mb * _MIB,
+            data=self.baseline + (given.memory_mb + _THREAD_MB * given.pids) * _MIB,
+            cpu=given.cpu_s,
+            memlock=_MIB,
+            msgqueue=0,
+            sigpending=_SIGPENDING,
+        )
+        caps.drop_all()
+        calls.set_no_new_privs()
+        if rules is not None:
+            shelf = () if given.shelf is None else (given.shelf,)
+            secrets = map(Path, (SECRETS,) if given.secrets else ())
+            devices = (_ZERO,) if given.unmapped else ()
+            rules.grant(read=secrets, execute=shelf, write=(given.workspace,), devices=devices)
+            self._grant_mounts(given, rules)
+            if networked and not self.room.is_apart:
+                rules.connect(PROXY_PORT)
+            rules.enforce()
+            rules.close()
+        if self.programs:
+            seccomp.install(self.programs[networked, given.unmapped])
+
+    def forbid_unix_sockets(self) -> None:
+        """Forbid sockets that could connect to a path, for good, where a loopback is had: that filter allows them.
+
+        The relay, which connects to the proxy's, is apart.
+
+        Landlock does not decide over them, and a service of the host may obey whoever is its user.
+        """
+        if self.without_unix:
+            seccomp.install(self.without_unix)
+
+    def _grant_mounts(self, given: Assignment, rules: landlock.Rules) -> None:
+        """Grant each mount where it lies in the host's root, or where it was put back over a folder in memory."""
+        for path, source in given.mounts.items():
+            if self.room.walls == "bwrap":
+                rules.grant(execute=(path,))
+                continue
+            try:
+                fd = open_without_links(source)
+            except FileNotFoundError:
+                fd = open_without_links(path)
+            rules.grant_opened(fd)
+            os.close(fd)
+
+    def _nproc(self, given: Assignment) -> int | None:
+        """Of its user: its own processes, the relay, and in a pod those that are there to keep it."""
+        if self.room.walls == "none":
+            return None
+        mine = given.pids + (given.proxy is not None)
+        return mine + procfs.tasks_beside(os.getppid()) if self.room.walls == "pod" else mine
+
+
+def _data_size() -> int:
+    """Bytes of private data of this process, as RLIMIT_DATA counts them."""
+    with open("/proc/self/statm") as file:  # noqa: PTH123
+        return int(file.read().split()[5]) * os.sysconf("SC_PAGE_SIZE")

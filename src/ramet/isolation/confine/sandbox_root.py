@@ -1,0 +1,204 @@
+"""What one agent sees of the file system: its own workspace and mounts, sized memory for /tmp, no other agent's folder.
+
+Done by its own process, in a mount namespace that this has just made, before its capabilities go.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import socket
+import stat
+import struct
+from collections.abc import Iterable
+from pathlib import Path
+
+from ramet.isolation.assignment import IN_MEMORY, SECRETS, Assignment, Room, outermost
+from ramet.isolation.linux import calls
+from ramet.isolation.linux.beneath import open_beneath, open_without_links
+from ramet.isolation.mounts import is_private_name
+
+PROXY = "/run/ramet/proxy.sock"
+
+_FLAGS = calls.MS_NOSUID | calls.MS_NODEV | calls.MS_NOEXEC
+_PATH = getattr(os, "O_PATH", 0) | os.O_CLOEXEC
+_FILES_PER_MIB = 128  #: of a tmpfs: an empty file costs the kernel about 1 KiB that no size counts
+_PARKED_MB = 64  #: of /tmp, until the size is known
+_ST_SAFE = calls.MS_RDONLY | calls.MS_NOSUID | calls.MS_NODEV | calls.MS_NOEXEC  #: the same bits in statvfs(3)
+_ST_RELATIME, _ST_NO_TIMES, _MS_STRICTATIME = 0x1000, 0xC00, 0x100_0000
+_TCP_BUFFER = "4096 65536 212992"  #: bytes at least, at first, at most
+_SIOCSIFFLAGS, _IFF_UP = 0x8914, 1
+
+
+class Furniture:
+    """Empties the place while nobody has it yet; furnishes it when somebody comes. Both raise OSError."""
+
+    def __init__(self, room: Room) -> None:
+        calls.mount("none", "/", None, calls.MS_REC | calls.MS_PRIVATE)
+        calls.mount("proc", "/proc", "proc", _FLAGS)
+        self._room, self._mounts = room, room.mounts
+        self._own = [path for path in IN_MEMORY if Path(path).is_dir()]
+        self._runs = os.open(room.runs, _PATH | os.O_DIRECTORY)
+        self._states: list[str] = []
+        self._put_back: set[str] = set()
+        for path in self._own:
+            self._cover(path, f"{_size(_PARKED_MB)},mode=1777")
+        self._hide(room.states)
+        for path in ("/run", room.runs):
+            self._cover(path, f"{_size(1)},mode=755")
+
+    def place(self, given: Assignment) -> None:
+        """Bring in what belongs to this agent, take away what does not."""
+        proxy = None if given.proxy is None else self._of_runs(given.proxy, is_folder=False)
+        workspace = self._of_runs(given.workspace, is_folder=True)
+        shelf = None if given.shelf is None else self._of_runs(given.shelf, is_folder=True)
+        os.close(self._runs)
+        for path in outermost(tuple(set(self._room.mounts) - set(given.mounts))):
+            if self._room.walls == "bwrap" or path in self._put_back:  # Else it was never mounted, and is not granted.
+                calls.umount(path, calls.MNT_DETACH | calls.UMOUNT_NOFOLLOW)
+        self._mounts = given.mounts
+        self._hide(given.hidden)
+        _bind(workspace, given.workspace)
+        if self._room.walls != "bwrap":  # Whose binds are so already.
+            _restrict(given.workspace, calls.MS_NOSUID | calls.MS_NODEV, off=calls.MS_RDONLY)
+        if shelf is not None and given.shelf is not None:
+            _bind(shelf, given.shelf)
+            _restrict(given.shelf, calls.MS_RDONLY | calls.MS_NOSUID | calls.MS_NODEV)
+        _restrict(self._room.runs, calls.MS_RDONLY)
+        if given.tmpfs_mb != _PARKED_MB:
+            for path in self._own:
+                calls.mount("none", path, None, calls.MS_REMOUNT | _FLAGS, _size(given.tmpfs_mb))
+        if given.secrets:
+            _hand_over(given.secrets)
+        if proxy is not None:
+            _bind(proxy, PROXY)
+        if given.has_network:
+            _raise_loopback()
+        if given.ports or (given.proxy is not None and not given.unmapped):
+            _bound_tcp()  # The host's ends of connections to ports are in nobody's control group.
+        if given.ports:
+            _lower_first_port(min(given.ports))
+            _forbid_cookies()
+        _restrict("/run", calls.MS_RDONLY)
+
+    def _hide(self, states: Iterable[str]) -> None:
+        """Cover state folders, but for what a project keeps there."""
+        # In the host's root an operator's link leads to the same folder.
+        found = sorted({os.path.realpath(path) for path in states if Path(path).is_dir()}.difference(self._states))
+        self._states += found
+        for path in found:
+            self._cover(path, f"{_size(1)},mode=755", keeping=_public_entries(path))
+            _restrict(path, calls.MS_RDONLY)
+
+    def _cover(self, path: str, options: str, keeping: Iterable[str] = ()) -> None:
+        """Put an empty file system over a folder, and back what is needed of it, and what is to be kept."""
+        needed = {*self._room.runtime, *self._mounts, self._room.runs, *keeping}
+        held = [(each, self._handle_of(each)) for each in sorted(needed) if each.startswith(f"{path}/")]
+        calls.mount("tmpfs", path, "tmpfs", _FLAGS, options)
+        between = {"/".join(each.split("/", path.count("/") + 2)[:-1]) for each, _ in held}
+        between = {folder for folder in between if folder != path}
+        for folder in between:  # Nobody works there: what lies on the way to something else.
+            Path(folder).mkdir()
+            calls.mount("tmpfs", folder, "tmpfs", _FLAGS, f"{_size(1)},mode=755")
+        for each, fd in held:
+            _bind(fd, each)
+            self._put_back.add(each)
+            if each != self._room.runs and self._room.walls != "bwrap":
+                _restrict(each, calls.MS_RDONLY | calls.MS_NOSUID | calls.MS_NODEV)
+        for folder in between:
+            _restrict(folder, calls.MS_RDONLY)
+
+    def _handle_of(self, path: str) -> int:
+        """What is to be put back. In the host's root a mount is opened where it lies, through no link."""
+        if self._room.walls != "bwrap" and path in self._mounts:
+            return open_without_links(self._mounts[path])
+        if os.path.dirname(path) in self._states:  # noqa: PTH120
+            return open_without_links(path)
+        return os.open(path, _PATH)
+
+    def _of_runs(self, path: str, *, is_folder: bool) -> int:
+        """Something in the folder of all workspaces, which is covered by now; no link is followed to it."""
+        fd = open_beneath(self._runs, os.path.relpath(path, self._room.runs))
+        if is_folder and not stat.S_ISDIR(os.fstat(fd).st_mode):
+            os.close(fd)
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
+        return fd
+
+
+def _public_entries(state: str) -> list[str]:
+    """What a project keeps in the kernel's folder: no links, for they would be followed."""
+    try:
+        with os.scandir(state) as entries:
+            return [
+                each.path
+                for each in entries
+                if not is_private_name(each.name)
+                and (each.is_dir(follow_symlinks=False) or each.is_file(follow_symlinks=False))
+            ]
+    except PermissionError:
+        return []
+
+
+def _bind(fd: int, path: str) -> None:
+    """Have something at a path, too; closes the descriptor."""
+    if not os.path.lexists(path):
+        folder = path if stat.S_ISDIR(os.fstat(fd).st_mode) else os.path.dirname(path)  # noqa: PTH120
+        os.makedirs(folder, exist_ok=True)  # noqa: PTH103 - no time for a Path
+        if folder != path:
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    calls.mount(f"/proc/self/fd/{fd}", path, None, calls.MS_BIND | calls.MS_REC)
+    os.close(fd)
+
+
+def _restrict(path: str, flags: int, *, off: int = 0) -> None:
+    """Add to the flags of a mount, and take off those that were set in this user namespace.
+
+    Others cannot be taken off, and are to be named.
+    """
+    has = os.statvfs(path).f_flag
+    times = calls.MS_RELATIME if has & _ST_RELATIME else has & _ST_NO_TIMES or _MS_STRICTATIME
+    calls.mount("none", path, None, calls.MS_REMOUNT | calls.MS_BIND | has & _ST_SAFE & ~off | times | flags)
+
+
+def _size(size_mb: int) -> str:
+    return f"size={size_mb}m,nr_inodes={4096 + size_mb * _FILES_PER_MIB}"
+
+
+def _hand_over(secrets: dict[str, str]) -> None:
+    size_mb = 1 + sum(len(value.encode()) // 4096 + 1 for value in secrets.values()) // 256
+    calls.mount("none", "/run", None, calls.MS_REMOUNT | _FLAGS, _size(size_mb))
+    Path(SECRETS).mkdir(0o700)
+    for name, value in secrets.items():
+        fd = os.open(f"{SECRETS}/{name}", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o400)
+        with os.fdopen(fd, "w") as file:
+            file.write(value)
+
+
+def _bound_tcp() -> None:
+    """Keep buffers of TCP about as small as others: by themselves they grow to megabytes each, which nobody counts."""
+    for name in ("tcp_rmem", "tcp_wmem"):
+        Path("/proc/sys/net/ipv4", name).write_text(_TCP_BUFFER)
+
+
+def _lower_first_port(port: int) -> None:
+    """Let a process without capabilities serve on a port, where only root could on a machine."""
+    first = Path("/proc/sys/net/ipv4/ip_unprivileged_port_start")
+    if port < int(first.read_text()):
+        first.write_text(str(port))
+
+
+def _forbid_cookies() -> None:
+    """Have a connection that a full queue cannot take come again, not be dropped when who connects believes it is open.
+
+    A SYN cookie is all that is left of such a one: nothing that the listener could send again, or hear of the end.
+    """
+    with contextlib.suppress(FileNotFoundError):  # A kernel that was built without them.
+        Path("/proc/sys/net/ipv4/tcp_syncookies").write_text("0")
+
+
+def _raise_loopback() -> None:
+    """For the relay and for ports of its own: there is nobody else to be reached there."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        fcntl.ioctl(any_socket, _SIOCSIFFLAGS, struct.pack("16sh22x", b"lo", _IFF_UP))

@@ -1,0 +1,305 @@
+"""Git, with no hooks, no prompts, no pagers and none of our environment, bounded in time.
+
+In a repository that the user trusts git runs as it is. In any other it runs in a sandbox (`git_sandbox`), where no
+program of the repository's configuration is run, and one that runs nevertheless reaches nothing.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pathlib
+import re
+import secrets
+import shutil
+import sys
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from ramet.concurrency.cancel import AbortController
+from ramet.concurrency.clock import Clock, SystemClock
+from ramet.concurrency.deadline import within
+from ramet.concurrency.pipes import Capture
+from ramet.concurrency.processes import Ended, environment, run
+from ramet.concurrency.threads import in_thread
+from ramet.core.errors import RametError
+from ramet.isolation import python_runtime
+from ramet.isolation.git import repository_files
+from ramet.isolation.git.sandbox import options, user_settings
+from ramet.isolation.git.sandbox.request import UNCONFINED, Command, Folder, Hidden, Request, mark_line
+from ramet.isolation.mounts import is_private_name
+from ramet.isolation.state_search import StateSearch
+from ramet.tools.git import irregular_files
+from ramet.tools.git.git_checkout import Checkout
+
+_PASSED = ("PATH", "HOME", "XDG_CONFIG_HOME", "TMPDIR", "USER", "LOGNAME")
+_ENV: Mapping[str, str] = {
+    "LC_ALL": "C",
+    "GIT_TERMINAL_PROMPT": "0",
+    "GIT_OPTIONAL_LOCKS": "0",
+    # Reflogs name somebody; who that is must not depend on how a machine is set up.
+    "GIT_AUTHOR_NAME": "ramet",
+    "GIT_AUTHOR_EMAIL": "ramet@localhost",
+    "GIT_COMMITTER_NAME": "ramet",
+    "GIT_COMMITTER_EMAIL": "ramet@localhost",
+}
+_GRACE_S = 5.0  #: git removes its lock files on SIGTERM, which the user's own git would trip over
+_MAX_OUTPUT = 1 << 20
+_LOCK_POLL_S = 0.02
+_OLDEST = (2, 38)  #: before it git passes over safe.bareRepository without a word
+_LAUNCHER = "import sys; sys.path.insert(0, sys.argv[1]); from ramet.isolation.git.sandbox.launcher import main; main()"
+_SOURCE = str(pathlib.Path(__file__).resolve().parents[3])
+_ROOT = pathlib.Path("/")
+_versions: dict[str, str] = {}  #: what programs say that are new enough
+_TRUST = "trust the repository if you know what it runs: ramet trust DIR"
+
+
+class NoWorktree(RametError):
+    """A worktree that cannot be had, or git that did not do its part. `remedy` says what the reader can do about it.
+
+    `code` is git's exit status, if it is git that refused.
+    """
+
+    def __init__(self, repo: object, reason: str, remedy: str, *, code: int | None = None) -> None:
+        self.repo, self.reason, self.remedy, self.code = str(repo), reason, remedy, code
+        super().__init__(f"no git worktree for {repo}: {reason}; {remedy}")
+
+
+class _Ran(NamedTuple):
+    """One process that has ended, with what it printed and what it complained of."""
+
+    printed: str
+    said: str
+    ended: Ended
+
+
+class Done(NamedTuple):
+    """What commands printed, up to the first that failed, and how that one did."""
+
+    outputs: list[str]
+    failure: NoWorktree | None
+
+
+def trusts_none(folder: pathlib.Path) -> bool:
+    """Say of every folder that nobody trusts it."""
+    return False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Git:
+    """How git is called: its environment, its time, what stops it, and whose programs it may run."""
+
+    clock: Clock = field(default_factory=SystemClock)
+    abort: AbortController | None = None
+    timeout_s: float = 120.0  #: for one command; checking out a large repository takes long
+    environ: Mapping[str, str] | None = None  #: None is this process's environment
+    trusts: Callable[[pathlib.Path], bool] = trusts_none  #: whether the user trusts a folder as it is now
+
+    async def __call__(
+        self, where: Checkout, *args: str, at_repository: bool = False, write: Iterable[pathlib.Path] = ()
+    ) -> str:
+        """Return the output of one command; see `each`. Raises what `each` raises, and NoWorktree if it fails."""
+        done = await self.each(where, [Command(args)], at_repository=at_repository, write=write)
+        if done.failure is not None:
+            raise done.failure
+        return done.outputs[0]
+
+    async def each(
+        self,
+        where: Checkout,
+        commands: Sequence[Command],
+        *,
+        at_repository: bool = False,
+        shows_tree: bool = True,
+        write: Iterable[pathlib.Path] = (),
+    ) -> Done:
+        """Run commands in a checkout, or in its repository without any working tree, up to the first that fails.
+
+        Without `shows_tree` a sandbox does not show the working tree: for commands that read nothing of it.
+        `write` are folders beside the repository that the commands write to. Raises NoWorktree for commands that
+        cannot be confined, Aborted if they are stopped; when this returns or raises, no process of them is left.
+        """
+        program = self._program(where)
+        top, git_dir = (where.common_dir,) * 2 if at_repository else (where.top, where.git_dir)
+        env = {**self._env(), "GIT_DIR": str(git_dir), "GIT_WORK_TREE": str(top)}
+        env["GIT_CEILING_DIRECTORIES"] = str(top.parent)
+        await self._check_files(where, whole_tree=any("status" in each.args for each in commands))
+        if self._is_trusted(where):
+            return await self._each_unconfined(where, program, commands, top, env)
+        await self._check(program, where)
+        user = await self._user(program, where)
+        owner = where.common_dir.stat()
+        is_shown = shows_tree and not at_repository
+        hidden = await in_thread(lambda: _hidden_in(where), name="ramet-search") if is_shown else ()
+        request = Request(
+            program=program,
+            commands=tuple(commands),
+            mark=secrets.token_hex(16),
+            cwd=str(top),
+            uid=owner.st_uid,
+            gid=owner.st_gid,
+            parent=os.getpid(),
+            cpu_s=int(self.timeout_s) + 10,
+            write=tuple(_folder(where, each) for each in (where.common_dir, *write)),
+            read=(*user.files, *((str(where.top),) if is_shown else ())),
+            execute=user_settings.program_folders(program, self._environ, but=[where.top, where.main, *write]),
+            hidden=hidden,
+            user=user.settings,
+        )
+        launcher = [sys.executable, "-I", "-S", "-B", *python_runtime.bytecode(), "-c", _LAUNCHER, _SOURCE]
+        ran = await self._run(where, launcher, _ROOT, env, stdin=request.encode())
+        *outputs, _ = ran.printed.split(mark_line(request.mark))
+        return Done(outputs, self._failure(where, commands[min(len(outputs), len(commands) - 1)].args[0], ran))
+
+    async def _each_unconfined(
+        self, where: Checkout, program: str, commands: Sequence[Command], top: pathlib.Path, env: Mapping[str, str]
+    ) -> Done:
+        fixed = [part for key, value in options.FIXED for part in ("-c", f"{key}={value}")]
+        outputs: list[str] = []
+        for args, stdin in commands:
+            ran = await self._run(where, [program, *fixed, *args], top, env, stdin=stdin.encode())
+            if (failure := self._failure(where, args[0], ran)) is not None:
+                return Done(outputs, failure)
+            outputs.append(ran.printed)
+        return Done(outputs, None)
+
+    @property
+    def _environ(self) -> Mapping[str, str]:
+        return os.environ if self.environ is None else self.environ
+
+    def _env(self) -> dict[str, str]:
+        return {**environment(_PASSED, self._environ), **_ENV}
+
+    def _program(self, where: Checkout) -> str:
+        program = shutil.which("git", path=self._environ.get("PATH"))
+        if program is None:
+            raise NoWorktree(where.top, "git is not installed", "install git, or leave out isolation='worktree'")
+        return program
+
+    async def _check_files(self, where: Checkout, *, whole_tree: bool) -> None:
+        """Raise NoWorktree for a file that git would wait for. Trust is asked only where a folder is elsewhere."""
+
+        def look() -> None:
+            irregular_files.check(where, whole_tree=whole_tree, may_lead_out=lambda: self._is_trusted(where))
+
+        try:
+            await in_thread(look, name="ramet-worktree")
+        except irregular_files.Irregular as error:
+            raise NoWorktree(where.top, str(error), error.remedy) from None
+
+    def _is_trusted(self, where: Checkout) -> bool:
+        """Whether the user trusts it, and it is the user's: another owner could change it at any moment."""
+        return any(map(self.trusts, where.folders)) and where.common_dir.stat().st_uid == os.geteuid()
+
+    async def _check(self, program: str, where: Checkout) -> None:
+        """Raise NoWorktree for what cannot be done without trust."""
+        if not where.is_own:
+            raise NoWorktree(where.top, where.borrowed, _TRUST)
+        if not sys.platform.startswith("linux"):
+            raise NoWorktree(where.top, f"git cannot be confined on {sys.platform}", _TRUST)
+        said = _versions.get(program, "")
+        if not said:
+            said = (await self._run(where, [program, "version"], _ROOT, self._env(), forks=False)).printed
+        found = re.search(r"(\d+)\.(\d+)", said)
+        if found is None or (int(found[1]), int(found[2])) < _OLDEST:
+            needed = ".".join(map(str, _OLDEST))
+            raise NoWorktree(where.top, f"{said.strip()} is older than {needed}", f"install git {needed}, or {_TRUST}")
+        _versions[program] = said
+
+    async def _user(self, program: str, where: Checkout) -> user_settings.UserSettings:
+        argv, env = [program, *user_settings.COMMAND], {**self._env(), **user_settings.ENV}
+        ran = await self._run(where, argv, _ROOT, env, forks=False)
+        if (failure := self._failure(where, "config", ran)) is not None:
+            raise failure
+        return user_settings.of(ran.printed, self._environ)
+
+    async def _run(
+        self,
+        where: Checkout,
+        argv: list[str],
+        cwd: pathlib.Path,
+        env: Mapping[str, str],
+        *,
+        stdin: bytes = b"",
+        forks: bool = True,
+    ) -> _Ran:
+        output, complaint = Capture(head=_MAX_OUTPUT), Capture(head=_MAX_OUTPUT)
+        try:
+            ended = await run(
+                argv,
+                clock=self.clock,
+                timeout_s=self.timeout_s,
+                cwd=cwd,
+                env=env,
+                stdin=stdin,
+                stdout=output,
+                stderr=complaint,
+                abort=self.abort,
+                grace_s=_GRACE_S,
+                forks=forks,
+            )
+        except OSError as error:
+            raise NoWorktree(where.top, f"git cannot run there: {error}", "name a folder that exists") from None
+        said = complaint.data().decode(errors="replace").strip()[-1_000:]
+        return _Ran(output.data().decode(errors="surrogateescape"), said, ended)
+
+    def _failure(self, where: Checkout, name: str, ran: _Ran) -> NoWorktree | None:
+        """How a command failed that has ended; None if it did not."""
+        if ran.ended.why == "timeout":
+            reason = f"git {name} took longer than {self.timeout_s:g} s"
+            return NoWorktree(where.top, reason, "try again, or raise timeout_s")
+        if (code := ran.ended.code) == UNCONFINED:
+            return NoWorktree(where.top, f"git cannot be confined on this machine: {ran.said}", _TRUST)
+        if code != 0:
+            reason = f"git {name} failed: {ran.said or f'exit status {code}'}"
+            return NoWorktree(where.top, reason, "see git's own words", code=code)
+        return None
+
+    @asynccontextmanager
+    async def alone_in(self, common_dir: pathlib.Path) -> AsyncIterator[None]:
+        """Hold the repository's worktree lock, against other tasks and other processes alike: git's own may fail."""
+        try:
+            fd = repository_files.open_lock(common_dir, "ramet-worktrees.lock")
+        except OSError as error:
+            raise NoWorktree(common_dir, str(error), "make the repository writable") from None
+        try:
+            try:
+                await within(self._lock(fd), clock=self.clock, seconds=self.timeout_s, abort=self.abort)
+            except TimeoutError:
+                raise NoWorktree(common_dir, "another process holds its lock", "try again later") from None
+            yield
+        finally:
+            os.close(fd)
+
+    async def _lock(self, fd: int) -> None:
+        while not try_lock(fd):
+            await self.clock.sleep(_LOCK_POLL_S)
+
+
+def try_lock(fd: int) -> bool:
+    """Take the lock of an open file, if nobody has it. It goes with the descriptor, and so with its process."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _hidden_in(where: Checkout) -> tuple[Hidden, ...]:
+    """State folders of kernels in a working tree, with what a project keeps there."""
+    try:
+        found = StateSearch().below({str(where.top): str(where.top)})
+        entries = [(path, os.listdir(path)) for path in found]  # noqa: PTH208 - names are needed, not paths
+    except (RametError, OSError) as error:
+        raise NoWorktree(where.top, str(error), _TRUST) from None
+    return tuple(Hidden(path, tuple(name for name in names if not is_private_name(name))) for path, names in entries)
+
+
+def _folder(where: Checkout, path: pathlib.Path) -> Folder:
+    """A folder as it is now: the sandbox refuses another one at its path."""
+    found = path.lstat()
+    if path.resolve() != path:
+        raise NoWorktree(where.top, f"{path} leads through a symbolic link", "name the folder itself")
+    return Folder(str(path), found.st_dev, found.st_ino)

@@ -1,0 +1,88 @@
+"""Files that a configuration includes under a condition (`includeIf`): their programs count, whether or not it holds.
+
+A condition may hold later: ramet's branch and worktree do not exist yet when the configuration is listed.
+"""
+
+from __future__ import annotations
+
+# Loading pathlib would take as long as all that the launcher does.
+# ruff: noqa: PTH111, PTH118, PTH120
+import os
+import re
+import stat
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
+
+from ramet.isolation.git.sandbox.options import names_a_program
+from ramet.isolation.git.sandbox.request import Setting
+
+COMMAND = ("config", "--list", "--show-scope", "--show-origin", "-z")
+MAX_FILES = 100  #: that one repository includes under conditions
+_INCLUDE_IF = re.compile(r"includeif\..*\.path\Z", re.DOTALL)
+_FILE = "file:"
+_GITS_OWN = "%(prefix)/"  #: stands for the folder that git is installed in, from which `..` leads anywhere
+
+
+class Entry(NamedTuple):
+    """A setting, and which file says it."""
+
+    scope: str
+    origin: str
+    setting: Setting
+
+
+def listed(output: str) -> list[Entry]:
+    """Parse the output of `COMMAND`."""
+    fields = output.split("\0")[:-1]
+    found = []
+    for scope, origin, text in zip(fields[::3], fields[1::3], fields[2::3], strict=True):
+        key, newline, value = text.partition("\n")
+        found.append(Entry(scope, origin, Setting(key, value if newline else None)))
+    return found
+
+
+def settings_of(list_with: Callable[[list[Setting]], str]) -> list[Setting]:
+    """Return a repository's settings, and those that name programs in files that it includes under a condition.
+
+    `list_with` returns what `COMMAND` prints with settings of ours besides. Raises ValueError for more files than
+    anybody needs, and for what is no file.
+    """
+    entries = listed(list_with([]))
+    found = [entry.setting for entry in entries if entry.scope != "command"]
+    files: dict[str, None] = {}
+    while new := [path for path in _conditional(entries) if path not in files]:
+        files.update(dict.fromkeys(new))
+        if len(files) > MAX_FILES:
+            raise ValueError(
+                f"its configuration includes {len(files)} files under a condition; accepted are {MAX_FILES}"
+            )
+        entries = listed(list_with([Setting("include.path", path) for path in files if _is_there(path)]))
+    if files:
+        in_files = (entry.setting for entry in entries if entry.origin.startswith(_FILE))
+        found += [setting for setting in in_files if names_a_program(setting.key)]
+    return found
+
+
+def _conditional(entries: Iterable[Entry]) -> Iterator[str]:
+    """The files that are included under a condition, each by a path that git takes on its command line, too."""
+    for entry in entries:
+        key, value = entry.setting
+        if value and _INCLUDE_IF.match(key):
+            folder = os.path.dirname(entry.origin.removeprefix(_FILE))
+            yield value if value.startswith(_GITS_OWN) else os.path.join(folder, os.path.expanduser(value))
+
+
+def _is_there(path: str) -> bool:
+    """Whether git can read a file here, now and later. Raises ValueError for a pipe and its like."""
+    if path.startswith(_GITS_OWN):
+        return True  # Git passes over a file that is missing.
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except (OSError, ValueError):
+        return False
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise ValueError(f"its configuration includes {path}, which is no regular file")
+    finally:
+        os.close(fd)
+    return True

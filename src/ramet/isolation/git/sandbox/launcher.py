@@ -1,0 +1,140 @@
+"""Start git in a sandbox: the one program that the host executes for a repository that nobody trusts.
+
+Standard input is a `Request`. Three processes: the launcher, which waits; the first
+process of the sandbox, which is confined and waits; and git.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterable
+from typing import NoReturn
+
+from ramet.isolation.git.sandbox import confinement, includes, options
+from ramet.isolation.git.sandbox.request import UNCONFINED, Command, Request, Setting, mark_line
+from ramet.isolation.linux import calls
+
+_MAX_LIST = 1 << 22
+_PIPE = 1 << 16  #: bytes that a pipe holds
+_READY = b"."
+
+
+def main() -> NoReturn:
+    """Run the command of the request, and end as it ended; with UNCONFINED if it could not be confined."""
+    request = Request.receive(0)
+    calls.die_with_parent(signal.SIGKILL)
+    if os.getppid() != request.parent:
+        os._exit(UNCONFINED)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # Git gets one as well, and removes its lock files.
+    reason = ""
+    for attempt in confinement.attempts():
+        reason = _try(attempt, request)
+    sys.stderr.write(reason)
+    sys.stderr.flush()
+    os._exit(UNCONFINED)
+
+
+def _try(attempt: Callable[[Request], None], request: Request) -> str:
+    """Confine a child in this way, and end as it does; return why it could not be confined."""
+    answer, end = os.pipe()
+    pid = os.fork()
+    if not pid:
+        os.close(answer)
+        _in_child(attempt, request, end)
+    os.close(end)
+    said = b""
+    while piece := os.read(answer, 4096):
+        said += piece
+    os.close(answer)
+    if said == _READY:
+        _end_like(pid)
+    os.waitpid(pid, 0)
+    return said.decode(errors="replace") or "it ended"
+
+
+def _in_child(attempt: Callable[[Request], None], request: Request, end: int) -> NoReturn:
+    try:
+        calls.die_with_parent(signal.SIGKILL)
+        attempt(request)
+        apart = confinement.is_apart(attempt)
+        if apart and (pid := os.fork()):
+            os.close(end)
+            _end_like(pid)
+        if apart:
+            calls.die_with_parent(signal.SIGKILL)
+            confinement.enter_root(request)
+        confinement.seal(request, is_apart=apart)
+        calls.die_with_parent(signal.SIGKILL)  # A change of uid forgets it.
+        os.chdir(request.cwd)
+    except OSError as error:
+        os.write(end, str(error).encode()[:2000])
+        os._exit(UNCONFINED)
+    os.write(end, _READY)
+    os.close(end)
+    _run(request)
+
+
+def _run(request: Request) -> NoReturn:
+    """Run the commands with what keeps programs of the repository from running."""
+    env = {**os.environ, **options.UNTRUSTED_ENV}
+    listing = [request.program, *includes.COMMAND]
+    try:
+        found = includes.settings_of(lambda settings: _output(listing, env, settings))
+        env |= options.as_environment(options.overrides(found, request.user))
+    except ValueError as error:
+        sys.stderr.write(f"fatal: {error}")
+        sys.stderr.flush()
+        os._exit(1)
+    for command in request.commands:
+        status = _wait(_spawn(request.program, command, env))
+        if status:
+            os._exit(_as_exit(status))
+        os.write(1, mark_line(request.mark).encode())
+    os._exit(0)
+
+
+def _spawn(program: str, command: Command, env: dict[str, str]) -> int:
+    """Start a command. What it reads is short: it fits into a pipe."""
+    out, into = os.pipe()
+    os.write(into, command.stdin.encode()[:_PIPE])
+    os.close(into)
+    actions = [(os.POSIX_SPAWN_DUP2, out, 0)]
+    pid = os.posix_spawn(program, [program, *command.args], env, file_actions=actions)
+    os.close(out)
+    return pid
+
+
+def _output(argv: list[str], env: dict[str, str], settings: Iterable[Setting]) -> str:
+    """Return the output of a command with further settings. If it fails, this process exits with its status."""
+    out, into = os.pipe()
+    quiet = {**env, **options.as_environment([*options.FIXED, *settings])}
+    actions = [(os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0), (os.POSIX_SPAWN_DUP2, into, 1)]
+    pid = os.posix_spawn(argv[0], argv, quiet, file_actions=actions)
+    os.close(into)
+    data = b""
+    while (piece := os.read(out, 1 << 16)) and len(data) <= _MAX_LIST:
+        data += piece
+    os.close(out)
+    _, status = os.waitpid(pid, 0)
+    if status or len(data) > _MAX_LIST:
+        os._exit(_as_exit(status) or 1)
+    return data.decode(errors="surrogateescape")
+
+
+def _end_like(pid: int) -> NoReturn:
+    os._exit(_as_exit(_wait(pid)))
+
+
+def _wait(pid: int) -> int:
+    """Wait for a child; orphans are collected meanwhile."""
+    while True:
+        ended, status = os.wait()
+        if ended == pid:
+            return status
+
+
+def _as_exit(status: int) -> int:
+    code = os.waitstatus_to_exitcode(status)
+    return code if code >= 0 else 128 - code

@@ -1,0 +1,98 @@
+"""Configuration that keeps git from running programs of a repository: the second layer, inside the sandbox.
+
+Git gets these settings through its environment, above every file. Environment variables take keys with any character;
+`-c` does not (`filter.a=b.smudge`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+
+from ramet.isolation.git.sandbox.request import Setting
+
+MAX_SETTINGS = 2_000  #: of one repository that name programs
+
+#: What holds for every repository, trusted or not.
+FIXED = (
+    Setting("core.hooksPath", "/dev/null"),
+    Setting("core.fsmonitor", "false"),
+    Setting("core.pager", "cat"),
+    Setting("gc.auto", "0"),
+    Setting("maintenance.auto", "false"),
+    Setting("safe.bareRepository", "explicit"),
+    Setting("submodule.recurse", "false"),
+    Setting("protocol.ext.allow", "never"),  # An address would be a command.
+)
+#: What holds, besides, for one that is not trusted.
+UNTRUSTED_ENV: Mapping[str, str] = {
+    "GIT_CONFIG_GLOBAL": "/dev/null",  # Settings of the user come with the request.
+    "GIT_CONFIG_NOSYSTEM": "1",
+    "GIT_ALLOW_PROTOCOL": "none",
+    "GIT_NO_LAZY_FETCH": "1",
+    "GIT_ASKPASS": "",
+    "GIT_EDITOR": ":",
+    "GIT_SEQUENCE_EDITOR": ":",
+    "GIT_SSH_COMMAND": "false",
+    "GIT_EXTERNAL_DIFF": "",
+}
+#: Last parts of keys whose values git gives to a shell, or runs.
+_PROGRAMS = (
+    "alternaterefscommand|askpass|clean|cmd|command|defaultkeycommand|difffilter|driver|editor|external|fsmonitor|"
+    "gitproxy|helper|hookspath|pager|path|process|program|proxycommand|receivepack|smudge|sshcommand|textconv|tool|"
+    "uploadpack|vcs|packobjectshook|recentobjectshook|sendmailcmd|tocmd|cccmd|headercmd|smtpserver|templatedir|transfer"
+)
+_RUNS = re.compile(rf"(?:.*\.(?:{_PROGRAMS})|(?:alias|pager|hook|trailer)\..*|submodule\..*\.update)\Z", re.DOTALL)
+_FILTER = re.compile(r"(filter\..*)\.(?:smudge|clean|process)\Z", re.DOTALL)
+#: Files of names and patterns, of which no program is run.
+_HARMLESS = re.compile(r"include(?:if\..*)?\.path\Z|submodule\..*\.path\Z", re.DOTALL)
+#: Settings of the user that a repository must not change: what they name is what the user wants to run.
+_USERS_ALONE = re.compile(r"(?:filter|diff|merge)\.", re.DOTALL)
+
+
+def names_a_program(key: str) -> bool:
+    """Whether git may run the value of this key, as git lists it: section and name in lower case."""
+    return bool(_RUNS.match(key)) and not _HARMLESS.match(key)
+
+
+def overrides(repository: Iterable[Setting], user: Iterable[Setting]) -> list[Setting]:
+    """The settings that leave of a repository's configuration nothing that runs, and of the user's everything.
+
+    Raises ValueError for a repository that names more programs than anybody needs.
+    """
+    users = list(user)
+    own = {setting.key for setting in users}
+    theirs = dict.fromkeys(setting.key for setting in repository)
+    found = [setting for setting in users if setting.key not in theirs or _USERS_ALONE.match(setting.key)]
+    programs = [key for key in theirs if names_a_program(key)]
+    if len(programs) > MAX_SETTINGS:
+        raise ValueError(f"its configuration names {len(programs)} programs; accepted are {MAX_SETTINGS}")
+    found += [Setting(key, _neutral(key)) for key in programs if key not in own]
+    drivers = dict.fromkeys(match.group(1) for key in programs if (match := _FILTER.match(key)))
+    free = [driver for driver in drivers if not any(key.startswith(f"{driver}.") for key in own)]
+    found += [Setting(f"{driver}.required", "false") for driver in free]
+    return [*found, *FIXED]
+
+
+def as_environment(settings: Iterable[Setting]) -> dict[str, str]:
+    """Variables by which git gets settings."""
+    entries = list(settings)
+    found = {"GIT_CONFIG_COUNT": str(len(entries))}
+    for index, (key, value) in enumerate(entries):
+        found[f"GIT_CONFIG_KEY_{index}"] = key
+        found[f"GIT_CONFIG_VALUE_{index}"] = "true" if value is None else value
+    return found
+
+
+def listed(output: str) -> list[tuple[str, Setting]]:
+    """Parse the output of `git config --list --show-scope -z`: each setting with its scope."""
+    fields = output.split("\0")[:-1]
+    found = []
+    for scope, entry in zip(fields[::2], fields[1::2], strict=True):
+        key, newline, value = entry.partition("\n")
+        found.append((scope, Setting(key, value if newline else None)))
+    return found
+
+
+def _neutral(key: str) -> str:
+    return "none" if key.endswith(".update") else "false" if key == "core.fsmonitor" else ""

@@ -1,0 +1,123 @@
+"""A root of its own for one process: folders of the host, bound read-only but for those that are to be written.
+
+Needs a mount namespace that this process has just entered, and capabilities in it.
+"""
+
+from __future__ import annotations
+
+# Loading pathlib would take as long as all that this module does.
+# ruff: noqa: PTH102, PTH103, PTH110, PTH112, PTH114, PTH115, PTH120, PTH211
+import os
+import stat
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from ramet.isolation.git.sandbox.request import Folder, Hidden
+from ramet.isolation.linux import calls
+
+_MOUNT_SETATTR = 442  #: the same on all machines
+_AT_EMPTY_PATH, _AT_RECURSIVE = 0x1000, 0x8000
+_RDONLY, _NOSUID, _NODEV = 0x1, 0x2, 0x4
+_STAGE = "/tmp"
+_TMP_OPTIONS = "mode=1777,size=64m,nr_inodes=4k"
+
+
+class _Bind(NamedTuple):
+    path: str
+    fd: int
+    attributes: int
+
+
+class _Cover(NamedTuple):
+    path: str
+    binds: tuple[_Bind, ...]
+    links: dict[str, str]
+
+
+def enter(
+    *, read: Iterable[str], write: Iterable[Folder], devices: Iterable[str], hidden: Iterable[Hidden] = (), cwd: str
+) -> None:
+    """Make a root that holds nothing but these, and an empty /tmp; make it this process's.
+
+    What is hidden is covered, but for its entries that are named. The folder `cwd` is there, at least an empty one.
+    A link is made anew as a link. Raises OSError, also when a folder to write is not the one that was checked.
+    """
+    calls.mount("none", "/", None, calls.MS_REC | calls.MS_PRIVATE)
+    links = {path: os.readlink(path) for path in read if os.path.islink(path)}
+    plain = [path for path in read if path not in links and os.path.exists(path)]
+    binds = [_opened(path, _RDONLY | _NOSUID | _NODEV) for path in plain]
+    binds += [_opened(path, _NOSUID) for path in devices if os.path.exists(path)]
+    binds += [_checked(folder) for folder in write]
+    covers = [_covering(each) for each in hidden if os.path.isdir(each.path)]
+    calls.mount("tmpfs", _STAGE, "tmpfs", calls.MS_NOSUID | calls.MS_NODEV, "mode=755,size=1m")
+    os.mkdir(f"{_STAGE}/tmp")
+    calls.mount("tmpfs", f"{_STAGE}/tmp", "tmpfs", calls.MS_NOSUID | calls.MS_NODEV, _TMP_OPTIONS)
+    for path, target in links.items():
+        os.makedirs(os.path.dirname(_STAGE + path), exist_ok=True)
+        os.symlink(target, _STAGE + path)
+    steps: list[_Bind | _Cover] = [*binds, *covers]
+    for step in sorted(steps, key=lambda step: step.path.count("/")):
+        if isinstance(step, _Bind):
+            _mount(step)
+        else:
+            _cover(step)
+    os.makedirs(_STAGE + cwd, exist_ok=True)
+    os.chdir(_STAGE)
+    calls.pivot_root(".", ".")
+    calls.umount(".", calls.MNT_DETACH)
+    os.chdir("/")
+    _set_attributes("/", _RDONLY | _NOSUID | _NODEV, recursive=False)
+
+
+def _opened(path: str, attributes: int) -> _Bind:
+    return _Bind(path, os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC), attributes)
+
+
+def _checked(folder: Folder) -> _Bind:
+    bind = _opened(folder.path, _NOSUID | _NODEV)
+    found = os.fstat(bind.fd)
+    if (found.st_dev, found.st_ino) != (folder.device, folder.inode) or not stat.S_ISDIR(found.st_mode):
+        raise OSError(f"{folder.path} was replaced while git was started")
+    return bind
+
+
+def _covering(hidden: Hidden) -> _Cover:
+    paths = [path for name in hidden.entries if os.path.lexists(path := f"{hidden.path}/{name}")]
+    links = {path: os.readlink(path) for path in paths if os.path.islink(path)}
+    binds = (_opened(path, _RDONLY | _NOSUID | _NODEV) for path in paths if path not in links)
+    return _Cover(hidden.path, tuple(binds), links)
+
+
+def _cover(cover: _Cover) -> None:
+    """Put an empty folder over one, and back into it what is not hidden."""
+    place = _STAGE + cover.path
+    calls.mount("tmpfs", place, "tmpfs", calls.MS_NOSUID | calls.MS_NODEV, "mode=755,size=1m")
+    for path, target in cover.links.items():
+        os.symlink(target, _STAGE + path)
+    for bind in cover.binds:
+        _mount(bind)
+    _set_attributes(place, _RDONLY, recursive=False)
+
+
+def _mount(bind: _Bind) -> None:
+    place = _STAGE + bind.path
+    if not os.path.exists(place):
+        if stat.S_ISDIR(os.fstat(bind.fd).st_mode):
+            os.makedirs(place)
+        else:
+            os.makedirs(os.path.dirname(place), exist_ok=True)
+            os.close(os.open(place, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644))
+    calls.mount(f"/proc/self/fd/{bind.fd}", place, None, calls.MS_BIND | calls.MS_REC)
+    os.close(bind.fd)
+    _set_attributes(place, bind.attributes, recursive=True)
+
+
+def _set_attributes(path: str, attributes: int, *, recursive: bool) -> None:
+    """Add attributes to a mount, and to all below it."""
+    fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    try:
+        change = b"".join(each.to_bytes(8, "little") for each in (attributes, 0, 0, 0))
+        flags = _AT_EMPTY_PATH | (_AT_RECURSIVE if recursive else 0)
+        calls.syscall("mount_setattr", _MOUNT_SETATTR, fd, b"", flags, change, len(change))
+    finally:
+        os.close(fd)

@@ -1,0 +1,83 @@
+"""The settings of a user's own git configuration that a sandbox needs: filters, line ends, names of ignored files.
+
+Nothing else goes in: a user's configuration may hold keys of servers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from ramet.isolation.git.sandbox import options
+from ramet.isolation.git.sandbox.request import Setting
+
+#: Prints the settings of the system and of the user, outside of any repository.
+COMMAND = ("config", "--list", "--show-scope", "-z")
+ENV: Mapping[str, str] = {"GIT_DIR": "/dev/null"}
+_NEEDED = re.compile(
+    r"(?:filter\..*|core\.(?:autocrlf|eol|safecrlf|symlinks|ignorecase|precomposeunicode|quotepath|excludesfile|"
+    r"attributesfile)|checkout\..*|index\..*|feature\..*)\Z",
+    re.DOTALL,
+)
+_FILES = {"core.excludesfile": "ignore", "core.attributesfile": "attributes"}  #: and what they are called by default
+_SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
+
+
+class UserSettings(NamedTuple):
+    """Settings, and the user's files that they name."""
+
+    settings: tuple[Setting, ...]
+    files: tuple[str, ...]
+
+
+def of(output: str, environ: Mapping[str, str]) -> UserSettings:
+    """Pick the needed settings from the output of `COMMAND`."""
+    settings = [setting for _, setting in options.listed(output) if _NEEDED.match(setting.key)]
+    named = {key: value for key, value in settings if key in _FILES and value}
+    home = environ.get("HOME", "")
+    config = environ.get("XDG_CONFIG_HOME") or (f"{home}/.config" if home else "")
+    found = [setting for setting in settings if setting.key not in _FILES]
+    files = []
+    for key, usual in _FILES.items():
+        name = named.get(key) or (f"{config}/git/{usual}" if config else "")
+        path = Path(re.sub(r"\A~(?=/)", lambda _: home, name))
+        if path.is_absolute() and _is(Path.is_file, path):
+            found.append(Setting(key, str(path.resolve())))
+            files.append(str(path.resolve()))
+    return UserSettings(tuple(found), tuple(files))
+
+
+def program_folders(program: str, environ: Mapping[str, str], *, but: Iterable[Path]) -> tuple[str, ...]:
+    """Folders of programs that git and the user's filters may need: git's own, and those of PATH.
+
+    None that holds the user's home, and none in (or around) a folder of `but`.
+    """
+    home = Path(environ.get("HOME") or "/").resolve()
+    taken = [folder.resolve() for folder in but]
+    found: dict[str, None] = {}
+    for folder in _program_folders(program, environ):
+        is_system = any(folder.is_relative_to(each) for each in _SYSTEM)
+        holds_home = home.is_relative_to(folder)
+        is_taken = any(folder.is_relative_to(each) or each.is_relative_to(folder) for each in taken)
+        if _is(Path.is_dir, folder) and not (is_system or holds_home or is_taken):
+            found[str(folder)] = None
+    return tuple(found)
+
+
+def _program_folders(program: str, environ: Mapping[str, str]) -> Iterator[Path]:
+    yield Path(program).resolve().parents[1]
+    for name in os.get_exec_path(dict(environ)):
+        if name.startswith("/"):
+            with contextlib.suppress(OSError, RuntimeError):  # It cannot be read, or leads in a circle.
+                yield Path(name).resolve()
+
+
+def _is(asked: Callable[[Path], bool], path: Path) -> bool:
+    try:
+        return asked(path)
+    except OSError:  # It cannot be read: no program is found there.
+        return False

@@ -1,0 +1,351 @@
+"""A git worktree of its own for each child: its edits land in its copy, and are kept only if there are any.
+
+A child starts from HEAD of the folder that it was given: changes there that are not committed, ignored files and the
+content of submodules are not in its copy. It works on a branch of its own, `ramet/<name>-<id>`. In the end a worktree
+that has no commit of its own and nothing changed or new (ignored files aside) is removed with its branch; any other
+stays where it is until somebody merges and removes it.
+
+Worktrees stand in `.ramet/worktrees` of the main working tree, which `.git/info/exclude` hides, or where the caller
+says. While a child lives its worktree is locked by an open file, so that `prune`, in whatever process, removes only
+what a dead process left.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import io
+import os
+import pathlib
+import re
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from ramet.concurrency.deadline import to_its_end
+from ramet.concurrency.threads import in_thread
+from ramet.core.ids import safe_name
+from ramet.isolation import safe_walk
+from ramet.isolation.git import repository_files
+from ramet.isolation.git.git import Git, NoWorktree, try_lock
+from ramet.isolation.git.sandbox.request import Command
+from ramet.tools.git.git_checkout import COPIES, Checkout, NoCheckout, find
+
+PREFIX = "ramet/"
+_EXCLUDED = "/.ramet/"
+_LIVE = "ramet.lock"
+_STATUS = Command(("status", "--porcelain", "--untracked-files=all", "--ignore-submodules=dirty"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Worktree:
+    """A child's own copy. `base` is the commit it started from; `cwd` is where the child works in it."""
+
+    path: pathlib.Path
+    base: str
+    branch: str
+    cwd: pathlib.Path
+    origin: Checkout  #: that it was made from
+    _live: io.FileIO = field(repr=False, compare=False)  #: open, and so locked, as long as the child lives
+
+    @property
+    def common_dir(self) -> pathlib.Path:
+        """The repository itself."""
+        return self.origin.common_dir
+
+
+def _mint() -> str:
+    return secrets.token_hex(4)
+
+
+async def create(
+    repo_dir: pathlib.Path,
+    name: str,
+    *,
+    into: pathlib.Path | None = None,
+    git: Git | None = None,
+    mint: Callable[[], str] = _mint,
+) -> Worktree:
+    """Make a worktree for a child that works in `repo_dir`. If this raises, cancelled or not, there is none.
+
+    Raises NoWorktree, with what to do, where there is no git, no repository or no commit; Aborted if stopped.
+    """
+    git = git or Git()
+    repo = _checkout(repo_dir)
+    label = re.sub(r"\.{2,}", ".", f"{safe_name(name)}-{mint()}")
+    branch = PREFIX + label
+    path = (repo.main / COPIES if into is None else _absolute(into)) / label
+    async with git.alone_in(repo.common_dir):
+        if _exists(path):
+            raise NoWorktree(repo_dir, f"{branch} exists already", "use another name")
+        live: io.FileIO | None = None
+        try:
+            path = _make_place(repo, path)
+            base = await _begin(git, repo, path, branch)
+            live = _hold(_linked(repo, path))
+            cwd = path / repo.prefix
+            cwd.mkdir(parents=True, exist_ok=True)  # A folder that is not in HEAD is in no checkout.
+        except _Refused as error:
+            # No branch is ours: undoing that would remove somebody's work.
+            await to_its_end(in_thread(lambda: _remove_folder(path), name="ramet-worktree"))
+            raise NoWorktree(repo_dir, error.reason, error.remedy) from None
+        except BaseException as error:
+            if live is not None:
+                live.close()
+            await to_its_end(_undo(git, repo, path, branch))
+            if isinstance(error, OSError):
+                raise NoWorktree(repo_dir, str(error), "name a folder that can be written, with `into`") from None
+            raise
+    assert live is not None, "nobody else can know of it yet"
+    return Worktree(path=path, base=base, branch=branch, cwd=cwd, origin=repo, _live=live)
+
+
+class _Refused(Exception):
+    """A worktree that is not begun: nothing was made yet."""
+
+    def __init__(self, reason: str, remedy: str) -> None:
+        self.reason, self.remedy = reason, remedy
+        super().__init__(reason)
+
+
+async def _begin(git: Git, repo: Checkout, path: pathlib.Path, branch: str) -> str:
+    """Check out HEAD on a new branch; the commit that it is. Raises _Refused before anything is made."""
+    ref = f"refs/heads/{branch}"
+    add = Command(("worktree", "add", "--quiet", "--no-track", "-b", branch, str(path), "HEAD"))
+    done = await git.each(repo, [_tips_of("HEAD", ref), add, _tips_of(ref)], shows_tree=False, write=[path])
+    if done.outputs:
+        head, taken = _tips_in(done.outputs[0])
+        if not head:
+            raise _Refused("it has no commit yet", "commit once, so that there is something to start from")
+        if taken:
+            raise _Refused(f"{branch} exists already", "use another name")
+    if done.failure is not None:
+        raise done.failure
+    return _tips_in(done.outputs[2])[0]
+
+
+async def restore(repo_dir: pathlib.Path, path: str, *, branch: str, base: str, git: Git | None = None) -> None:
+    """Make one anew that was made for a child of `repo_dir` and is gone, from its branch, or where that began.
+
+    Raises NoWorktree, and OSError for a path that cannot be made.
+    """
+    git = git or Git()
+    repo = _checkout(repo_dir)
+    async with git.alone_in(repo.common_dir):
+        await _forget(git, repo, pathlib.Path(path))
+        done = await git.each(repo, [_tips_of(f"refs/heads/{branch}")], shows_tree=False)
+        if done.failure is not None:
+            raise done.failure
+        is_left = any(_tips_in(done.outputs[0]))
+        place = _make_place(repo, pathlib.Path(path))
+        start = [str(place), branch] if is_left else ["--no-track", "-b", branch, str(place), base]
+        await _add(git, repo, place, *start)
+        _make_folder(path, repo.prefix)
+
+
+async def finish(worktree: Worktree, *, git: Git | None = None) -> pathlib.Path | None:
+    """Remove a worktree that was not changed; else give its path, for whoever wants to merge it.
+
+    What cannot be shown to be unchanged is kept. The child must be gone.
+    """
+    git, repo = git or Git(), worktree.origin
+    try:
+        async with git.alone_in(worktree.common_dir):
+            if not worktree.path.is_dir():  # The child removed it; its commits are still there.
+                await _forget(git, repo, worktree.path)
+                if await _remove_branch(git, repo, worktree.branch, worktree.base):
+                    return None
+                await _add(git, repo, _make_place(repo, worktree.path), str(worktree.path), worktree.branch)
+                return worktree.path
+            linked = _linked(repo, worktree.path)
+            tips = _tips_of("HEAD", f"refs/heads/{worktree.branch}")
+            done = await git.each(linked, [tips, _STATUS])
+            is_at_base = bool(done.outputs) and set(_tips_in(done.outputs[0])) == {worktree.base}
+            if is_at_base and done.failure is None and await _is_unchanged(git, linked, done.outputs[1]):
+                await _remove(git, repo, linked, worktree.branch, worktree.base)
+                return None
+    except (NoWorktree, OSError):
+        pass
+    finally:
+        worktree._live.close()
+    return worktree.path
+
+
+async def prune(repo_dir: pathlib.Path, *, git: Git | None = None) -> list[pathlib.Path]:
+    """Remove what processes that died left unchanged, with its branches; says which. Work of their own is kept."""
+    git = git or Git()
+    repo = _checkout(repo_dir)
+    removed: list[pathlib.Path] = []
+    async with git.alone_in(repo.common_dir):
+        for path, branch in await _listed(git, repo):
+            if path is not None and not _exists(path):
+                await _forget(git, repo, path)
+                path = None
+            if not await _is_merged(git, repo, branch):
+                continue
+            if path is None:
+                await _remove_branch(git, repo, branch)
+                continue
+            live = None
+            try:
+                linked = _linked(repo, path)
+                live = _hold(linked)
+                if live is not None and await _is_unchanged(git, linked, await git(linked, *_STATUS.args)):
+                    await _remove(git, repo, linked, branch)
+                    removed.append(path)
+            except (NoWorktree, OSError):
+                pass  # It stays.
+            finally:
+                if live is not None:
+                    live.close()
+    return removed
+
+
+def _checkout(folder: pathlib.Path) -> Checkout:
+    try:
+        return find(folder)
+    except NoCheckout as error:
+        raise NoWorktree(folder, error.reason, error.remedy) from None
+    except OSError as error:
+        raise NoWorktree(folder, f"git cannot run there: {error}", "name a folder that exists") from None
+
+
+def _absolute(path: pathlib.Path) -> pathlib.Path:
+    return path.absolute()
+
+
+def _linked(repo: Checkout, path: pathlib.Path) -> Checkout:
+    """The worktree at `path`. Raises NoWorktree if another repository is there: whoever worked in it can do that."""
+    found = _checkout(path)
+    if (found.top, found.common_dir) != (path, repo.common_dir) or found.git_dir == found.common_dir:
+        raise NoWorktree(path, "it is no worktree of its repository any more", "look at it, and remove it")
+    return found
+
+
+def _make_place(repo: Checkout, path: pathlib.Path) -> pathlib.Path:
+    """Make the empty folder of a new worktree; its real path. Raises OSError."""
+    if path.parent == repo.main / COPIES:
+        repository_files.add_line(repo.common_dir, pathlib.Path("info", "exclude"), _EXCLUDED)
+        repository_files.make_folder(repo.main, path.relative_to(repo.main))
+        return path
+    path.parent.mkdir(parents=True, exist_ok=True)
+    repository_files.make_folder(path.parent.resolve(), pathlib.Path(path.name))
+    return path.resolve()
+
+
+async def _add(git: Git, repo: Checkout, place: pathlib.Path, *args: str) -> None:
+    await git(repo, "worktree", "add", "--quiet", *args, at_repository=True, write=[place])
+
+
+async def _forget(git: Git, repo: Checkout, path: pathlib.Path, *then: Command) -> None:
+    """Remove what the repository has on record of a worktree whose folder is gone; nothing if it has nothing.
+
+    `git worktree prune` would do that to worktrees of the user, too, whose folders a sandbox does not see.
+    """
+    if not _exists(path):
+        remove = Command(("worktree", "remove", "--force", "--force", str(path)))
+        await git.each(repo, [remove, *then], at_repository=True)
+
+
+def _exists(path: pathlib.Path) -> bool:
+    return os.path.lexists(path)
+
+
+def _tips_of(*names: str) -> Command:
+    asked = "".join(f"{name}^{{commit}}\n" for name in names)
+    return Command(("cat-file", "--batch-check=%(objectname)"), asked)
+
+
+def _tips_in(said: str) -> list[str]:
+    """The commits that names stand for; empty for each that stands for none."""
+    return [line if re.fullmatch(r"[0-9a-f]{40,64}", line) else "" for line in said.splitlines()]
+
+
+async def _is_unchanged(git: Git, where: Checkout, status: str) -> bool:
+    """Whether nothing is changed or new. A repository at the place of a submodule is not looked into: it counts."""
+    if status:
+        return False
+    inner = await in_thread(lambda: _repositories_below(where.top), name="ramet-worktree")
+    if not inner:
+        return True
+    said = await git(where, "--literal-pathspecs", "ls-files", "--stage", "--", *inner)
+    return not any(line.startswith("160000 ") for line in said.splitlines())
+
+
+def _repositories_below(top: pathlib.Path) -> Sequence[str]:
+    found = []
+    for folder, names, files in os.walk(top):
+        if folder != str(top) and ".git" in (*names, *files):
+            found.append(os.path.relpath(folder, top))
+    return found
+
+
+async def _is_merged(git: Git, repo: Checkout, branch: str) -> bool:
+    """Whether all its commits are in some branch that is not ours."""
+    args = ["--format=%(refname)", f"--contains=refs/heads/{branch}"]
+    said = await git(repo, "for-each-ref", *args, at_repository=True)
+    ours = f"refs/heads/{PREFIX}"
+    return any(not each.startswith(ours) for each in said.splitlines())
+
+
+async def _listed(git: Git, repo: Checkout) -> list[tuple[pathlib.Path | None, str]]:
+    """Our branches, each with the path of its worktree if there is one."""
+    said = await git(repo, "worktree", "list", "--porcelain", "-z", at_repository=True)
+    at: dict[str, pathlib.Path] = {}
+    for entry in said.split("\0\0"):
+        lines = dict(line.partition(" ")[::2] for line in entry.split("\0") if line)
+        if "branch" in lines:
+            at[lines["branch"].removeprefix("refs/heads/")] = pathlib.Path(lines["worktree"])
+    args = ["--format=%(refname:lstrip=2)", f"refs/heads/{PREFIX}"]
+    names = await git(repo, "for-each-ref", *args, at_repository=True)
+    return [(at.get(branch), branch) for branch in names.splitlines()]
+
+
+def _hold(linked: Checkout) -> io.FileIO | None:
+    """Lock a worktree as somebody's; None if it is. The lock file stands with git's own records of the worktree."""
+    file = io.FileIO(repository_files.open_lock(linked.git_dir, _LIVE))
+    if try_lock(file.fileno()):
+        return file
+    file.close()
+    return None
+
+
+async def _remove(git: Git, repo: Checkout, linked: Checkout, branch: str, at: str | None = None) -> None:
+    """Remove a worktree that is clean, and its branch unless that has moved from `at`.
+
+    Raises NoWorktree for one that the user has locked, OSError for what stays.
+    """
+    if _exists(linked.git_dir / "locked"):
+        raise NoWorktree(linked.top, "it is locked", "git worktree unlock")
+    await to_its_end(in_thread(lambda: _remove_folder(linked.top), name="ramet-worktree"))
+    await _forget(git, repo, linked.top, _removal(branch, at))
+
+
+def _remove_folder(path: pathlib.Path) -> None:
+    with safe_walk.opened(path.parent) as parent:
+        safe_walk.remove(parent, path.name)
+
+
+async def _remove_branch(git: Git, repo: Checkout, branch: str, at: str | None = None) -> bool:
+    """Remove a branch that still stands at `at` (or anywhere, if None); False if it has moved."""
+    done = await git.each(repo, [_removal(branch, at)], at_repository=True)
+    return done.failure is None
+
+
+def _removal(branch: str, at: str | None) -> Command:
+    return Command(("update-ref", "-d", f"refs/heads/{branch}", *([at] if at else [])))
+
+
+async def _undo(git: Git, repo: Checkout, path: pathlib.Path, branch: str) -> None:
+    """Leave nothing of a creation that did not succeed, whether or not it got anywhere."""
+    calm = dataclasses.replace(git, abort=None)  # not stopped by what stopped it
+    with contextlib.suppress(OSError):
+        _remove_folder(path)
+    with contextlib.suppress(NoWorktree):
+        await _forget(calm, repo, path)
+        await _remove_branch(calm, repo, branch)
+
+
+def _make_folder(top: str, below: pathlib.Path) -> None:
+    """A folder that is not in the commit is in no checkout."""
+    pathlib.Path(top, below).mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,1 @@
+"""The Kubernetes API: requests, objects, and their errors."""

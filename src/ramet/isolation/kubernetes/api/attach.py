@@ -1,0 +1,86 @@
+"""The streams of a pod's container, through the API server."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from ramet.isolation.kubernetes.api.errors import Forbidden, NotYet, Unreachable, said
+from ramet.isolation.kubernetes.api.manifest import CONTAINER
+
+if TYPE_CHECKING:
+    import httpx2
+    from httpx2.websockets import AsyncWebSocketSession
+
+_SUBPROTOCOL = "v4.channel.k8s.io"
+_PIECE = 32 * 1024  #: bytes of one message to an attached container
+_MAX_MESSAGE = 1 << 20
+_MESSAGES = 16  #: that were received, and wait for who reads them
+
+
+@asynccontextmanager
+async def attached(http: httpx2.AsyncClient, namespace: str, pod: str, *, outputs: bool) -> AsyncIterator[Stream]:
+    """See `ramet.isolation.kubernetes.api.client.Api.attach`."""
+    out = "true" if outputs else "false"
+    try:
+        async with http.websocket(
+            f"/api/v1/namespaces/{namespace}/pods/{pod}/attach",
+            params={"container": CONTAINER, "stdin": "true", "stdout": out, "stderr": out},
+            subprotocols=[_SUBPROTOCOL],
+            max_message_size_bytes=_MAX_MESSAGE,
+            queue_size=_MESSAGES,
+            keepalive_ping_interval_seconds=None,  # What is said over it has signs of life of its own.
+        ) as socket:
+            yield Stream(socket)
+    except BaseException as error:
+        raise _meant(error) from error
+
+
+class Stream:
+    """What goes to and comes from an attached container. Channels are numbered: 0 to 2 as descriptors, 3 is its end."""
+
+    def __init__(self, socket: AsyncWebSocketSession) -> None:
+        self._socket = socket
+
+    async def send(self, data: bytes) -> None:
+        """To its standard input. Raises Unreachable."""
+        with _unbroken():
+            for at in range(0, len(data), _PIECE):
+                await self._socket.send_bytes(b"\0" + data[at : at + _PIECE])
+
+    async def receive(self) -> tuple[int, bytes]:
+        """From which channel, and what. Raises Unreachable at its end."""
+        with _unbroken():
+            message = await self._socket.receive_bytes()
+        return (message[0], message[1:]) if message else (0, b"")
+
+
+@contextlib.contextmanager
+def _unbroken() -> Iterator[None]:
+    import anyio
+    import httpx2
+    from httpx2.websockets import HTTPXWSException
+
+    try:
+        yield
+    except (HTTPXWSException, httpx2.HTTPError, OSError, anyio.EndOfStream, anyio.ClosedResourceError) as error:
+        raise Unreachable(f"the attach stream has ended: {said(error)}") from error
+
+
+def _meant(error: BaseException) -> BaseException:
+    """What it means that a stream could not be had, or broke; everything else as it was."""
+    import httpx2
+    from httpx2.websockets import HTTPXWSException, WebSocketUpgradeError
+
+    while isinstance(error, BaseExceptionGroup):  # The client's task group wraps what its body raises.
+        error = error.exceptions[0]
+    if isinstance(error, WebSocketUpgradeError):
+        code = error.response.status_code
+        if code in (401, 403):
+            return Forbidden(f"this kernel may not attach to pods here (HTTP {code})")
+        return NotYet(f"the API refuses the attach stream: HTTP {code}")
+    if isinstance(error, (HTTPXWSException, httpx2.HTTPError, OSError)) and not isinstance(error, TimeoutError):
+        return Unreachable.by(error)
+    return error

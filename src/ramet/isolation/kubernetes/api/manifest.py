@@ -1,0 +1,274 @@
+"""What is asked of a cluster, as data: the pod of a run or of several; what keeps a namespace off the network."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+from typing import Any
+
+from ramet.core.errors import InvalidValue
+from ramet.core.policy.policy import Grant
+from ramet.isolation.contract import Image
+from ramet.isolation.kubernetes import pod_args
+from ramet.isolation.kubernetes.api import labels
+
+CONTAINER = "agent"
+POLICY = "ramet-agents"  #: the name of a namespace's NetworkPolicy; others, of a kernel each, begin with it
+
+#: MiB that the keeper and the process that agents are forked from need beside what an agent has: 35 were seen, and 80
+#: with langchain-core.
+KEEPER_MB = 96
+#: Processor that the keeper has beside an agent's, in cores: an agent that uses all of its own does not stop it.
+KEEPER_CORES = 0.2
+#: MiB of what is said over an attach stream that a node keeps as the container's log: its kubelet's default.
+LOGS_MB = 64
+#: From a pod's creation to its agent's start, and from the agent's time to the end that comes from the cluster.
+SLACK_S = 120
+RUN_MB = 8  #: of /run, in memory: sockets and secrets
+
+#: Where a mount that is one file cannot be: what else is in its folder would not be seen.
+_FULL = frozenset(
+    map(PurePosixPath, ("/", "/bin", "/dev", "/etc", "/lib", "/lib64", "/opt", "/proc", "/sbin", "/sys", "/usr"))
+)
+#: What a user may say of where pods go.
+PLACEMENT = ("affinity", "nodeSelector", "priorityClassName", "schedulerName", "tolerations")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Form:
+    """What all pods of a kernel have in common."""
+
+    namespace: str
+    image: str
+    command: Sequence[str]
+    runs: str  #: the folder of all workspaces, at the same path as on the kernel's host
+    place: str
+    owner: str
+    labels: Mapping[str, str] = field(default_factory=dict)
+    pull_secrets: Sequence[str] = ()
+    placement: Mapping[str, Any] = field(default_factory=dict)  #: of PLACEMENT
+    cpu_reserved: float = 0.1  #: the share of a processor's limit that a node keeps free for it
+    outlives_s: float = 0.0  #: so long a pod of one run waits for another kernel to take it up; 0: none can
+
+
+@dataclass(frozen=True, kw_only=True)
+class Berth:
+    """One pod: what a run asks of it, or what several have in it together."""
+
+    name: str
+    run: str  #: empty: of several, or of one that is not known yet, and that it waits for
+    grant: Grant
+    uid: int  #: of its own on any node: what a user may have of processes counts for all of its pods there
+    about: labels.About = labels.UNKNOWN
+    image: Image = "bare"  #: of its run: what that needs is imported while its line is made
+    runtime_class: str | None = None
+    folders: Sequence[str] = ()  #: of the host, to be had at the same path: readonly mounts that are folders
+    files: Sequence[str] = ()  #: likewise, single files, and links to what the image has
+    size_mb: int = 0  #: of both
+    secret: str | None = None  #: a Secret whose keys are files below SECRET
+    shared_pids: int | None = None  #: of all processes in one that several runs share; it has no end of its own
+
+
+SECRET = "/run/ramet/secret"
+
+
+def pod(form: Form, berth: Berth) -> dict[str, Any]:
+    """The pod of a berth. Raises InvalidValue for a mount that no pod can have."""
+    grant = berth.grant
+    shared = () if berth.shared_pids is None else (pod_args.SHARED, str(berth.shared_pids))
+    image = (pod_args.LLM,) if berth.image == "llm" else ()
+    places = _places(form.runs, berth)
+    volumes, mounts = _volumes(form, berth, places)
+    spec = {
+        **form.placement,
+        "restartPolicy": "Never",
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "hostNetwork": False,
+        "hostPID": False,
+        "hostIPC": False,
+        "shareProcessNamespace": False,
+        "hostname": "sandbox",
+        "dnsPolicy": "None",
+        "dnsConfig": {"nameservers": ["127.0.0.1"]},  # One is needed; nobody listens there.
+        "terminationGracePeriodSeconds": 0,
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": berth.uid,
+            "runAsGroup": berth.uid,
+            "fsGroup": berth.uid,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "containers": [
+            {
+                "name": CONTAINER,
+                "image": form.image,
+                "imagePullPolicy": "IfNotPresent",
+                "command": [*form.command, *shared, *image, form.runs, *places],
+                "stdin": True,
+                "stdinOnce": False,
+                "tty": False,
+                "env": [
+                    {"name": "PYTHONDONTWRITEBYTECODE", "value": "1"},
+                    {"name": "RAMET_POD_UID", "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}},
+                ],
+                "resources": resources(grant, cpu_reserved=form.cpu_reserved, extra_mb=berth.size_mb),
+                "securityContext": {
+                    "allowPrivilegeEscalation": False,
+                    "capabilities": {"drop": ["ALL"]},
+                    "privileged": False,
+                    "readOnlyRootFilesystem": True,
+                },
+                "terminationMessagePolicy": "File",
+                "volumeMounts": mounts,
+            }
+        ],
+        "volumes": volumes,
+    }
+    if berth.run:
+        spec["activeDeadlineSeconds"] = math.ceil(grant.timeout_seconds) + SLACK_S
+    if berth.runtime_class is not None:
+        spec["runtimeClassName"] = berth.runtime_class
+    if form.pull_secrets:
+        spec["imagePullSecrets"] = [{"name": name} for name in form.pull_secrets]
+    waiting = {} if berth.run or shared else {labels.WAITING: "true"}
+    patience = {labels.PATIENCE: f"{form.outlives_s:g}"} if berth.run and form.outlives_s else {}
+    marks = labels.of_run(berth.run, berth.about, place=form.place, owner=form.owner)
+    metadata: dict[str, Any] = {
+        "name": berth.name,
+        "namespace": form.namespace,
+        "labels": {**form.labels, **marks, **waiting},
+        "annotations": {**labels.in_full(berth.run, berth.about), **patience},
+    }
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+
+
+def taken(form: Form, berth: Berth, *, waited_s: float) -> dict[str, Any]:
+    """A patch: a pod that has waited is now as one that was made for this run. Its time began with its own start."""
+    made = pod(form, berth)
+    marks = {**made["metadata"]["labels"], labels.WAITING: None}
+    return {
+        "metadata": {"labels": marks, "annotations": made["metadata"]["annotations"]},
+        "spec": {"activeDeadlineSeconds": made["spec"]["activeDeadlineSeconds"] + math.ceil(waited_s)},
+    }
+
+
+def resources(grant: Grant, *, cpu_reserved: float, extra_mb: int = 0) -> dict[str, dict[str, str]]:
+    """What a node keeps for a run, and the most that it gives. Memory is reserved in full, processor time in part."""
+    memory, cpu = memory_of(grant), millicores_of(grant)
+    disk = grant.workspace_size_mb + extra_mb + LOGS_MB
+    limits = {"cpu": f"{cpu}m", "memory": f"{memory}Mi", "ephemeral-storage": f"{disk}Mi"}
+    return {"limits": limits, "requests": {**limits, "cpu": f"{max(1, math.ceil(cpu * cpu_reserved))}m"}}
+
+
+def memory_of(grant: Grant) -> int:
+    """MiB of the whole pod."""
+    return grant.memory_mb + KEEPER_MB + 2 * grant.tmpfs_size_mb + RUN_MB
+
+
+def millicores_of(grant: Grant) -> int:
+    """Processor of the whole pod, in thousandths of a core."""
+    return math.ceil((grant.cpu_cores + KEEPER_CORES) * 1000)
+
+
+def _volumes(form: Form, berth: Berth, places: Sequence[str]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    grant = berth.grant
+    in_memory = {
+        "tmp": ("/tmp", grant.tmpfs_size_mb),
+        "shm": ("/dev/shm", grant.tmpfs_size_mb),
+        "run": ("/run", RUN_MB),
+    }
+    volumes: list[dict[str, Any]] = [
+        {"name": name, "emptyDir": {"medium": "Memory", "sizeLimit": f"{size}Mi"}}
+        for name, (_, size) in in_memory.items()
+    ]
+    mounts: list[dict[str, Any]] = [{"name": name, "mountPath": path} for name, (path, _) in in_memory.items()]
+    volumes.append({"name": "runs", "emptyDir": {"sizeLimit": f"{grant.workspace_size_mb + 8}Mi"}})
+    mounts.append({"name": "runs", "mountPath": form.runs})
+    if places:
+        volumes.append({"name": "mounts", "emptyDir": {"sizeLimit": f"{berth.size_mb + 8}Mi"}})
+        mounts += [{"name": "mounts", "mountPath": path, "subPath": str(at)} for at, path in enumerate(places)]
+    if berth.secret is not None:
+        secret = {"secretName": berth.secret, "defaultMode": 0o440, "optional": False}
+        volumes.append({"name": "secret", "secret": secret})
+        mounts.append({"name": "secret", "mountPath": SECRET, "readOnly": True})
+    return volumes, mounts
+
+
+def _places(runs: str, berth: Berth) -> list[str]:
+    """The folders that have to be there for mounts: not those that lie in another one, or in that of all workspaces."""
+    wanted = set(map(PurePosixPath, berth.folders))
+    for file in map(PurePosixPath, berth.files):
+        if file.parent in _FULL:
+            raise InvalidValue(
+                "readonly_mounts", str(file), "a file in a folder that the image does not need, or a folder"
+            )
+        wanted.add(file.parent)
+    for each in wanted & _FULL:
+        raise InvalidValue("readonly_mounts", str(each), "a folder that the image does not need")
+    wanted = {each for each in wanted if not each.is_relative_to(runs)}
+    return sorted(str(each) for each in wanted if not wanted.intersection(each.parents))
+
+
+def network_policy(namespace: str) -> dict[str, Any]:
+    """Nothing in and nothing out for all agents of a namespace."""
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": {"name": POLICY, "namespace": namespace, "labels": {labels.MANAGED: labels.OURS}},
+        "spec": {
+            "podSelector": {
+                "matchLabels": {labels.MANAGED: labels.OURS},
+                "matchExpressions": [{"key": labels.OWNER, "operator": "Exists"}],
+            },
+            "policyTypes": ["Ingress", "Egress"],
+            "ingress": [],
+            "egress": [],
+        },
+    }
+
+
+def way_out_of(owner: str) -> str:
+    """The name of the policy that lets a kernel's agents reach it."""
+    return f"{POLICY}-{owner[:16]}"
+
+
+def way_out(form: Form, egress: Mapping[str, Any]) -> dict[str, Any]:
+    """But for this: `egress` (`to` and `ports`) leads a kernel's own agents to it. Policies add up."""
+    marks = labels.selector(place=form.place, owner=form.owner)
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": {"name": way_out_of(form.owner), "namespace": form.namespace, "labels": marks},
+        "spec": {"podSelector": {"matchLabels": marks}, "policyTypes": ["Egress"], "egress": [dict(egress)]},
+    }
+
+
+def secret(form: Form, name: str, run: str, about: labels.About, data: Mapping[str, str]) -> dict[str, Any]:
+    """A Secret of a run; `data` as text. It gets its pod as owner once that is there (`owned_by`)."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "type": "Opaque",
+        "immutable": True,
+        "metadata": {
+            "name": name,
+            "namespace": form.namespace,
+            "labels": {**form.labels, **labels.of_run(run, about, place=form.place, owner=form.owner)},
+        },
+        "stringData": dict(data),
+    }
+
+
+def taken_up(owner: str, *, uid: str = "", version: str = "") -> dict[str, Any]:
+    """A patch: what has it belongs to that kernel. With `uid` and `version`, only what has these takes it."""
+    known = {"uid": uid, "resourceVersion": version}
+    return {"metadata": {**{key: each for key, each in known.items() if each}, "labels": {labels.OWNER: owner}}}
+
+
+def owned_by(name: str, uid: str) -> dict[str, Any]:
+    """A patch: what has it goes with a pod."""
+    reference = {"apiVersion": "v1", "kind": "Pod", "name": name, "uid": uid, "blockOwnerDeletion": False}
+    return {"metadata": {"ownerReferences": [reference]}}

@@ -1,0 +1,137 @@
+"""The namespaces of teams in a cluster, through its API: made with their bounds, found again, removed."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import json
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from ramet.core.errors import SandboxFailed
+from ramet.core.policy.policy import Grant
+from ramet.core.policy.reservation import Reservation
+from ramet.isolation.kubernetes.api import labels, quotas
+from ramet.isolation.kubernetes.api.errors import Forbidden, Missing, Taken
+from ramet.isolation.kubernetes.api.objects import Objects
+
+_ACCOUNT = "system:serviceaccount:"
+_OVER_S = 60.0  #: how long a namespace of that name may take to go, before it can be made anew
+_LOOK_S = 0.2
+#: How long a right may take to be in force once it was given: each API server has to hear of it.
+_GRANTED_S = 10.0
+
+
+class Spaces:
+    """On a running event loop; close it."""
+
+    def __init__(self, kubeconfig: os.PathLike[str] | str | None) -> None:
+        self._objects = Objects(kubeconfig, "default")
+        self._account = _account(self._objects.token)
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._objects.close()
+
+    async def make(self, reservation: Reservation, *, place: str, owner: str, shared: Grant | None = None) -> str:
+        """Have a namespace with this reservation's bounds, and its name; `shared` as of `bounds.quota`. Idempotent.
+
+        A kernel that works as a service account gives itself there what it needs. Raises Forbidden, SandboxFailed,
+        Unreachable.
+        """
+        from lightkube.resources.core_v1 import LimitRange, ResourceQuota
+        from lightkube.resources.rbac_authorization_v1 import RoleBinding
+
+        await self._create(quotas.namespace(reservation, place=place, owner=owner), place)
+        if self._account is not None:
+            for role in quotas.ROLES:
+                await self._objects.ensure(RoleBinding, quotas.binding(reservation, role, self._account))
+        await self._have_soon(ResourceQuota, quotas.quota(reservation, shared))
+        await self._have_soon(LimitRange, quotas.limit_range(reservation))
+        name = quotas.name_of(reservation.name)
+        if self._account is not None:
+            await self._may_soon(name)
+        return name
+
+    async def copy_secret(self, name: str, source: str, to: str) -> None:
+        """Have a namespace's Secret in another one as well. Raises SandboxFailed where there is none, Forbidden, …"""
+        from lightkube.resources.core_v1 import Secret
+
+        # By listing: the right to it is one that a kernel has.
+        found = (await self._objects.list(Secret, namespace=source, fields={"metadata.name": name})).items
+        if not found:
+            raise SandboxFailed(f"there is no Secret {name} in namespace {source}, by which nodes are to pull images")
+        metadata = {"name": name, "namespace": to, "labels": {labels.MANAGED: labels.OURS}}
+        made = {"type": found[0].type, "data": found[0].data or {}, "metadata": metadata}
+        await self._objects.ensure(Secret, {"apiVersion": "v1", "kind": "Secret", **made})
+
+    async def remove(self, name: str) -> None:
+        """Remove a namespace with all in it; the cluster does so in its own time. Raises Forbidden, Unreachable."""
+        from lightkube.resources.core_v1 import Namespace
+
+        await self._objects.delete(Namespace, name, grace_s=0)
+
+    async def known(self, place: str) -> list[str]:
+        """The namespaces of teams that a place's kernels have made. Raises Forbidden, Unreachable."""
+        from lightkube.resources.core_v1 import Namespace
+
+        found = await self._objects.list(Namespace, labels={labels.MANAGED: labels.OURS, labels.PLACE: place})
+        return [each.metadata.name or "" for each in found.items if each.metadata is not None]
+
+    async def _create(self, manifest: Mapping[str, Any], place: str) -> None:
+        """Make a namespace, or find it as ours; one of before that is going is waited for."""
+        from lightkube.resources.core_v1 import Namespace
+
+        name = manifest["metadata"]["name"]
+        try:
+            async with asyncio.timeout(_OVER_S):
+                while True:
+                    with contextlib.suppress(Taken):
+                        await self._objects.create(Namespace, manifest)
+                        return
+                    try:
+                        there = await self._objects.get(Namespace, name)
+                    except Missing:  # It went in this moment.
+                        continue
+                    assert there.metadata is not None, "the API gives no namespace without metadata"
+                    if (there.metadata.labels or {}).get(labels.PLACE) != place:
+                        raise SandboxFailed(f"namespace {name} is there, and belongs to somebody else")
+                    if there.status is None or there.status.phase != "Terminating":
+                        return
+                    await asyncio.sleep(_LOOK_S)
+        except TimeoutError:
+            raise SandboxFailed(f"namespace {name}, of an earlier team, has not gone within {_OVER_S:g} s") from None
+
+    async def _have_soon(self, kind: Any, manifest: Mapping[str, Any]) -> None:
+        """By a right that may have been given just now. Raises Forbidden if it is not in force within _GRANTED_S."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + (_GRANTED_S if self._account is not None else 0.0)
+        while True:
+            try:
+                return await self._objects.ensure(kind, manifest)
+            except Forbidden:
+                if loop.time() >= until:
+                    raise
+            await asyncio.sleep(_LOOK_S)
+
+    async def _may_soon(self, namespace: str) -> None:
+        """Wait until this kernel may make pods there; who never may is told so by the probe. Raises Unreachable."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_GRANTED_S):
+                while True:
+                    if await self._objects.may("create", "pods", namespace):
+                        return
+                    await asyncio.sleep(_LOOK_S)
+
+
+def _account(token: str | None) -> quotas.Account | None:
+    """The service account that a token is of, if it is of one; nothing depends on its being genuine."""
+    try:
+        payload = (token or "").split(".")[1]
+        subject = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))["sub"]
+        space, name = subject.removeprefix(_ACCOUNT).split(":") if subject.startswith(_ACCOUNT) else ("", "")
+    except (IndexError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+    return quotas.Account(space, name) if space else None

@@ -1,0 +1,170 @@
+"""A line whose wire comes and goes: frames wait, and are said again, until one of both ends has had enough."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+from ramet.core.errors import Gone, ProtocolError
+from ramet.wire.frames import Frame
+from ramet.wire.resumable_stream import Session, weight
+
+#: How often a side that has nothing else to say says so, at the longest; a wire that is silent for SILENT times that is
+#: broken, whatever it says of itself.
+ALIVE_S = 10.0
+SILENT = 3
+#: Of what was taken in: told to the other end at once, and not only with the next thing said.
+_MANY = 256 * 1024
+_PARTING_S = 2.0
+
+Write = Callable[[bytes], Awaitable[None]]
+
+
+class CarriedLine:
+    """`ramet.isolation.remote.line.Line` over whatever `carry` is given, one wire after the other.
+
+    Its maker has wires carry it until it has ended, or calls `fail` when it has waited for long enough.
+    Unlike a `ramet.isolation.transport.resuming.ResumingLine` it acknowledges by the heap (each packet costs the API
+    server work), tells its reader why it was `lost`, and leaves it to its maker what a silent wire means.
+    """
+
+    def __init__(self, patience_s: float) -> None:
+        """`patience_s` is how long both ends wait for each other: signs of life are far more frequent."""
+        self._alive_s = min(ALIVE_S, patience_s / (SILENT + 2))
+        self._session = Session()
+        self._inbox: deque[tuple[int, Frame]] = deque()
+        self._received, self._size = 0, 0  #: number of the last frame that was received; bytes of it not acknowledged
+        self._has_said = False  #: there may be frames that this wire has not seen
+        self._is_closing = self._has_ended = self._is_lost = False
+        self._why = ""
+        self._arrived, self._news, self._settled = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self._parted = asyncio.Event()
+        self.heard_at = 0.0  #: by the event loop's clock, when something came from the other end last; 0: never
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing can be sent any more."""
+        return self._has_ended
+
+    @property
+    def why(self) -> str:
+        """What ended it; empty while it has not."""
+        return self._why
+
+    async def send(self, frame: Frame) -> None:
+        """Send a frame; waits while too much is under way. Raises Gone, ProtocolError for one that is too large."""
+        while not self._is_closing and not self._session.has_room(frame):
+            self._settled.clear()
+            await self._settled.wait()
+        if self._is_closing:
+            raise Gone(self._why or "the line has ended")
+        self._session.send(frame)
+        self._has_said = True
+        self._news.set()
+
+    async def receive(self) -> Frame | None:
+        """The next frame; None once the line has ended for good. Raises ConnectionError if it was `lost`."""
+        while not self._inbox:
+            if self._is_lost:
+                raise ConnectionAbortedError(self._why)
+            if self._has_ended:
+                return None
+            self._arrived.clear()
+            await self._arrived.wait()
+        self._received, frame = self._inbox.popleft()
+        self._size += weight(frame)
+        if self._size >= _MANY:
+            self._news.set()
+        return frame
+
+    async def close(self) -> None:
+        """Say that this is the end, if somebody hears it, and end. Idempotent."""
+        if not self._is_closing:
+            self._is_closing = True
+            self._session.end()
+            self._news.set()
+            if self.heard_at:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(_PARTING_S):
+                        await self._parted.wait()
+        self.fail("the line was closed")
+
+    def fail(self, why: str) -> None:
+        """End it at once: nobody is there any more. What had come can still be received."""
+        if not self._has_ended:
+            self._has_ended = self._is_closing = True
+            self._why = why
+        for event in (self._arrived, self._news, self._settled, self._parted):
+            event.set()
+
+    def lost(self, why: str) -> None:
+        """End it at once; who waits in `receive` is told why."""
+        self._is_lost = not self._has_ended
+        self.fail(why)
+
+    async def carry(self, packets: AsyncIterator[bytes], write: Write) -> None:
+        """Use a wire until it breaks or the line has ended, with whoever is at the other end or here.
+
+        Raises what `packets` and `write` raise, TimeoutError if nothing comes for too long. What breaks the rules of
+        the session ends the line.
+        """
+        self._session.connected()
+        self._has_said = True
+        self._news.set()
+        tasks = (asyncio.ensure_future(self._read(packets)), asyncio.ensure_future(self._write(write)))
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        for task in tasks:
+            if not task.cancelled():
+                task.result()
+
+    async def _read(self, packets: AsyncIterator[bytes]) -> None:
+        is_first = True
+        while not self._session.has_ended:
+            try:
+                async with asyncio.timeout(SILENT * self._alive_s):
+                    packet = await anext(packets)
+            except StopAsyncIteration:
+                return
+            try:
+                frame = self._session.feed(packet)
+            except ProtocolError as error:
+                return self.fail(str(error))
+            if is_first:  # A hello: now something may be said.
+                is_first = False
+                self._news.set()
+            self.heard_at = asyncio.get_running_loop().time()
+            self._settled.set()
+            if frame is not None:
+                self._inbox.append((self._session.taken, frame))
+                self._arrived.set()
+        self.fail("the other end has ended the line")
+
+    async def _write(self, write: Write) -> None:
+        loop = asyncio.get_running_loop()
+        alive_at = loop.time() + self._alive_s
+        while True:
+            self._news.clear()
+            is_due = loop.time() >= alive_at
+            if is_due or self._has_said or self._size >= _MANY:
+                self._session.acknowledge(self._received)
+                self._size = 0
+            packet = self._session.next_packet(alive=is_due)
+            if packet is not None:
+                await write(packet)
+                alive_at = loop.time() + self._alive_s
+            elif self._has_ended:
+                return
+            else:
+                self._has_said = False
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout_at(max(alive_at, loop.time() + 0.1)):
+                        await self._news.wait()
+            if self._session.has_said_end:
+                return self._parted.set()

@@ -1,0 +1,127 @@
+"""Pods that dial the kernel's door: frames do not pass through the API server."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import logging
+from collections.abc import Coroutine, Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from ramet.core.errors import RametError
+from ramet.isolation.kubernetes.api.client import Api
+from ramet.isolation.kubernetes.api.errors import Forbidden
+from ramet.isolation.kubernetes.api.manifest import SECRET
+from ramet.isolation.remote.line import Line
+from ramet.isolation.transport.join_keys import new_key
+from ramet.isolation.transport.join_token import Invitation, secret_data, words
+from ramet.isolation.transport.listener import Landing
+from ramet.isolation.transport.resuming import Patience, ResumingLine
+
+_HELD_S = 5.0  #: so long a pod has to come, until it is invited once more
+_AGAIN_S = 0.25
+
+_log = logging.getLogger("ramet.kubernetes")
+
+
+def egress_to(address: str, port: int) -> Mapping[str, Any]:
+    """The rule of a NetworkPolicy that leads there, and nowhere else."""
+    to = {"ipBlock": {"cidr": ipaddress.ip_network(address).with_prefixlen}}
+    return {"to": [to], "ports": [{"protocol": "TCP", "port": port}]}
+
+
+class Dial:
+    """A `Reach`: a pod has a Secret that says where the kernel is, whom to trust there, and the key that opens once."""
+
+    module = "ramet.isolation.kubernetes.entrypoint.dialing"
+
+    def __init__(self, landing: Landing, *, url: str, ca: str, patience_s: float = 60.0, join_s: float = 600.0) -> None:
+        """`url` is the door as pods reach it, by an IP address; `ca` is the PEM of who signed its certificate.
+
+        A pod has `join_s` from its making to its first word, for its image may have to be pulled; after `patience_s`
+        without a connection it ends.
+        """
+        self._landing, self._url, self._ca, self._join_s = landing, url, ca, join_s
+        self._keys: dict[str, str] = {}  #: of pods that have no uid yet
+        self._uids: dict[str, str] = {}
+        self.arguments, self.outlives_s = (SECRET, f"{patience_s:g}"), patience_s
+
+    @property
+    def egress(self) -> Mapping[str, Any]:
+        """See `Reach`: the door's address and port."""
+        parts = urlsplit(self._url)
+        return egress_to(parts.hostname or "", parts.port or 443)
+
+    def secret(self, pod: str) -> Mapping[str, str]:
+        """See `Reach`."""
+        key = self._keys[pod] = new_key()
+        return secret_data(Invitation(url=self._url, ca=self._ca, key=key, pod=""))
+
+    def open(self, api: Api, pod: str, uid: str) -> Dialled:
+        """See `Reach`."""
+        return Dialled(self._expected(pod, uid, self._keys.pop(pod)))
+
+    def again(self, api: Api, pod: str, uid: str) -> Dialled:
+        """See `Reach`: it is invited through its standard input, which whoever may attach to it can write to."""
+        invitation = Invitation(url=self._url, ca=self._ca, key=new_key(), pod=uid)
+        line = self._expected(pod, uid, invitation.key)
+        return Dialled(line, _invite(api, pod, invitation, line))
+
+    def _expected(self, pod: str, uid: str, key: str) -> ResumingLine:
+        self._uids[pod] = uid
+        line = ResumingLine(patience=Patience(give_up_s=None))
+        self._landing.expect(uid, line, join_s=self._join_s, key=key)
+        return line
+
+    def forget(self, pod: str) -> None:
+        """See `Reach`."""
+        self._keys.pop(pod, None)
+        self._landing.forget(self._uids.pop(pod, ""))
+
+
+class Dialled:
+    """The line of a pod that comes by itself, as often as it must. It ends with the pod, and not before."""
+
+    def __init__(self, line: ResumingLine, inviting: Coroutine[None, None, None] | None = None) -> None:
+        """`inviting` has the pod come, where it would not by itself."""
+        self._line = line
+        self._inviting = None if inviting is None else asyncio.get_running_loop().create_task(inviting)
+
+    @property
+    def line(self) -> Line:
+        """See `Reached`."""
+        return self._line
+
+    @property
+    def words(self) -> str:
+        """See `Reached`. What it says there is in the container's log alone."""
+        return ""
+
+    def runs(self) -> None:
+        """See `Reached`. It comes by itself."""
+
+    async def close(self) -> None:
+        """See `Reached`."""
+        self._line.give_up()
+        if self._inviting is not None:
+            self._inviting.cancel()
+            await asyncio.gather(self._inviting, return_exceptions=True)
+
+
+async def _invite(api: Api, pod: str, invitation: Invitation, line: ResumingLine) -> None:
+    """Until it has come, or is not waited for any more. It takes no notice of what it was told before.
+
+    Who has written cannot know whether it was read: the stream is held until the pod is there.
+    """
+    while not line.greetings and not line.has_ended:
+        try:
+            async with api.attach(pod, outputs=False) as stream, asyncio.timeout(_HELD_S):
+                await stream.send(words(invitation))
+                await line.until_greeted()
+        except Forbidden as problem:
+            _log.warning("pod %s cannot be invited: %s", pod, problem)
+            return line.give_up()
+        except (RametError, TimeoutError) as problem:
+            _log.debug("pod %s: %s", pod, problem)
+            await asyncio.sleep(_AGAIN_S)

@@ -1,0 +1,85 @@
+"""The door that all pods of a kernel dial, as one thing to open and to close."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ramet.concurrency.threads import in_thread
+from ramet.core.errors import InvalidValue
+from ramet.isolation.kubernetes.api.client import Api
+from ramet.isolation.kubernetes.api.manifest import SECRET
+from ramet.isolation.kubernetes.connect.dial import Dial, Dialled, egress_to
+from ramet.isolation.transport.certificates import Identity
+from ramet.isolation.transport.listener import PATH, Landing
+
+
+class Door:
+    """A `Reach` for the backends of all namespaces. Nothing listens before `begin`."""
+
+    module = Dial.module
+
+    def __init__(
+        self,
+        address: tuple[str, int],
+        *,
+        listen: tuple[str, int],
+        identify: Callable[[], Identity],
+        patience_s: float = 60.0,
+    ) -> None:
+        """`address` is the IP address and the port at which pods reach what listens at `listen`.
+
+        `identify` may read and write files.
+        """
+        self._address, self._listen, self._identify, self._patience_s = address, listen, identify, patience_s
+        self._landing: Landing | None = None
+        self._dial: Dial | None = None
+        self.arguments, self.outlives_s = (SECRET, f"{patience_s:g}"), patience_s
+
+    @property
+    def egress(self) -> Mapping[str, Any]:
+        """See `Reach`: this address, and this port."""
+        return egress_to(*self._address)
+
+    async def begin(self) -> None:
+        """Listen. Idempotent. Raises InvalidValue for where nobody can, and what is no identity; MissingExtra."""
+        if self._dial is not None:
+            return
+        identity = await in_thread(self._identify, name="ramet-door")
+        landing = Landing(*self._listen, identity.context)
+        try:
+            await landing.__aenter__()
+        except OSError as problem:
+            where = "{}:{}".format(*self._listen)
+            raise InvalidValue("pods.listen", where, f"a free address of this machine ({problem.strerror})") from None
+        host, port = self._address
+        url = f"wss://{f'[{host}]' if ':' in host else host}:{port}{PATH}"
+        self._landing, self._dial = landing, Dial(landing, url=url, ca=identity.ca, patience_s=self._patience_s)
+
+    async def end(self) -> None:
+        """Let nobody in any more, and let go of who is. Idempotent."""
+        landing, self._landing, self._dial = self._landing, None, None
+        if landing is not None:
+            await landing.__aexit__()
+
+    def secret(self, pod: str) -> Mapping[str, str]:
+        """See `Reach`."""
+        return self._open.secret(pod)
+
+    def open(self, api: Api, pod: str, uid: str) -> Dialled:
+        """See `Reach`."""
+        return self._open.open(api, pod, uid)
+
+    def again(self, api: Api, pod: str, uid: str) -> Dialled:
+        """See `Reach`."""
+        return self._open.again(api, pod, uid)
+
+    def forget(self, pod: str) -> None:
+        """See `Reach`."""
+        if self._dial is not None:
+            self._dial.forget(pod)
+
+    @property
+    def _open(self) -> Dial:
+        assert self._dial is not None, "whoever has it begins it first"
+        return self._dial

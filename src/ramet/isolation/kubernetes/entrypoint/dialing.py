@@ -1,0 +1,100 @@
+"""The program of a pod that dials its kernel, or whichever invites it on standard input.
+
+What it keeps goes on from one line to the next. Nobody there for `patience_s`: it ends, and says so.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ramet.isolation.kubernetes import pod_args
+from ramet.isolation.kubernetes.entrypoint import warmup
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
+    from ramet.isolation.remote.node_agent import Keeper
+    from ramet.isolation.transport.join_token import Invitation
+    from ramet.isolation.transport.reinvite import Invitations
+
+
+def main() -> None:
+    """Take the Secret's folder, the patience in seconds, and what `ramet.isolation.kubernetes.pod_args` reads."""
+    secret, patience, *words = sys.argv[1:]
+    pod = pod_args.read(words)
+    pod_args.hold(pod)
+    trying = warmup.begun(pod)
+    import asyncio
+
+    from ramet.isolation.transport import join_token
+
+    told = join_token.read(Path(secret), pod=os.environ["RAMET_POD_UID"])
+    asyncio.run(run(told, _aside(0), float(patience), pod, trying))
+
+
+def _aside(descriptor: int) -> int:
+    """What it leads to, where no other program finds it; -1 if it is closed."""
+    try:
+        taken = os.dup(descriptor)
+    except OSError:
+        return -1
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, descriptor)
+    os.close(nothing)
+    return taken
+
+
+async def run(told: Invitation, source: int, patience_s: float, pod: pod_args.Asked, trying: threading.Thread) -> None:
+    """Serve one kernel after the other, once `trying` has ended, until one says that it is over. Raises Gone."""
+    import asyncio
+
+    from ramet.concurrency.threads import in_thread
+    from ramet.isolation.remote.node_agent import keeper
+    from ramet.isolation.transport.reinvite import Invitations
+
+    following: Invitation | None = told
+    async with (
+        Invitations(source, pod=told.pod) as invitations,
+        keeper(pod.runs, pod.places, pod=not pod.is_shared) as kept,
+    ):
+        tried = asyncio.ensure_future(in_thread(trying.join, name="ramet-probe"))
+        while following is not None:
+            following = await _follow(following, invitations, kept, tried, patience_s)
+
+
+async def _follow(
+    told: Invitation, invitations: Invitations, kept: Keeper, tried: Awaitable[None], patience_s: float
+) -> Invitation | None:
+    """Serve one kernel; the next one's invitation, or None if this one has said that it is over. Raises Gone."""
+    import asyncio
+
+    from ramet.core.errors import Gone
+    from ramet.isolation.transport.dialer import dialled
+    from ramet.isolation.transport.resuming import Patience
+
+    async with dialled(told, patience=Patience(give_up_s=patience_s)) as line:
+        await tried
+        serving = asyncio.ensure_future(kept.serve(line))
+        invited = asyncio.ensure_future(invitations.other_than(told))
+        try:
+            await asyncio.wait((serving, invited), return_when=asyncio.FIRST_COMPLETED)
+            if not serving.done():
+                line.give_up()
+            if await serving:
+                return None
+            # A kernel that lives, and has lost the pod to another one, ends the line: that one may be on its way.
+            await asyncio.wait((invited,), timeout=patience_s if line.is_parted else 0)
+            if invited.done():
+                return invited.result()
+            where = told.url.removeprefix("wss://").partition("/")[0]
+            if not line.greetings:
+                raise Gone(f"no kernel was reached for {patience_s:g} s at {where}, which is what pods.dial says")
+            raise Gone(f"the kernel was not there for {patience_s:g} s at {where}, or has let go of the pod")
+        finally:
+            for task in (serving, invited):
+                task.cancel()
+            await asyncio.gather(serving, invited, return_exceptions=True)

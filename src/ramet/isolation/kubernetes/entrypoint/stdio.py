@@ -1,0 +1,117 @@
+"""A line over two descriptors of a pod's program, which lead to whoever is attached to it, or to nobody."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import AsyncIterator
+from threading import Thread
+
+from ramet.concurrency.threads import in_thread
+from ramet.core.errors import Gone, ProtocolError
+from ramet.isolation.kubernetes.connect.attach_line import CarriedLine
+from ramet.isolation.kubernetes.connect.packets import Packet, PacketReader, pack
+from ramet.isolation.kubernetes.pod_args import Asked
+from ramet.isolation.remote.node_agent import serve
+
+_READ = 1 << 16
+_HELLO = 1  #: how the first packet of a connection begins, as in `ramet.wire.resumable_stream`
+
+
+async def run(given: int, taken: int, patience_s: float, pod: Asked, trying: Thread) -> None:
+    """Serve that line until it says so, once `trying` has. Raises Gone if it ends before that, and why."""
+    wire = StandardStreams(given, taken, patience_s)
+    waiting = asyncio.ensure_future(wire.hold())
+    try:
+        await in_thread(trying.join, name="ramet-probe")
+        if not await serve(wire.line, pod.runs, pod.places, pod=not pod.is_shared):
+            raise Gone(wire.line.why)
+    finally:
+        await wire.line.close()
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+
+
+class StandardStreams:
+    """A line over two descriptors. Whoever says hello with a higher number than before is the new connection."""
+
+    def __init__(self, given: int, taken: int, patience_s: float) -> None:
+        self.line = CarriedLine(patience_s)
+        self._given, self._taken, self._patience_s = given, taken, patience_s
+        self._connection = 0
+        #: One packet at a time: what nobody has taken in yet stays in the pipe, and stops whoever writes there.
+        self._packets: asyncio.Queue[bytes] = asyncio.Queue(1)
+        self._carrying: asyncio.Task[None] | None = None
+
+    async def hold(self) -> None:
+        """Have the line carried until it has ended, or nobody has said anything for too long."""
+        loop = asyncio.get_running_loop()
+        os.set_blocking(self._given, False)
+        os.set_blocking(self._taken, False)
+        reader = PacketReader()
+        readable = asyncio.Event()
+        loop.add_reader(self._given, readable.set)
+        try:
+            while not self.line.has_ended:
+                async with asyncio.timeout(self._patience_s):
+                    await readable.wait()
+                readable.clear()
+                try:
+                    data = os.read(self._given, _READ)
+                except BlockingIOError:
+                    continue
+                if not data:
+                    return self.line.fail("standard input has ended")
+                for packet in reader.feed(data):
+                    await self._meet(packet)
+        except TimeoutError:
+            self.line.fail(f"nobody was there for {self._patience_s:g} s")
+        except (OSError, ProtocolError) as error:
+            self.line.fail(f"standard input cannot be read: {error}")
+        finally:
+            loop.remove_reader(self._given)
+            await self._drop()
+
+    async def _meet(self, packet: Packet) -> None:
+        if packet.connection > self._connection and packet.data[0] == _HELLO:
+            await self._drop()
+            self._connection, self._packets = packet.connection, asyncio.Queue(1)
+            self._carrying = asyncio.ensure_future(self._carry(packet.connection, self._packets))
+        if packet.connection == self._connection and self._carrying is not None:
+            # Its taker takes in all that comes, until it has ended: then nothing is taken, and nothing kept.
+            taking = asyncio.ensure_future(self._packets.put(packet.data))
+            try:
+                await asyncio.wait((taking, self._carrying), return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                taking.cancel()
+
+    async def _carry(self, connection: int, packets: asyncio.Queue[bytes]) -> None:
+        async def come() -> AsyncIterator[bytes]:
+            while True:
+                yield await packets.get()
+
+        async def write(packet: bytes) -> None:
+            await self._write(pack(connection, packet))
+
+        with contextlib.suppress(TimeoutError):  # It is silent; a new one will come, or nobody.
+            await self.line.carry(come(), write)
+
+    async def _write(self, data: bytes) -> None:
+        loop, rest = asyncio.get_running_loop(), memoryview(data)
+        while rest:
+            try:
+                rest = rest[os.write(self._taken, rest) :]
+            except BlockingIOError:
+                writable = asyncio.Event()
+                loop.add_writer(self._taken, writable.set)
+                try:
+                    await writable.wait()
+                finally:
+                    loop.remove_writer(self._taken)
+
+    async def _drop(self) -> None:
+        if self._carrying is not None:
+            self._carrying.cancel()
+            await asyncio.gather(self._carrying, return_exceptions=True)
+            self._carrying = None

@@ -1,0 +1,89 @@
+"""Pods of one run each, as a backend has them: one that waited or a new one, and what is tried until a run is in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from ramet.core.errors import SandboxFailed, SpawnRefused
+from ramet.core.policy.policy import DEFAULTS, Isolation
+from ramet.isolation.contract import SandboxSpec
+from ramet.isolation.kubernetes.api.manifest import Berth, Form
+from ramet.isolation.kubernetes.images import USUAL, PodImage, Supply
+from ramet.isolation.kubernetes.placement import single
+from ramet.isolation.kubernetes.placement.sandbox import PodSandbox
+from ramet.isolation.kubernetes.placement.warm_pool import Shape, Spares
+from ramet.isolation.kubernetes.pods.pods import Pods, new_name
+from ramet.isolation.remote.host_agent import OnThreshold
+
+
+class OwnPods:
+    """Those of one namespace. Make it on a running event loop; close it before its pods."""
+
+    def __init__(
+        self,
+        pods: Pods,
+        images: Supply,
+        form_of: Callable[[PodImage], Form],
+        *,
+        warm: int,
+        within_s: float,
+        on_threshold: OnThreshold,
+    ) -> None:
+        """`warm` pods wait of each shape; `within_s` is a pod's time from its making to a run in it."""
+        self._pods, self._images, self._form_of = pods, images, form_of
+        self._within_s, self._on_threshold = within_s, on_threshold
+        self._spares = Spares(pods, warm, within_s=within_s, on_threshold=on_threshold)
+        self._is_closed = False
+
+    async def start(
+        self, spec: SandboxSpec, level: Isolation, runtime_class: str | None, *, is_last: bool = False
+    ) -> PodSandbox:
+        """A run in a pod of its own; in another one, once, where its image had to be pushed again.
+
+        Raises SandboxFailed, SpawnRefused, IsolationUnavailable, InvalidValue; nothing is left then.
+        """
+        furnished = await self._images.furnished(spec)
+        form, berth = self._form_of(furnished.image), single.berth_of(spec, furnished.places, runtime_class)
+        shape = Shape.of(form, berth, level)
+        sandbox = await self._spares.start(spec, shape, berth, furnished.places)
+        while sandbox is None:
+            if self._is_closed:
+                raise SandboxFailed("the backend was closed")
+            pod = self._pods.make(form, berth)
+            pod.unplaced.add_done_callback(lambda _: self.make_way())
+            try:
+                sandbox = await single.start(
+                    spec,
+                    pods=self._pods,
+                    pod=pod,
+                    places=furnished.places,
+                    level=level,
+                    within_s=self._within_s,
+                    on_threshold=self._on_threshold,
+                )
+            except SpawnRefused:
+                if not await self._spares.make_room():
+                    raise
+                berth = replace(berth, name=new_name())
+            except SandboxFailed as failure:
+                was_not_pulled = pod.troubled.done() and pod.troubled.result().kind == "image"
+                if is_last or not was_not_pulled or not await self._images.is_there_again(furnished.image, failure):
+                    raise
+                return await self.start(spec, level, runtime_class, is_last=True)
+        self._spares.want(shape)
+        return sandbox
+
+    def warm(self, level: Isolation, runtime_class: str | None) -> None:
+        """Have pods wait for runs of the usual policy, before there was one. Waits for nothing."""
+        usual = Berth(name="", run="", grant=DEFAULTS, uid=0, image=USUAL, runtime_class=runtime_class)
+        self._spares.want(Shape.of(self._form_of(self._images.plain(USUAL)), usual, level))
+
+    def make_way(self) -> None:
+        """Let go of those that wait: the pod of a run, here or elsewhere, has no place. Waits for nothing."""
+        self._spares.make_way()
+
+    async def close(self) -> None:
+        """Let go of those that wait, and start none any more. Idempotent."""
+        self._is_closed = True
+        await self._spares.close()

@@ -1,0 +1,125 @@
+"""One run in a pod, as its owner sees it."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from ramet.core.policy.policy import Isolation
+from ramet.isolation.contract import KILL_GRACE_S, Exit, Metrics, Ran
+from ramet.isolation.kubernetes.pods.pod import Pod, removed
+from ramet.isolation.remote.host_agent import Machine
+from ramet.isolation.remote.sandbox import RemoteSandbox
+
+#: How long `clean_up` waits for the API to have deleted the pod, which goes in any case.
+_GONE_S = 10.0
+
+
+class Stay(Protocol):
+    """What a run has of a pod: all of it, or a part."""
+
+    @property
+    def deaf_s(self) -> float:
+        """How long a kill may be without an answer before the pod is deleted."""
+
+    async def end(self) -> None:
+        """The pod does not answer: delete it, with all that is in it, and have all know that their runs have ended."""
+
+    async def leave(self) -> None:
+        """The run was cleaned up. Idempotent."""
+
+
+class Alone:
+    """The whole of a pod, which goes with its run."""
+
+    deaf_s = 10.0
+
+    def __init__(self, machine: Machine, pod: Pod) -> None:
+        self._machine, self._pod = machine, pod
+
+    async def end(self) -> None:
+        """See `Stay`."""
+        self._pod.release()
+        await removed(self._pod)
+        self._machine.lost(Exit(-signal.SIGKILL, "signalled", "its pod did not answer and was deleted"))
+
+    async def leave(self) -> None:
+        """See `Stay`."""
+        try:
+            await self._machine.close()
+        finally:
+            self._pod.release()
+        await removed(self._pod, _GONE_S)
+
+
+class PodSandbox:
+    """A sandbox in a pod."""
+
+    def __init__(self, inner: RemoteSandbox, stay: Stay, pod: str, described: Mapping[str, Any]) -> None:
+        self._inner, self._stay, self.pod, self._described = inner, stay, pod, described
+
+    @property
+    def channel(self) -> socket.socket:
+        """See `ramet.isolation.contract.Sandbox`, here and below."""
+        return self._inner.channel
+
+    @property
+    def stdout(self) -> int:
+        return self._inner.stdout
+
+    @property
+    def stderr(self) -> int:
+        return self._inner.stderr
+
+    @property
+    def pid(self) -> int:
+        return -1
+
+    @property
+    def level(self) -> Isolation:
+        return self._inner.level
+
+    async def wait(self) -> Exit:
+        return await self._inner.wait()
+
+    def signal(self, number: int) -> None:
+        self._inner.signal(number)
+
+    async def kill(self, grace_s: float = KILL_GRACE_S) -> Exit:
+        """Over the line; whoever cannot be reached so is deleted with its pod."""
+        try:
+            async with asyncio.timeout(grace_s + self._stay.deaf_s):
+                return await self._inner.kill(grace_s)
+        except TimeoutError:
+            await self._stay.end()
+            return await self._inner.wait()
+
+    async def metrics(self) -> Metrics:
+        return await self._inner.metrics()
+
+    async def run_command(self, argv: Sequence[str], *, timeout_s: float, max_bytes: int) -> Ran:
+        return await self._inner.run_command(argv, timeout_s=timeout_s, max_bytes=max_bytes)
+
+    async def dial(self, port: int) -> socket.socket:
+        return await self._inner.dial(port)
+
+    async def sync(self) -> None:
+        await self._inner.sync()
+
+    async def clean_up(self) -> None:
+        """What it left comes here, and then it is no more in its pod."""
+        try:
+            await self._inner.clean_up()
+        finally:
+            await self._stay.leave()
+
+    def drop(self) -> None:
+        """Nobody has it: what it has here is closed, and it ends in its pod; waits for nothing."""
+        self._inner.drop()
+
+    def describe(self) -> Mapping[str, Any]:
+        """Empty for a run that ends with its kernel: in its team's pod, or reached through the attach stream."""
+        return self._described

@@ -1,0 +1,255 @@
+"""A pod that runs of a team share: made before it is needed, made anew once it has died, let go of with the team.
+
+Between its runs stand Landlock and seccomp, as of the backend `local`; limits and a root of its own are the pod's. What
+that does not keep for one run alone is not for this pod: `fits` says so, and whoever asks makes a pod for that run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ramet.core.errors import RametError, SandboxFailed
+from ramet.core.policy.policy import DEFAULTS, Grant, Isolation
+from ramet.core.policy.reservation import Reservation
+from ramet.isolation.contract import Exit, SandboxSpec
+from ramet.isolation.kubernetes.api.labels import About
+from ramet.isolation.kubernetes.api.manifest import KEEPER_MB, Berth
+from ramet.isolation.kubernetes.api.pod_status import Trouble, exit_of
+from ramet.isolation.kubernetes.api.quotas import USUAL
+from ramet.isolation.kubernetes.placement.sandbox import PodSandbox
+from ramet.isolation.kubernetes.pods.pod import Pod, removed
+from ramet.isolation.kubernetes.pods.pods import Pods, new_name, new_uid, unless_troubled
+from ramet.isolation.remote.host_agent import Machine, OnThreshold
+from ramet.isolation.remote.sandbox import RemoteSandbox
+
+#: MiB that each run has beside its own: what it does not share any more of what it was forked from.
+_FORKED_MB = 4
+_KEEPER_PIDS = 64  #: of the keeper, what agents are forked from, and those that wait to be some
+_TMPFS_MB = 8  #: no run has any of it
+_AGAIN_S = 60.0  #: after a pod could not be had, before the next is tried
+
+_log = logging.getLogger("ramet.kubernetes")
+
+
+class Room(NamedTuple):
+    """How much of a pod is free, or taken."""
+
+    memory_mb: int = 0
+    pids: int = 0
+    disk_mb: int = 0
+
+    @classmethod
+    def of(cls, grant: Grant) -> Room:
+        """What a run takes. Not its processor time: that is shared out by the moment."""
+        return cls(grant.memory_mb, grant.pids, grant.workspace_size_mb)
+
+    def holds(self, other: Room) -> bool:
+        """Whether all of that is there."""
+        return all(mine >= theirs for mine, theirs in zip(self, other, strict=True))
+
+    def plus(self, other: Room) -> Room:
+        """Both together."""
+        return Room(*(mine + theirs for mine, theirs in zip(self, other, strict=True)))
+
+    def minus(self, other: Room) -> Room:
+        """What is left."""
+        return Room(*(mine - theirs for mine, theirs in zip(self, other, strict=True)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measure:
+    """What a team's pod is made for."""
+
+    room: Room  #: for runs
+    grant: Grant  #: of the pod: as if it were one run's
+    pids: int  #: of all in it
+
+    @classmethod
+    def of(cls, reservation: Reservation) -> Measure | None:
+        """All that a team reserves; None if that is no memory, for then there is nothing to go by."""
+        if reservation.memory_mb is None:
+            return None
+        many = reservation.sandboxes or USUAL
+        room = Room(math.ceil(reservation.memory_mb), many * DEFAULTS.pids, many * DEFAULTS.workspace_size_mb)
+        grant = Grant(
+            cpu_cores=reservation.cpu_cores or many * DEFAULTS.cpu_cores,
+            memory_mb=room.memory_mb + KEEPER_MB + many * _FORKED_MB,  # There may be two that agents are forked from.
+            tmpfs_size_mb=_TMPFS_MB,
+            workspace_size_mb=room.disk_mb,
+        )
+        return cls(room=room, grant=grant, pids=room.pids + _KEEPER_PIDS)
+
+    def berth(self, team: str) -> Berth:
+        """A new pod of that."""
+        about = About(team=team)
+        return Berth(name=new_name(), run="", grant=self.grant, uid=new_uid(), about=about, shared_pids=self.pids)
+
+
+def fits(spec: SandboxSpec, offered: Isolation = Isolation.L1) -> bool:
+    """Whether what stands between runs of one pod is all that a run asks for: it has no part of the pod to itself."""
+    grant = spec.grant
+    apart = grant.secrets or grant.allowed_endpoints or spec.proxy is not None  # /run and loopback are the pod's.
+    mounts = grant.readonly_mounts or (spec.cwd is not None and not spec.cwd.is_relative_to(spec.workspace))
+    return grant.isolation.rank <= offered.rank and not (apart or mounts or spec.has_programs)
+
+
+class _Home(NamedTuple):
+    """A pod that runs can be in."""
+
+    pod: Pod
+    machine: Machine
+    level: Isolation
+
+
+class TeamPod:
+    """The pod of a team, one after the other. Make it on a running event loop."""
+
+    def __init__(
+        self,
+        team: str,
+        namespace: str,
+        pods: Pods,
+        make: Callable[[], Pod],
+        *,
+        room: Room,
+        patience_s: float,
+        on_threshold: OnThreshold,
+    ) -> None:
+        """`make` begins one; `room` is what all runs in it have together."""
+        self._team, self._namespace, self._pods, self._make_pod = team, namespace, pods, make
+        self._room, self._patience_s, self._on_threshold = room, patience_s, on_threshold
+        self._taken: dict[Machine, Room] = {}
+        self._making: asyncio.Task[_Home] | None = None
+        self._not_before = 0.0
+        self._is_closed = False
+
+    def warm(self) -> None:
+        """See that there is one, or will be."""
+        if not self._is_there():
+            self._making = asyncio.get_running_loop().create_task(self._make())
+            self._making.add_done_callback(self._was_made)
+
+    async def start(self, spec: SandboxSpec) -> PodSandbox | None:
+        """A run in it, that `fits`; None if it has no room, or none can be had: that was logged.
+
+        Raises what `Machine.start` does, with the cluster's words where the pod got into trouble.
+        """
+        home = await self._home()
+        wanted = Room.of(spec.grant)
+        if home is None or not fits(spec, home.level) or not self._free(home).holds(wanted):
+            return None
+        self._taken[home.machine] = self._taken.get(home.machine, Room()).plus(wanted)
+        stay = _Stay(self, home, wanted, spec.run)
+        try:
+            inner = await unless_troubled(home.pod, home.machine.start(spec), drop=RemoteSandbox.drop)
+        except BaseException:
+            await stay.leave()
+            raise
+        return PodSandbox(inner, stay, home.pod.name, {})
+
+    def close(self) -> None:
+        """Make no more. The pod itself goes with all others. Idempotent."""
+        self._is_closed = True
+        if self._making is not None:
+            self._making.cancel()
+
+    def _is_there(self) -> bool:
+        """Whether one is being made, or can be used."""
+        making = self._making
+        if making is None or not making.done():
+            return making is not None
+        if making.cancelled() or making.exception() is not None:
+            return False
+        home = making.result()
+        return home.machine.is_open and not home.pod.troubled.done()
+
+    async def _home(self) -> _Home | None:
+        if self._is_closed or (not self._is_there() and asyncio.get_running_loop().time() < self._not_before):
+            return None
+        self.warm()
+        making = self._making
+        assert making is not None, "warmed just now"
+        await asyncio.wait((making,))
+        if making.cancelled() or making.exception() is not None:
+            return None
+        return making.result()
+
+    async def _make(self) -> _Home:
+        pod = self._make_pod()
+        try:
+            async with asyncio.timeout(self._patience_s):
+                return await unless_troubled(pod, self._opened(pod))
+        except BaseException:
+            pod.release()
+            raise
+
+    async def _opened(self, pod: Pod) -> _Home:
+        machine = await self._pods.open(
+            pod,
+            ends=self._end_of,
+            on_threshold=self._on_threshold,
+            on_deaf=lambda run: self._end(pod, machine, run),
+        )
+        try:
+            hello = await machine.hello()
+            if hello.level.rank < Isolation.L1.rank:
+                raise SandboxFailed(f"on its node nothing keeps runs apart: {', '.join(hello.missing)}; {hello.remedy}")
+            return _Home(pod, machine, hello.level)
+        except BaseException:
+            await machine.close()
+            raise
+
+    def _was_made(self, making: asyncio.Task[_Home]) -> None:
+        if making.cancelled() or (problem := making.exception()) is None:
+            return
+        words = str(problem) if isinstance(problem, RametError) else repr(problem)
+        _log.warning("team %s has no pod for its runs to share, and each gets its own: %s", self._team, words)
+        self._not_before = asyncio.get_running_loop().time() + _AGAIN_S
+
+    def _free(self, home: _Home) -> Room:
+        return self._room.minus(self._taken.get(home.machine, Room()))
+
+    def _give_back(self, home: _Home, room: Room) -> None:
+        left = self._taken[home.machine].minus(room)
+        if any(left):
+            self._taken[home.machine] = left
+            return
+        del self._taken[home.machine]
+
+    def _end_of(self, trouble: Trouble) -> Exit:
+        ended = exit_of(trouble)
+        return ended._replace(detail=f"the pod that runs of team {self._team} share: {ended.detail}")
+
+    def _end(self, pod: Pod, machine: Machine, run: str) -> None:
+        """Whoever cannot be ended inside goes with the pod, and all others there, too."""
+        words = f"the pod that runs of team {self._team} share did not end run {run} when told to, and was deleted"
+        _log.warning("%s: %s", pod.name, words)
+        machine.lost(Exit(-signal.SIGKILL, "lost", words))  # First: with the pod the line goes, which has no words.
+        pod.release()
+
+
+class _Stay:
+    """A run's time in a pod that others have, too."""
+
+    deaf_s = 20.0  #: a line that is cut for a while is to cost nobody else the pod
+
+    def __init__(self, team: TeamPod, home: _Home, room: Room, run: str) -> None:
+        self._team, self._home, self._room, self._run = team, home, room, run
+        self._has_left = False
+
+    async def end(self) -> None:
+        """See `ramet.isolation.kubernetes.placement.sandbox.Stay`."""
+        self._team._end(self._home.pod, self._home.machine, self._run)
+        await removed(self._home.pod)
+
+    async def leave(self) -> None:
+        """See there: the pod stays."""
+        if not self._has_left:
+            self._has_left = True
+            self._team._give_back(self._home, self._room)

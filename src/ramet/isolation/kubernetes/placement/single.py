@@ -1,0 +1,216 @@
+"""A run in a pod of its own: started in a new one or one that waited, or gone on with in one of another kernel."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+from msgspec import Struct
+
+from ramet.core.errors import Gone, IsolationUnavailable, RametError, SandboxFailed
+from ramet.core.policy.policy import Isolation
+from ramet.isolation import mounts
+from ramet.isolation.contract import SandboxSpec
+from ramet.isolation.kubernetes.api import manifest
+from ramet.isolation.kubernetes.api.labels import About
+from ramet.isolation.kubernetes.api.pod_status import exit_of
+from ramet.isolation.kubernetes.kernels import Kernels
+from ramet.isolation.kubernetes.placement.sandbox import Alone, PodSandbox
+from ramet.isolation.kubernetes.pods.claim import Claim
+from ramet.isolation.kubernetes.pods.pod import Pod, removed
+from ramet.isolation.kubernetes.pods.pods import Pods, new_name, new_uid, unless_troubled
+from ramet.isolation.remote.host_agent import Machine, OnThreshold
+from ramet.isolation.remote.sandbox import RemoteSandbox
+from ramet.isolation.zygote.admission import absolute
+
+_ADOPT_S = 25.0  #: from the claim of a pod to its run's first word
+_ANSWER_S = 5.0  #: for a pod that has waited to say a word: its node may be gone, which the cluster knows minutes later
+_GONE_S = 5.0  #: for a pod to be deleted whose run cannot go on
+
+Begin = Callable[[Machine], Awaitable[RemoteSandbox]]
+
+
+class Opened(NamedTuple):
+    """A pod whose program has said hello."""
+
+    pod: Pod
+    machine: Machine
+
+
+class Described(Struct, frozen=True, kw_only=True):
+    """What another kernel must know to go on with a run: the same from kernel to kernel. It opens nothing."""
+
+    run: str
+    namespace: str
+    pod: str
+    uid: str
+    number: int  #: of the run among those that the pod keeps
+
+
+def berth_of(spec: SandboxSpec, places: Mapping[str, str], runtime_class: str | None) -> manifest.Berth:
+    """What a run asks of its pod. `places` are the mounts that its image has, and where: these do not travel."""
+    sources = mounts.located(map(absolute, spec.grant.readonly_mounts), spec.mount_roots)
+    travel = {
+        each: Path(source)
+        for each, source in sources.items()
+        if not any(Path(each).is_relative_to(path) for path in places)
+    }
+    team = spec.grant.reservation.name if spec.grant.reservation is not None else ""
+    return manifest.Berth(
+        name=new_name(),
+        run=spec.run,
+        grant=spec.grant,
+        uid=new_uid(),
+        about=About(tree=spec.tree, team=team, path=spec.path),
+        image="bare" if spec.grant.isolation is Isolation.FRESH else spec.image,  # That imports all of it by itself.
+        runtime_class=runtime_class,
+        folders=tuple(each for each, source in travel.items() if source.is_dir()),
+        files=(*(each for each, source in travel.items() if not source.is_dir()), *places),
+        size_mb=sum(map(_size_mb, travel.values())),
+    )
+
+
+async def start(
+    spec: SandboxSpec,
+    *,
+    pods: Pods,
+    pod: Pod,
+    places: Mapping[str, str],
+    level: Isolation,
+    within_s: float,
+    on_threshold: OnThreshold | None,
+) -> PodSandbox:
+    """A new run in a new pod. `places` as of `berth_of`.
+
+    Raises SandboxFailed, SpawnRefused, IsolationUnavailable; the pod goes then.
+    """
+
+    async def begun() -> PodSandbox:
+        home = await opened(pods, pod, level, on_threshold)
+        return await _begun(pods, home, lambda machine: machine.start(spec, places))
+
+    return await _in_time(spec, pod, begun(), within_s)
+
+
+async def start_in(
+    home: Opened,
+    spec: SandboxSpec,
+    *,
+    pods: Pods,
+    patch: Mapping[str, Any],
+    places: Mapping[str, str],
+    within_s: float,
+) -> PodSandbox:
+    """The same in a pod that waited, and is the run's by this patch. Raises Gone, too, if the pod is of no use."""
+
+    async def begin(machine: Machine) -> RemoteSandbox:
+        was_taken = False
+        try:
+            await machine.check(_ANSWER_S)
+            await home.pod.take(patch)
+            was_taken = True
+            return await machine.start(spec, places)
+        except RametError as problem:
+            if was_taken and machine.is_open:  # It is the run's own.
+                raise
+            raise Gone(f"pod {home.pod.name}: {problem}") from problem
+
+    try:
+        return await _in_time(spec, home.pod, _begun(pods, home, begin), within_s)
+    except SandboxFailed as problem:
+        if not home.pod.troubled.done():
+            raise
+        raise Gone(str(problem)) from problem
+
+
+async def _in_time(spec: SandboxSpec, pod: Pod, begun: Coroutine[Any, Any, PodSandbox], within_s: float) -> PodSandbox:
+    try:
+        async with asyncio.timeout(within_s):
+            return await unless_troubled(pod, begun, drop=PodSandbox.drop)
+    except TimeoutError:
+        pod.release()
+        raise SandboxFailed(f"run {spec.run}: nothing started within {within_s:g} s") from None
+    except BaseException:
+        pod.release()
+        raise
+
+
+async def adopt(
+    description: Mapping[str, Any],
+    spec: SandboxSpec,
+    *,
+    pods: Pods,
+    kernels: Kernels,
+    level: Isolation,
+    on_threshold: OnThreshold | None,
+) -> PodSandbox:
+    """Go on with a run in the pod that it has. Raises Gone: the pod goes then, unless another kernel has it."""
+    try:
+        told = msgspec.convert(dict(description), Described)
+    except msgspec.ValidationError:
+        raise Gone(f"run {spec.run} ended with the kernel that had started it") from None
+    if (told.run, told.namespace) != (spec.run, pods.namespace) or not pods.outlives_s:
+        raise Gone(f"run {spec.run} has no pod here that could be taken up")
+    claim = Claim(
+        pod=told.pod,
+        uid=told.uid,
+        place=kernels.place,
+        living=partial(kernels.owners, pods.namespace),
+    )
+    pod = pods.claim(claim)
+
+    async def begun() -> PodSandbox:
+        home = await opened(pods, pod, level, on_threshold)
+        return await _begun(pods, home, lambda machine: machine.adopt(told.number, spec))
+
+    try:
+        async with asyncio.timeout(_ADOPT_S):
+            return await unless_troubled(pod, begun(), drop=PodSandbox.drop)
+    except (RametError, TimeoutError) as problem:
+        pod.release()
+        await removed(pod, _GONE_S)
+        why = "its pod did not answer in time" if isinstance(problem, TimeoutError) else str(problem)
+        raise Gone(f"run {spec.run}: {why}") from problem
+    except BaseException:
+        pod.release()
+        raise
+
+
+async def opened(pods: Pods, pod: Pod, level: Isolation, on_threshold: OnThreshold | None) -> Opened:
+    """A pod, once it can have a run. Raises SandboxFailed, SpawnRefused, IsolationUnavailable, Gone."""
+    machine = await pods.open(pod, ends=exit_of, level=level, on_threshold=on_threshold)
+    try:
+        hello = await machine.hello()
+        if level.rank < Isolation.L3.rank and hello.level.rank < Isolation.L1.rank:
+            raise IsolationUnavailable(level, hello.level, tuple(hello.missing), f"on the pod's node: {hello.remedy}")
+    except BaseException:
+        await machine.close()
+        raise
+    return Opened(pod, machine)
+
+
+async def _begun(pods: Pods, home: Opened, begin: Begin) -> PodSandbox:
+    pod, machine = home
+    try:
+        box = await begin(machine)
+        described: Mapping[str, Any] = {}
+        if pods.outlives_s:
+            at = {"namespace": pods.namespace, "pod": pod.name, "uid": pod.uid}
+            described = msgspec.structs.asdict(Described(run=box.spec.run, number=box.number, **at))
+        return PodSandbox(box, Alone(machine, pod), pod.name, described)
+    except BaseException:
+        await machine.close()
+        raise
+
+
+def _size_mb(path: Path) -> int:
+    """What a folder or file takes on a disk, rounded up."""
+    files = (
+        [path] if not path.is_dir() else [Path(folder, name) for folder, _, names in os.walk(path) for name in names]
+    )
+    return 1 + sum(4096 * -(-file.lstat().st_size // 4096) for file in files if not file.is_symlink()) // 2**20

@@ -1,0 +1,1 @@
+"""The life of a pod: created, watched, claimed, and deleted."""

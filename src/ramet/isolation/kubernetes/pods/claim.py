@@ -1,0 +1,80 @@
+"""A pod that another kernel had made, as this one's from now on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection
+from dataclasses import dataclass
+
+from ramet.core.errors import Gone
+from ramet.isolation.kubernetes.api import labels, manifest
+from ramet.isolation.kubernetes.api.errors import Missing, Taken, Unreachable
+from ramet.isolation.kubernetes.api.pod_status import Seen
+from ramet.isolation.kubernetes.connect.attach import Reached
+from ramet.isolation.kubernetes.pods.pod import Ground, Pod
+
+_AGAIN_S = 0.25
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """Which pod, and whose it may be. Kernels by their labels."""
+
+    pod: str
+    uid: str
+    place: str
+    living: Callable[[], Awaitable[Collection[str]]]  #: kernels whose pods are their own
+
+
+class ClaimedPod(Pod):
+    """Its labels say whose it is: who changes them first has it, and watches it from before that on."""
+
+    def __init__(self, ground: Ground, claim: Claim) -> None:
+        super().__init__(ground, {"metadata": {"name": claim.pod}}, None)
+        self._claim = claim
+
+    async def _make(self) -> None:
+        """Raises Gone, and what the API says. What is not another kernel's is removed then."""
+        claim, ground = self._claim, self._ground
+        while not self._released.is_set():
+            try:
+                found = await ground.api.pod(self.name)
+                if found.uid != claim.uid or found.place != claim.place:
+                    raise Gone(f"pod {self.name} is another one by now")
+                await self._may_have(found)
+                self.uid, self._was_made, self._seen = found.uid, True, found
+                self._owners, self._secret = {ground.owner, found.owner}, {"metadata": {"name": self.name}}
+                if found.trouble is not None:
+                    raise Gone(found.trouble.words)
+                if not found.node:  # That it runs is told some time after it does.
+                    raise Gone(f"pod {self.name} does not run")
+                patch = manifest.taken_up(ground.owner, uid=found.uid, version=found.version)
+                await ground.api.patch_pod(self.name, patch)
+                ground.lookout.made(self.name)
+                self._seen = found._replace(owner=ground.owner, version="")
+                await self._take_secret()
+            except Missing:
+                raise Gone(f"pod {self.name} is not there any more") from None
+            except Taken:  # It has changed since it was read, and maybe its owner.
+                self._was_made, self._secret = False, None
+            except Unreachable:
+                await asyncio.sleep(_AGAIN_S)
+            else:
+                return
+
+    async def _may_have(self, found: Seen) -> None:
+        """Raises Gone where another kernel has it by now, or is deleting it."""
+        if found.owner == labels.NOBODY:
+            raise Gone(f"pod {self.name} is being deleted")
+        if found.owner != self._ground.owner and found.owner in await self._claim.living():
+            raise Gone(f"another kernel has taken up pod {self.name}")
+
+    async def _take_secret(self) -> None:
+        """It opens nothing any more, and goes with its pod: until then, no reaper is to find it a dead kernel's."""
+        try:
+            await self._ground.api.patch_secret(self.name, manifest.taken_up(self._ground.owner))
+        except Missing:
+            pass
+
+    def _reach(self) -> Reached:
+        return self._ground.reach.again(self._ground.api, self.name, self.uid)

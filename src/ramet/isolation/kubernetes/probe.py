@@ -1,0 +1,106 @@
+"""What a kernel may do in a namespace, found by asking, and by having a pod checked without making it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from ramet.core.errors import RametError, SpawnRefused
+from ramet.core.policy.policy import Isolation
+from ramet.isolation.contract import Probe
+from ramet.isolation.kubernetes.api import manifest
+from ramet.isolation.kubernetes.api.client import Api
+from ramet.isolation.kubernetes.api.errors import Forbidden, Missing, Unreachable
+
+#: What is needed, by the mechanism's name: verb, resource, subresource.
+_NEEDED = {
+    "pods_create": ("create", "pods", ""),
+    "pods_delete": ("delete", "pods", ""),
+    "pods_get": ("get", "pods", ""),
+    "pods_list": ("list", "pods", ""),
+    "pods_patch": ("patch", "pods", ""),
+    "pods_watch": ("watch", "pods", ""),
+}
+#: Over a WebSocket it is a GET, which older API servers take for "get" and newer ones for "create" as well.
+_ATTACH = {"attach_create": ("create", "pods", "attach"), "attach_get": ("get", "pods", "attach")}
+NAMESPACE, API = "namespace", "api"  #: mechanisms that are lacking where there is no such namespace, and nobody answers
+_SECRETS = {f"secrets_{verb}": (verb, "secrets", "") for verb in ("create", "delete", "list", "patch")}
+
+
+class Asked(NamedTuple):
+    """What a probe found, and whether asking again would say the same."""
+
+    probe: Probe
+    is_final: bool = True
+
+
+async def probe(
+    api: Api,
+    trial: Mapping[str, Any],
+    classes: Mapping[Isolation, str],
+    way_out: Mapping[str, Any] | None = None,
+) -> Asked:
+    """`trial` is a pod that is checked by the API and not made; `classes` are looked for.
+
+    `way_out` is a policy that lets this kernel's agents reach it.
+    """
+    try:
+        needed = {**_NEEDED, **_ATTACH, **_SECRETS}
+        answers = await asyncio.gather(*(api.may(verb, what, subresource=sub) for verb, what, sub in needed.values()))
+        found = dict(zip(needed, answers, strict=True))
+        refusal = await _refusal(api, trial) if all(found.values()) else None
+        is_nowhere = isinstance(refusal, Missing)  # Of all that a pod is made with, only its namespace is looked up.
+        found["pod_admitted"] = all(found.values()) and refusal is None
+        found["network_policy"] = found["pod_admitted"] and await _fenced(api, way_out)
+        has = {level: await api.runtime_class(name) for level, name in classes.items()}
+    except Unreachable as problem:
+        lost = Probe(Isolation.L0, {API: False}, (API,), f"{problem}; see that the API server can be reached")
+        return Asked(lost, is_final=False)
+    missing = [name for name, works in found.items() if not works]
+    found |= {f"runtime_class_{level}": there for level, there in has.items()} | {NAMESPACE: not is_nowhere}
+    remedy = _remedy(api.namespace, missing, refusal)
+    works = not [name for name in missing if name != "network_policy"]
+    levels = [Isolation.L2, *(level for level, there in has.items() if there)]
+    level = max(levels, key=lambda each: each.rank) if works else Isolation.L0
+    absent = [f"runtime_class_{each}" for each, there in has.items() if not there]
+    if absent and not remedy:
+        names = ", ".join(classes[each] for each, there in has.items() if not there)
+        remedy = f"install what runs the RuntimeClass {names}, or name the ones that there are in runtime_classes"
+    return Asked(Probe(level, found, (*missing, *absent), remedy, remote=True))
+
+
+async def _refusal(api: Api, trial: Mapping[str, Any]) -> RametError | None:
+    """Why the API would not take a pod; a quota that is used up now is no reason."""
+    try:
+        await api.create_pod(trial, dry_run=True)
+    except (Unreachable, SpawnRefused) as problem:
+        if isinstance(problem, Unreachable):
+            raise
+    except RametError as problem:
+        return problem
+    return None
+
+
+async def _fenced(api: Api, way_out: Mapping[str, Any] | None) -> bool:
+    """Whether the namespace's agents are kept off the network by policies; these are made if need be."""
+    wanted = [manifest.network_policy(api.namespace), *([] if way_out is None else [way_out])]
+    for each in wanted:
+        try:
+            await api.ensure_policy(each)
+        except (Forbidden, Missing):
+            if not await api.has_policy(each["metadata"]["name"]):
+                return False
+    return True
+
+
+def _remedy(namespace: str, missing: list[str], refusal: RametError | None) -> str:
+    if refusal is not None:
+        return f"the API takes no pods of ours in namespace {namespace}: {refusal}"
+    rights = [name for name in missing if name not in ("pod_admitted", "network_policy")]
+    if rights:
+        lacking = ", ".join(rights)
+        return f"give the kernel's account these rights in namespace {namespace}: {lacking}; deploy/base has them"
+    if "network_policy" in missing:
+        return f"make the NetworkPolicy {manifest.POLICY} in namespace {namespace}, or let the kernel make it"
+    return ""

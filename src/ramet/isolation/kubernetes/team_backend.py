@@ -1,0 +1,214 @@
+"""The backend `kubernetes` with teams: pods in the namespace that it is given, a team's in one of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from ramet.core.errors import Gone, InvalidValue, IsolationUnavailable, RametError, SandboxFailed
+from ramet.core.policy.policy import Isolation
+from ramet.core.policy.reservation import Reservation
+from ramet.isolation.contract import Probe, SandboxSpec
+from ramet.isolation.kubernetes import probe as probing
+from ramet.isolation.kubernetes.api import quotas
+from ramet.isolation.kubernetes.api.errors import Forbidden
+from ramet.isolation.kubernetes.api.namespaces import Spaces
+from ramet.isolation.kubernetes.backend import KubernetesBackend
+from ramet.isolation.kubernetes.connect.listener import Door
+from ramet.isolation.kubernetes.placement.sandbox import PodSandbox
+from ramet.isolation.kubernetes.placement.shared import Measure
+
+Per = Literal["run", "team"]
+PER: tuple[Per, ...] = ("run", "team")  #: whose a pod may be
+
+
+class TeamNamespaces:
+    """A `ReservingBackend`: what is reserved is the quota of a namespace, made with the team and removed with it.
+
+    A quota keeps a team within its amounts, and `kubectl` shows it; no node is kept free for it. With `per` "team" its
+    runs share a pod there, which is begun with the namespace, as far as that keeps what they ask for. `options` are
+    those of `KubernetesBackend`, and of the backends of all namespaces alike.
+    """
+
+    name: Literal["kubernetes"] = "kubernetes"
+
+    def __init__(
+        self,
+        runs: Path,
+        *,
+        namespace: str,
+        kubeconfig: os.PathLike[str] | str | None = None,
+        door: Door | None = None,
+        pull_secrets: Sequence[str] = (),
+        per: Per = "run",
+        warm: int = 0,
+        **options: Any,
+    ) -> None:
+        """`door` is what all pods dial, begun and ended with this; else they are reached through the API server.
+
+        `pull_secrets` are those of `namespace`; a team's has copies. `warm` pods of each kind wait there, and none in
+        a team's, which is for what the team has asked for. Raises InvalidValue.
+        """
+        if per not in PER:
+            raise InvalidValue("per", per, " or ".join(PER))
+        if door is not None:
+            options["reach"] = door
+        self._door, self._pull_secrets = door, tuple(pull_secrets)
+        self._kubeconfig, self._per, self._warm = kubeconfig, per, warm
+
+        options |= {"kubeconfig": kubeconfig, "pull_secrets": pull_secrets}
+        self._home = home = KubernetesBackend(runs, namespace=namespace, warm=warm, **options)
+
+        def make(each: str, team: Reservation | None) -> KubernetesBackend:
+            return KubernetesBackend(runs, namespace=each, team=team, on_unplaced=home.make_way, **options)
+
+        self._make = make
+        self._spaces: Spaces | None = None
+        self._teams: dict[str, asyncio.Task[KubernetesBackend]] = {}  #: by reservation
+
+    @property
+    def owner(self) -> tuple[int, int] | None:
+        """See `KubernetesBackend`."""
+        return self._home.owner
+
+    async def probe(self) -> Probe:
+        """Of the namespace of who is in no team. Raises what `Door.begin` does."""
+        if self._door is not None:
+            await self._door.begin()
+        return await self._home.probe()
+
+    async def start(self, spec: SandboxSpec) -> PodSandbox:
+        """In the namespace of its reservation, if it has one. Raises as `KubernetesBackend.start` does."""
+        await self.probe()
+        reservation = spec.grant.reservation
+        if reservation is None:
+            return await self._home.start(spec)
+        return await (await self._team(reservation)).start(spec)
+
+    async def adopt(self, description: Mapping[str, Any], spec: SandboxSpec) -> PodSandbox:
+        """See `KubernetesBackend`."""
+        await self.probe()
+        reservation = spec.grant.reservation
+        if reservation is None:
+            return await self._home.adopt(description, spec)
+        try:
+            backend = await self._team(reservation)
+        except RametError as problem:
+            raise Gone(f"run {spec.run}: {problem}") from problem
+        return await backend.adopt(description, spec)
+
+    async def reserve(self, reservation: Reservation) -> None:
+        """Make its namespace, with its quota. Raises SandboxFailed, in the cluster's words; nothing is left then.
+
+        And where there can be no pods: IsolationUnavailable, InvalidValue for a namespace that is not there.
+        """
+        await self._team(reservation)
+
+    async def disband(self, name: str) -> None:
+        """Delete what is there, and its namespace. Raises SandboxFailed. Idempotent."""
+        making = self._teams.pop(name, None)
+        if making is not None:
+            making.cancel()
+            await asyncio.wait((making,))
+            if not making.cancelled() and making.exception() is None:
+                await making.result().close()
+        try:
+            await (await self._open()).remove(quotas.name_of(name))
+        except RametError as problem:
+            raise SandboxFailed(f"namespace {quotas.name_of(name)}: {problem}") from problem
+
+    async def keep(self, names: Callable[[], Awaitable[Collection[str]]]) -> Sequence[str]:
+        """Delete the namespaces of all other teams of this place, whichever kernel has them; says which."""
+        try:
+            spaces = await self._open()
+            # Before the teams are asked for: one that another kernel makes meanwhile is on record before it has one.
+            known = await spaces.known(self._home.marks.place)
+        except Forbidden:  # Where no namespace can be seen, none was made.
+            return ()
+        kept = {quotas.name_of(each) for each in await names()}
+        left = [each for each in known if each not in kept]
+        for each in left:
+            await spaces.remove(each)
+        return [f"namespace {each}" for each in left]
+
+    async def warm(self) -> None:
+        """Have pods wait in its own namespace, if any are to: in that of a team, its shared pod does."""
+        if self._warm:
+            await self.probe()
+            await self._home.warm()
+
+    async def reap(self) -> Sequence[str]:
+        """Pods and secrets of dead kernels, in the namespaces of teams, too."""
+        if (await self.probe()).level is Isolation.L0:
+            return ()
+        gone = list(await self._home.reap())
+        try:
+            known = await (await self._open()).known(self._home.marks.place)
+        except Forbidden:
+            return gone
+        for each in known:
+            with contextlib.suppress(Forbidden):
+                gone += await self._home.reap_in(each)
+        return gone
+
+    async def close(self) -> None:
+        """Delete all pods; namespaces stay as long as their teams. Idempotent."""
+        teams, self._teams = self._teams, {}
+        for each in teams.values():
+            each.cancel()
+        await asyncio.gather(*teams.values(), return_exceptions=True)
+        made = [each.result() for each in teams.values() if not each.cancelled() and each.exception() is None]
+        await asyncio.gather(self._home.close(), *(each.close() for each in made))
+        if self._spaces is not None:
+            spaces, self._spaces = self._spaces, None
+            await spaces.close()
+        if self._door is not None:
+            await self._door.end()
+
+    async def _open(self) -> Spaces:
+        """Where there can be pods. Raises IsolationUnavailable, InvalidValue, SandboxFailed if nobody answers."""
+        probe, home = await self.probe(), self._home.namespace
+        if not probe.mechanisms.get(probing.NAMESPACE, True):
+            raise InvalidValue("namespace", home, f"one that is there; make it with: kubectl create namespace {home}")
+        if not probe.mechanisms.get(probing.API, True):
+            raise SandboxFailed(probe.remedy)
+        if probe.level is Isolation.L0:
+            raise IsolationUnavailable(Isolation.L2, probe.level, probe.missing, probe.remedy)
+        if self._spaces is None:
+            self._spaces = Spaces(self._kubeconfig)
+        return self._spaces
+
+    async def _team(self, reservation: Reservation) -> KubernetesBackend:
+        """The backend of a reservation's namespace, which is made if need be, once for all who ask."""
+        name = reservation.name
+        making = self._teams.get(name)
+        if making is None or (making.done() and (making.cancelled() or making.exception() is not None)):
+            making = self._teams[name] = asyncio.get_running_loop().create_task(self._made(reservation))
+            making.add_done_callback(lambda done: done.cancelled() or done.exception())
+        try:
+            return await asyncio.shield(making)
+        except (SandboxFailed, IsolationUnavailable, InvalidValue):
+            raise
+        except RametError as problem:
+            rights = "; deploy/teams has the rights that this takes" if isinstance(problem, Forbidden) else ""
+            raise SandboxFailed(f"no namespace for reservation {name}: {problem}{rights}") from problem
+
+    async def _made(self, reservation: Reservation) -> KubernetesBackend:
+        spaces = await self._open()
+        marks = self._home.marks
+        measure = Measure.of(reservation) if self._per == "team" else None
+        shared = None if measure is None else measure.grant
+        namespace = await spaces.make(reservation, place=marks.place, owner=marks.owner, shared=shared)
+        for each in self._pull_secrets:
+            await spaces.copy_secret(each, self._home.namespace, namespace)
+        backend = self._make(namespace, reservation if shared is not None else None)
+        try:
+            await backend.warm()
+        except BaseException:
+            await backend.close()
+            raise
+        return backend

@@ -1,0 +1,78 @@
+"""Control groups whose processes have ended, until the kernel lets them be removed."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+from collections.abc import Iterable
+
+from ramet.core.errors import SandboxFailed
+from ramet.isolation import spawn_thread
+from ramet.isolation.limits.cgroups import Cgroup
+
+_AGAIN_S = 1.0  #: between two tries with what could not be removed when it was to go
+
+_log = logging.getLogger(__name__)
+
+
+class Leftovers:
+    """Removes groups. One that still holds somebody, who may be dying inside the kernel, is tried again until it goes.
+
+    What is left when this is closed is for `Cgroups.reap`.
+    """
+
+    def __init__(self) -> None:
+        self._removals: set[asyncio.Task[bool]] = set()
+        self._left: list[Cgroup] = []
+        self._again: asyncio.Task[None] | None = None
+
+    def remove(self, group: Cgroup) -> asyncio.Task[bool]:
+        """Remove one, soon; whether it went within the time that clearing up may take."""
+        removal = asyncio.get_running_loop().create_task(self._removed(group))
+        self._removals.add(removal)
+        removal.add_done_callback(self._removals.discard)
+        return removal
+
+    async def close(self) -> None:
+        """Wait for what is being removed, and try once more with what could not be."""
+        while self._removals:
+            await asyncio.wait(self._removals)
+        if self._again is not None:
+            self._again.cancel()
+            await asyncio.wait([self._again])
+        self._left = await _still_there(self._left)
+
+    async def _removed(self, group: Cgroup) -> bool:
+        try:
+            if await spawn_thread.call(group.try_remove) or await group.remove():
+                return True
+        except (SandboxFailed, OSError) as problem:  # OSError: a group below it went while it was read.
+            _log.warning("a control group stays for now: %s", problem)
+        self._left.append(group)
+        if self._again is None or self._again.done():
+            self._again = asyncio.get_running_loop().create_task(self._try_again())
+        return False
+
+    async def _try_again(self) -> None:
+        while self._left:
+            await asyncio.sleep(_AGAIN_S)
+            trying, self._left = self._left, []
+            try:
+                self._left += await _still_there(trying)
+            except asyncio.CancelledError:
+                self._left += trying
+                raise
+
+
+async def _still_there(groups: Iterable[Cgroup]) -> list[Cgroup]:
+    """Those that could not be removed now."""
+    return [group for group in groups if not await spawn_thread.call(functools.partial(_gone, group))]
+
+
+def _gone(group: Cgroup) -> bool:
+    try:
+        group.kill()
+        return group.try_remove()
+    except (SandboxFailed, OSError):
+        return False

@@ -1,0 +1,261 @@
+"""Control groups, where this machine lets us have them: hard limits of memory, processor time and processes.
+
+Groups are made below the group that this process is in, so whatever limits others put around us hold inside, too:
+
+    <our own group>/ramet/<kernel>/<name>
+    <our own group>/ramet/<kernel>/<reservation>/<name>
+
+`<kernel>` ends with the pid namespace, pid and start time of who made it; so what the dead left can be told from what
+the living use. Works with version 1, where each controller has a hierarchy of its own, and with version 2 where our own
+group is delegated to us: there, since a group with processes can have no limited groups below, we move into one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from ramet.core.errors import SandboxFailed
+from ramet.core.ids import checked_name
+from ramet.isolation.limits.cgroup import MIB, PERIOD_US, Cgroup, pids_in, read, write
+from ramet.isolation.linux import procfs
+
+__all__ = ["Cgroup", "Cgroups", "reap_groups"]
+
+_TOP, _OURSELVES = "ramet", "ramet-kernel"
+_DYING_S, _PAUSE_S = 1.0, 0.01
+_WANTED = ("memory", "cpu", "cpuacct", "pids")  #: cpuacct counts time in version 1, where cpu does not
+
+
+class Cgroups:
+    """The groups of one kernel, this process."""
+
+    def __init__(self, bases: Mapping[str, Path], version: int, kernel: str) -> None:
+        self._tops = {controller: base / _TOP for controller, base in bases.items()}
+        self._version, self._kernel = version, kernel
+        self._whole = Cgroup({controller: top / kernel for controller, top in self._tops.items()}, version)
+
+    @classmethod
+    def open(cls, name: str) -> Cgroups | None:
+        """Make a place for groups, under a name that says whose they are; None if there are no limits to be had here.
+
+        Each controller is tried: a group is made, a limit set and read back, the group removed.
+        """
+        checked_name("name", name)
+        for version, find in ((1, _bases_v1), (2, _bases_v2)):
+            bases = {controller: base for controller, base in find() if _works(base, controller, version)}
+            if bases.keys() & {"memory", "cpu", "pids"}:
+                groups = cls(bases, version, f"{name}.{_Maker.ours()}")
+                try:
+                    groups._prepare()
+                except SandboxFailed:
+                    groups.close()
+                    continue
+                return groups
+        return None
+
+    @property
+    def controllers(self) -> frozenset[str]:
+        """Which of memory, cpu and pids are limited here."""
+        return frozenset(self._tops) - {"cpuacct"}
+
+    def make(self, name: str) -> Cgroup:
+        """An empty group without limits. Raises InvalidValue for what is no name, SandboxFailed also if it is there."""
+        checked_name("name", name)
+        group = self._whole.below(name)
+        group.make()
+        return group
+
+    def reap(self, prefix: str) -> tuple[str, ...]:
+        """End and remove what dead kernels left whose name begins with `prefix`; returns the groups of kernels.
+
+        What belongs to a living one, or to one in another pid namespace, is left alone. A group that is not empty at
+        once is found the next time. Raises InvalidValue for a prefix that is no beginning of a name.
+        """
+        checked_name("prefix", prefix)
+        return tuple(name for name, group in _left(self._tops, self._version, prefix) if _ended(group))
+
+    def close(self) -> None:
+        """Remove the place; groups that are not empty stay, and the place with them, for `reap`."""
+        self.try_close()
+
+    def try_close(self) -> bool:
+        """Remove the place; False if a group is not empty. Raises SandboxFailed."""
+        is_gone = self._whole.try_remove()
+        _remove_empty(self._tops)
+        return is_gone
+
+    def kill(self) -> None:
+        """Send SIGKILL to all in all groups of this kernel."""
+        self._whole.kill()
+
+    def _prepare(self) -> None:
+        try:
+            for controller, top in self._tops.items():
+                (top / self._kernel).mkdir(parents=True, exist_ok=True)
+                if self._version == 2:
+                    for folder in (top, top / self._kernel):
+                        write(folder / "cgroup.subtree_control", f"+{controller}")
+        except OSError as error:
+            raise SandboxFailed(f"control groups: {error}") from error
+
+
+def reap_groups(prefixes: Sequence[str]) -> tuple[str, ...]:
+    """End and remove what dead kernels left below this process's group; returns the groups of kernels.
+
+    Like `Cgroups.reap` for each of these prefixes, but makes no place and tries no limit. Waits up to a second for
+    processes that are dying. Raises InvalidValue.
+    """
+    for each in prefixes:
+        checked_name("prefix", each)
+    reaped, until = list[str](), time.monotonic() + _DYING_S
+    for version, bases in ((1, dict(_bases_v1())), (2, dict(_places_v2()))):
+        tops = {controller: base / _TOP for controller, base in bases.items()}
+        for name, group in (each for prefix in prefixes for each in _left(tops, version, prefix)):
+            while not (is_gone := _ended(group)) and time.monotonic() < until:
+                time.sleep(_PAUSE_S)
+            if is_gone:
+                reaped.append(name)
+        if reaped:
+            _remove_empty(tops)
+    return tuple(reaped)
+
+
+def _left(tops: Mapping[str, Path], version: int, prefix: str) -> Iterator[tuple[str, Cgroup]]:
+    """The groups of kernels that have ended, whose name begins with `prefix`."""
+    found = {each.name for top in set(tops.values()) if top.is_dir() for each in top.iterdir()}
+    for name in sorted(found):
+        maker = _Maker.of(name)
+        if name.startswith(prefix) and maker is not None and not maker.may_live():
+            yield name, Cgroup({each: top / name for each, top in tops.items()}, version)
+
+
+def _ended(group: Cgroup) -> bool:
+    group.kill()
+    return group.try_remove()
+
+
+def _remove_empty(tops: Mapping[str, Path]) -> None:
+    for top in set(tops.values()):
+        with contextlib.suppress(OSError):  # Other kernels use it.
+            top.rmdir()
+
+
+class _Maker(NamedTuple):
+    """Who made a group: a process that cannot be mistaken for a later one of the same pid."""
+
+    namespace: int
+    pid: int
+    born: int
+
+    @classmethod
+    def ours(cls) -> _Maker:
+        """This process."""
+        return cls(_pid_namespace(), os.getpid(), procfs.born(os.getpid()) or 0)
+
+    @classmethod
+    def of(cls, name: str) -> _Maker | None:
+        """Who made the group of that name; None if it does not say."""
+        parts = name.rpartition(".")[2].split("-")
+        return cls(*map(int, parts)) if len(parts) == 3 and all(map(str.isdigit, parts)) else None
+
+    def may_live(self) -> bool:
+        """Whether it lives, or may live where we cannot see it."""
+        return self.namespace != _pid_namespace() or procfs.born(self.pid) == self.born
+
+    def __str__(self) -> str:
+        return f"{self.namespace}-{self.pid}-{self.born}"
+
+
+def _pid_namespace() -> int:
+    return Path("/proc/self/ns/pid").stat().st_ino
+
+
+class _Base(NamedTuple):
+    controller: str
+    folder: Path
+
+
+def _bases_v1() -> Iterator[_Base]:
+    own = procfs.own_cgroups()
+    for mount in procfs.cgroup_mounts():
+        for controller in _WANTED:
+            if mount.version == 1 and controller in mount.controllers and controller in own:
+                folder = mount.folder(own[controller])
+                if folder is not None:
+                    yield _Base(controller, folder)
+
+
+def _bases_v2() -> Iterator[_Base]:
+    for each in _places_v2():
+        if _share(each.folder, each.controller):
+            yield each
+
+
+def _places_v2() -> Iterator[_Base]:
+    """Controllers that our own group of version 2 has, whether or not it is delegated to us."""
+    own = procfs.own_cgroups().get("")
+    for mount in procfs.cgroup_mounts():
+        folder = mount.folder(own) if mount.version == 2 and own is not None else None
+        if folder is None:
+            continue
+        if folder.name == _OURSELVES:
+            folder = folder.parent
+        with contextlib.suppress(SandboxFailed):
+            for controller in read(folder / "cgroup.controllers").split():
+                if controller in _WANTED:
+                    yield _Base(controller, folder)
+
+
+def _share(folder: Path, controller: str) -> bool:
+    """Have a controller of version 2 limit what is below; if all in the folder are ours, they move out of the way."""
+    control = folder / "cgroup.subtree_control"
+    try:
+        write(control, f"+{controller}")
+        return True
+    except SandboxFailed:
+        us = procfs.tree(os.getpid()).keys()
+        if not set(pids_in(folder)) <= us:
+            return False
+    try:
+        (folder / _OURSELVES).mkdir(exist_ok=True)
+        for pid in pids_in(folder):
+            write(folder / _OURSELVES / "cgroup.procs", pid)
+        write(control, f"+{controller}")
+        return True
+    except (OSError, SandboxFailed):
+        with contextlib.suppress(OSError, SandboxFailed):
+            for pid in pids_in(folder / _OURSELVES):
+                write(folder / "cgroup.procs", pid)
+            (folder / _OURSELVES).rmdir()
+        return False
+
+
+def _works(base: Path, controller: str, version: int) -> bool:
+    """Whether a limit that is set in a group below stays set; nothing is left of the trial."""
+    trial = Cgroup({controller: base / f"{_TOP}-trial-{secrets.token_hex(4)}"}, version)
+    try:
+        for folder in trial.places():
+            folder.mkdir()
+        trial.limit(memory_mb=64, cpu_cores=0.5, pids=7)
+        match controller, version:
+            case "memory", 1:
+                return read(folder / "memory.limit_in_bytes") == str(64 * MIB)
+            case "memory", _:
+                return read(folder / "memory.max") == str(64 * MIB)
+            case "cpu", 1:
+                return read(folder / "cpu.cfs_quota_us") == str(PERIOD_US // 2)
+            case "cpu", _:
+                return read(folder / "cpu.max") == f"{PERIOD_US // 2} {PERIOD_US}"
+            case "pids", _:
+                return read(folder / "pids.max") == "7"
+        return int(read(folder / "cpuacct.usage")) >= 0
+    except (OSError, SandboxFailed):
+        return False
+    finally:
+        trial.try_remove()

@@ -1,0 +1,119 @@
+"""The container that this process is in, as a place for runs: what is memory there, what limits it, who was killed.
+
+Whoever made the container vouches that it is one run's own, or a team's; nothing here guesses that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from ramet.core.errors import SandboxFailed
+from ramet.isolation import safe_walk
+from ramet.isolation.assignment import IN_MEMORY, SECRETS
+from ramet.isolation.linux import procfs
+
+_MIB = 1024 * 1024
+_BOUNDLESS = 1 << 60  #: bytes; version 1 writes "no limit" as a number beyond any memory
+
+
+class Limits(NamedTuple):
+    """How much all in the container may use; None where there is no limit, or none is seen."""
+
+    cpu_cores: float | None = None
+    memory_mb: float | None = None
+    pids: int | None = None
+
+
+class Pod:
+    """A pod that belongs to one run at a time: `enter`, and `leave` once nothing of the run lives. Both block."""
+
+    def __init__(self, others: Iterable[Path] = ()) -> None:
+        """What lies above one of `others` is no run's own: what it may do there, it might do to them."""
+        above = {str(parent) for each in others for parent in each.parents}
+        self.in_memory = tuple(path for path in IN_MEMORY if path not in above and _is_memory(path))
+        self.has_secrets = _is_memory(str(Path(SECRETS).parent))
+        self._run = ""
+
+    def enter(self, run: str, secrets: Mapping[str, str]) -> None:
+        """Have it be a run's, with its secrets in files that this user alone reads. Raises SandboxFailed."""
+        if self._run:
+            raise SandboxFailed(f"run {run}: this pod is still that of run {self._run}")
+        self._run = run
+        if not secrets:
+            return
+        try:
+            Path(SECRETS).mkdir(0o700)
+            for name, value in secrets.items():
+                flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+                with os.fdopen(os.open(f"{SECRETS}/{name}", flags, 0o400), "w") as file:
+                    file.write(value)
+        except OSError as error:
+            self.leave()
+            raise SandboxFailed(f"run {run}: its secrets cannot be put into {SECRETS}: {error.strerror}") from error
+
+    def take_secrets(self) -> None:
+        """Remove them, if there are any."""
+        with contextlib.suppress(FileNotFoundError), safe_walk.opened(Path(SECRETS).parent) as folder:
+            safe_walk.remove(folder, Path(SECRETS).name)
+
+    def leave(self) -> None:
+        """Remove all that the run had here in memory; the next one may enter."""
+        self.take_secrets()
+        for path in self.in_memory:
+            with safe_walk.opened(Path(path)) as folder:
+                for name in os.listdir(folder):  # noqa: PTH208 - of a descriptor
+                    safe_walk.remove(folder, name)
+        self._run = ""
+
+
+def limits() -> Limits:
+    """Of this container, as its control groups say."""
+    quota = _number("cpu", "cpu.max", 0) or _number("cpu", "cpu.cfs_quota_us", 0)
+    period = _number("cpu", "cpu.max", 1) or _number("cpu", "cpu.cfs_period_us", 0)
+    memory = _number("memory", "memory.max", 0) or _number("memory", "memory.limit_in_bytes", 0)
+    pids = _number("pids", "pids.max", 0)
+    return Limits(
+        cpu_cores=quota / period if quota and period and quota > 0 else None,
+        memory_mb=memory / _MIB if memory and memory < _BOUNDLESS else None,
+        pids=pids,
+    )
+
+
+def oom_kills() -> int:
+    """How often the kernel has killed a process of this container for its memory; 0 where that is not told."""
+    for file in (_file("memory", "memory.events"), _file("memory", "memory.oom_control")):
+        if file is not None:
+            for line in file.splitlines():
+                if line.startswith("oom_kill "):
+                    return int(line.split()[1])
+    return 0
+
+
+def _is_memory(path: str) -> bool:
+    """Whether a file system in memory is mounted right there, and can be written by us."""
+    found = [mount.kind for mount in procfs.mounts() if mount.path == path]
+    return bool(found) and found[-1] == "tmpfs" and os.access(path, os.W_OK)
+
+
+def _number(controller: str, name: str, at: int) -> int | None:
+    words = (_file(controller, name) or "").split()
+    return int(words[at]) if len(words) > at and words[at].lstrip("-").isdigit() else None
+
+
+def _file(controller: str, name: str) -> str | None:
+    """A file of our own group of a controller, where it is mounted; None if there is no such file."""
+    groups = procfs.own_cgroups()
+    for mount in procfs.cgroup_mounts():
+        own = groups.get("" if mount.version == 2 else controller)
+        if own is None or not (mount.version == 2 or controller in mount.controllers):
+            continue
+        # In a container with a namespace of its own the group is "/", without one what is mounted is the group itself.
+        for folder in (mount.folder(own), Path(mount.path)):
+            if folder is not None:
+                with contextlib.suppress(OSError):
+                    return (folder / name).read_text()
+    return None

@@ -1,0 +1,214 @@
+"""How much disk a run uses: what is in its workspace, and what its processes hold without a name.
+
+A removed file or folder stays on the disk while a descriptor, a mapping, a running program or the queue of a socket
+holds it. The size of one that is only mapped is shown to a privileged user alone, and nobody sees what is in a queue.
+Where a run holds any such file, it is charged with what the file system has grown by since the last exact look.
+
+Files that move during a look can be missed: from folder to folder, or from one descriptor to another. A look is exact
+if no thread of the run ran meanwhile. While the file system has not grown by more than the run may still use, nothing
+large can have been missed, and a look need not be exact. Otherwise the run is stopped for a moment. Others may have
+removed files meanwhile, so every tenth look is exact in any case.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from ramet.isolation import safe_walk
+from ramet.isolation.limits.cpu_throttle import Pause
+from ramet.isolation.linux import procfs
+from ramet.isolation.linux.procfs import Stat
+
+ENTRY_BYTES = 1024  #: what a file, folder or link costs beside its content, so that empty ones are bounded, too
+_INEXACT = 9  #: looks one after another, at most
+_STOPPED_TRIES = 3  #: to look while the run is stopped
+_REST_S = 0.5  #: how long to wait for stopped processes to come to rest, for each try
+_STEP_S = 0.001
+_FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
+
+
+class Used(NamedTuple):
+    """The size of a run's workspace, in bytes."""
+
+    bytes: int
+    is_exact: bool = True  #: nobody ran while it was counted
+    is_bounded: bool = False  #: too little was written to pass the limit, if nobody else removed anything
+
+
+class Meter:
+    """The disk that one run uses, measured again and again."""
+
+    def __init__(self, workspace: Path, look: Callable[[], Mapping[int, Stat]]) -> None:
+        """Begin with the file system as it is now. A workspace that cannot be looked at yet is no error.
+
+        `look` finds the processes of the run.
+        """
+        self._workspace, self._look = workspace, look
+        self._filled = 0  #: bytes of the whole file system, at the last exact look at which nothing was hidden
+        self._seen = 0  #: bytes of the run, at that look
+        self._inexact = _INEXACT  #: looks since the last exact one; the first is exact
+        with contextlib.suppress(OSError):
+            self._filled = _filled_bytes(workspace)
+
+    def measure(self, *, most: int, stop: Callable[[], bool] = lambda: False) -> Used:
+        """Count the workspace, and what processes hold without a name. Raises OSError.
+
+        May stop the processes of the run meanwhile.
+        """
+        found: Used | None = None
+        with contextlib.suppress(OSError):  # A folder was removed while it was read.
+            found = self._count(most, stop)
+        if stop() or (found is not None and found.is_exact):
+            return found or Used(0, is_exact=False)
+        grown = self._seen + _filled_bytes(self._workspace) - self._filled
+        if found is not None and max(found.bytes, grown) <= most and self._inexact < _INEXACT:
+            self._inexact += 1
+            return found._replace(is_bounded=True)
+        pause = Pause(self._look)
+        try:
+            for _ in range(_STOPPED_TRIES):
+                pause.stop()
+                self._rest()
+                with contextlib.suppress(OSError):
+                    found = self._count(most, stop)
+                    if found.is_exact or stop():
+                        return found
+        finally:
+            pause.release()
+        return Used(0 if found is None else found.bytes, is_exact=False)
+
+    def _count(self, most: int, stop: Callable[[], bool]) -> Used:
+        """Count all once; it is exact if nobody ran meanwhile."""
+        before, filled = self._runs(), _filled_bytes(self._workspace)
+        used = used_bytes(self._workspace, most=most, stop=stop)
+        held = _Held(self._workspace)
+        for pid in self._look() if used <= most and not stop() else ():
+            held.add(pid, most=most)
+        used += held.bytes
+        is_exact = before is not None and before == self._runs()
+        if not held.is_complete:
+            used = max(used, self._seen + filled - self._filled)
+        elif is_exact and used <= most and not stop():
+            self._filled, self._seen = filled, used
+        if is_exact:
+            self._inexact = 0
+        return Used(used, is_exact)
+
+    def _runs(self) -> dict[str, int] | None:
+        """How often each thread of the run has left a processor; None if one is on it, or waits for it."""
+        found: dict[str, int] = {}
+        for one in self._look().values():
+            for thread in procfs.threads(one.pid):
+                switches = procfs.switches_at_rest(thread)
+                if switches is None:
+                    return None
+                found[thread] = switches
+        return found
+
+    def _rest(self) -> None:
+        """Wait until nobody runs: a signal takes a moment to arrive."""
+        end = time.monotonic() + _REST_S
+        while self._runs() is None and time.monotonic() < end:
+            time.sleep(_STEP_S)
+
+
+def used_bytes(workspace: Path, *, most: int, stop: Callable[[], bool] = lambda: False) -> int:
+    """Bytes on disk, holes not counted; no further than just above `most`, or until `stop`. Raises OSError."""
+    used = 0
+    with safe_walk.opened(workspace) as root:
+        with contextlib.closing(safe_walk.walk(root)) as entries:
+            for entry in entries:
+                if entry.stat is not None:
+                    names = entry.stat.st_nlink if stat.S_ISREG(entry.stat.st_mode) else 1
+                    used += ENTRY_BYTES + entry.stat.st_blocks * 512 // max(1, names)
+                if used > most or stop():
+                    return used
+    return used
+
+
+class _Held:
+    """Removed files and folders of one file system that processes hold."""
+
+    def __init__(self, workspace: Path) -> None:
+        with safe_walk.opened(workspace) as root:
+            self._device = os.fstat(root).st_dev
+            self._areas = procfs.device_of(root)
+        self._files: dict[int, int] = {}  #: bytes, by inode
+        self._mapped: set[int] = set()  #: inodes of mapped files whose size was not shown
+        self._is_hidden = False
+
+    @property
+    def bytes(self) -> int:
+        """What is known of them, each once."""
+        return sum(self._files.values())
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether there is none whose size is not known."""
+        return not self._is_hidden and self._mapped <= self._files.keys()
+
+    def add(self, pid: int, *, most: int) -> None:
+        """Look at the descriptors, folders, program and mappings of a process, no further than just above `most`.
+
+        One that is gone holds nothing.
+        """
+        about = procfs.stat(pid)
+        if about is None:
+            return
+        try:
+            for thread in (str(pid),) if about.threads == 1 else procfs.threads(pid):
+                self._add_descriptors(thread, most)  # Each thread may have its own.
+                self._add(f"{thread}/cwd", most)
+                self._add(f"{thread}/exe", most)  # One that has ended shows no program, though others run it.
+        except PermissionError:  # A process that is not shown may hold anything.
+            self._is_hidden = True
+        for area in procfs.areas(about, device=self._areas) if self._areas else ():
+            if area.is_removed and area.inode not in self._files:
+                try:
+                    self._add(f"{area.thread}/map_files/{area.start:x}-{area.end:x}", most)
+                except PermissionError:
+                    self._mapped.add(area.inode)
+
+    def _add_descriptors(self, thread: str, most: int) -> None:
+        folder = f"{thread}/fd"
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            for name in os.listdir(f"{procfs.PROC}/{folder}"):  # noqa: PTH208 - only the names
+                self._add(f"{folder}/{name}", most)
+                self._is_hidden = self._is_hidden or procfs.descriptors_in_queue(int(thread), name) > 0
+
+    def _add(self, name: str, most: int) -> None:
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            found = os.stat(f"{procfs.PROC}/{name}")  # noqa: PTH116 - it is no path
+            if self._take(found) and stat.S_ISDIR(found.st_mode):
+                self._add_folders_above(f"{procfs.PROC}/{name}", most)
+
+    def _add_folders_above(self, path: str, most: int) -> None:
+        """A removed folder keeps those that it was in, though they were removed, too."""
+        here = os.open(path, _FOLDER)
+        try:
+            while self.bytes <= most:
+                above = os.open("..", _FOLDER, dir_fd=here)
+                os.close(here)
+                here = above
+                if not self._take(os.fstat(here)):
+                    return
+        finally:
+            os.close(here)
+
+    def _take(self, found: os.stat_result) -> bool:
+        """Take note of a removed file or folder that was not seen before; says whether it is one."""
+        if found.st_dev != self._device or found.st_nlink or found.st_ino in self._files:
+            return False
+        self._files[found.st_ino] = found.st_blocks * 512 + (ENTRY_BYTES if stat.S_ISDIR(found.st_mode) else 0)
+        return True
+
+
+def _filled_bytes(path: Path) -> int:
+    found = os.statvfs(path)
+    return (found.f_blocks - found.f_bfree) * found.f_frsize

@@ -1,0 +1,140 @@
+"""The memory of all processes of a sandbox, read so that none of it can move out of sight meanwhile.
+
+A process that has ended before its memory was read may have handed its whole address space on to a child (CLONE_VM).
+So the processes are listed again after they were read. Where one is new, or has ended while they were listed, all are
+read again; where that does not help, they are stopped for a moment. Programs that only start many processes come to
+rest then: who is stopped starts none. Likewise where the first thread of a process has ended, and the others follow
+each other: a thread that has ended shows neither the memory nor the children of its process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+from ramet.isolation.limits import kernel_memory
+from ramet.isolation.limits.cpu_throttle import Pause
+from ramet.isolation.linux import procfs
+from ramet.isolation.linux.procfs import Stat
+
+_TRIES = 3  #: to read all while they run
+_STOPPED_TRIES = 3  #: and while they are stopped
+_RECOUNT_S = 0.1  #: of reading, after which the processes are counted again
+
+
+class Census(NamedTuple):
+    """All processes of a sandbox at one moment."""
+
+    tree: dict[int, Stat]
+    is_whole: bool = True  #: none ended, or changed its place, while they were listed
+
+
+class Reading(NamedTuple):
+    """What the processes of a sandbox use, in MiB."""
+
+    total_mb: float
+    hidden_mb: float = 0.0  #: how much of it no process shows: sockets, page tables and shared areas
+    is_whole: bool = True  #: no process may have been left out
+
+
+class _TooMany(Exception):
+    """The sandbox has more processes than it may have."""
+
+
+class TreeMemory:
+    """Reads the memory of one sandbox."""
+
+    def __init__(
+        self,
+        *,
+        look: Callable[[], Census],
+        exact_mb: float,
+        baseline_mb: float,
+        most: int,
+        in_own_network: bool,
+        has_cgroup: bool,
+        now: Callable[[], float],
+    ) -> None:
+        """`look` finds the processes. From `exact_mb` on, each has its part of what they share.
+
+        More than `most` processes are not read: they are too many to be allowed, and reading them takes seconds.
+        A process that forks all the time holds the lock that a reader waits for. So the processes are counted again
+        while they are read; `now` is a clock in seconds.
+
+        `has_cgroup` says that a control group holds the memory: nothing is read twice then.
+        """
+        self._look, self._exact_mb, self._baseline_mb = look, exact_mb, baseline_mb
+        self._most, self._now = most, now
+        self._counted_at = now()
+        self._in_own_network, self._has_cgroup = in_own_network, has_cgroup
+
+    def read(self, tree: Mapping[int, Stat]) -> Reading:
+        """Read the memory of all processes, of which `tree` were there just now."""
+        self._counted_at = self._now()
+        try:
+            return self._measure(tree) if self._has_cgroup else self._read_whole(tree)
+        except _TooMany:
+            return Reading(0.0, is_whole=False)
+
+    def _read_whole(self, tree: Mapping[int, Stat]) -> Reading:
+        for _ in range(_TRIES):
+            found, after, is_whole = self._measure_between(tree)
+            if is_whole:
+                return found
+            tree = after.tree
+        pause = Pause(lambda: self._look().tree)
+        try:
+            for _ in range(_STOPPED_TRIES):
+                pause.stop()
+                tree = self._look().tree
+                found, _, is_whole = self._measure_between(tree)
+                if is_whole:
+                    return found
+        finally:
+            pause.release()
+        return found._replace(is_whole=False)
+
+    def _measure_between(self, tree: Mapping[int, Stat]) -> tuple[Reading, Census, bool]:
+        """Read all, then look again; says whether nothing of it can have moved meanwhile."""
+        threads = _threads(tree)
+        found = self._measure(tree)
+        after = self._look()
+        return found, after, _covers(tree, after) and threads == _threads(after.tree)
+
+    def _measure(self, tree: Mapping[int, Stat]) -> Reading:
+        self._check_count(tree)
+        kernel, areas = 0.0, 0.0
+        if not self._has_cgroup:
+            kernel = kernel_memory.held_mb(tree, in_own_network=self._in_own_network)
+            areas = kernel_memory.shared_mb(self._each(tree))
+        found = self._sum(map(procfs.resident, self._each(tree)), kernel, areas)
+        if found.total_mb < self._exact_mb:
+            return found
+        return self._sum(map(procfs.proportional, self._each(tree)), kernel, areas)
+
+    def _each(self, tree: Mapping[int, Stat]) -> Iterator[Stat]:
+        for one in tree.values():
+            if self._now() - self._counted_at >= _RECOUNT_S:
+                self._check_count(self._look().tree)
+                self._counted_at = self._now()
+            yield one
+
+    def _check_count(self, tree: Mapping[int, Stat]) -> None:
+        if len(tree) > self._most:
+            raise _TooMany
+
+    def _sum(self, memory: Iterable[procfs.Memory], kernel: float, areas: float) -> Reading:
+        """Add up: resident pages of shared areas count once."""
+        each = tuple(memory)
+        hidden = kernel + max(0.0, areas - sum(one.shared for one in each))
+        return Reading(sum(one.total for one in each) - self._baseline_mb + hidden, hidden)
+
+
+def _threads(tree: Mapping[int, Stat]) -> dict[int, list[str]]:
+    """Return the threads of those whose first one has ended: each may hand on to the next, and show nothing."""
+    return {pid: procfs.threads(pid) for pid, one in tree.items() if one.is_headless}
+
+
+def _covers(tree: Mapping[int, Stat], after: Census) -> bool:
+    """Whether nobody came while a tree was read."""
+    return after.is_whole and all(pid in tree and tree[pid].born == one.born for pid, one in after.tree.items())

@@ -1,0 +1,412 @@
+"""Watching what control groups do not hold: memory, processor time, processes and disk of sandboxes, by looking.
+
+One timer looks at whoever is due: a busy sandbox every 0.2 s, an idle one ever more rarely, down to every 2 s. So these
+limits are soft: what happens between two looks is bounded by rlimits and by the machine. Nothing here waits: folders
+are measured in a thread, one at a time.
+
+Memory is what is no file's (RssAnon, RssShmem, swap), less what the zygote had when it forked. Summed over a tree that
+counts shared pages once for each process; so near the limit each process is asked for its part of them. Where no
+control group holds memory, the kernel's memory for sockets and page tables is added, and shared areas are charged with
+all that they may hold, mapped or not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+import logging
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from ramet.concurrency.threads import in_thread
+from ramet.core.errors import Gone
+from ramet.core.policy.policy import Grant
+from ramet.isolation.contract import Metrics
+from ramet.isolation.limits import disk
+from ramet.isolation.limits.cpu_throttle import Brake
+from ramet.isolation.limits.tree_memory import Census, TreeMemory
+from ramet.isolation.linux import procfs
+from ramet.isolation.linux.procfs import Stat
+
+_log = logging.getLogger("ramet.watchdog")
+
+INTERVAL_S, IDLE_S = 0.2, 2.0
+THRESHOLD, REARMED = 0.8, 0.7  #: of a limit: it is told of above the one, and again after it was below the other
+_SLICE = 50  #: sandboxes looked at in one turn of the loop
+_DISK_S = 1.0  #: between two looks at the same folder, at least; the interval, when it is half full
+_EFFORT = 20  #: after a look nobody looks for this many times the processor time that it took
+_KEEPERS = 3  #: processes that are there to keep a sandbox, at most, and are not its own
+_UNREAD = 3  #: looks one after another that find no moment to read all memory, or all files: then it is the end
+MIB = 1024 * 1024
+
+Verdict = Literal["oom", "pids", "workspace"]
+
+
+class _Usage(NamedTuple):
+    """A tree at one moment."""
+
+    tree: dict[int, Stat]
+    is_whole: bool
+    cpu_s: float
+    tasks: int
+
+
+class Watched:
+    """One sandbox under watch, until its first process ends or `close`."""
+
+    def __init__(
+        self,
+        dog: Watchdog,
+        root: Stat,
+        *,
+        adopter: Stat | None,
+        grant: Grant,
+        workspace: Path | None,
+        baseline_mb: float,
+        has_memory_cgroup: bool,
+        has_cpu_cgroup: bool,
+        in_memory: Sequence[str],
+        by_session: bool,
+        in_own_network: bool,
+        kill: Callable[[str], object],
+        on_threshold: Callable[[str, float, float], object] | None,
+    ) -> None:
+        self._dog, self._root, self._adopter, self._grant = dog, root, adopter, grant
+        self._meter = None if workspace is None else disk.Meter(workspace, self.tree)
+        self._baseline_mb = baseline_mb
+        self._has_memory_cgroup = has_memory_cgroup
+        self._in_memory, self._by_session = in_memory, by_session
+        self._memory = TreeMemory(
+            look=self._census,
+            exact_mb=THRESHOLD * grant.memory_mb,
+            baseline_mb=baseline_mb,
+            most=grant.pids + _KEEPERS,
+            in_own_network=in_own_network,
+            has_cgroup=has_memory_cgroup,
+            now=dog.now,
+        )
+        self._unread = 0  #: looks since all memory was read
+        self._kill, self._on_threshold = kill, on_threshold
+        spare = not has_cpu_cgroup and grant.cpu_cores < (os.cpu_count() or 1)
+        self._brake = Brake(grant.cpu_cores, allowance_s=dog.interval_s, look=self.tree) if spare else None
+        self.verdict: Verdict | None = None  #: why it was killed, if it was
+        self.reason = ""  #: in one sentence
+        self._is_open = True
+        self._pause_s = dog.interval_s
+        self._seen: dict[int, Stat] = {}
+        self._lost_ticks = 0  #: of children that nobody waited for: it would otherwise seem to have used less
+        self._last_ticks = 0
+        self._times: deque[tuple[float, float]] = deque()  #: when, and processor time by then
+        self._over: set[str] = set()  #: thresholds that were told of
+        self._unmeasured = 0  #: looks since its disk was measured
+        self._disk_bytes, self._disk_next, self._is_touched = 0, dog.now() + _DISK_S, True
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it is no longer watched."""
+        return not self._is_open
+
+    def metrics(self) -> Metrics:
+        """What it uses now, its workspace as last measured. Raises Gone after its end."""
+        usage = self._usage() if self._is_open else None
+        if usage is None:
+            raise Gone(f"process {self._root.pid} has ended")
+        memory = max(0.0, sum(map(procfs.private_mb, usage.tree.values())) - self._baseline_mb)
+        return Metrics(usage.cpu_s, memory, usage.tasks, self._disk_bytes / MIB)
+
+    def close(self) -> None:
+        """Watch it no longer; nobody of it stays stopped. Idempotent."""
+        if self._is_open:
+            self._is_open = False
+            if self._brake is not None:
+                self._brake.release()
+            self._dog._forget(self)
+
+    def look(self) -> float:
+        """Look once and do what is due; returns after how many seconds to look again."""
+        now, began_s = self._dog.now(), time.thread_time()
+        usage = self._usage()
+        if usage is None:
+            self.close()
+            return 0.0
+        before, self._seen = self._seen, usage.tree
+        is_changed = not usage.is_whole or _signs(before) != _signs(usage.tree)
+        self._is_touched = self._is_touched or is_changed
+        self._pause_s = self._dog.interval_s if is_changed else min(2 * self._pause_s, IDLE_S)
+        self._check_tasks(usage)
+        if self.is_over:  # The memory of a thousand processes takes long to read, and would delay their end.
+            return 0.0
+        if is_changed or "memory" in self._over:  # Giving memory back leaves no sign.
+            self._check_memory(usage)
+        self._check_time(now, usage, before)
+        self._check_disk(now)
+        self._check_in_memory()
+        if self._unread:  # However long it took: else who hides memory would be looked at ever more rarely.
+            return self._dog.interval_s
+        # Not the time that passed: who takes the processor away in the middle of a look would be looked at more rarely.
+        return max(self._wait(now), _EFFORT * (time.thread_time() - began_s))
+
+    def _wait(self, now: float) -> float:
+        """How long to wait; a tree that is held back, or may soon be, is looked at closely."""
+        closely = self._dog.interval_s / 4
+        if self._brake is not None and self._brake.is_on:
+            return min(max(self._brake.until - now, closely), IDLE_S)
+        return closely if self._brake is not None and "cpu" in self._over else self._pause_s
+
+    def tree(self) -> dict[int, Stat]:
+        """All processes of it, as they are now; empty after its end."""
+        return self._census().tree
+
+    def _census(self) -> Census:
+        missed: set[int] = set()
+        found = procfs.tree(self._root.pid, missed=missed)
+        if not found or found[self._root.pid].born != self._root.born or not found[self._root.pid].lives:
+            return Census({})
+        if self._adopter is not None:
+            adopted = procfs.tree(self._adopter.pid, seen=found, missed=missed)
+            keeper = adopted.pop(self._adopter.pid, None)
+            if keeper is not None and keeper.born == self._adopter.born:
+                found.update(adopted)
+        elif self._by_session and (zygote := procfs.stat(self._root.parent)) is not None:
+            for pid in procfs.children(zygote):  # Who loses its parent becomes one of them, and keeps its session.
+                orphan = None if pid in found else procfs.stat(pid)
+                if orphan is not None and orphan.session == self._root.pid:
+                    found.update(procfs.tree(pid, seen=found, missed=missed))
+        return Census(found, missed <= found.keys())  # One that lost its parent meanwhile may have been found there.
+
+    def _usage(self) -> _Usage | None:
+        tree, is_whole = self._census()
+        if not tree:
+            return None
+        ticks = sum(one.ticks + one.dead_ticks for one in tree.values())
+        self._lost_ticks += max(0, self._last_ticks - ticks)
+        self._last_ticks = ticks
+        cpu_s = (ticks + self._lost_ticks) / procfs.TICKS_PER_S
+        return _Usage(tree, is_whole, cpu_s, sum(one.threads for one in tree.values()))
+
+    def _end(self, verdict: Verdict, reason: str) -> None:
+        if not self._is_open:
+            return
+        self.verdict, self.reason = verdict, reason
+        self.close()
+        try:
+            self._kill(verdict)
+        except Exception:
+            _log.exception("a sandbox could not be killed: %s", reason)
+
+    def _check_tasks(self, usage: _Usage) -> None:
+        most = self._grant.pids
+        if usage.tasks > most + _KEEPERS:
+            self._end("pids", f"it had {usage.tasks} processes and threads; policy.pids is {most}")
+
+    def _check_memory(self, usage: _Usage) -> None:
+        limit, found = self._grant.memory_mb, self._memory.read(usage.tree)
+        if found.total_mb > limit and not self._has_memory_cgroup:
+            found = self._memory.read(self.tree())  # A child of vfork has all of its parent's, for a moment.
+        self._tell("memory", found.total_mb, limit)
+        self._unread = 0 if found.is_whole else self._unread + 1
+        if found.total_mb > limit and not self._has_memory_cgroup:
+            part = f", {found.hidden_mb:.0f} of them for sockets, page tables and shared areas"
+            part = "" if found.total_mb - found.hidden_mb > limit else part
+            self._end("oom", f"it used {found.total_mb:.0f} MiB of memory{part}; policy.memory_mb is {limit}")
+        elif self._unread >= _UNREAD:
+            what = "its processes followed each other so quickly that their memory could not be read"
+            self._end("oom", f"{what}; policy.memory_mb is {limit}")
+
+    def _check_time(self, now: float, usage: _Usage, before: dict[int, Stat]) -> None:
+        times = self._times
+        elapsed, used = (now - times[-1][0], usage.cpu_s - times[-1][1]) if times else (0.0, 0.0)
+        times.append((now, usage.cpu_s))
+        while len(times) > 2 and now - times[1][0] >= 1.0:
+            times.popleft()
+        if self._brake is not None and self._is_open:
+            busy = {pid for pid, one in usage.tree.items() if pid not in before or one.ticks > before[pid].ticks}
+            self._brake.apply(now, elapsed_s=elapsed, used_s=used, busy=busy)
+        since, then = times[0]
+        if now - since >= 0.9:
+            self._tell("cpu", (usage.cpu_s - then) / (now - since), self._grant.cpu_cores)
+
+    def _check_disk(self, now: float) -> None:
+        if self._meter is None or not self._is_touched or now < self._disk_next:
+            return
+        most = self._grant.workspace_size_mb * MIB
+        work = partial(self._meter.measure, most=most, stop=lambda: self.is_over)
+        if self._dog._measure(self, work):
+            self._is_touched = False
+
+    def _disk_is(self, found: disk.Used, cost_s: float) -> None:
+        """Take note of what was measured."""
+        now, used, most = self._dog.now(), found.bytes, self._grant.workspace_size_mb * MIB
+        self._disk_bytes = used
+        self._is_touched = self._is_touched or not found.is_exact
+        self._unmeasured = 0 if found.is_exact or found.is_bounded else self._unmeasured + 1
+        pause = self._dog.interval_s if used > most / 2 else _DISK_S
+        if not self._unmeasured:  # Else who hides files would be looked at ever more rarely.
+            pause = max(pause, _EFFORT * cost_s)
+        self._disk_next = now + pause
+        if used > most:
+            size = self._grant.workspace_size_mb
+            self._end("workspace", f"it used more than {size} MiB of disk; policy.workspace_size_mb is {size}")
+        elif self._unmeasured >= _UNREAD:
+            what = "its processes could not be stopped while its files were counted"
+            self._end("workspace", f"{what}; policy.workspace_size_mb is {self._grant.workspace_size_mb}")
+
+    def _check_in_memory(self) -> None:
+        """Each is a file system of its own, of which the kernel keeps count: looking costs nothing."""
+        size = self._grant.tmpfs_size_mb
+        for path in self._in_memory:
+            found = os.statvfs(path)
+            if (found.f_blocks - found.f_bfree) * found.f_frsize > size * MIB:
+                self._end("workspace", f"{path} held more than {size} MiB; policy.tmpfs_size_mb is {size}")
+
+    def _tell(self, what: str, value: float, limit: float) -> None:
+        if value < REARMED * limit:
+            self._over.discard(what)
+        elif value >= THRESHOLD * limit and what not in self._over:
+            self._over.add(what)
+            if self._on_threshold is not None:
+                try:
+                    self._on_threshold(what, value, limit)
+                except Exception:
+                    self._on_threshold = None
+                    _log.exception("a callback for thresholds failed; it is not called again")
+
+
+def _signs(tree: Mapping[int, Stat]) -> list[tuple[object, ...]]:
+    """What changes whenever a tree does anything."""
+    return [(pid, one.faults, one.ticks, one.dead_ticks, one.threads, one.born) for pid, one in tree.items()]
+
+
+class Watchdog:
+    """Looks after any number of sandboxes, on the event loop that it is first used in."""
+
+    def __init__(self, interval_s: float = INTERVAL_S) -> None:
+        self.interval_s = interval_s
+        self._due: list[tuple[float, int, Watched]] = []
+        self._numbers = itertools.count()
+        self._watched: set[Watched] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._measuring = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def watch(
+        self,
+        pid: int,
+        *,
+        grant: Grant,
+        workspace: Path | None,
+        kill: Callable[[str], object],
+        adopter: int | None = None,
+        baseline_mb: float = 0.0,
+        has_memory_cgroup: bool = False,
+        has_cpu_cgroup: bool = False,
+        in_memory: Sequence[str] = (),
+        by_session: bool = False,
+        in_own_network: bool = False,
+        on_threshold: Callable[[str, float, float], object] | None = None,
+    ) -> Watched:
+        """Watch a process and all below it; it must be alive, or not be reaped yet. Raises Gone.
+
+        `kill` is told the verdict, once; `on_threshold` what it uses most of ("memory" in MiB, "cpu" in cores), how
+        much, and the limit, once for each time that it comes above 80 %. `baseline_mb` is what it had when it started.
+        `adopter` is the pid of who becomes the parent of those below that lose theirs, and of nobody else; where that
+        is the parent of other sandboxes, too, they are known `by_session`, which `pid` began and nobody leaves.
+        `in_memory` are folders, each a file system of its own, that may hold `grant.tmpfs_size_mb`.
+        `in_own_network` says that nobody else is in the network namespace of the process.
+        """
+        self._loop = self._loop or asyncio.get_running_loop()
+        root, keeper = procfs.stat(pid), None if adopter is None else procfs.stat(adopter)
+        if root is None or (keeper is None and adopter is not None):
+            raise Gone(f"process {pid} has ended")
+        watched = Watched(
+            self,
+            root,
+            adopter=keeper,
+            grant=grant,
+            workspace=workspace,
+            baseline_mb=baseline_mb,
+            has_memory_cgroup=has_memory_cgroup,
+            has_cpu_cgroup=has_cpu_cgroup,
+            in_memory=in_memory,
+            by_session=by_session,
+            in_own_network=in_own_network,
+            kill=kill,
+            on_threshold=on_threshold,
+        )
+        self._watched.add(watched)
+        self._put(self.now() + self.interval_s, watched)
+        return watched
+
+    def close(self) -> None:
+        """Watch nobody any longer. Idempotent."""
+        for watched in tuple(self._watched):
+            watched.close()
+
+    def now(self) -> float:
+        """The loop's own time."""
+        assert self._loop is not None, "there is a loop once somebody is watched"
+        return self._loop.time()
+
+    def _put(self, due: float, watched: Watched) -> None:
+        heapq.heappush(self._due, (due, next(self._numbers), watched))
+        self._set_timer()
+
+    def _set_timer(self) -> None:
+        assert self._loop is not None, "there is a loop once somebody is watched"
+        # Those that are due at about the same time are looked at together.
+        at = max(self._due[0][0], self.now() + self.interval_s / 10) if self._due else None
+        if self._timer is not None:
+            if at is not None and self._timer.when() <= at:
+                return
+            self._timer.cancel()
+        self._timer = None if at is None else self._loop.call_at(at, self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        now = self.now()
+        for _ in range(_SLICE):
+            if not self._due or self._due[0][0] > now:
+                break
+            watched = heapq.heappop(self._due)[2]
+            if watched.is_over:
+                continue
+            try:
+                again = self.now() + watched.look()
+            except Exception:  # One that cannot be looked at must not keep the others from being watched.
+                _log.exception("a sandbox could not be looked at")
+                again = self.now() + IDLE_S
+            if not watched.is_over:
+                heapq.heappush(self._due, (again, next(self._numbers), watched))
+        self._set_timer()
+
+    def _forget(self, watched: Watched) -> None:
+        self._watched.discard(watched)
+        if not self._watched:
+            self._due.clear()
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+
+    def _measure(self, watched: Watched, work: Callable[[], disk.Used]) -> bool:
+        """Begin to measure a folder; False if another is being measured."""
+        if self._measuring:
+            return False
+        self._measuring = True
+        begin = self.now()
+
+        def done(result: asyncio.Future[disk.Used]) -> None:
+            self._measuring = False
+            if watched.is_over or result.cancelled():
+                return
+            error = result.exception()
+            if error is None:
+                watched._disk_is(result.result(), self.now() - begin)
+
+        in_thread(work, name="ramet-disk").add_done_callback(done)
+        return True

@@ -1,0 +1,19 @@
+"""All trials in a row. Run as a program: prints one JSON object of name → [works, what was seen]."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+from ramet.isolation.linux.trials import bubblewrap, cgroups, gates, namespaces
+from ramet.isolation.linux.trials.throwaway import tried
+
+
+def main(uid: int | None, gid: int | None, bwrap: str | None) -> None:
+    """Try everything as this user, cgroups as who runs this, and print what was found."""
+    user = None if uid is None or gid is None else (uid, gid)
+    found = {name: tried(trial, None) for name, trial in cgroups.TRIALS.items()}
+    for name, trial in {**namespaces.TRIALS, **gates.TRIALS}.items():
+        found[name] = tried(trial, user)
+    found["bwrap"] = tried(lambda: bubblewrap.works(bwrap), user) if bwrap else (False, "not installed")
+    sys.stdout.write(json.dumps(found))

@@ -1,0 +1,104 @@
+"""Throw-away processes, and what must be refused in them. Whoever starts one has a single thread."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Callable
+
+from ramet.isolation.linux import calls, namespaces
+
+_TRIAL_S = 10  #: of one trial; each takes milliseconds, bubblewrap tens of them
+
+
+class NotKept(Exception):
+    """Something that had to be refused was not."""
+
+
+def tried(trial: Callable[[], str], user: tuple[int, int] | None) -> tuple[bool, str]:
+    """Whether the trial succeeds in a process of its own, as this user and group, and what it says."""
+    out, into = os.pipe()
+    pid = os.fork()
+    if not pid:
+        status, said = 1, ""
+        try:
+            os.close(out)
+            signal.signal(signal.SIGALRM, _too_long)
+            signal.alarm(_TRIAL_S)
+            os.setpgid(0, 0)
+            if user is not None and user != (os.getuid(), os.getgid()):
+                _become(*user)
+            said, status = trial(), 0
+        except NotKept as error:
+            said = f"not refused: {error}"
+        except Exception as error:
+            said = f"{type(error).__name__}: {error}"
+        finally:
+            with contextlib.suppress(OSError):
+                os.write(into, said.encode(errors="replace")[:4096])
+            os._exit(status)
+    os.close(into)
+    try:
+        _, status = os.waitpid(pid, 0)
+    finally:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(pid, signal.SIGKILL)
+    with os.fdopen(out, "rb") as pipe:
+        said = pipe.read().decode(errors="replace")
+    if os.WIFSIGNALED(status):
+        said = f"ended by {signal.Signals(os.WTERMSIG(status)).name}"
+    return status == 0, said
+
+
+def _too_long(*_: object) -> None:
+    raise TimeoutError(f"not over within {_TRIAL_S} s")
+
+
+def _become(uid: int, gid: int) -> None:
+    os.setgroups([])
+    os.setresgid(gid, gid, gid)
+    os.setresuid(uid, uid, uid)
+    calls.set_dumpable(True)
+
+
+def enter(flags: int = 0) -> None:
+    """Be root of a new user namespace, with further new namespaces of its own."""
+    uid, gid = os.getuid(), os.getgid()
+    calls.unshare(calls.CLONE_NEWUSER | flags)
+    namespaces.map_ids(0, 0, uid, gid)
+    if flags & calls.CLONE_NEWNS:
+        calls.mount("none", "/", None, calls.MS_REC | calls.MS_PRIVATE)
+
+
+def refused(attempt: Callable[[], object], what: str, *numbers: int) -> None:
+    """Raises NotKept unless the attempt fails, and in one of these ways."""
+    try:
+        attempt()
+    except OSError as error:
+        if error.errno in numbers:
+            return
+        raise NotKept(f"{what} fails otherwise than expected: {error}") from error
+    raise NotKept(what)
+
+
+def in_child(work: Callable[[], None]) -> None:
+    """Do it in a new process, the first of a new pid namespace if one was asked for. Raises NotKept with its word."""
+    out, into = os.pipe()
+    pid = os.fork()
+    if not pid:
+        said = "nothing was said"
+        try:
+            work()
+            said = ""
+        except BaseException as error:
+            said = f"{type(error).__name__}: {error}"
+        finally:
+            os.write(into, said.encode()[:4096])
+            os._exit(0)
+    os.close(into)
+    _, status = os.waitpid(pid, 0)
+    with os.fdopen(out, "rb") as pipe:
+        said = pipe.read().decode()
+    if said or status:
+        raise NotKept(said or f"status {status}")

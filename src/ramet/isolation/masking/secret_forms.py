@@ -1,0 +1,113 @@
+"""The forms in which a secret stands in a text: as it is, as Python, JSON, HTML and URLs write it, as base64 or hex.
+
+This is against accidents: a guest that wants to can print a secret in another form, such as backwards or in pieces.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Iterable
+from urllib.parse import quote, quote_plus
+
+from ramet.isolation.masking.masking import STARS, Span, merged, spans_of
+from ramet.isolation.masking.unescaping import readings_of
+
+#: Shorter values of variables, lines of secrets and parts of them are not looked for: they occur by chance.
+LEAST = 8
+#: Where a text was cut in the middle of a secret, at most this many characters of the secret are looked for.
+_MOST_CUT = 10_000
+#: Longer texts are searched for the forms alone: to resolve escapes takes long, and a guest may write nothing else.
+_MOST_READ = 16 * 1024
+_PERCENT = re.compile("%[0-9A-F]{2}")
+
+
+def forms_of(values: Iterable[str]) -> frozenset[str]:
+    """Return every form of these values that is looked for; of a value of several lines, each line is one, too."""
+    forms = set[str]()
+    for value in values:
+        lines = [each for each in value.splitlines() if len(each) >= LEAST]
+        for part in {value, value.strip(), *lines}:
+            forms |= _forms(part)
+    return frozenset(each for each in forms if each)
+
+
+def masked(text: str, forms: Iterable[str]) -> str:
+    """Return a text with `***` in place of every form, and of a part of one where the text begins or ends in it.
+
+    Percent encoding, backslashes, references of HTML and line breaks in the middle of a form are seen
+    through, except in a text above 16 KiB.
+    """
+    known = sorted(forms, key=len, reverse=True)
+    if not known or not text:
+        return text
+    data = text.encode("utf-8", "surrogatepass")
+    sought = [each.encode("utf-8", "surrogatepass") for each in known]
+    spans = spans_of(data, sought)
+    long = [each for each in sought if len(each) >= LEAST]  # Shorter ones occur by chance.
+    for reading, in_text in readings_of(data) if len(data) <= _MOST_READ else ():
+        spans += map(in_text, spans_of(reading, long))
+    if spans:
+        text = _without(data, merged(spans)).decode("utf-8", "surrogatepass")
+    return _without_cut_ends(text, known)
+
+
+def _forms(value: str) -> set[str]:
+    data = value.encode("utf-8", "surrogatepass")
+    found = {
+        value,
+        repr(value)[1:-1],
+        ascii(value)[1:-1],
+        repr(data)[2:-1],
+        json.dumps(value)[1:-1],
+        json.dumps(value, ensure_ascii=False)[1:-1],
+        # As `in_plain_words` shows it: in a message, and as the name of a type.
+        "".join(each if each.isprintable() or each in "\n\t" else "?" for each in value),
+        "".join(each if each.isprintable() and not each.isspace() else "?" for each in value),
+    }
+    found |= {each.replace('"', r"\"") for each in found} | {each.replace("'", r"\'") for each in found}
+    if len(value) >= LEAST:
+        percent = {quote(data, safe=""), quote(data), quote_plus(data)}
+        found |= percent | {_PERCENT.sub(lambda each: each[0].lower(), text) for text in percent}
+        hexadecimal = {data.hex(), data.hex(":"), data.hex(" ")}
+        found |= hexadecimal | {each.upper() for each in hexadecimal}
+        found |= {base64.b32encode(data).decode().rstrip("="), value.replace(" ", "+")}
+        for text in _base64(data):
+            found |= {text, text.replace("+", "-").replace("/", "_")}
+    return found
+
+
+def _base64(data: bytes) -> set[str]:
+    """The secret alone, and what of it is the same wherever in a longer text it stands."""
+    found = {base64.b64encode(data).decode().rstrip("=")}
+    for before in range(3):
+        text = base64.b64encode(bytes(before) + data).decode()
+        found.add(text[-(-before * 8 // 6) : (before + len(data)) * 8 // 6])
+    return {each for each in found if len(each) >= LEAST}
+
+
+def _without(data: bytes, spans: Iterable[Span]) -> bytes:
+    shown, done = bytearray(), 0
+    for start, end in spans:
+        shown += data[done:start] + STARS
+        done = end
+    return bytes(shown + data[done:])
+
+
+def _without_cut_ends(text: str, forms: Iterable[str]) -> str:
+    for form in forms:
+        most = min(len(form) - 1, _MOST_CUT)
+        if most < LEAST:
+            continue
+        at = text.find(form[:LEAST], max(0, len(text) - most))
+        while at >= 0 and not form.startswith(text[at:]):
+            at = text.find(form[:LEAST], at + 1)
+        if at >= 0:
+            text = text[:at] + "***"
+        end = text.rfind(form[-LEAST:], 0, most)
+        while end >= 0 and not form.endswith(text[: end + LEAST]):
+            end = text.rfind(form[-LEAST:], 0, end + LEAST - 1)
+        if end >= 0:
+            text = "***" + text[end + LEAST :]
+    return text

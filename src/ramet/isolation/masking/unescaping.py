@@ -1,0 +1,103 @@
+"""Other readings of a text: what it says once escapes are resolved, and where each byte of that stands in the text.
+
+Programs escape different characters, in different cases and several times over. A secret is found in a reading however
+it was escaped.
+"""
+
+from __future__ import annotations
+
+import bisect
+import html
+import re
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from ramet.isolation.masking.masking import Span
+
+_Resolve = Callable[[re.Match[bytes]], bytes]
+
+_LETTERS = {b"n": b"\n", b"r": b"\r", b"t": b"\t", b"b": b"\b", b"f": b"\f"}
+_DEPTH = 3  #: how many times over a text may have been escaped
+
+
+class Reading(NamedTuple):
+    """A text with its escapes resolved."""
+
+    data: bytes
+    starts: list[int]  #: of each resolved escape, in `data`
+    ends: list[int]
+    was: list[Span]  #: the escape itself, in the text
+
+    def in_text(self, span: Span) -> Span:
+        """Return where bytes of `data` stand in the text, escapes as a whole."""
+        return Span(self._of_byte(span.start).start, self._of_byte(span.end - 1).end)
+
+    def _of_byte(self, at: int) -> Span:
+        before = bisect.bisect_right(self.starts, at) - 1
+        if before < 0:
+            return Span(at, at + 1)
+        if at < self.ends[before]:
+            return self.was[before]
+        start = self.was[before].end + at - self.ends[before]
+        return Span(start, start + 1)
+
+
+def _percent(found: re.Match[bytes]) -> bytes:
+    return bytes.fromhex(found[1].decode())
+
+
+def _escape(found: re.Match[bytes]) -> bytes:
+    if found[1]:
+        return bytes.fromhex(found[1].decode())
+    if found[2]:
+        return chr(int(found[2], 16)).encode("utf-8", "surrogatepass")
+    return _LETTERS.get(found[3], found[3])
+
+
+def _reference(found: re.Match[bytes]) -> bytes:
+    return html.unescape(found[0].decode()).encode("utf-8", "surrogatepass")
+
+
+def _nothing(_: re.Match[bytes]) -> bytes:
+    return b""
+
+
+_PERCENT = re.compile(rb"%([0-9a-fA-F]{2})")
+_ESCAPE = re.compile(rb"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|([nrtbf\"'/\\]))")
+_REFERENCE = re.compile(rb"&(?:#x[0-9a-fA-F]{1,6}|#[0-9]{1,7}|amp|lt|gt|quot|apos);")
+_BREAK = re.compile(rb"(?:\\{1,8}[rn]|[\r\n])+")
+
+
+def readings_of(data: bytes) -> Iterator[tuple[bytes, Callable[[Span], Span]]]:
+    """Yield each reading that differs from the text, with the function that says where its bytes stand in the text."""
+    for pattern, resolve, depth in (
+        (_PERCENT, _percent, _DEPTH),
+        (_ESCAPE, _escape, _DEPTH),
+        (_REFERENCE, _reference, 1),
+        (_BREAK, _nothing, 1),
+    ):
+        chain: list[Reading] = []
+        text = data
+        while len(chain) < depth and (reading := _resolved(text, pattern, resolve)) is not None:
+            chain.append(reading)
+            text = reading.data
+
+            def in_text(span: Span, chain: tuple[Reading, ...] = tuple(chain)) -> Span:
+                for each in reversed(chain):
+                    span = each.in_text(span)
+                return span
+
+            yield text, in_text
+
+
+def _resolved(data: bytes, pattern: re.Pattern[bytes], resolve: _Resolve) -> Reading | None:
+    out, done = bytearray(), 0
+    reading = Reading(b"", [], [], [])
+    for found in pattern.finditer(data):
+        out += data[done : found.start()]
+        reading.starts.append(len(out))
+        out += resolve(found)
+        reading.ends.append(len(out))
+        reading.was.append(Span(*found.span()))
+        done = found.end()
+    return reading._replace(data=bytes(out + data[done:])) if done else None

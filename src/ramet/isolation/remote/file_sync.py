@@ -1,0 +1,364 @@
+"""Folders that travel, as tars: packed with what changed since the last time, unpacked as if an enemy had packed them.
+
+Nothing is written outside of the folder, through no link, and nothing but files, folders and links that stay inside.
+Modes arrive without setuid and its like; owners and times do not. Both sides work in threads, on pipes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import stat
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from ramet.core.errors import InvalidValue, OutputTooLarge
+from ramet.isolation import safe_walk
+from ramet.isolation.linux.beneath import open_without_links
+from ramet.isolation.mounts import is_in_private
+from ramet.wire import tar
+
+MAX_DEPTH = 128  #: folders below the one that travels
+MAX_TOLD = 20  #: names that are told, of what did not travel
+_MAX_PART = 255  #: bytes of a name
+_CHUNK = 256 * 1024
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FILE = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+_HANDLE = getattr(os, "O_PATH", _FILE) | os.O_CLOEXEC
+_DRAFT = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_YOUNG_NS = 100_000_000  #: what was changed so recently may change once more without looking so
+_TICK_NS = 10_000_000  #: by which a folder's time must differ to be seen to
+
+#: By path from the folder down: what a look at each entry said, None if it may not be trusted.
+Known = dict[str, tuple[int, ...] | None]
+
+
+class Packed(NamedTuple):
+    """What was packed, and what was not."""
+
+    known: Known  #: for the next time
+    gone: tuple[str, ...]  #: what was known and is no longer there
+    size: int  #: bytes of content
+    refused: tuple[str, ...]  #: what cannot travel: too deep, FIFOs, sockets, devices; the first few
+
+
+def look(folder: Path) -> Known:
+    """What there is, for `pack` to leave out, if nobody has changed it lately. Raises OSError."""
+    with safe_walk.opened(folder) as root, contextlib.closing(safe_walk.walk(root, max_depth=MAX_DEPTH)) as entries:
+        return {entry.path: _seen(entry.stat) for entry in entries if entry.stat is not None}
+
+
+def pack(
+    place: Path, out: Callable[[bytes], object], known: Known | None = None, *, max_bytes: int, is_source: bool = False
+) -> Packed:
+    """Pack a folder, or a single file as a member ".", but for what is as it was `known` to be.
+
+    The place itself is no link; a source of a mount has none on the way to it either, or ELOOP is raised. What is
+    private in a state folder below a source stays here.
+    Raises OutputTooLarge for more content than `max_bytes`, OSError, and what `out` raises.
+    """
+    before, now, refused = known or {}, Known(), list[str]()
+    left = [max_bytes]
+
+    def say(name: str, found: os.stat_result, opened: Callable[[], int]) -> None:
+        _say_file(out, name, found, opened, left, max_bytes)
+
+    with (
+        _opened(place, is_source=is_source) as root,
+        contextlib.closing(safe_walk.walk(root, max_depth=MAX_DEPTH)) as entries,
+    ):
+        if not stat.S_ISDIR((found := os.fstat(root)).st_mode):
+            say(".", found, lambda: os.dup(root))
+            out(tar.END)
+            return Packed(now, (), max_bytes - left[0], ())
+        for entry in entries:
+            if entry.stat is None:
+                if entry.problem:
+                    refused.append(f"{entry.path}: {entry.problem}")
+                continue
+            path, found = entry.path, entry.stat
+            if is_source and is_in_private(path.split("/")):
+                continue
+            if not _may_travel(found):
+                refused.append(f"{path}: neither a file nor a folder nor a link")
+                continue
+            seen = _seen(found)
+            now[path] = None if _is_young(found) else seen
+            if before.get(path) == seen:
+                continue
+            mode, name = stat.S_IMODE(found.st_mode) & 0o777, os.fsencode(path)
+            try:
+                if stat.S_ISDIR(found.st_mode):
+                    out(tar.header(tar.Member(name, True, 0, mode)))
+                elif stat.S_ISLNK(found.st_mode):
+                    target = os.fsencode(os.readlink(entry.name, dir_fd=entry.folder))
+                    out(tar.header(tar.Member(name, False, 0, mode, target)))
+                else:
+                    here, own = entry.folder, entry.name
+                    say(path, found, lambda here=here, own=own: safe_walk.open_file(here, own))  # type: ignore[misc]
+            except FileNotFoundError:  # It has just gone.
+                del now[path]
+    out(tar.END)
+    gone = tuple(path for path in before if path not in now)
+    return Packed(now, gone, max_bytes - left[0], tuple(refused[:MAX_TOLD]))
+
+
+def unpack(
+    read: tar.Read,
+    place: Path,
+    *,
+    max_bytes: int,
+    max_entries: int,
+    whole: bool = False,
+    any_links: bool = False,
+) -> tuple[str, ...]:
+    """Put what `pack` packed where it belongs; returns what was refused: links that lead out, unless `any_links`.
+
+    A file appears whole, in place of whatever was there. With `whole` what does not come goes. Raises InvalidValue for
+    what nobody honest packs, OutputTooLarge, OSError; some of it is there then.
+    """
+    packed = tar.Tar(read, links=True, max_extended=max_entries * 1024)
+    target, came, refused, total = _Target(place), set[str](), list[str](), 0
+    try:
+        for count, member in enumerate(packed.members()):
+            if count >= max_entries:
+                raise OutputTooLarge("entries of a folder that travels", size=count + 1, limit=max_entries)
+            total += member.size
+            if total > max_bytes:
+                raise OutputTooLarge("bytes of a folder that travels", size=total, limit=max_bytes)
+            mode = member.mode & 0o777
+            if member.name == b"." and not member.is_folder and member.link is None:
+                target.file_itself(packed.content(), mode)
+                return ()
+            parts = parts_of(member.name)
+            if member.is_folder:
+                target.folder(parts, mode)
+            elif member.link is None:
+                target.file(parts, packed.content(), mode)
+            elif any_links or _stays(parts, member.link):
+                target.link(parts, member.link)
+            else:
+                refused.append(f"{'/'.join(parts)}: a link that leads out")
+                continue
+            came.update("/".join(parts[:end]) for end in range(1, len(parts) + 1))
+        target.folder((), 0o700)
+        if whole:
+            target.remove(path for path in look(place) if path not in came)
+    finally:
+        target.close()
+    return tuple(refused[:MAX_TOLD])
+
+
+def remove(place: Path, paths: Iterable[bytes]) -> None:
+    """Remove what has gone at the other end. Raises InvalidValue for a path that leads out, OSError."""
+    target = _Target(place)
+    try:
+        target.remove("/".join(parts_of(path)) for path in paths)
+    finally:
+        target.close()
+
+
+def parts_of(name: bytes) -> tuple[str, ...]:
+    """The parts of a path below a folder. Raises InvalidValue for any other."""
+    parts = name.rstrip(b"/").split(b"/")
+    wrong = any(part in (b"", b".", b"..") or len(part) > _MAX_PART or b"\0" in part for part in parts)
+    if wrong or len(parts) > MAX_DEPTH + 1:
+        raise InvalidValue("member", os.fsdecode(name[:200]), "a path below the folder that travels")
+    return tuple(map(os.fsdecode, parts))
+
+
+class _Target:
+    """A folder that is written to, by descriptors and never through a link. Times of what changed become new."""
+
+    def __init__(self, place: Path) -> None:
+        self._place = place
+        self._root = -1
+        self._at: tuple[tuple[str, ...], int] = ((), -1)  #: the folder that was written to last
+        self._changed: dict[tuple[str, ...], int] = {}  #: folders, and the time that each had
+        self._modes: dict[tuple[str, ...], int] = {}
+
+    def file_itself(self, content: Iterator[bytes], mode: int) -> None:
+        """Not a folder, but a file at its path."""
+        draft = self._place.with_name(f".ramet-{secrets.token_hex(8)}")
+        try:
+            _write(os.open(draft, _DRAFT, 0o600), content, mode)
+            draft.replace(self._place)
+        finally:
+            draft.unlink(missing_ok=True)
+
+    def folder(self, parts: tuple[str, ...], mode: int) -> None:
+        """Have a folder there."""
+        self._enter(parts)
+        if parts:
+            self._modes[parts] = mode
+
+    def file(self, parts: tuple[str, ...], content: Iterator[bytes], mode: int) -> None:
+        """Have a file there."""
+        self._replace(parts, lambda fd, draft: _write(os.open(draft, _DRAFT, 0o600, dir_fd=fd), content, mode))
+
+    def link(self, parts: tuple[str, ...], to: bytes) -> None:
+        """Have a link there."""
+        self._replace(parts, lambda fd, draft: os.symlink(to, draft, dir_fd=fd))
+
+    def remove(self, paths: Iterable[str]) -> None:
+        """Remove what is there of these."""
+        for path in sorted(paths):
+            *above, name = path.split("/")
+            with contextlib.suppress(OSError):  # It is not there, or below what is no folder any more.
+                fd = self._enter(tuple(above), make=False)
+                self._note(tuple(above), fd)
+                safe_walk.remove(fd, name)
+
+    def close(self) -> None:
+        """Done: modes are as they were said to be, and folders look changed."""
+        with contextlib.suppress(OSError):
+            for parts, before_ns in self._changed.items():
+                changed_ns = max(time.time_ns(), before_ns + _TICK_NS)
+                with contextlib.suppress(FileNotFoundError):
+                    os.utime(self._enter(parts, make=False), ns=(changed_ns, changed_ns))
+        for parts, mode in sorted(self._modes.items(), reverse=True):
+            with contextlib.suppress(OSError):
+                os.fchmod(self._enter(parts, make=False), mode | 0o700)
+        for fd in (self._at[1], self._root):
+            if fd >= 0:
+                os.close(fd)
+        self._at, self._root = ((), -1), -1
+
+    def _replace(self, parts: tuple[str, ...], make: Callable[[int, str], None]) -> None:
+        fd, name, draft = self._enter(parts[:-1]), parts[-1], f".ramet-{secrets.token_hex(8)}"
+        self._note(parts[:-1], fd)
+        try:
+            make(fd, draft)
+            try:
+                os.rename(draft, name, src_dir_fd=fd, dst_dir_fd=fd)
+            except IsADirectoryError:
+                safe_walk.remove(fd, name)
+                os.rename(draft, name, src_dir_fd=fd, dst_dir_fd=fd)
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(draft, dir_fd=fd)
+
+    def _note(self, parts: tuple[str, ...], fd: int) -> None:
+        if parts not in self._changed:
+            self._changed[parts] = os.fstat(fd).st_mtime_ns
+
+    def _enter(self, parts: tuple[str, ...], *, make: bool = True) -> int:
+        """A folder below, made on the way, in place of what is none; open until the next is asked for."""
+        if self._root < 0:
+            with contextlib.suppress(FileExistsError):
+                self._place.mkdir(0o700)
+            self._root = os.open(self._place, _FOLDER)
+        if self._at[1] >= 0 and self._at[0] == parts:
+            return self._at[1]
+        fd = os.dup(self._root)
+        try:
+            for depth, name in enumerate(parts):
+                below = self._below(fd, name, parts[:depth], make=make)
+                os.close(fd)
+                fd = below
+        except BaseException:
+            os.close(fd)
+            raise
+        if self._at[1] >= 0:
+            os.close(self._at[1])
+        self._at = parts, fd
+        return fd
+
+    def _below(self, fd: int, name: str, above: tuple[str, ...], *, make: bool) -> int:
+        try:
+            return os.open(name, _FOLDER, dir_fd=fd)
+        except OSError as error:
+            if not make or isinstance(error, PermissionError):
+                raise
+        self._note(above, fd)
+        safe_walk.remove(fd, name)
+        os.mkdir(name, 0o700, dir_fd=fd)
+        return os.open(name, _FOLDER, dir_fd=fd)
+
+
+@contextmanager
+def _opened(place: Path, *, is_source: bool) -> Iterator[int]:
+    """A folder or file to be read, which is no link. Raises OSError."""
+    handle = open_without_links(str(place)) if is_source else os.open(place, _HANDLE | os.O_NOFOLLOW)
+    try:
+        if stat.S_ISDIR(os.fstat(handle).st_mode):
+            with safe_walk.opened(Path(), handle) as root:
+                yield root
+            return
+        file = os.open(f"/proc/self/fd/{handle}", _FILE) if hasattr(os, "O_PATH") else os.dup(handle)
+        try:
+            yield file
+        finally:
+            os.close(file)
+    finally:
+        os.close(handle)
+
+
+def _say_file(
+    out: Callable[[bytes], object],
+    name: str,
+    found: os.stat_result,
+    opened: Callable[[], int],
+    left: list[int],
+    max_bytes: int,
+) -> None:
+    """A file as it is now, cut or filled up to the size that it has when it is opened."""
+    fd = opened()
+    try:
+        size = os.fstat(fd).st_size
+        left[0] -= size
+        if left[0] < 0:
+            raise OutputTooLarge("bytes of a folder that travels", size=max_bytes - left[0], limit=max_bytes)
+        out(tar.header(tar.Member(os.fsencode(name), False, size, stat.S_IMODE(found.st_mode) & 0o777)))
+        missing = size
+        while missing:
+            data = os.read(fd, min(missing, _CHUNK)) or bytes(min(missing, _CHUNK))
+            out(data)
+            missing -= len(data)
+        if size % tar.BLOCK:
+            out(bytes(-size % tar.BLOCK))
+    finally:
+        os.close(fd)
+
+
+def _seen(found: os.stat_result) -> tuple[int, ...]:
+    """What a later look is compared with."""
+    if stat.S_ISDIR(found.st_mode):  # Its content is looked at anyhow, and its time is of that.
+        return found.st_mode, found.st_ino
+    return found.st_mode, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+
+
+def _is_young(found: os.stat_result) -> bool:
+    """Whether it may change once more, and its time not."""
+    return not stat.S_ISDIR(found.st_mode) and abs(time.time_ns() - found.st_ctime_ns) < _YOUNG_NS
+
+
+def _may_travel(found: os.stat_result) -> bool:
+    return stat.S_IFMT(found.st_mode) in (stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK)
+
+
+def _stays(parts: tuple[str, ...], to: bytes) -> bool:
+    """Whether a link leads to something below the folder, as it is written."""
+    if not to or to.startswith(b"/") or b"\0" in to:
+        return False
+    depth = len(parts) - 1
+    for part in to.split(b"/"):
+        depth += -1 if part == b".." else 0 if part in (b"", b".") else 1
+        if depth < 0:
+            return False
+    return True
+
+
+def _write(fd: int, content: Iterator[bytes], mode: int) -> None:
+    try:
+        for piece in content:
+            rest = memoryview(piece)
+            while rest:
+                rest = rest[os.write(fd, rest) :]
+        os.fchmod(fd, mode)
+    finally:
+        os.close(fd)

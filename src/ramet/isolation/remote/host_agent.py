@@ -1,0 +1,335 @@
+"""A machine that keeps sandboxes for this kernel, and each of them as a `Sandbox` like any other.
+
+What is at the other end may be taken over by who works there: it can lie about its own sandboxes, and no more. Memory
+is bounded by windows; a word out of turn, or one about what is not there, is the end of the line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from collections.abc import Callable, Coroutine, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ramet.core.errors import (
+    Gone,
+    InvalidValue,
+    IsolationUnavailable,
+    ProtocolError,
+    RametError,
+    SandboxFailed,
+)
+from ramet.core.policy.policy import Isolation
+from ramet.isolation.contract import Exit, SandboxSpec
+from ramet.isolation.mounts import located
+from ramet.isolation.remote import messages
+from ramet.isolation.remote.line import Line
+from ramet.isolation.remote.messages import (
+    Adopt,
+    Answer,
+    Connected,
+    Credit,
+    Data,
+    Ended,
+    Forget,
+    Hello,
+    Leave,
+    Link,
+    Refused,
+    Start,
+    Started,
+    Threshold,
+)
+from ramet.isolation.remote.outbox import Outbox
+from ramet.isolation.remote.rpc import Questions, told
+from ramet.isolation.remote.sandbox import RemoteSandbox
+from ramet.isolation.zygote.admission import absolute
+from ramet.wire.error_codec import clean
+
+#: Told of a run, what it uses most of, how much, and its limit: as of `ramet.isolation.zygote.backend`.
+OnThreshold = Callable[[str, str, float, float], object]
+#: Told of a run that was let go of here, and that its machine did not say to have forgotten: it may live on there.
+OnDeaf = Callable[[str], object]
+
+START_S = 60.0  #: once files are there
+NO_PORTS = "none where sandboxes are on another machine"  #: of `ports`: their loopback is not reached from here
+_FILES_S = 120.0  #: for files to get there, and 1 s for each MiB that a workspace may hold
+_THRESHOLDS = frozenset(("cpu", "memory"))
+_LAST_WORDS_S = 2.0
+_UNREAD_S = 300.0  #: how long a machine may read nothing, while its words lead to more than may wait for it
+_OTHERS_TURN = 64  #: frames after which everybody else may do something
+_log = logging.getLogger("ramet.remote")
+
+
+class Machine:
+    """One line to one machine. Make it on a running event loop; it reads the line at once."""
+
+    def __init__(
+        self,
+        line: Line,
+        *,
+        level: Isolation | None = None,
+        on_threshold: OnThreshold | None = None,
+        on_deaf: OnDeaf | None = None,
+    ) -> None:
+        """`level` is what stands between its sandboxes and the host, if that is more than the machine itself has.
+
+        Whoever gives it has compared it with what a run asks for; the machine is then not asked about isolation.
+        """
+        loop = asyncio.get_running_loop()
+        self._line, self._level = line, level
+        self._on_threshold, self._on_deaf = on_threshold, on_deaf
+        self._outbox = Outbox(line)
+        self._questions = Questions(self._outbox.post)
+        self._hello: asyncio.Future[Hello] = loop.create_future()
+        self._ended: asyncio.Future[Exit] = loop.create_future()
+        self._boxes: dict[int, RemoteSandbox] = {}
+        self._last_number = 0
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._closing: asyncio.Task[None] | None = None
+        self._reading = loop.create_task(self._read())
+
+    @property
+    def is_open(self) -> bool:
+        """Whether sandboxes can be started: the line has not ended, nothing was lost, nobody closed it."""
+        return not self._ended.done() and self._closing is None
+
+    @property
+    def living(self) -> int:
+        """How many sandboxes were started, or are about to be, and are not yet cleaned up."""
+        return len(self._boxes)
+
+    async def hello(self) -> Hello:
+        """What it said first; waits for that, without end. Raises SandboxFailed if the line ends before or after."""
+        await asyncio.wait((self._hello, self._ended), return_when=asyncio.FIRST_COMPLETED)
+        if self._ended.done():
+            raise SandboxFailed(f"the machine is gone: {self._ended.result().detail}")
+        return self._hello.result()
+
+    async def check(self, within_s: float) -> None:
+        """Nothing, once it has answered. Raises SandboxFailed if it has not in time, or has gone."""
+        try:
+            async with asyncio.timeout(within_s):
+                await self._questions.ask(lambda ask: Forget(ask=ask, number=0))  # There is no sandbox 0.
+        except TimeoutError:
+            raise SandboxFailed(f"the machine has not answered within {within_s:g} s") from None
+
+    async def start(self, spec: SandboxSpec, there: Mapping[str, str] | None = None) -> RemoteSandbox:
+        """As of a `Backend`: files go there, it starts. Raises InvalidValue, IsolationUnavailable, SandboxFailed.
+
+        A mount that is in `there`, or lies below one that is, does not go: the machine's image has it at that path.
+        """
+        hello = await self.hello()
+        if not self.is_open:
+            raise SandboxFailed("the machine is closed")
+        _check(spec)
+        for each in [each for each in self._boxes.values() if each.spec.workspace == spec.workspace]:
+            await each.clean_up()  # An attempt before this one: what it left there goes first.
+        box = self._box_of(self._last_number + 1, spec, hello)
+        try:
+            async with asyncio.timeout(_FILES_S + spec.grant.workspace_size_mb):
+                await asyncio.gather(*(self._link(path, to) for path, to in (there or {}).items()))
+                await box.files.send_all(there=[*(there or ())])
+            self._outbox.post(_started(box.number, spec, is_asked=self._level is None))
+            async with asyncio.timeout(START_S):
+                await asyncio.shield(box.started)
+        except BaseException as error:
+            self._do(box.clean_up())
+            if isinstance(error, TimeoutError):
+                raise SandboxFailed(f"run {spec.run}: nothing started in time on its machine") from None
+            raise
+        return box
+
+    async def adopt(self, number: int, spec: SandboxSpec) -> RemoteSandbox:
+        """Go on with what another kernel had it start under that number.
+
+        What is not answered on its channel comes there again. Raises Gone where that cannot be, SandboxFailed.
+        """
+        hello = await self.hello()
+        if not self.is_open:
+            raise SandboxFailed("the machine is closed")
+        if number not in hello.kept or number in self._boxes:
+            raise Gone(f"run {spec.run}: its machine has not kept it")
+        _check(spec)
+        box = self._box_of(number, spec, hello)
+        box.begin(is_adopted=True)
+        try:
+            async with asyncio.timeout(START_S):
+                await self._questions.ask(lambda ask: Adopt(ask=ask, number=number))
+        except BaseException as error:
+            self._do(box.clean_up())
+            if isinstance(error, TimeoutError):
+                raise Gone(f"run {spec.run}: its machine does not answer") from None
+            raise
+        return box
+
+    def lost(self, exit: Exit) -> None:
+        """The machine is known to be gone: all its sandboxes end so, at once. The first word of it stands."""
+        if self._ended.done():
+            return
+        self._ended.set_result(exit)
+        for box in list(self._boxes.values()):
+            box.end(exit)
+        self._questions.fail(SandboxFailed(f"the machine is gone: {exit.detail}"))
+        self._reading.cancel()
+        self._do(self._hang_up())
+
+    async def wait_ended(self) -> Exit:
+        """Wait until the line has ended or the machine is lost; how its sandboxes ended by that."""
+        return await asyncio.shield(self._ended)
+
+    async def close(self) -> None:
+        """Tell it to leave, and end the line: all its sandboxes end. Idempotent; they may be cleaned up later."""
+        if self._closing is None:
+            self._closing = asyncio.get_running_loop().create_task(self._close())
+        await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
+        self._outbox.post(Leave())
+        if not self._ended.done():
+            await self._outbox.flush(_LAST_WORDS_S)
+        self.lost(Exit(-signal.SIGKILL, "lost", "its backend was closed"))
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
+    async def _hang_up(self) -> None:
+        await asyncio.wait((self._reading,))
+        await self._outbox.close()
+        await self._line.close()
+
+    def _box_of(self, number: int, spec: SandboxSpec, hello: Hello) -> RemoteSandbox:
+        """Raises IsolationUnavailable, SandboxFailed."""
+        level, post = self._level_of(hello, spec.grant.isolation), self._outbox.post
+        box = RemoteSandbox(number, spec, level, post, self._questions, on_done=self._let_go, do=self._do)
+        self._boxes[number], self._last_number = box, max(self._last_number, number)
+        return box
+
+    def _let_go(self, number: int) -> None:
+        box = self._boxes.pop(number, None)
+        if box is not None and not box.is_forgotten and self.is_open and self._on_deaf is not None:
+            self._on_deaf(box.spec.run)
+
+    def _do(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._is_done)
+        return task
+
+    def _is_done(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.warning("a sandbox on another machine: %s", error)
+
+    def _level_of(self, hello: Hello, asked: Isolation) -> Isolation:
+        """What a run gets. Raises IsolationUnavailable."""
+        if self._level is not None:
+            return self._level
+        if asked is Isolation.FRESH and hello.level is Isolation.L2:
+            return asked
+        if asked.rank > hello.level.rank:
+            raise IsolationUnavailable(asked, hello.level, hello.missing, hello.remedy)
+        return hello.level
+
+    async def _link(self, path: str, to: str) -> None:
+        await self._questions.ask(lambda ask: Link(ask=ask, root=path, to=to))
+
+    async def _read(self) -> None:
+        why = "the line to its machine ended"
+        count = 0
+        try:
+            while (frame := await self._line.receive()) is not None:
+                self._take(messages.from_machine(frame.control), frame.body)
+                if self._outbox.is_full:
+                    await self._outbox.until_room(_UNREAD_S)
+                count += 1
+                if count % _OTHERS_TURN == 0:
+                    await asyncio.sleep(0)
+        except RametError as broken:
+            why = f"its machine broke the rules of the line: {clean(str(broken)[:300])}"
+        except TimeoutError:
+            why = f"its machine read nothing for {_UNREAD_S:g} s, while more waited for it than may"
+        except OSError as error:
+            why = f"the line to its machine ended: {error}"
+        finally:
+            self.lost(Exit(-signal.SIGKILL, "lost", why))
+
+    def _take(self, word: messages.FromMachine, body: bytes) -> None:
+        if not self._hello.done():
+            if not isinstance(word, Hello) or word.version != messages.VERSION:
+                raise ProtocolError(f"a machine's first word is a hello of version {messages.VERSION}")
+            self._hello.set_result(word)
+            self._last_number = word.last
+            return
+        if body and not isinstance(word, Data | Answer):
+            raise ProtocolError("a body where none belongs")
+        if isinstance(word, Ended | Threshold) and self._is_not_adopted(word.number):
+            return  # The program of an older ramet says it unasked, and its end again when it is adopted.
+        match word:
+            case Hello():
+                raise ProtocolError("a machine says hello once")
+            case Answer():
+                self._questions.answer(word, body)
+            case Data():
+                if len(body) > messages.MAX_PIECE:
+                    raise ProtocolError("a piece of a stream that is too large")
+                self._box(word.number).take(word.stream, body)
+            case Credit():
+                self._box(word.number).grant(word.stream, word.size)
+            case Started():
+                self._box(word.number).begin()
+            case Refused():
+                self._box(word.number).refuse(told(word.error, word.fields))
+            case Ended():
+                self._box(word.number).take_end(word)
+            case Connected():
+                self._box(word.number).connect(word.stream)
+            case Threshold():
+                if word.resource not in _THRESHOLDS:
+                    raise ProtocolError(f"nothing comes near a limit of {word.resource[:40]!r}")
+                run = self._box(word.number).may_warn()
+                if run and self._on_threshold is not None:
+                    self._on_threshold(run, word.resource, word.used, word.limit)
+
+    def _is_not_adopted(self, number: int) -> bool:
+        return number not in self._boxes and number in self._hello.result().kept
+
+    def _box(self, number: int) -> RemoteSandbox:
+        try:
+            return self._boxes[number]
+        except KeyError:
+            raise ProtocolError(f"there is no sandbox {number}") from None
+
+
+def _check(spec: SandboxSpec) -> None:
+    """What only this side can see."""
+    if not spec.workspace.is_dir():
+        raise InvalidValue("workspace", str(spec.workspace), "a folder")
+    workspace = spec.workspace.resolve()
+    for mount, source in located(map(absolute, spec.grant.readonly_mounts), spec.mount_roots).items():
+        if workspace != Path(source) and workspace.is_relative_to(source):
+            raise InvalidValue("readonly_mounts", mount, "a folder that no workspace of another machine is in")
+    if spec.grant.ports:
+        raise InvalidValue("ports", dict(spec.grant.ports), NO_PORTS)
+    if spec.shelf is not None and not spec.shelf.is_dir():
+        raise InvalidValue("shelf", str(spec.shelf), "a folder")
+
+
+def _started(number: int, spec: SandboxSpec, *, is_asked: bool) -> Start:
+    """What the machine is told of a sandbox."""
+    grant = spec.grant if is_asked else msgspec.structs.replace(spec.grant, isolation=Isolation.L0)
+    return Start(
+        number=number,
+        run=spec.run,
+        grant=grant,
+        workspace=absolute(spec.workspace),
+        cwd=None if spec.cwd is None else absolute(spec.cwd),
+        image=spec.image,
+        entry=spec.entry,
+        env=dict(spec.env),
+        proxied=spec.proxy is not None,
+        shelf=None if spec.shelf is None else absolute(spec.shelf),
+    )

@@ -1,0 +1,331 @@
+"""The program of a machine: it keeps sandboxes there by the backend `local`, and does what a line says.
+
+What it keeps outlives a line: a kernel that comes on the next one may adopt it. What the next one does not adopt ends
+with the machine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import platform
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from pathlib import Path
+from typing import Any
+
+from ramet.concurrency.threads import in_thread
+from ramet.core.errors import Gone, InvalidValue, ProtocolError, RametError, SandboxFailed
+from ramet.isolation import safe_walk
+from ramet.isolation.local import LocalBackend
+from ramet.isolation.remote import messages
+from ramet.isolation.remote.line import Line
+from ramet.isolation.remote.messages import (
+    Adopt,
+    Answer,
+    Credit,
+    Data,
+    Fetch,
+    Forget,
+    Hello,
+    Leave,
+    Link,
+    Measure,
+    Put,
+    Refused,
+    Run,
+    Signal,
+    Start,
+    Started,
+    Threshold,
+    Word,
+)
+from ramet.isolation.remote.node_sandbox import Kept
+from ramet.isolation.remote.outbox import Outbox
+from ramet.isolation.remote.stream_line import piped
+from ramet.isolation.remote.transfer import Arrival
+from ramet.isolation.zygote.admission import absolute
+from ramet.wire.error_codec import errors_to_fields
+
+_LAST_WORDS_S = 2.0
+_OTHERS_TURN = 64  #: frames after which everybody else may do something
+
+
+@contextlib.asynccontextmanager
+async def keeper(runs: Path, places: Sequence[Path] = (), *, pod: bool = False) -> AsyncIterator[Keeper]:
+    """What is kept here, line by line; nothing is left of it in the end.
+
+    `runs` is the same path as on the kernel's host. `places` are other folders that mounts may be written to: a mount
+    at one of them or below it comes from the host, any other is what this machine has there. `pod` is as of
+    `LocalBackend`.
+    """
+    made = Keeper(runs, places, pod=pod)
+    try:
+        yield made
+    finally:
+        await made.close()
+
+
+async def serve(line: Line, runs: Path, places: Sequence[Path] = (), *, pod: bool = False) -> bool:
+    """A `keeper` of one line: whether that said that it is over."""
+    async with keeper(runs, places, pod=pod) as kept:
+        return await kept.serve(line)
+
+
+def main(runs: str, *places: str) -> None:
+    """Serve the line that standard input and output are, two pipes, and end with it. What is printed goes to stderr."""
+    asyncio.run(_main(Path(runs), [Path(each) for each in places]))
+
+
+async def _main(runs: Path, places: Sequence[Path]) -> None:
+    ours, theirs = os.dup(0), os.dup(1)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.dup2(2, 1)
+    os.close(nothing)
+    with os.fdopen(ours, "rb", 0) as source, os.fdopen(theirs, "wb", 0) as sink:
+        line = await piped(source, sink)
+        try:
+            await serve(line, runs, places)
+        except ProtocolError as broken:
+            sys.stderr.write(f"the kernel broke the rules of the line: {broken}\n")
+        finally:
+            await line.close()
+
+
+class Keeper:
+    """What is kept here, on whichever line there is; `close` it, or use `keeper`."""
+
+    def __init__(self, runs: Path, places: Sequence[Path] = (), *, pod: bool = False) -> None:
+        self._runs = runs
+        self._places = [runs, *places]
+        self._backend = LocalBackend(runs, on_threshold=self._near_a_limit, pod=pod, places=places)
+        self._outbox: Outbox | None = None  #: of the line that there is
+        self._kept: dict[int, Kept] = {}
+        self._last = 0  #: the highest number that there was
+        self._used: dict[Path, set[int]] = {}  #: who has what was put there
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._is_closed = False
+
+    async def serve(self, line: Line) -> bool:
+        """Say hello and do what is said, until the line ends for good or says that all is over; whether it said so.
+
+        Nothing is left if it did. Otherwise what was started goes on, and waits for a kernel that adopts it on the
+        next line. Raises ProtocolError.
+        """
+        outbox = self._outbox = Outbox(line)
+        try:
+            if has_left := await self._work(line):
+                await self.close()
+                await outbox.flush(_LAST_WORDS_S)
+            return has_left
+        finally:
+            self._outbox = None
+            await self._detach()
+            await outbox.close()
+
+    async def _work(self, line: Line) -> bool:
+        probe = await self._backend.probe()
+        self._post(
+            Hello(
+                version=messages.VERSION,
+                python=platform.python_version(),
+                level=probe.level,
+                mechanisms=probe.mechanisms,
+                missing=probe.missing,
+                remedy=probe.remedy,
+                kept=tuple(self._kept),
+                last=self._last,
+            )
+        )
+        count = 0
+        while (frame := await line.receive()) is not None:
+            word = messages.from_kernel(frame.control)
+            if isinstance(word, Leave):
+                return True
+            self._take(word, frame.body)
+            count += 1
+            if count % _OTHERS_TURN == 0:
+                await asyncio.sleep(0)
+        return False
+
+    async def close(self) -> None:
+        """End all. What was put here goes, as far as it can. Idempotent."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        await self._end_tasks()
+        await asyncio.gather(*(kept.close() for kept in self._kept.values()), return_exceptions=True)
+        await self._backend.close()
+        for number in list(self._kept):
+            with contextlib.suppress(OSError):
+                await self._clear(number)
+
+    async def _detach(self) -> None:
+        """The line has ended: what was not started by then goes, all else waits for the next one."""
+        await self._end_tasks()
+        for number, kept in list(self._kept.items()):
+            if kept.was_begun:
+                kept.detach()
+            else:
+                await kept.close()
+                with contextlib.suppress(OSError):
+                    await self._clear(number)
+
+    async def _end_tasks(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    def _post(self, word: Word, body: bytes = b"") -> None:
+        """Have it said on the line that there is; what is said while there is none is said to nobody."""
+        if self._outbox is not None:
+            self._outbox.post(word, body)
+
+    def _take(self, word: messages.FromKernel, body: bytes) -> None:
+        match word:
+            case Data():
+                if (kept := self._kept.get(word.number)) is not None:
+                    kept.take(word.stream, body)
+            case Credit():
+                if (kept := self._kept.get(word.number)) is not None:
+                    kept.grant(word.stream, word.size)
+            case Signal():
+                if (kept := self._kept.get(word.number)) is not None:
+                    kept.signal(word.signal)
+            case Put():
+                whose = self._new(word.number)
+                arrival = whose.receive(word.stream)
+                self._answer(word.ask, lambda: self._put(whose, word, arrival))
+            case Link():
+                self._answer(word.ask, lambda: self._link(word))
+            case Start():
+                kept = self._new(word.number)
+                kept.starting = self._do(self._start(kept, word))
+            case Adopt():
+                self._answer(word.ask, lambda: self._adopt(word))
+            case Measure():
+                self._answer(word.ask, lambda: self._measure(word))
+            case Run():
+                self._answer(word.ask, lambda: self._run(word))
+            case Fetch():
+                self._answer(word.ask, lambda: self._fetch(word))
+            case Forget():
+                self._answer(word.ask, lambda: self._forget(word.number))
+            case Leave():
+                raise AssertionError("seen to before")
+
+    def _new(self, number: int) -> Kept:
+        if number not in self._kept:
+            self._kept[number], self._last = Kept(number, self._post, self._runs), max(self._last, number)
+        return self._kept[number]
+
+    def _known(self, number: int) -> Kept:
+        try:
+            return self._kept[number]
+        except KeyError:
+            raise Gone(f"there is no sandbox {number}") from None
+
+    def _do(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def _answer(self, ask: int, work: Callable[[], Awaitable[tuple[Any, bytes]]]) -> None:
+        async def answer() -> None:
+            try:
+                value, body = await work()
+            except Exception as error:  # Whatever it is, the kernel waits for an answer.
+                info, fields = errors_to_fields(error)
+                self._post(Answer(ask=ask, error=info, fields=fields))
+            else:
+                self._post(Answer(ask=ask, value=value), body)
+
+        self._do(answer())
+
+    async def _put(self, kept: Kept, word: Put, arrival: Arrival) -> tuple[Any, bytes]:
+        root = Path(absolute(word.root))
+        if not any(place == root or place in root.parents for place in self._places):
+            kept.drop(word.stream)
+            return False, b""
+        if root == self._runs or root in self._runs.parents:
+            kept.drop(word.stream)
+            raise InvalidValue("readonly_mounts", str(root), "a folder that no workspace of another machine is in")
+        self._used.setdefault(root, set()).add(kept.number)
+        await kept.put(word.stream, root, arrival)
+        return True, b""
+
+    async def _link(self, word: Link) -> tuple[Any, bytes]:
+        root, to = Path(absolute(word.root)), Path(absolute(word.to))
+        if not any(place in root.parents for place in self._places) or self._runs in root.parents:
+            raise InvalidValue("readonly_mounts", str(root), "a path in a folder that this machine keeps for mounts")
+        await in_thread(lambda: _link(root, to), name="ramet-folder")
+        return None, b""
+
+    async def _start(self, kept: Kept, word: Start) -> None:
+        try:
+            await kept.start(self._backend, word)
+        except Exception as problem:  # Whatever it is, the kernel waits for an answer.
+            error = problem if isinstance(problem, RametError) else SandboxFailed(repr(problem))
+            info, fields = errors_to_fields(error)
+            self._post(Refused(number=word.number, error=info, fields=fields))
+            return
+        self._used.setdefault(Path(word.workspace), set()).add(kept.number)
+        self._post(Started(number=word.number))
+        kept.begin()
+
+    async def _adopt(self, word: Adopt) -> tuple[Any, bytes]:
+        self._known(word.number).adopt()
+        return None, b""
+
+    async def _measure(self, word: Measure) -> tuple[Any, bytes]:
+        return list(await self._known(word.number).box.metrics()), b""
+
+    async def _run(self, word: Run) -> tuple[Any, bytes]:
+        box = self._known(word.number).box
+        code, out, err = await box.run_command(word.argv, timeout_s=word.timeout_s, max_bytes=word.max_bytes)
+        return [code, len(out)], out + err
+
+    async def _fetch(self, word: Fetch) -> tuple[Any, bytes]:
+        packed = await self._known(word.number).fetch(word.stream)
+        return list(packed.refused), b"".join(os.fsencode(path) + b"\0" for path in packed.gone)
+
+    async def _forget(self, number: int) -> tuple[Any, bytes]:
+        kept = self._kept.get(number)
+        if kept is not None:
+            await kept.close()
+            await self._clear(number)
+        return None, b""
+
+    async def _clear(self, number: int) -> None:
+        """Remove what nobody else has."""
+        kept = self._kept.pop(number)
+        # A mount stays: zygotes that wait for others who are granted it have it open.
+        alone = [root for root, users in self._used.items() if users == {number} and self._runs in root.parents]
+        for users in self._used.values():
+            users.discard(number)
+        for root in alone:
+            del self._used[root]
+        await in_thread(lambda: _remove([*alone, kept.proxies]), name="ramet-folder")
+
+    def _near_a_limit(self, run: str, resource: str, used: float, limit: float) -> None:
+        for kept in self._kept.values():
+            if kept.run == run and kept.is_told:
+                self._post(Threshold(number=kept.number, resource=resource, used=used, limit=limit))
+
+
+def _link(root: Path, to: Path) -> None:
+    if not to.exists():
+        raise InvalidValue("readonly_mounts", str(to), "what the image of this machine has")
+    root.parent.mkdir(parents=True, exist_ok=True)
+    if not (root.is_symlink() and root.readlink() == to):
+        root.symlink_to(to)
+
+
+def _remove(paths: Sequence[Path]) -> None:
+    for path in paths:
+        with contextlib.suppress(FileNotFoundError), safe_walk.opened(path.parent) as folder:
+            safe_walk.remove(folder, path.name)

@@ -1,0 +1,260 @@
+"""One sandbox, as the machine that has it serves it to a kernel: its streams, its files, its end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import time
+from pathlib import Path
+
+from ramet.concurrency.threads import in_thread
+from ramet.core.errors import Gone, ProtocolError
+from ramet.isolation.contract import Backend, Sandbox, SandboxSpec
+from ramet.isolation.remote import file_sync
+from ramet.isolation.remote.duplex import Duplex
+from ramet.isolation.remote.file_sync import Known, Packed
+from ramet.isolation.remote.messages import (
+    CHANNEL,
+    FIRST_OF_KERNEL,
+    FIRST_OF_MACHINE,
+    STDERR,
+    STDOUT,
+    Connected,
+    Ended,
+    Start,
+)
+from ramet.isolation.remote.replay_log import Tape
+from ramet.isolation.remote.streams import Incoming, Outgoing, Post
+from ramet.isolation.remote.transfer import Arrival, Departure
+
+MAX_CONNECTIONS = 128  #: to the proxy, at a time
+MAX_BYTES, MAX_ENTRIES = 2**40, 10_000_000  #: what a kernel puts here, it has bounded itself
+_PROXIES = ".proxies"
+_SHORT = 100  #: bytes of a path that is the address of a socket
+_BACKLOG = 64
+_TICK_S = 0.02  #: more than the clock of any file system takes from one time to the next
+
+
+class Kept:
+    """What is here under one number, from the first word about it until it is closed."""
+
+    def __init__(self, number: int, post: Post, runs: Path) -> None:
+        self.number, self.run = number, ""
+        self.starting: asyncio.Task[None] | None = None
+        self.proxies = runs / _PROXIES / str(number)
+        self._post = post
+        self._box: Sandbox | None = None
+        self._spec: SandboxSpec | None = None
+        self._known: Known = {}
+        self._streams: dict[int, Incoming | Outgoing | Duplex | Arrival | Departure] = {}
+        self._listener: socket.socket | None = None
+        self._next = FIRST_OF_MACHINE
+        self._tape = Tape()
+        self._printing: tuple[Outgoing | Duplex, ...] = ()  #: on the line that there is: what it says
+        self._unwritten = b""  #: what came on the line before, and it has not read
+        self._end: Ended | None = None
+        self._ending: asyncio.Task[None] | None = None
+        self._fetching = asyncio.Lock()
+        self._is_closed = False
+
+    @property
+    def box(self) -> Sandbox:
+        """Raises Gone if there is none."""
+        if self._box is None:
+            raise Gone(f"sandbox {self.number} was not started")
+        return self._box
+
+    @property
+    def was_begun(self) -> bool:
+        """Whether it was started, and a kernel was told so."""
+        return self._ending is not None
+
+    @property
+    def is_told(self) -> bool:
+        """Return whether the kernel on the line that there is knows of it: it began it, or has adopted it."""
+        return bool(self._printing)
+
+    def take(self, stream: int, data: bytes) -> None:
+        """What came in a stream; where that has ended here, nothing."""
+        where = self._streams.get(stream)
+        if isinstance(where, Incoming | Duplex | Arrival):
+            if stream == CHANNEL:
+                self._tape.told(data)
+            where.take(data)
+
+    def grant(self, stream: int, size: int) -> None:
+        """More of a stream may be sent."""
+        where = self._streams.get(stream)
+        if isinstance(where, Outgoing | Duplex | Departure):
+            where.grant(size)
+
+    def signal(self, number: int) -> None:
+        """To its main process, SIGKILL to all."""
+        if self._box is not None:
+            self._box.signal(number)
+
+    def receive(self, stream: int) -> Arrival:
+        """A folder that will come in a stream."""
+        self._check_new(stream)
+        arrival = self._streams[stream] = Arrival(self.number, stream, self._post)
+        return arrival
+
+    async def put(self, stream: int, root: Path, arrival: Arrival) -> None:
+        """Have that folder there."""
+        try:
+            await in_thread(lambda: root.parent.mkdir(parents=True, exist_ok=True), name="ramet-folder")
+            await arrival.unpacked(root, max_bytes=MAX_BYTES, max_entries=MAX_ENTRIES, whole=True, any_links=True)
+        finally:
+            self.drop(stream)
+
+    def drop(self, stream: int) -> None:
+        """Nothing more of a stream is wanted."""
+        where = self._streams.pop(stream, None)
+        if where is not None:
+            where.close()
+
+    async def start(self, backend: Backend, word: Start) -> None:
+        """Start it. Raises what a backend does."""
+        workspace = Path(word.workspace)
+        self._known = await in_thread(lambda: _looked(workspace), name="ramet-folder")
+        self.run = word.run
+        self._spec = SandboxSpec(
+            run=word.run,
+            grant=word.grant,
+            workspace=workspace,
+            cwd=None if word.cwd is None else Path(word.cwd),
+            image=word.image,
+            entry=word.entry,
+            env=word.env,
+            proxy=self._listen() if word.proxied else None,
+            shelf=None if word.shelf is None else Path(word.shelf),
+        )
+        self._box = await backend.start(self._spec)
+
+    def begin(self) -> None:
+        """Its streams and its end are told from now on."""
+        self._listen_to(self.box, b"")
+        self._ending = asyncio.get_running_loop().create_task(self._until_its_end(self.box))
+
+    def adopt(self) -> None:
+        """The same, to a kernel that was not there at its beginning. Raises Gone where that cannot go on with it."""
+        if self._ending is None or self._printing or self._is_closed:
+            raise Gone(f"sandbox {self.number} was not started, or its line has it")
+        self._listen_to(self.box, self._tape.again())
+        if self._end is not None:
+            self._tell_end(self._end)
+
+    def detach(self) -> None:
+        """The line has ended. What is under way there goes with it; the sandbox waits for the next one."""
+        channel = self._streams.get(CHANNEL)
+        if isinstance(channel, Duplex):
+            self._unwritten = channel.unwritten
+        for stream in list(self._streams):
+            self.drop(stream)
+        self._printing, self._next, self._known = (), FIRST_OF_MACHINE, {}
+
+    def _listen_to(self, box: Sandbox, again: bytes) -> None:
+        number, post = self.number, self._post
+        out, err = Outgoing(box.stdout, number, STDOUT, post), Outgoing(box.stderr, number, STDERR, post)
+        channel = Duplex(number, CHANNEL, post, first=self._unwritten)
+        self._printing, self._unwritten = (out, err, channel), b""
+        self._streams |= {STDOUT: out, STDERR: err, CHANNEL: channel}
+        end = socket.socket(fileno=os.dup(box.channel.fileno()))
+        channel.attach(end, before=(out, err), first=again, on_data=self._tape.said)
+
+    async def fetch(self, stream: int) -> Packed:
+        """Send what has changed in its workspace; what has gone is in the answer."""
+        if self._spec is None:
+            raise Gone(f"sandbox {self.number} was not started")
+        self._check_new(stream)
+        async with self._fetching:
+            departure = self._streams[stream] = Departure(self.number, stream, self._post)
+            try:
+                packed = await departure.packed(self._spec.workspace, self._known, max_bytes=MAX_BYTES)
+            finally:
+                self.drop(stream)
+            self._known = packed.known
+            return packed
+
+    async def close(self) -> None:
+        """End it and let go of all that it has here, but for files. Idempotent."""
+        self._is_closed = True
+        if self.starting is not None:
+            self.starting.cancel()
+            await asyncio.wait((self.starting,))
+        if self._ending is not None:
+            self._ending.cancel()
+            await asyncio.wait((self._ending,))
+        for stream in list(self._streams):
+            self.drop(stream)
+        if self._listener is not None:
+            asyncio.get_running_loop().remove_reader(self._listener.fileno())
+            self._listener.close()
+            self._listener = None
+        if self._box is not None:
+            await self._box.clean_up()
+
+    async def _until_its_end(self, box: Sandbox) -> None:
+        code, reason, detail, cpu_seconds, peak_mb = await box.wait()
+        self._end = Ended(
+            number=self.number,
+            code=code,
+            reason=reason,
+            detail=detail,
+            cpu_seconds=cpu_seconds,
+            peak_mb=peak_mb,
+        )
+        self._tell_end(self._end)
+
+    def _tell_end(self, end: Ended) -> None:
+        if not self.is_told:
+            return  # Whoever adopts it is told then: a word about a sandbox that a kernel does not know ends its line.
+        for each in self._printing:  # What it said last comes before the word of its end.
+            each.drain()
+        self._post(end, b"")
+
+    def _check_new(self, stream: int) -> None:
+        if stream < FIRST_OF_KERNEL or stream % 2 or stream in self._streams:
+            raise ProtocolError(f"stream {stream} of {self.number} is no new one of a kernel")
+
+    def _listen(self) -> Path:
+        """A socket in place of the host's proxy's."""
+        self.proxies.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path = self.proxies / "proxy.sock"
+        listener = self._listener = socket.socket(socket.AF_UNIX)
+        listener.setblocking(False)
+        if len(os.fsencode(path)) <= _SHORT:
+            listener.bind(str(path))
+        else:
+            folder = os.open(self.proxies, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                listener.bind(f"/proc/self/fd/{folder}/{path.name}")
+            finally:
+                os.close(folder)
+        listener.listen(_BACKLOG)
+        asyncio.get_running_loop().add_reader(listener.fileno(), self._accept)
+        return path
+
+    def _accept(self) -> None:
+        if self._listener is None:
+            return
+        with contextlib.suppress(OSError):
+            end, _ = self._listener.accept()
+            if not self.is_told or sum(isinstance(each, Duplex) for each in self._streams.values()) > MAX_CONNECTIONS:
+                end.close()
+                return
+            stream, self._next = self._next, self._next + 2
+            self._post(Connected(number=self.number, stream=stream), b"")
+            both = self._streams[stream] = Duplex(self.number, stream, self._post, on_done=lambda: self.drop(stream))
+            both.attach(end)
+
+
+def _looked(workspace: Path) -> Known:
+    """What is in a workspace before anybody works there; an empty one is made."""
+    workspace.mkdir(mode=0o700, parents=True, exist_ok=True)
+    known = file_sync.look(workspace)
+    if known:
+        time.sleep(_TICK_S)  # Whoever changes a file from now on changes its time.
+    return known

@@ -1,0 +1,377 @@
+"""One process on another machine, as its owner sees it: `ramet.isolation.contract.Sandbox` over a line."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import logging
+import os
+import signal
+import socket
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+from ramet.core.errors import Gone, InvalidValue, ProtocolError, RametError, SandboxFailed
+from ramet.core.policy.policy import Isolation
+from ramet.isolation.contract import KILL_GRACE_S, Exit, Metrics, Ran, SandboxSpec
+from ramet.isolation.remote.duplex import Duplex
+from ramet.isolation.remote.messages import (
+    CHANNEL,
+    FIRST_OF_MACHINE,
+    STDERR,
+    STDOUT,
+    WINDOW,
+    Ended,
+    Forget,
+    Measure,
+    Run,
+    Signal,
+)
+from ramet.isolation.remote.rpc import Questions, converted
+from ramet.isolation.remote.staging import Staging
+from ramet.isolation.remote.streams import Incoming, Post
+from ramet.wire.error_codec import clean
+
+_MAX_CONNECTIONS = 256
+_MAX_WARNINGS = 1000
+_KILL_S = 30.0  #: from SIGKILL to the word of the end
+_FORGET_S = 30.0
+_SYNC_S = 60.0  #: and 1 s for each MiB that a workspace may hold
+_PIPE_SIZE = 1031  #: F_SETPIPE_SZ
+_log = logging.getLogger("ramet.remote")
+_REASONS = frozenset(("exited", "signalled", "oom", "cpu", "workspace", "lost"))
+
+
+class RemoteSandbox:
+    """One process on that machine. Its descriptors are closed by `clean_up`."""
+
+    def __init__(
+        self,
+        number: int,
+        spec: SandboxSpec,
+        level: Isolation,
+        post: Post,
+        questions: Questions,
+        *,
+        on_done: Callable[[int], object],
+        do: Callable[[Coroutine[Any, Any, Any]], asyncio.Task[Any]],
+    ) -> None:
+        """Raises SandboxFailed if there are no descriptors for it."""
+        loop = asyncio.get_running_loop()
+        self.number, self.spec = number, spec
+        self._level, self._post, self._questions, self._on_done, self._do = level, post, questions, on_done, do
+        self.started: asyncio.Future[None] = loop.create_future()  #: or refused
+        self.started.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody may wait for it
+        self._ended: asyncio.Future[Exit] = loop.create_future()
+        self._was_started = self._is_attached = False
+        self._is_reachable = True  #: its machine has not lost it
+        self._is_final = False  #: its last files were had, or could not be
+        self._is_killed = False
+        self._warnings = 0
+        self.is_forgotten = False  #: its machine says that nothing of it is left there
+        self._cleaning: asyncio.Task[None] | None = None
+        self._syncing = asyncio.Lock()
+        self.files = Staging(number, spec, post, questions)  #: for `Machine.start`, before it is started
+        try:
+            self._channel, self._inner = socket.socketpair()
+            self._channel.setblocking(False)
+            self._pipes: dict[int, list[int]] = {each: _pipe() for each in (STDOUT, STDERR)}
+        except OSError as error:
+            raise SandboxFailed(f"no descriptors for a sandbox: {error.strerror}") from error
+        self._duplex = Duplex(number, CHANNEL, post)
+        self._streams: dict[int, Incoming | Duplex] = {CHANNEL: self._duplex}
+        self._printed: list[Incoming] = []
+        for stream, ends in self._pipes.items():
+            incoming = Incoming(number, stream, post, on_end=lambda ends=ends: _close(ends, 1))  # type: ignore[misc]
+            incoming.attach(ends[1])
+            self._streams[stream] = incoming
+            self._printed.append(incoming)
+        self._highest = FIRST_OF_MACHINE - 2
+
+    # ---- what its owner sees ----------------------------------------------------------------------------------------
+
+    @property
+    def channel(self) -> socket.socket:
+        """The host's end."""
+        return self._channel
+
+    @property
+    def stdout(self) -> int:
+        """Non-blocking."""
+        return self._pipes[STDOUT][0]
+
+    @property
+    def stderr(self) -> int:
+        """Non-blocking."""
+        return self._pipes[STDERR][0]
+
+    @property
+    def pid(self) -> int:
+        """None of this host's."""
+        return -1
+
+    @property
+    def level(self) -> Isolation:
+        """What its backend offers."""
+        return self._level
+
+    async def wait(self) -> Exit:
+        """Wait for its end, or that of its machine."""
+        return await asyncio.shield(self._ended)
+
+    def signal(self, number: int) -> None:
+        """To its main process, SIGKILL to all of it; nothing if it has ended."""
+        if not self._ended.done():
+            self._is_killed |= number == signal.SIGKILL
+            self._post(Signal(number=self.number, signal=number), b"")
+
+    async def kill(self, grace_s: float = KILL_GRACE_S) -> Exit:
+        """SIGTERM, then SIGKILL. A machine that does not answer that is taken to have lost it."""
+        try:
+            if grace_s > 0:
+                self.signal(signal.SIGTERM)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(grace_s):
+                        return await self.wait()
+        finally:
+            self.signal(signal.SIGKILL)
+        try:
+            async with asyncio.timeout(_KILL_S):
+                return await self.wait()
+        except TimeoutError:
+            self.end(Exit(-signal.SIGKILL, "lost", f"its machine did not end it within {_KILL_S:g} s"))
+            return await self.wait()
+
+    async def metrics(self) -> Metrics:
+        """What it uses now. Raises Gone."""
+        answer, _ = await self._ask(lambda ask: Measure(ask=ask, number=self.number))
+        metrics: Metrics = converted(answer.value, Metrics)
+        return metrics
+
+    async def run_command(self, argv: Sequence[str], *, timeout_s: float, max_bytes: int) -> Ran:
+        """Run a command beside it. Raises Gone, TimeoutError."""
+        answer, body = await self._ask(
+            lambda ask: Run(ask=ask, number=self.number, argv=tuple(argv), timeout_s=timeout_s, max_bytes=max_bytes)
+        )
+        code, size = converted(answer.value, tuple[int, int])
+        if not 0 <= size <= min(len(body), max_bytes) or len(body) - size > max_bytes:
+            raise SandboxFailed("its machine answers with more output than was asked for")
+        return Ran(code, body[:size], body[size:])
+
+    async def dial(self, port: int) -> socket.socket:
+        """Raises InvalidValue: ports of other machines are not reached."""
+        raise InvalidValue("port", port, "none on another machine")
+
+    async def sync(self) -> None:
+        """Its shelf goes there, what changed in its workspace comes here. Raises SandboxFailed."""
+        limit_s = _SYNC_S + self.spec.grant.workspace_size_mb
+        try:
+            async with asyncio.timeout(limit_s), self._syncing:
+                if self._is_killed:  # Its last files are to be had, and nothing that comes later.
+                    await self.wait()
+                if self._is_final:
+                    return
+                self._is_final = self._ended.done()
+                if not self._is_final:
+                    await self.files.send_shelf()
+                await self.files.fetch()
+        except TimeoutError:
+            raise SandboxFailed(f"its files did not travel within {limit_s:g} s") from None
+        except SandboxFailed:
+            raise
+        except (RametError, OSError) as error:
+            raise SandboxFailed(f"its files could not travel: {error}") from error
+
+    async def clean_up(self) -> None:
+        """Kill what lives, have its last files, have the machine forget it, close what is open. Idempotent."""
+        await asyncio.shield(self._being_cleaned_up())
+
+    def drop(self) -> None:
+        """The same, and nobody waits for it."""
+        self._being_cleaned_up()
+
+    def _being_cleaned_up(self) -> asyncio.Task[None]:
+        if self._cleaning is None:
+            self._cleaning = self._do(self._clean_up())
+        return self._cleaning
+
+    def describe(self) -> Mapping[str, Any]:
+        """Enough to say that it has gone; whoever has its machine knows more."""
+        return {"run": self.spec.run, "pid": -1}
+
+    # ---- what its machine says --------------------------------------------------------------------------------------
+
+    def begin(self, *, is_adopted: bool = False) -> None:
+        """It was started; `is_adopted`: for another kernel, so that this one has none of its files.
+
+        Raises ProtocolError if that was said before.
+        """
+        if self._was_started or self.started.done():
+            if self._cleaning is None:
+                raise ProtocolError(f"sandbox {self.number} starts twice")
+            return
+        self._was_started = True
+        if is_adopted:
+            self.files.begin_anew()
+        if self._cleaning is None:
+            self._is_attached = True
+            self._duplex.attach(self._inner)
+        if not self.started.done():
+            self.started.set_result(None)
+
+    def refuse(self, error: Exception) -> None:
+        """It was not started. Raises ProtocolError if it was."""
+        if self._was_started:
+            raise ProtocolError(f"sandbox {self.number} was started, and is refused")
+        if not self.started.done():
+            self.started.set_exception(error)
+
+    def take(self, stream: int, data: bytes) -> None:
+        """What came in a stream. Raises ProtocolError for one that there is not."""
+        where = self._streams.get(stream)
+        if where is not None:
+            if stream <= STDERR and not self._was_started:
+                raise ProtocolError(f"sandbox {self.number} speaks before it is started")
+            where.take(data)
+        elif not self.files.take(stream, data) and self._cleaning is None and stream > self._highest:
+            raise ProtocolError(f"there is no stream {stream} of {self.number}")
+
+    def grant(self, stream: int, size: int) -> None:
+        """More may be sent. Raises ProtocolError for a stream that there is not, and more than was sent."""
+        where = self._streams.get(stream)
+        if isinstance(where, Duplex):
+            where.grant(size)
+        elif where is not None:
+            raise ProtocolError(f"stream {stream} of {self.number} does not go there")
+        else:
+            self.files.grant(stream, size)
+
+    def take_end(self, word: Ended) -> None:
+        """No process of it is left, says its machine. Raises ProtocolError for what is no end."""
+        if not self._was_started or word.reason not in _REASONS or not -128 <= word.code <= 255:
+            raise ProtocolError(f"this is no end of sandbox {self.number}")
+        detail = "".join(each if each.isprintable() else " " for each in clean(word.detail[:1000]))
+        self.end(
+            Exit(
+                word.code,
+                cast("Any", word.reason),
+                detail,
+                max(0.0, word.cpu_seconds),
+                max(0.0, word.peak_mb),
+            ),
+            is_said=True,
+        )
+
+    def end(self, exit: Exit, *, is_said: bool = False) -> None:
+        """It has ended so. What its machine may still send is waited for only if that has said so."""
+        if not self.started.done():
+            self.started.set_exception(SandboxFailed(f"run {self.spec.run}: {exit.detail}"))
+        if not self._ended.done():
+            self._ended.set_result(exit)
+        elif is_said and self._ended.result().reason != "lost":
+            raise ProtocolError(f"sandbox {self.number} ends twice")
+        if is_said:
+            self._duplex.stop_sending()
+            return
+        self._is_reachable = False
+        if self._is_attached:
+            self._duplex.over()
+        else:
+            self._inner.close()
+        for each in self._printed:
+            each.end()
+
+    def may_warn(self) -> str:
+        """Its run, if it may tell of a limit once more."""
+        self._warnings += 1
+        return self.spec.run if self._warnings <= _MAX_WARNINGS else ""
+
+    def connect(self, stream: int) -> None:
+        """Somebody inside connects to the proxy. Raises ProtocolError where nobody may."""
+        if self.spec.proxy is None or stream != self._highest + 2:
+            raise ProtocolError(f"sandbox {self.number} opens stream {stream}")
+        if sum(isinstance(each, Duplex) for each in self._streams.values()) > _MAX_CONNECTIONS:
+            raise ProtocolError(f"sandbox {self.number} opens too many streams")
+        self._highest = stream
+        both = Duplex(self.number, stream, self._post, on_done=lambda: self._drop(stream))
+        if self._cleaning is not None:
+            both.fail()
+            return
+        self._streams[stream] = both
+        self._do(_connected(both, self.spec.proxy))
+
+    # ---- its end ----------------------------------------------------------------------------------------------------
+
+    async def _clean_up(self) -> None:
+        try:
+            if self._was_started and not self._ended.done():
+                await self.kill(0)
+            if self._was_started and self._is_reachable:
+                try:
+                    await self.sync()
+                except SandboxFailed as error:
+                    _log.warning("run %s: %s", self.spec.run, error)
+            with contextlib.suppress(RametError, TimeoutError):
+                async with asyncio.timeout(_FORGET_S):
+                    await self._questions.ask(lambda ask: Forget(ask=ask, number=self.number))
+                    self.is_forgotten = True
+        finally:
+            self.end(Exit(-signal.SIGKILL, "lost", "it was not started"))
+            self.files.close()
+            for stream in list(self._streams):
+                self._drop(stream)
+            self._inner.close()
+            self._channel.close()
+            for ends in self._pipes.values():
+                _close(ends, 0)
+                _close(ends, 1)
+            self._on_done(self.number)
+
+    def _drop(self, stream: int) -> None:
+        where = self._streams.pop(stream, None)
+        if where is not None:
+            where.close()
+
+    async def _ask(self, word: Callable[[int], Any]) -> Any:
+        if self._ended.done():
+            raise Gone("the sandbox has ended")
+        try:
+            return await self._questions.ask(word)
+        except SandboxFailed:
+            if self._ended.done():
+                raise Gone("the sandbox has ended") from None
+            raise
+
+
+async def _connected(both: Duplex, proxy: Path) -> None:
+    """Connect to the host's proxy."""
+    end = socket.socket(socket.AF_UNIX)
+    end.setblocking(False)
+    try:
+        folder = os.open(proxy.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:  # Its path may be longer than the address of a socket.
+            await asyncio.get_running_loop().sock_connect(end, f"/proc/self/fd/{folder}/{proxy.name}")
+        finally:
+            os.close(folder)
+    except OSError:
+        end.close()
+        both.fail()
+    else:
+        both.attach(end)
+
+
+def _pipe() -> list[int]:
+    ends = list(os.pipe())
+    for end in ends:
+        os.set_blocking(end, False)
+    with contextlib.suppress(OSError):  # Else it is as large as pipes are.
+        fcntl.fcntl(ends[1], _PIPE_SIZE, WINDOW)
+    return ends
+
+
+def _close(ends: list[int], index: int) -> None:
+    if ends[index] >= 0:
+        os.close(ends[index])
+        ends[index] = -1

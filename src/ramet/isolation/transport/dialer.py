@@ -1,0 +1,114 @@
+"""The machine's side: dial the kernel, and again when the connection has broken, until the line has ended."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import ssl
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from ramet.core.errors import InvalidValue, ProtocolError
+from ramet.isolation.transport import certificates
+from ramet.isolation.transport.join_token import KEY_HEADER, POD_HEADER, Invitation
+from ramet.isolation.transport.resuming import Patience, ResumingLine
+from ramet.isolation.transport.tls import TlsStream
+from ramet.isolation.transport.websocket import WebSocketTransport
+from ramet.wire.websocket import check_answer, request
+
+
+@dataclass(frozen=True, kw_only=True)
+class Backoff:
+    """How long to wait before the next try: up to `first_s`, twice that each time, never more than `most_s`."""
+
+    first_s: float = 0.1
+    most_s: float = 3.0
+    try_s: float = 10.0  #: how long one try may take
+
+    def wait_s(self, tries: int) -> float:
+        """A random part of what is due, half of it at least, so that many machines do not come at once."""
+        part = 0.5 + int.from_bytes(os.urandom(2), "big") / 2**17
+        return part * min(self.most_s, self.first_s * float(2 ** min(tries, 20)))
+
+
+_PATIENCE, _BACKOFF = Patience(), Backoff()
+
+
+def check(invitation: Invitation) -> None:
+    """Raises InvalidValue for an invitation that cannot be followed."""
+    _Dialler(invitation, _BACKOFF)
+
+
+@contextlib.asynccontextmanager
+async def dialled(
+    invitation: Invitation, *, patience: Patience = _PATIENCE, backoff: Backoff = _BACKOFF
+) -> AsyncIterator[ResumingLine]:
+    """A line to the kernel that sent the invitation; it is dialled in the background, as often as needed.
+
+    Raises InvalidValue for an invitation that cannot be followed.
+    """
+    dialler = _Dialler(invitation, backoff)
+    line = ResumingLine(patience=patience)
+    dialling = asyncio.get_running_loop().create_task(dialler.run(line))
+    try:
+        yield line
+    finally:
+        await line.close()
+        dialling.cancel()
+        await asyncio.wait((dialling,))
+        if not dialling.cancelled():
+            dialling.result()
+
+
+class _Dialler:
+    def __init__(self, invitation: Invitation, backoff: Backoff) -> None:
+        url = urlsplit(invitation.url)
+        try:
+            port = 443 if url.port is None else url.port
+        except ValueError:
+            port = 0
+        if url.scheme != "wss" or not url.hostname or not port or url.username or url.query or url.fragment:
+            raise InvalidValue("url", invitation.url, "wss://host:port/path")
+        self._host, self._port, self._authority = url.hostname, port, url.netloc
+        self._path, self._pod, self._backoff = url.path or "/", invitation.pod, backoff
+        self._key = invitation.key
+        try:
+            self._context = certificates.client_context(invitation.ca)
+        except (ssl.SSLError, ValueError):
+            raise InvalidValue("ca", "what is in ca.crt", "a certificate in PEM") from None
+
+    async def run(self, line: ResumingLine) -> None:
+        """Returns when the line has ended."""
+        tries = 0
+        while not line.has_ended:
+            with contextlib.suppress(OSError, ProtocolError, EOFError):  # of a connection; the next may do
+                async with asyncio.timeout(self._backoff.try_s):
+                    transport = await self._connect()
+                heard = line.greetings
+                await line.carry(transport)
+                if line.greetings > heard:
+                    tries = 0
+            if not line.has_ended:
+                await asyncio.sleep(self._backoff.wait_s(tries))
+                tries += 1
+
+    async def _connect(self) -> WebSocketTransport:
+        """Raises OSError, ProtocolError, EOFError."""
+        reader, writer = await asyncio.open_connection(self._host, self._port)
+        stream = TlsStream(reader, writer, self._context, server_hostname=self._host)
+        try:
+            await stream.shake_hands()
+            nonce = os.urandom(16)
+            key = {"Authorization": f"Bearer {self._key}", POD_HEADER: self._pod}
+            stream.put(request(self._authority, self._path, nonce, key))
+            head = await stream.read_head()
+            check_answer(head, nonce)
+            if not (following := head.headers.get(KEY_HEADER)):
+                raise ProtocolError("the kernel gave no key for the next time")
+            self._key = following
+            return WebSocketTransport(stream, is_server=False)
+        except BaseException:
+            stream.abort()
+            raise

@@ -1,0 +1,187 @@
+"""The kernel's door for machines: they come over TLS, as a WebSocket, each with its key. It is the only listener.
+
+Whoever is not let in gets the same answer, whatever was wrong, and no more memory than a head's worth before that.
+Connections that have not shown a good key are bounded in number, in all and from one address, and in time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import socket
+import ssl
+from collections import Counter
+from collections.abc import Coroutine
+from dataclasses import dataclass
+
+from ramet.core.errors import ProtocolError
+from ramet.isolation.transport.join_keys import KeyBook
+from ramet.isolation.transport.join_token import KEY_HEADER, POD_HEADER
+from ramet.isolation.transport.resuming import ResumingLine
+from ramet.isolation.transport.tls import TlsStream
+from ramet.isolation.transport.websocket import WebSocketTransport
+from ramet.wire.websocket import answer, nonce_of
+
+PATH = "/line"
+_BODY = b"no\n"
+REFUSAL = b"HTTP/1.1 403 Forbidden\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s" % (len(_BODY), _BODY)
+_FULL = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Caps:
+    """What strangers may take: connections that have not shown a good key yet."""
+
+    strangers: int = 256
+    strangers_of_address: int = 64  #: many pods may come from one address, that of their node
+    handshake_s: float = 10.0  #: for TLS and the request, together
+
+
+class Landing:
+    """Expects pods, and lends their connections to their lines. To be entered as a context.
+
+    `context` may be replaced while it is open: a new certificate holds from the next connection on.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        context: ssl.SSLContext,
+        *,
+        caps: Caps = Caps(),
+    ) -> None:
+        self._address, self._caps = (host, port), caps
+        self.context = context
+        self._loop = asyncio.get_running_loop()
+        self._book = KeyBook(self._loop.time)
+        self._lines: dict[str, ResumingLine] = {}
+        self._strangers: Counter[str] = Counter()
+        self._guests: set[asyncio.Task[None]] = set()
+        self._listener: socket.socket | None = None
+        self._accepting: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Landing:
+        host, port = self._address
+        found = await self._loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, kind, protocol, _, address = found[0]
+        listener = socket.socket(family, kind, protocol)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.setblocking(False)
+            listener.bind(address)
+            listener.listen(128)
+        except BaseException:
+            listener.close()
+            raise
+        self._listener = listener
+        self._accepting = self._loop.create_task(self._accept(listener))
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._listener is not None
+        assert self._accepting is not None
+        working = {self._accepting, *self._guests}
+        for task in working:
+            task.cancel()
+        await asyncio.wait(working)
+        self._listener.close()
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        assert self._listener is not None
+        return int(self._listener.getsockname()[1])
+
+    # ---- who may come -----------------------------------------------------------------------------------------------
+
+    def expect(self, pod: str, line: ResumingLine, *, join_s: float, key: str | None = None) -> str:
+        """A pod (its uid) may come, within that time, and its line begins; returns its join key, which is kept nowhere.
+
+        `key` is one of `keys.new_key`, for a pod that was given it before it had a uid.
+        """
+        key = self._book.expect(pod, join_s=join_s, key=key)
+        self._lines[pod] = line
+        return key
+
+    def forget(self, pod: str) -> None:
+        """A pod is gone: no key opens for it any more. Its line is its owner's to close. Idempotent."""
+        self._book.forget(pod)
+        self._lines.pop(pod, None)
+
+    # ---- who comes --------------------------------------------------------------------------------------------------
+
+    async def _accept(self, listener: socket.socket) -> None:
+        while True:
+            try:
+                end, address = await self._loop.sock_accept(listener)
+            except OSError as error:  # of that connection, most likely
+                if error.errno in _FULL:
+                    await asyncio.sleep(0.1)
+                continue
+            peer = str(address[0])
+            if self._strangers.total() >= self._caps.strangers:
+                end.close()
+            elif self._strangers[peer] >= self._caps.strangers_of_address:
+                end.close()
+            else:
+                self._strangers[peer] += 1
+                self._begin(self._serve(end, peer))
+
+    async def _serve(self, end: socket.socket, peer: str) -> None:
+        stream: TlsStream | None = None
+        admitted: tuple[str, str, ResumingLine, WebSocketTransport] | None = None
+        try:
+            try:
+                async with asyncio.timeout(self._caps.handshake_s):
+                    with contextlib.suppress(OSError):
+                        end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                    stream = TlsStream(*await asyncio.open_connection(sock=end), self.context)
+                    await stream.shake_hands()
+                    admitted = await self._admit(stream)
+            except (OSError, EOFError):  # TimeoutError is one
+                pass
+            finally:
+                self._strangers[peer] -= 1
+                if not self._strangers[peer]:
+                    del self._strangers[peer]
+            if admitted is not None:
+                await self._lend(*admitted)
+        finally:
+            if stream is not None:
+                stream.abort()
+            else:
+                end.close()
+
+    async def _admit(self, stream: TlsStream) -> tuple[str, str, ResumingLine, WebSocketTransport] | None:
+        pod, presented, nonce = "", "", None
+        try:
+            head = await stream.read_head()
+            pod = head.headers.get(POD_HEADER, "")
+            scheme, _, key = head.headers.get("authorization", "").partition(" ")
+            presented = key if scheme == "Bearer" and head.start[1] == PATH else ""
+            nonce = nonce_of(head)
+        except ProtocolError:
+            pass
+        following = self._book.admit(pod, presented if nonce is not None else "")
+        line = self._lines.get(pod)
+        if following is None or nonce is None or line is None or line.has_ended:
+            stream.put(REFUSAL)
+            await stream.close()
+            return None
+        stream.put(answer(nonce, {KEY_HEADER: following}))
+        await stream.drain()
+        return pod, following, line, WebSocketTransport(stream, is_server=True)
+
+    async def _lend(self, pod: str, key: str, line: ResumingLine, transport: WebSocketTransport) -> None:
+        def greeted() -> None:
+            if not self._book.confirm(pod, key):  # It came a second time while this connection was on its way.
+                transport.abort()
+
+        await line.carry(transport, greeted=greeted)
+
+    def _begin(self, work: Coroutine[None, None, None]) -> None:
+        guest = self._loop.create_task(work)
+        self._guests.add(guest)
+        guest.add_done_callback(self._guests.discard)

@@ -1,0 +1,225 @@
+"""A line over connections that come and go: who uses it notices a pause."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ramet.core.errors import Gone, ProtocolError
+from ramet.isolation.transport.contract import Transport
+from ramet.wire.frames import Frame
+from ramet.wire.resumable_stream import Session
+
+_STEPS = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Patience:
+    """How long a line waits for what, in seconds."""
+
+    heartbeat_s: float = 5.0  #: between signs of life, when there is nothing to say
+    silent_s: float = 15.0  #: without one, a connection counts as broken: a half-open one says nothing
+    give_up_s: float | None = 60.0  #: without a connection, the line has ended; None: never
+    linger_s: float = 2.0  #: for what was sent to arrive, when the line is closed
+
+
+class ResumingLine:
+    """One side of a line (`ramet.isolation.remote.line.Line`), without a connection at first.
+
+    `carry` lends it one at a time. What `receive` gives is acknowledged by that; the other side may be 8 MiB ahead.
+    """
+
+    def __init__(self, *, patience: Patience = Patience()) -> None:
+        self._session, self._patience = Session(), patience
+        self._given = 0  #: the number of the frame that `receive` gave last
+        self._greetings = 0
+        self._arrived: deque[Frame] = deque()
+        self._transport: Transport | None = None
+        self._is_closing = self._has_ended = False
+        self._failure: ProtocolError | None = None  #: to be told to the reader
+        self._turn = asyncio.Lock()  #: whose frame is sent next
+        self._room, self._news, self._writable, self._left, self._greeted = (asyncio.Event() for _ in range(5))
+        self._loop = asyncio.get_running_loop()
+        self._giving_up: asyncio.TimerHandle | None = None
+        self._wait_for_connection()
+
+    # ---- frames -----------------------------------------------------------------------------------------------------
+
+    async def send(self, frame: Frame) -> None:
+        """Send a frame; waits while too much is under way.
+
+        Raises Gone once the line has ended, and ProtocolError for a frame that is larger than any line takes.
+        """
+        async with self._turn:
+            while not self._is_over and not self._session.has_room(frame):
+                self._room.clear()
+                await self._room.wait()
+            if self._is_over:
+                raise Gone("the line has ended")
+            self._session.send(frame)
+            self._writable.set()
+
+    async def receive(self) -> Frame | None:
+        """The next frame; None once the line has ended for good. One reader at a time.
+
+        Raises ProtocolError, once, if the other side broke the rules.
+        """
+        while not self._arrived:
+            if (failure := self._failure) is not None:
+                self._failure = None
+                raise failure
+            if self._is_over:
+                return None
+            self._news.clear()
+            await self._news.wait()
+        self._given += 1
+        self._session.acknowledge(self._given)
+        self._writable.set()
+        return self._arrived.popleft()
+
+    async def close(self) -> None:
+        """End it, behind what was sent; for the other side, too, if there is a connection to tell it. Idempotent."""
+        self._is_closing = True
+        self._arrived.clear()
+        self._session.end()
+        self._wake()
+        if self._transport is not None and not self._has_ended:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._patience.linger_s):
+                    await self._left.wait()
+        self._end()
+
+    def give_up(self) -> None:
+        """End it here, at once, without a word: the other side is gone. What came can be received. Idempotent."""
+        self._end()
+
+    # ---- connections ------------------------------------------------------------------------------------------------
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether there is a connection that has not been noticed to be broken."""
+        return self._transport is not None
+
+    @property
+    def greetings(self) -> int:
+        """On how many connections the other side has been understood so far."""
+        return self._greetings
+
+    async def until_greeted(self) -> None:
+        """Wait until the other side has been understood once, or the line has ended."""
+        await self._greeted.wait()
+
+    @property
+    def is_parted(self) -> bool:
+        """Whether the other side has said that nothing more comes."""
+        return self._session.has_ended
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether no connection is of use any more."""
+        return self._has_ended
+
+    async def carry(self, transport: Transport, *, greeted: Callable[[], None] | None = None) -> None:
+        """Work over a connection until it breaks, another takes its place or the line ends; it is aborted then.
+
+        `greeted` is called when the other side's first packet has been understood.
+        """
+        if self._has_ended:
+            transport.abort()
+            return
+        if self._transport is not None:
+            self._transport.abort()
+        self._transport = transport
+        if self._giving_up is not None:
+            self._giving_up.cancel()
+        self._session.connected()
+        self._left.clear()
+        working = [
+            self._loop.create_task(work)
+            for work in (self._read(transport, greeted), self._write(transport), self._watch(transport))
+        ]
+        try:
+            await asyncio.wait(working, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            transport.abort()
+            for task in working:
+                task.cancel()
+            if self._transport is transport:
+                self._transport = None
+                self._left.set()
+                self._wait_for_connection()
+            ends = await asyncio.gather(*working, return_exceptions=True)
+        for end in ends:
+            if isinstance(end, ProtocolError):
+                self._failure = self._failure or end
+                self._end()
+            elif isinstance(end, Exception) and not isinstance(end, OSError):  # TimeoutError is one
+                raise end
+
+    async def _read(self, transport: Transport, greeted: Callable[[], None] | None) -> None:
+        is_greeted = False
+        while (packet := await transport.receive()) is not None and self._transport is transport:
+            frame = self._session.feed(packet)
+            if not is_greeted:
+                self._greetings, is_greeted = self._greetings + 1, True
+                self._greeted.set()
+                if greeted is not None:
+                    greeted()
+            if frame is not None and not self._is_closing:
+                self._arrived.append(frame)
+            self._wake()
+            if self._session.has_ended:
+                self._end()
+                return
+
+    async def _write(self, transport: Transport) -> None:
+        alive = False
+        while self._transport is transport:
+            self._writable.clear()
+            while (packet := self._session.next_packet(alive=alive)) is not None:
+                alive = False
+                await transport.send(packet)
+                if self._transport is not transport:
+                    return
+            try:
+                async with asyncio.timeout(self._patience.heartbeat_s):
+                    await self._writable.wait()
+            except TimeoutError:
+                alive = True
+
+    async def _watch(self, transport: Transport) -> None:
+        """Returns when nothing has come for too long: in several steps, so that one that was late counts as one."""
+        silent = 0
+        while silent < _STEPS:
+            before = transport.heard_at
+            await asyncio.sleep(self._patience.silent_s / _STEPS)
+            silent = silent + 1 if transport.heard_at == before else 0
+
+    # ---- its end ----------------------------------------------------------------------------------------------------
+
+    @property
+    def _is_over(self) -> bool:
+        return self._is_closing or self._has_ended
+
+    def _wait_for_connection(self) -> None:
+        if self._giving_up is not None:
+            self._giving_up.cancel()
+        if not self._is_over and self._patience.give_up_s is not None:
+            self._giving_up = self._loop.call_later(self._patience.give_up_s, self._end)
+
+    def _end(self) -> None:
+        self._has_ended = True
+        if self._giving_up is not None:
+            self._giving_up.cancel()
+        if self._transport is not None:
+            self._transport.abort()
+        self._left.set()
+        self._greeted.set()
+        self._wake()
+
+    def _wake(self) -> None:
+        for waited_for in (self._room, self._news, self._writable):
+            waited_for.set()

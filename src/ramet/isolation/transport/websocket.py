@@ -1,0 +1,71 @@
+"""Packets over a WebSocket whose handshake is over: a packet is a binary message."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import deque
+
+from ramet.isolation.transport.contract import allowance_s
+from ramet.isolation.transport.tls import TlsStream
+from ramet.wire.resumable_stream import MAX_PACKET
+from ramet.wire.websocket import BINARY, CLOSE, PING, PONG, MessageReader, pack
+
+
+class WebSocketTransport:
+    """A `Transport`."""
+
+    def __init__(self, stream: TlsStream, *, is_server: bool) -> None:
+        self._stream, self._is_server = stream, is_server
+        self._messages = MessageReader(is_server=is_server, max_size=MAX_PACKET)
+        self._packets: deque[bytes] = deque()
+        self._loop = asyncio.get_running_loop()
+        self._heard_at = self._begun_at = self._loop.time()
+        self._late_at: float | None = None  #: when the message under way must be whole
+
+    @property
+    def heard_at(self) -> float:
+        """See `Transport`."""
+        return self._heard_at
+
+    async def send(self, packet: bytes) -> None:
+        """See `Transport`."""
+        self._say(BINARY, packet)
+        await self._stream.drain()
+
+    async def receive(self) -> bytes | None:
+        """See `Transport`."""
+        while not self._packets:
+            async with asyncio.timeout_at(self._late_at):
+                data = await self._stream.read()
+            if not data:
+                return None
+            self._heard_at = self._loop.time()
+            if not self._take(data):
+                return None
+        return self._packets.popleft()
+
+    def abort(self) -> None:
+        """See `Transport`."""
+        self._stream.abort()
+
+    def _take(self, data: bytes) -> bool:
+        """Whether the other end has more to say."""
+        was_under_way = self._messages.announced is not None
+        messages = self._messages.feed(data)
+        for kind, payload in messages:
+            if kind == BINARY:
+                self._packets.append(payload)
+            elif kind == PING:
+                self._say(PONG, payload)
+            elif kind == CLOSE:
+                return bool(self._packets)
+        if not was_under_way or any(kind == BINARY for kind, _ in messages):
+            self._begun_at = self._heard_at
+        announced = self._messages.announced
+        self._late_at = None if announced is None else self._begun_at + allowance_s(announced)
+        return True
+
+    def _say(self, kind: int, payload: bytes) -> None:
+        if kind == BINARY or not self._stream.waiting:
+            self._stream.put(pack(kind, payload, None if self._is_server else os.urandom(4)))

@@ -1,0 +1,1 @@
+"""The folder that a run works in: made, measured, checkpointed, and removed."""

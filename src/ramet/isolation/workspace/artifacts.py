@@ -1,0 +1,270 @@
+"""What a run left in its workspace, copied out: plain files and nothing else, of a size that was checked before.
+
+The workspace is hostile, and perhaps not even quiet. A file is opened from the workspace downward, one folder at a
+time, never through a link; what is copied is the very file that was looked at, cut at the size that it had then. It
+arrives as bytes with a name: mode, owner, times, attributes and holes stay behind.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+import unicodedata
+from pathlib import Path
+from typing import NamedTuple
+
+from ramet.core.errors import InvalidValue, OutputTooLarge, SandboxFailed, Unknown
+from ramet.core.outcome import Artifact
+from ramet.isolation import safe_walk
+
+MAX_FILES = 1000
+MAX_DEPTH = 64  #: folders below the workspace
+MAX_NAME = 1024  #: bytes of a whole name
+MAX_PART = 255  #: bytes of a part of it; no file system here takes more (NAME_MAX)
+MAX_REFUSED = 100  #: names that are listed
+_MAX_ENTRIES = 100  #: looked at, for each file that may be taken
+_CHUNK = 1024 * 1024
+_PATH = "the name of a file below the workspace"
+_WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+#: Control, format, half a pair, line, paragraph. Format characters turn lines round; two of them join letters.
+_UNPRINTABLE, _JOINERS = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"}), "\u200c\u200d"
+_KINDS = {stat.S_IFLNK: "a link", stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket"}
+
+
+class Collected(NamedTuple):
+    """What was taken, and what was not."""
+
+    artifacts: tuple[Artifact, ...]  #: by name
+    refused: tuple[str, ...]  #: one line for each: its name, made printable, and why
+    total: int  #: bytes that were copied
+
+
+def collect(workspace: Path, into: Path, *, max_bytes: int, max_files: int = MAX_FILES) -> Collected:
+    """Copy the files of a workspace to `into`, in place of whatever was there. Takes as long as copying takes.
+
+    Links, FIFOs, sockets, devices, files with another name elsewhere, and names that are no text, are refused and
+    listed. Raises OutputTooLarge for more than `max_bytes` or `max_files`, with nothing copied, and SandboxFailed if
+    the host cannot copy.
+    """
+    try:
+        return _copied(workspace, into, _survey(workspace, max_bytes=max_bytes, max_files=max_files))
+    except OSError as error:
+        raise SandboxFailed(f"artifacts could not be copied: {error}") from error
+
+
+def read_file(workspace: Path, path: str, *, max_bytes: int) -> bytes:
+    """Return the content of one plain file of a workspace, which may be at work; it is opened from the workspace down.
+
+    Raises InvalidValue for a `path` that leads elsewhere or to something else, Unknown where nothing is, OutputTooLarge
+    by the size that the file has before it is read, and SandboxFailed if the host cannot read.
+    """
+    names = path.split("/")
+    if any(each in ("", ".", "..") or "\0" in each for each in names) or len(names) > MAX_DEPTH + 1:
+        raise InvalidValue("path", path, f"{_PATH}, such as 'report.md' or 'out/report.md'")
+    if why := _objection_to_name(path):
+        raise InvalidValue("path", path, f"{_PATH}: {why}")
+    try:
+        with safe_walk.opened(workspace) as root, contextlib.ExitStack() as stack:
+            folder = root
+            for name in names[:-1]:
+                _check_folder(folder, name, path)
+                folder = os.open(name, _FOLDER, dir_fd=folder)
+                stack.callback(os.close, folder)
+            return _content(folder, names[-1], path, max_bytes)
+    except (FileNotFoundError, NotADirectoryError):
+        raise Unknown("file", path) from None
+    except OSError as error:
+        if error.errno == errno.ELOOP:  # A link that came after the look at what was there.
+            raise InvalidValue("path", path, f"{_PATH}: it was changed meanwhile") from None
+        if error.errno in (errno.EACCES, errno.EPERM):  # The agent has locked it.
+            raise InvalidValue("path", path, f"{_PATH}: its owner may not read it") from None
+        raise SandboxFailed(f"the file {_printable(path)} could not be read: {error}") from error
+
+
+def _check_folder(folder: int, name: str, path: str) -> None:
+    """Raise InvalidValue for a link on the way to a file."""
+    if stat.S_ISLNK(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
+        raise InvalidValue("path", path, f"{_PATH}: {_printable(name)} is a link")
+
+
+def _content(folder: int, name: str, path: str, max_bytes: int) -> bytes:
+    seen = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    kind = stat.S_IFMT(seen.st_mode)
+    if kind != stat.S_IFREG:  # Before it is opened: to open a FIFO or a device has effects.
+        what = "a folder" if kind == stat.S_IFDIR else _KINDS.get(kind, "a device")
+        raise InvalidValue("path", path, f"{_PATH}: {what}")
+    fd = safe_walk.open_file(folder, name)
+    try:
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode):
+            raise InvalidValue("path", path, f"{_PATH}: it was changed meanwhile")
+        if found.st_nlink != 1:
+            others = f"it has {found.st_nlink} names, and the others may be anywhere"
+            raise InvalidValue("path", path, f"{_PATH}: {others}")
+        if found.st_size > max_bytes:
+            raise OutputTooLarge("bytes of a file", size=found.st_size, limit=max_bytes)
+        content, left = bytearray(), found.st_size  # What it grows by meanwhile is not taken.
+        while left and (data := os.read(fd, min(left, _CHUNK))):
+            content += data
+            left -= len(data)
+        return bytes(content)
+    finally:
+        os.close(fd)
+
+
+class _File(NamedTuple):
+    name: str
+    size: int
+    identity: tuple[int, int]
+
+
+class _Survey(NamedTuple):
+    files: list[_File]
+    refused: _Refused
+
+
+class _Refused:
+    """Lines about what was not taken; beyond a bound, only how many."""
+
+    def __init__(self) -> None:
+        self._lines: list[str] = []
+        self._more = 0
+
+    def add(self, name: str, why: str) -> None:
+        """One more."""
+        if len(self._lines) < MAX_REFUSED:
+            self._lines.append(f"{_printable(name)}: {why}")
+        else:
+            self._more += 1
+
+    def lines(self) -> tuple[str, ...]:
+        """All of them."""
+        return (*self._lines, f"… and {self._more} more") if self._more else tuple(self._lines)
+
+
+def _survey(workspace: Path, *, max_bytes: int, max_files: int) -> _Survey:
+    """What there is to be copied. Raises OutputTooLarge."""
+    survey, total = _Survey([], _Refused()), 0
+    with safe_walk.opened(workspace) as root, contextlib.closing(safe_walk.walk(root, max_depth=MAX_DEPTH)) as entries:
+        for number, entry in enumerate(entries):
+            if number >= max_files * _MAX_ENTRIES:
+                raise OutputTooLarge("entries of the workspace", size=number, limit=max_files * _MAX_ENTRIES)
+            why = _objection(entry)
+            if why:
+                survey.refused.add(entry.path, why)
+            elif entry.stat is not None and stat.S_ISREG(entry.stat.st_mode):
+                found = entry.stat
+                survey.files.append(_File(entry.path, found.st_size, (found.st_dev, found.st_ino)))
+                total += found.st_size
+    if total > max_bytes:
+        raise OutputTooLarge("bytes of artifacts", size=total, limit=max_bytes)
+    if len(survey.files) > max_files:
+        raise OutputTooLarge("artifacts", size=len(survey.files), limit=max_files)
+    return survey
+
+
+def _objection(entry: safe_walk.Entry) -> str:
+    """Why it is not taken; empty for a file that is, and for a folder."""
+    if entry.problem or entry.stat is None:
+        return entry.problem
+    kind = stat.S_IFMT(entry.stat.st_mode)
+    if kind == stat.S_IFDIR:
+        return ""
+    if kind != stat.S_IFREG:
+        return _KINDS.get(kind, "a device")
+    if entry.stat.st_nlink != 1:
+        return f"it has {entry.stat.st_nlink} names, and the others may be anywhere"
+    return _objection_to_name(entry.path)
+
+
+def _objection_to_name(path: str) -> str:
+    try:
+        size = len(path.encode())
+    except UnicodeEncodeError:
+        return "its name is not UTF-8"
+    if any(unicodedata.category(c) in _UNPRINTABLE and c not in _JOINERS for c in path):
+        return "its name has control characters"
+    if size > MAX_NAME:
+        return f"its name has {size} bytes, at most {MAX_NAME} are taken"
+    longest = max(len(part.encode()) for part in path.split("/"))
+    return f"a part of it has {longest} bytes, at most {MAX_PART} are taken" if longest > MAX_PART else ""
+
+
+def _copied(workspace: Path, into: Path, survey: _Survey) -> Collected:
+    with safe_walk.opened(into.parent) as parent:
+        safe_walk.remove(parent, into.name)
+    if not survey.files:
+        return Collected((), survey.refused.lines(), 0)
+    artifacts: list[Artifact] = []
+    try:
+        into.mkdir(0o700)
+        with safe_walk.opened(workspace) as source, safe_walk.opened(into) as target:
+            for file in sorted(survey.files):
+                try:
+                    size = _copy(source, target, file)
+                except _Changed as change:
+                    survey.refused.add(file.name, str(change))
+                else:
+                    artifacts.append(Artifact(name=file.name, size=size, path=str(into / file.name)))
+    except BaseException:
+        with safe_walk.opened(into.parent) as parent, contextlib.suppress(OSError):
+            safe_walk.remove(parent, into.name)
+        raise
+    return Collected(tuple(artifacts), survey.refused.lines(), sum(each.size for each in artifacts))
+
+
+class _Changed(Exception):
+    """It is no longer what was looked at."""
+
+
+def _copy(source: int, target: int, file: _File) -> int:
+    """Copy one file; returns how much of it there was."""
+    *folders, name = file.name.split("/")
+    with contextlib.ExitStack() as stack:
+        try:
+            from_fd = _below(source, folders, stack)
+            fd = safe_walk.open_file(from_fd, name)
+        except OSError as error:
+            raise _Changed(f"it cannot be opened any more: {error.strerror}") from error
+        stack.callback(os.close, fd)
+        found = os.fstat(fd)
+        if (found.st_dev, found.st_ino) != file.identity or not stat.S_ISREG(found.st_mode) or found.st_nlink != 1:
+            raise _Changed("it was changed while it was copied")
+        to_fd = _below(target, folders, stack, make=True)
+        try:
+            out = os.open(name, _WRITE, 0o600, dir_fd=to_fd)
+        except FileExistsError:  # A file system that takes some names for the same.
+            raise _Changed("another file's name cannot be told from its name here") from None
+        stack.callback(os.close, out)
+        left = file.size
+        while left and (data := os.read(fd, min(left, _CHUNK))):
+            left -= _write(out, data)
+        os.fchmod(out, 0o644)
+        return file.size - left
+
+
+def _below(folder: int, names: list[str], stack: contextlib.ExitStack, *, make: bool = False) -> int:
+    for name in names:
+        if make:
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(name, 0o700, dir_fd=folder)
+        folder = os.open(name, _FOLDER, dir_fd=folder)
+        stack.callback(os.close, folder)
+    return folder
+
+
+def _write(fd: int, data: bytes) -> int:
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(fd, rest) :]
+    return len(data)
+
+
+def _printable(name: str) -> str:
+    """A name for a line of text: bounded, and whatever is not printable is escaped."""
+    if len(name) > 200:
+        name = f"{name[:140]}…{name[-50:]}"
+    return "".join(c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode() for c in name)

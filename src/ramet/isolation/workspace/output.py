@@ -1,0 +1,163 @@
+"""What a process prints: read as fast as it comes, kept within bounds, shown as it comes, without its secrets."""
+
+from __future__ import annotations
+
+import asyncio
+import codecs
+import logging
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from ramet.isolation.masking.masking import Mask
+
+_log = logging.getLogger("ramet.output")
+
+RING_BYTES = 64 * 1024
+MAX_FILE_BYTES = 16 * 1024 * 1024  #: what `Grant.max_output_bytes` is by default
+_CHUNK = 64 * 1024  #: read in one turn of the loop, for each stream: what a pipe holds
+_LAST = 16  #: chunks that a pipe may still hold, at most, when nobody writes any more
+_APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  #: a pipe would wait
+
+
+class Stream:
+    """Reads one end of a pipe in the event loop until its end, and closes it.
+
+    Of what comes, `text` is the newest, `file` holds the beginning (with what an earlier life of the run left there),
+    `on_text` is told all of it, decoded; bytes that are not UTF-8 are replaced. A callback that raises is logged and
+    not called again; so it is with a file that cannot be written. Neither ever holds up the run.
+    """
+
+    def __init__(
+        self,
+        fd: int,
+        *,
+        ring_bytes: int = RING_BYTES,
+        file: Path | None = None,
+        max_file_bytes: int = MAX_FILE_BYTES,
+        on_text: Callable[[str], object] | None = None,
+        mask: Iterable[str] = (),
+        mask_kept: Iterable[str] = (),
+    ) -> None:
+        """Begin to read; `fd` is the stream's from now on.
+
+        `mask` are secrets that are starred out; `mask_kept` are values that, besides, are not kept, though they are
+        shown as they come.
+        """
+        self._fd, self._ring_bytes, self._on_text = fd, ring_bytes, on_text
+        self._ring = bytearray()
+        self._log_file = None if file is None else _Beginning(file, max_file_bytes)
+        self._mask, self._mask_kept = Mask(mask), Mask(mask_kept)
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._over = asyncio.Event()
+        self.total_bytes = 0  #: that came, before anything was masked
+        self._loop = asyncio.get_running_loop()
+        os.set_blocking(fd, False)
+        self._loop.add_reader(fd, self._read)
+
+    @property
+    def text(self) -> str:
+        """The newest of it, at most `ring_bytes` before decoding. Complete once `drained` has returned."""
+        start, ring = 0, self._ring
+        if self.total_bytes > len(ring):  # It may begin in the middle of a character.
+            while start < min(3, len(ring)) and ring[start] & 0xC0 == 0x80:
+                start += 1
+        return ring[start:].decode(errors="replace")
+
+    async def drained(self) -> None:
+        """Return when all writers have closed it and everything was read, or `close` was called."""
+        await self._over.wait()
+
+    def close(self) -> None:
+        """Take what is still in the pipe, without waiting for more, and close it. Idempotent."""
+        if self._over.is_set():
+            return
+        for _ in range(_LAST):  # Whoever could not be ended may still write, without end.
+            if not self._read():
+                break
+        self._end()
+
+    def _read(self) -> bool:
+        """Take one chunk; False if there is none now, or ever."""
+        if self._over.is_set():
+            return False
+        try:
+            data = os.read(self._fd, _CHUNK)
+        except (BlockingIOError, InterruptedError):
+            return False
+        except OSError:  # The other end of a terminal or a socket is gone.
+            data = b""
+        if not data:
+            self._end()
+            return False
+        self.total_bytes += len(data)
+        self._take(self._mask.feed(data))
+        return True
+
+    def _end(self) -> None:
+        if self._over.is_set():
+            return
+        self._over.set()
+        self._loop.remove_reader(self._fd)
+        os.close(self._fd)
+        self._take(self._mask.feed(b"", last=True), last=True)
+
+    def _take(self, data: bytes, *, last: bool = False) -> None:
+        self._keep(self._mask_kept.feed(data, last=last))
+        if self._on_text is not None:
+            text = self._decoder.decode(data, last)
+            if text:
+                self._tell(self._on_text, text)
+
+    def _keep(self, data: bytes) -> None:
+        ring = self._ring
+        ring += data[-self._ring_bytes :] if self._ring_bytes else b""
+        if len(ring) > self._ring_bytes:
+            del ring[: -self._ring_bytes]
+        if self._log_file is not None and data:
+            self._log_file.write(data)
+
+    def _tell(self, on_text: Callable[[str], object], text: str) -> None:
+        try:
+            on_text(text)
+        except Exception:
+            self._on_text = None
+            _log.exception("a callback for output failed; it is not called again")
+
+
+class _Beginning:
+    """The first bytes of a stream, in a file that is open only while it is written to."""
+
+    def __init__(self, file: Path, most: int) -> None:
+        self._file, self._most = file, most
+        self._left: int | None = None  #: None before the first write
+
+    def write(self, data: bytes) -> None:
+        """Append what there is room for; what is too much is said so, once."""
+        if self._left == 0:
+            return
+        try:
+            fd = os.open(self._file, _APPEND, 0o600)
+            try:
+                if self._left is None:
+                    size = os.fstat(fd).st_size
+                    self._left = max(0, self._most - size)
+                    if size > self._most:  # It says so already.
+                        return
+                kept = data[: self._left]
+                self._left -= len(kept)
+                _write_all(fd, kept)
+                if len(kept) < len(data):
+                    self._left = 0
+                    _write_all(fd, f"\n… [cut off here: at most {self._most} bytes are kept]\n".encode())
+            finally:
+                os.close(fd)
+        except OSError as error:
+            self._left = 0
+            _log.warning("output is no longer written to %s: %s", self._file, error)
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(fd, rest) :]

@@ -1,0 +1,371 @@
+"""The folder of each logical run, below `<working_dir>/.ramet/runs`: found again by id, until retention removes it.
+
+    <run id>/  workspace/   what the run sees as its own, and may fill with whatever it likes
+               artifacts/   copies of what it left
+               ports/       sockets that lead to its ports, while it lives
+               stdout.log   stderr.log   checkpoint   run.json
+
+Only `workspace` is ever a guest's: all else belongs to the host, in folders that nobody else may enter. A folder
+appears whole and goes whole: it is made, and taken apart, under a name that is no run's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import stat
+import threading
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta, Struct, structs
+
+from ramet.concurrency.clock import Clock, SystemClock
+from ramet.concurrency.deadline import to_its_end
+from ramet.concurrency.threads import in_thread
+from ramet.core.errors import Damaged, InvalidValue, Unknown
+from ramet.core.ids import checked_name
+from ramet.disk.regular_files import read_regular
+from ramet.disk.state_folder import checked_state_folder, made_folder, state_folder
+from ramet.isolation import safe_walk
+from ramet.isolation.workspace import checkpoint
+from ramet.isolation.workspace.checkpoint import Checkpoint, OpenCheckpoint
+from ramet.isolation.workspace.folder_retention import Age, FolderLimits, expired
+
+PROXY_SOCKET = "proxy.sock"  #: of a run whose policy allows endpoints, in its folder
+_SHELVES = ".shelves"  #: no run's: what is loaded into agents that live
+_MAKING, _GOING = ".new-", ".gone-"
+_MOST = 0o710  #: a backend may let its own user pass through to a workspace; nobody else, and nobody lists it
+_MOST_ABOUT = 1 << 20  #: bytes of what is known of a run
+_STALE_S = 3600.0  #: after which a folder that was being made or taken apart is nobody's
+_FOLDERS = ("workspace", "artifacts", "ports")
+_OURS = ("run.json", "stdout.log", "stderr.log", "checkpoint")  #: no guest can change when these were last used
+_WRITING = threading.Lock()  #: what is known of a run: its end and a word to keep it come from two threads
+_Time = Annotated[datetime, Meta(tz=True)]
+
+
+class About(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What is known of a run from its folder alone."""
+
+    path: str  #: of the run in its tree
+    agent: str
+    created: _Time
+    ended: _Time | None = None  #: None: it lives, or its kernel died
+    keep: bool = False  #: retention passes over it
+
+
+class RunFolder:
+    """One run's folder. The same run, resumed or tried again, has the same.
+
+    Checkpoints and what removes can take long: call them in a thread.
+    """
+
+    def __init__(self, path: Path, clock: Clock) -> None:
+        self.path, self._clock = path, clock
+
+    @property
+    def id(self) -> str:
+        """Of the run."""
+        return self.path.name
+
+    @property
+    def workspace(self) -> Path:
+        """The run's own; its mode is 0700, and whoever starts the run gives it its owner."""
+        return self.path / "workspace"
+
+    @property
+    def artifacts(self) -> Path:
+        """Copies of what the run left; not there before there are any."""
+        return self.path / "artifacts"
+
+    @property
+    def ports(self) -> Path:
+        """Sockets that lead to ports of the run; there while it serves."""
+        return self.path / "ports"
+
+    @property
+    def stdout(self) -> Path:
+        """What it printed, from its first life on."""
+        return self.path / "stdout.log"
+
+    @property
+    def stderr(self) -> Path:
+        """Likewise."""
+        return self.path / "stderr.log"
+
+    def about(self) -> About:
+        """What was written down of the run. Raises Damaged if that cannot be read."""
+        file = self.path / "run.json"
+        try:
+            return msgspec.json.decode(read_regular(file, limit=_MOST_ABOUT), type=About)
+        except (OSError, msgspec.DecodeError, UnicodeError, RecursionError) as error:
+            raise Damaged("what is known of a run", file, str(error)) from None
+
+    def check_entries(self) -> None:
+        """Raise InvalidValue for an entry that leads elsewhere, or is of another kind than ramet made it.
+
+        Nobody else may write to the folder: so an entry stays what it was.
+        """
+        for name in (*_OURS, *_FOLDERS):
+            with contextlib.suppress(FileNotFoundError):
+                found = (self.path / name).lstat()
+                is_file = stat.S_ISREG(found.st_mode) and found.st_nlink == 1
+                if not (is_file if name in _OURS else stat.S_ISDIR(found.st_mode)):
+                    accepted = f"a {'file with one name' if name in _OURS else 'folder'} there; remove it"
+                    raise InvalidValue("run", str(self.path / name), accepted)
+
+    def ended(self) -> None:
+        """Write down that a life of the run is over."""
+        self._turn(self._clock.now())
+
+    def resumed(self) -> None:
+        """Write down that it has begun another."""
+        self._turn(None)
+
+    def keep(self, keep: bool = True) -> None:
+        """Have retention pass over it, or no longer."""
+        with _WRITING:
+            self._write(structs.replace(self.about(), keep=keep))
+
+    def save_checkpoint(self, body: bytes, json_size: int, version: int = 1) -> None:
+        """Keep a value instead of the one before; it is on the disk when this returns. See `checkpoint.save`."""
+        checkpoint.save(self.path / "checkpoint", Checkpoint(body, json_size, version))
+
+    def load_checkpoint(self) -> Checkpoint | None:
+        """The value that was kept last. Raises Damaged rather than give a part of it."""
+        return checkpoint.load(self.path / "checkpoint")
+
+    def open_checkpoint(self) -> OpenCheckpoint | None:
+        """The same, as an open file that the caller closes."""
+        return checkpoint.open_whole(self.path / "checkpoint")
+
+    def clear_workspace(self) -> None:
+        """Give the run an empty workspace, for another attempt; whatever was in it is removed, or out of the way.
+
+        No process of the run may be left. Raises OSError only if there is no new one.
+        """
+        with safe_walk.opened(self.path) as folder:
+            safe_walk.rename(folder, "workspace", f"{_GOING}{secrets.token_hex(4)}")
+            os.mkdir("workspace", 0o700, dir_fd=folder)
+            for each in self.path.glob(f"{_GOING}*"):
+                with contextlib.suppress(OSError):  # Tried again the next time, and with the rest of the folder.
+                    safe_walk.remove(folder, each.name)
+
+    def restore_workspace(self) -> bool:
+        """Make the workspace if it is missing; True if what was in it is lost. Raises OSError.
+
+        A kernel that died while it replaced the workspace (`clear_workspace`) lost nothing that was to stay.
+        """
+        try:
+            self.workspace.mkdir(0o700)
+        except FileExistsError:
+            return False
+        return not any(self.path.glob(f"{_GOING}*"))
+
+    def remove(self) -> None:
+        """Remove all of it; nothing there is no error. Raises OSError for what stays: that is no run's folder then."""
+        gone = self._set_aside()
+        if gone is not None:
+            _remove(gone)
+
+    def _turn(self, ended: datetime | None) -> None:
+        with _WRITING:
+            self._write(structs.replace(self.about(), ended=ended))
+        checkpoint.clear_drafts(self.path)
+
+    def _set_aside(self) -> Path | None:
+        gone = self.path.with_name(f"{_GOING}{self.id}-{secrets.token_hex(4)}")
+        try:
+            self.path.rename(gone)
+        except FileNotFoundError:
+            return None
+        return gone
+
+    def _write(self, about: About) -> None:
+        draft = self.path / f"{_MAKING}run.json"
+        draft.unlink(missing_ok=True)  # Left by a kernel that was killed, or a link: never written through.
+        with draft.open("xb") as new:
+            new.write(msgspec.json.encode(about))
+        draft.replace(self.path / "run.json")
+
+    def last_used(self) -> datetime:
+        """Return when the host last wrote to it: no guest can change that. Raises OSError."""
+        times = [self.path.stat().st_ctime]
+        for name in _OURS:
+            with contextlib.suppress(OSError):
+                times.append((self.path / name).lstat().st_mtime)
+        return datetime.fromtimestamp(max(times), UTC)
+
+
+class RunFolders:
+    """All run folders of one working directory. Nothing is made before the first run."""
+
+    def __init__(
+        self,
+        working_dir: Path,
+        *,
+        limits: FolderLimits | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        """`limits` say which folders `tidy` keeps."""
+        self.root = state_folder(working_dir) / "runs"
+        self._limits = limits or FolderLimits()
+        self._clock = clock or SystemClock()
+        self._is_checked = False
+
+    def create(self, run_id: str, *, path: str = "", agent: str = "") -> RunFolder:
+        """Make the folder of a new run. Raises InvalidValue for an id that is no name, or taken, and OSError."""
+        self._check()
+        folder = self._folder(run_id)
+        making = self.root / f"{_MAKING}{run_id}-{secrets.token_hex(4)}"
+        try:
+            making.mkdir(0o700)
+            (making / "workspace").mkdir(0o700)
+            RunFolder(making, self._clock)._write(About(path=path, agent=agent, created=self._clock.now()))
+            making.rename(folder.path)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                _remove(making)
+            if folder.path.is_dir():
+                raise InvalidValue("run", run_id, "an id that no run has had here") from error
+            raise
+        return folder
+
+    def find(self, run_id: str) -> RunFolder:
+        """The folder of a run of this or an earlier kernel.
+
+        Raises Unknown, and InvalidValue for what is no id, or for an entry of the folder that ramet did not make.
+        """
+        folder = self.left_by(run_id)
+        if folder is None:
+            raise Unknown("run", run_id, tuple(each.id for each in self.list()))
+        folder.check_entries()
+        return folder
+
+    def left_by(self, run_id: str) -> RunFolder | None:
+        """Return the folder of a run, whatever is in it, to be removed; None if there is none. Raises InvalidValue."""
+        folder = self._folder(run_id)
+        return folder if self._is_there() and _is_folder(folder.path) else None
+
+    def list(self) -> tuple[RunFolder, ...]:
+        """All of them, by id."""
+        if not self._is_there():
+            return ()
+        names = sorted(each.name for each in self.root.iterdir() if not each.name.startswith("."))
+        folders = []
+        for name in names:
+            with contextlib.suppress(InvalidValue):  # Not ours.
+                folders.append(self._folder(name))
+        return tuple(each for each in folders if _is_folder(each.path))
+
+    def shelf(self, name: str) -> Path:
+        """A folder for what sandboxes are given later, empty if it is new. It is theirs who ask, until they drop it."""
+        self._check()
+        shelf = made_folder(self.root / _SHELVES) / checked_name("shelf", name)
+        made_folder(shelf, 0o755).chmod(0o755)
+        return shelf
+
+    def drop_shelf(self, name: str = "") -> None:
+        """Remove one, or all of them; nothing there is no error. Raises OSError."""
+        shelves = self.root / _SHELVES
+        if _is_folder(shelves):
+            _remove(shelves / checked_name("shelf", name) if name else shelves)
+
+    def remove_sockets(self) -> None:
+        """Remove sockets of proxies and ports, which a process that was killed had open. Blocks. Raises OSError."""
+        if self._is_there():
+            for each in self.root.iterdir():
+                if (socket := each / PROXY_SOCKET).is_socket():
+                    socket.unlink(missing_ok=True)
+                if _is_folder(each / "ports"):
+                    _remove(each / "ports")
+
+    async def tidy(self, is_needed: Callable[[RunFolder], Awaitable[bool]]) -> tuple[str, ...]:
+        """Remove what the limits do not keep; returns whose folders those were.
+
+        Never a folder that somebody needs, which is asked at the last moment, nor one marked to be kept. What an
+        earlier kernel was making or removing goes, too.
+        """
+        if not self._is_there():
+            return ()
+        now = self._clock.now()
+        removed: list[str] = []
+        set_aside = [path for path in self.root.iterdir() if _is_stale(path, now)]
+        for run in await in_thread(lambda: expired(_ages(self.list()), self._limits, now), name="ramet-folder"):
+            folder = self._folder(run)
+            if _may_go(folder) and not await is_needed(folder):
+                gone = folder._set_aside()
+                if gone is not None:
+                    set_aside.append(gone)
+                    removed.append(folder.id)
+        if set_aside:
+            await to_its_end(in_thread(lambda: _remove_quietly(set_aside), name="ramet-folder"))
+        return tuple(removed)
+
+    def _folder(self, run_id: str) -> RunFolder:
+        return RunFolder(self.root / checked_name("run", run_id), self._clock)
+
+    def _is_there(self) -> bool:
+        if not _is_folder(self.root):
+            return False
+        self._check()
+        return True
+
+    def _check(self) -> None:
+        """Make the folder of all folders, ours alone, or refuse what stands there instead."""
+        if self._is_checked:
+            return
+        checked_state_folder(self.root.parent.parent)
+        self.root.parent.mkdir(0o755, parents=True, exist_ok=True)
+        made_folder(self.root)
+        mode = stat.S_IMODE(self.root.stat().st_mode)
+        if mode & ~_MOST:
+            self.root.chmod(mode & _MOST)
+        self._is_checked = True
+
+
+def _ages(folders: Iterable[RunFolder]) -> Iterator[Age]:
+    for folder in folders:
+        with contextlib.suppress(OSError):  # Gone since.
+            last = folder.last_used()
+            with contextlib.suppress(Damaged):
+                last = folder.about().ended or last
+            yield Age(last, folder.id, folder.path)
+
+
+def _may_go(folder: RunFolder) -> bool:
+    try:
+        return not folder.about().keep
+    except Damaged:
+        return True
+
+
+def _is_folder(path: Path) -> bool:
+    try:
+        return stat.S_ISDIR(path.lstat().st_mode)
+    except OSError:
+        return False
+
+
+def _is_stale(path: Path, now: datetime) -> bool:
+    if path.name.startswith(_GOING):
+        return True
+    try:
+        return path.name.startswith(_MAKING) and now.timestamp() - path.lstat().st_mtime > _STALE_S
+    except OSError:
+        return False
+
+
+def _remove(path: Path) -> None:
+    with safe_walk.opened(path.parent) as folder:
+        safe_walk.remove(folder, path.name)
+
+
+def _remove_quietly(paths: Iterable[Path]) -> None:
+    for path in paths:
+        with contextlib.suppress(OSError):  # Tried again the next time.
+            _remove(path)

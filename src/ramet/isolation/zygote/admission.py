@@ -1,0 +1,157 @@
+"""What a backend makes of a spec: it refuses what it cannot give, and hands the workspace to who will work there."""
+
+from __future__ import annotations
+
+import errno
+import math
+import os
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from ramet.core.errors import InvalidValue, SandboxFailed
+from ramet.isolation import mounts, safe_walk
+from ramet.isolation.assignment import Assignment, Room
+from ramet.isolation.contract import SandboxSpec
+from ramet.isolation.linux.beneath import open_beneath, open_without_links
+
+#: What a run may use of one processor beyond its time, so that the time is what ends it.
+CPU_SLACK_S = 5
+
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+
+
+class Paths(NamedTuple):
+    """Those of a spec, as they are seen inside."""
+
+    workspace: str
+    mounts: Mapping[str, str]  #: with the source of each
+    shelf: str | None
+
+
+def paths_of(spec: SandboxSpec, runs: str) -> Paths:
+    """What no sandbox can have is refused. Raises InvalidValue."""
+    workspace = absolute(spec.workspace)
+    if not workspace.startswith(f"{runs}/"):
+        raise InvalidValue("workspace", str(spec.workspace), f"a folder below {runs}")
+    sources = mounts.sources_of(map(absolute, spec.grant.readonly_mounts), spec.mount_roots, runs)
+    if spec.cwd is not None and (source := mounts.source_below(absolute(spec.cwd), sources)) is not None:
+        _check_cwd(absolute(spec.cwd), source)
+    shelf = None if spec.shelf is None else absolute(spec.shelf)
+    if shelf is not None and (not shelf.startswith(f"{runs}/") or not _is_folder_of(runs, shelf[len(runs) + 1 :])):
+        raise InvalidValue("shelf", str(spec.shelf), f"a folder below {runs}")
+    return Paths(workspace, sources, shelf)
+
+
+def admit(spec: SandboxSpec, room: Room, owner: tuple[int, int] | None) -> Assignment:
+    """What an agent is told; its workspace is its own afterwards. Raises InvalidValue, SandboxFailed."""
+    grant, runs = spec.grant, room.runs
+    workspace, sources, shelf = paths_of(spec, runs)
+    proxy = None if spec.proxy is None else absolute(spec.proxy)
+    if proxy is not None and not proxy.startswith(f"{runs}/"):
+        raise InvalidValue("proxy", str(spec.proxy), f"a socket below {runs}")
+    where = "where /run is not memory" if room.walls == "pod" else "on a machine without user namespaces"
+    if grant.secrets and not room.has_secrets:
+        raise InvalidValue("secrets", tuple(grant.secrets), f"nothing, {where}")
+    where = "on a kernel whose Landlock does not decide over TCP" if room.walls == "pod" else where
+    if grant.allowed_endpoints and not room.has_endpoints:
+        raise InvalidValue("allowed_endpoints", tuple(grant.allowed_endpoints), f"nothing, {where}")
+    if grant.ports and not room.has_ports:
+        where = "where a run has no loopback of its own; backend='bwrap' gives it one"
+        raise InvalidValue("ports", dict(grant.ports), f"nothing, {where}")
+    if owner is not None:
+        try:
+            _give(runs, workspace[len(runs) + 1 :].split("/"), owner)
+            if shelf is not None:
+                _let_in(runs, shelf[len(runs) + 1 :].split("/"), owner)
+        except OSError as error:
+            raise SandboxFailed(f"workspace {workspace}: {error.strerror}") from error
+    return Assignment(
+        entry=spec.entry,
+        env=dict(spec.env),
+        workspace=workspace,
+        cwd=workspace if spec.cwd is None else absolute(spec.cwd),
+        tmp="/tmp" if "/tmp" in room.in_memory else workspace,
+        mounts=sources,
+        secrets=grant.secrets,
+        proxy=proxy,
+        shelf=shelf,
+        tmpfs_mb=grant.tmpfs_size_mb,
+        file_mb=grant.workspace_size_mb,
+        memory_mb=grant.memory_mb,
+        pids=grant.pids,
+        cpu_s=math.ceil(grant.timeout_seconds * max(1.0, grant.cpu_cores)) + CPU_SLACK_S,
+        unmapped=False,
+        ports=tuple(grant.ports.values()),
+    )
+
+
+def let_through(folder: str | int, gid: int) -> None:
+    """Let a group pass a folder of ours, without reading it."""
+    found = os.stat(folder)  # noqa: PTH116 - it may be a descriptor
+    if found.st_gid != gid:
+        os.chown(folder, -1, gid)
+    if not found.st_mode & stat.S_IXGRP:
+        os.chmod(folder, stat.S_IMODE(found.st_mode) | stat.S_IXGRP)  # noqa: PTH101 - likewise
+
+
+def absolute(path: str | os.PathLike[str]) -> str:
+    """Without following links: a path is seen inside as it was written."""
+    return os.path.abspath(path)  # noqa: PTH100
+
+
+def _check_cwd(cwd: str, source: str) -> None:
+    """Refuse a folder behind a symbolic link of a mount. One that is not there is an error of the start."""
+    try:
+        os.close(open_without_links(source))
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            accepted = "a folder of readonly_mounts: it leads through a symbolic link"
+            raise InvalidValue("cwd", cwd, accepted) from error
+
+
+def _is_folder_of(runs: str, path: str) -> bool:
+    """Whether there is a folder, with no link on the way from the folder of all workspaces."""
+    try:
+        with safe_walk.opened(Path(runs)) as top:
+            fd = open_beneath(top, path)
+    except OSError:
+        return False
+    try:
+        return stat.S_ISDIR(os.fstat(fd).st_mode)
+    finally:
+        os.close(fd)
+
+
+def _give(runs: str, names: list[str], owner: tuple[int, int]) -> None:
+    """Make a folder somebody's, and let them come to it; no link is followed on the way."""
+    fd = _led_to(runs, names, owner[1])
+    try:
+        os.fchown(fd, *owner)
+    finally:
+        os.close(fd)
+
+
+def _let_in(runs: str, names: list[str], owner: tuple[int, int]) -> None:
+    """Let somebody come to a folder, and no more: it stays ours."""
+    os.close(_led_to(runs, names, owner[1]))
+
+
+def _led_to(runs: str, names: list[str], gid: int) -> int:
+    fd = os.open(runs, _FOLDER)
+    try:
+        for name in names[:-1]:
+            fd = _enter(fd, name)
+            let_through(fd, gid)
+        return _enter(fd, names[-1])
+    except BaseException:
+        os.close(fd)
+        raise
+
+
+def _enter(fd: int, name: str) -> int:
+    """A folder in another, which is closed unless this raises."""
+    below = os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=fd)
+    os.close(fd)
+    return below

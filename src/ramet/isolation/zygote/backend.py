@@ -1,0 +1,421 @@
+"""What the backends of one machine have in common: the way from a spec to a sandbox that a zygote forked."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import json
+import os
+import signal
+import socket
+import stat
+import sys
+import weakref
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+from ramet.concurrency.deadline import to_its_end
+from ramet.concurrency.threads import in_thread
+from ramet.core.errors import Gone, IsolationUnavailable, SandboxFailed
+from ramet.core.policy.policy import DEFAULTS, Grant, Isolation
+from ramet.core.policy.reservation import Reservation
+from ramet.isolation import python_runtime, spawn_thread
+from ramet.isolation.assignment import Assignment, Room, Walls
+from ramet.isolation.confine import bubblewrap
+from ramet.isolation.contract import Exit, Image, Probe, SandboxSpec
+from ramet.isolation.limits import container
+from ramet.isolation.limits.cgroups import Cgroup, Cgroups
+from ramet.isolation.limits.team_cgroups import Limits, Reserved, together
+from ramet.isolation.limits.watchdog import Watchdog, Watched
+from ramet.isolation.linux import procfs
+from ramet.isolation.mounts import identities_of, states_in
+from ramet.isolation.probe import Finding, level_of, machine
+from ramet.isolation.state_search import StateSearch
+from ramet.isolation.zygote.admission import absolute, admit, let_through
+from ramet.isolation.zygote.child import FAILED, STARTED
+from ramet.isolation.zygote.client import Keeper
+from ramet.isolation.zygote.dedicated import Fresh
+from ramet.isolation.zygote.launcher import Launch
+from ramet.isolation.zygote.pool import Pool
+from ramet.isolation.zygote.process import Forked
+from ramet.isolation.zygote.sandbox import CRASHES, ForkedSandbox
+from ramet.isolation.zygote.termination import terminate
+
+#: Users that systemd keeps free for services without one of their own, and for nobody else.
+UIDS = range(60578, 61184)
+START_S = 30.0
+#: What a process needs to be apart from the host's without bubblewrap.
+_APART = (
+    "user_namespaces",
+    "pid_namespaces",
+    "mount_namespaces",
+    "network_namespaces",
+    "ipc_namespaces",
+    "uts_namespaces",
+    "cgroup_namespaces",
+    "proc_mount",
+)
+
+#: Told of a run, what it uses most of ("memory" in MiB, "cpu" in cores), how much, and its limit.
+OnThreshold = Callable[[str, str, float, float], object]
+
+
+class Forking:
+    """A backend on zygotes. `runs` holds all workspaces; in each zygote `parked` agents-to-be wait.
+
+    `on_threshold` is called on the event loop when an agent comes near a limit.
+    """
+
+    name: Literal["bwrap", "local"]
+    wants_namespaces = True
+
+    def __init__(self, runs: Path, *, parked: int = 4, on_threshold: OnThreshold | None = None) -> None:
+        self._runs = absolute(runs)
+        self.on_threshold = on_threshold
+        self._digest = hashlib.sha256(os.fsencode(self._runs)).digest()
+        self._runtime = python_runtime.find()
+        self._room = Room("bwrap", self._runs, self._runtime.folders, {}, "bare")
+        self._probe: Probe | None = None
+        self._probing: asyncio.Future[None] | None = None
+        self._cgroups: Cgroups | None = None
+        self._groups = 0
+        self._reserved = Reserved()
+        self._limits = container.Limits()
+        self._has_read_only_root = False  #: in namespaces without bubblewrap
+        self._dog = Watchdog()
+        self._state_search = StateSearch()
+        self._pool = Pool(self._start_shared, parked=parked, kept=(self._runs, *self._runtime.folders))
+        self._fresh = Fresh(self.start_zygote)
+        self._keepers = weakref.WeakSet[Keeper]()  #: which nobody has closed
+
+    @property
+    def owner(self) -> tuple[int, int] | None:
+        """The same for the same folder: workspaces that were left belong to whoever comes again."""
+        if os.geteuid() != 0:
+            return None
+        uid = UIDS[int.from_bytes(self._digest[:4], "big") % len(UIDS)]
+        return uid, uid
+
+    async def probe(self) -> Probe:
+        """Tried in a process of its own."""
+        if self._probe is None:
+            if self._probing is None:
+                self._probing = in_thread(self._try, name="ramet-probe")
+            await asyncio.shield(self._probing)
+        assert self._probe is not None
+        return self._probe
+
+    async def start(self, spec: SandboxSpec) -> ForkedSandbox:
+        """See `ramet.isolation.contract.Backend`."""
+        level = self._level(await self.probe(), spec.grant.isolation)
+        given = admit(spec, self._room, self.owner)
+        if given.mounts and self._room.is_apart:  # Elsewhere nothing can be hidden.
+            hidden = await in_thread(lambda: self._state_search.below(given.mounts), name="ramet-search")
+            given = given._replace(hidden=hidden)
+        given = await self._enter(spec.run, given)
+        try:
+            return await self._started(spec, level, given)
+        except BaseException as problem:
+            await to_its_end(self._leave())
+            if isinstance(problem, SandboxFailed):  # It may have failed because a mount is a link by now.
+                identities_of(given.mounts)
+            raise
+
+    async def _enter(self, run: str, given: Assignment) -> Assignment:
+        """Make ready where a run is to be; what its process is to be told. Raises SandboxFailed."""
+        return given
+
+    async def _leave(self) -> None:
+        """Clear where a run was, of which nothing lives. Idempotent."""
+
+    async def _started(self, spec: SandboxSpec, level: Isolation, given: Assignment) -> ForkedSandbox:
+        is_fresh = level is Isolation.FRESH
+        try:
+            async with asyncio.timeout(START_S):
+                keeper, child = await (self._fresh if is_fresh else self._pool).take(spec.image, given.mounts)
+                try:
+                    sandbox = await self._assign(spec, level, keeper, child, given)
+                except BaseException:
+                    child.discard()
+                    if not self._room.is_apart:  # Its place is cleared next.
+                        await to_its_end(asyncio.shield(child.ended))
+                    raise
+        except TimeoutError:
+            raise SandboxFailed(f"run {spec.run}: nothing started within {START_S:g} s") from None
+        if self._room.walls == "pod":
+            return sandbox  # The only one.
+        if is_fresh:
+            self._fresh.prepare(spec.image, given.mounts)
+        else:
+            keeper.refill_soon()
+        return sandbox
+
+    async def adopt(self, description: Mapping[str, Any], spec: SandboxSpec) -> ForkedSandbox:
+        """Raises Gone: what a zygote forked ends with its kernel."""
+        raise Gone(f"run {spec.run} ended with the kernel that had started it")
+
+    async def reap(self) -> Sequence[str]:
+        """Nothing outlives a kernel but its control groups. Those of other folders go as well, and are not told."""
+        await self.probe()
+        groups = self._cgroups
+        if groups is None:
+            return ()
+
+        def sweep() -> Sequence[str]:
+            mine = groups.reap(self._prefix)
+            for name in ("bwrap", "local"):  # A folder may never have a kernel again, and its groups slow all others.
+                groups.reap(f"{name}-")
+            return mine
+
+        return await in_thread(sweep, name="ramet-reap")
+
+    async def reserve(self, reservation: Reservation) -> None:
+        """Nothing: a control group holds nothing free, and is made with the first sandbox."""
+
+    async def keep(self, names: Callable[[], Awaitable[Collection[str]]]) -> Sequence[str]:
+        """Nothing: what an earlier kernel had went with it, or is reaped."""
+        return ()
+
+    async def warm(self) -> None:
+        """Nothing: a zygote waits from the first sandbox on."""
+
+    async def disband(self, name: str) -> None:
+        """See `ramet.isolation.contract.ReservingBackend`."""
+        await self._reserved.disband(name)
+
+    @property
+    def parked(self) -> int:
+        """See `ramet.isolation.contract.ProcessBackend`."""
+        return sum(keeper.parked for keeper in self._keepers)
+
+    def terminate(self) -> None:
+        """See `ramet.isolation.contract.ProcessBackend`. The zygotes end with this process."""
+        terminate([child for keeper in self._keepers for child in keeper.children], self._cgroups)
+
+    async def close(self) -> None:
+        """End everything; idempotent."""
+        await asyncio.gather(self._pool.close(), self._fresh.close())
+        self._dog.close()
+        if self._cgroups is not None:
+            self._cgroups.close()
+            self._cgroups = None
+
+    @property
+    def _prefix(self) -> str:
+        return f"{self.name}-{self._digest.hex()[:12]}"
+
+    def _look(self) -> Mapping[str, Finding]:
+        """What works here; blocks."""
+        return machine()
+
+    def _try(self) -> None:
+        findings = self._look()
+        probe = level_of(findings, self.name)
+        walls: Walls = "bwrap"
+        if self.name == "local":
+            walls = "namespaces" if self.wants_namespaces and is_apart(findings) else "none"
+            self._has_read_only_root = findings["read_only_root"].works
+        self._room = self._room._replace(
+            walls=walls, has_landlock=findings["landlock"].works, has_seccomp=findings["seccomp"].works
+        )
+        if not self._room.is_apart:
+            self._room = self._room._replace(in_memory=(), has_secrets=False, has_endpoints=False, has_ports=False)
+        self._cgroups = Cgroups.open(self._prefix)
+        self._probe = probe._replace(together=together(self._cgroups))
+
+    def _level(self, probe: Probe, asked: Isolation) -> Isolation:
+        """What a run gets; who offers a zygote's child behind all walls offers one of a zygote of its own, too."""
+        if asked is Isolation.FRESH and probe.level is Isolation.L2:
+            return asked
+        is_none = probe.level is Isolation.L0 and (self.name == "bwrap" or sys.platform != "linux")
+        if asked.rank > probe.level.rank or is_none:
+            raise IsolationUnavailable(asked, probe.level, probe.missing, probe.remedy)
+        return probe.level
+
+    async def _start_shared(self, image: Image, mounts: Mapping[str, str]) -> Keeper:
+        """A zygote whose children may share its address space."""
+        return await self.start_zygote(image, mounts)
+
+    async def start_zygote(self, image: Image, mounts: Mapping[str, str]) -> Keeper:
+        """One more, for whoever then owns it. Raises SandboxFailed, InvalidValue for a mount that is a link by now."""
+        owner = self._make_runs()
+        room = self._room._replace(mounts=mounts, image=image, identities=identities_of(mounts))
+        if mounts:
+            room = room._replace(states=states_in(mounts, self._runs))
+        uid, gid = owner or (None, None)
+        shut = tuple(folder for folder in room.runtime if not _is_open(folder))
+        sources = {source: source for source in mounts.values()} | dict(mounts)
+        paths = tuple(dict.fromkeys((*_with_real((*room.runtime, room.runs)), *sources)))
+        granted = tuple(dict.fromkeys((*sources, *_with_real(shut))))
+        launch = Launch(room.walls, uid, gid, paths, granted, os.getpid(), sources=sources)
+        launch = launch._replace(is_read_only=self._has_read_only_root)
+        if room.walls == "bwrap":
+            program = bubblewrap.find() or ""
+            by_handle = bool(mounts) and await in_thread(lambda: bubblewrap.binds_handles(program), name="ramet-bwrap")
+            arguments = tuple(bubblewrap.arguments(room, by_handle=by_handle))
+            launch = launch._replace(bwrap=program, arguments=arguments, files=bubblewrap.FILES)
+        make_group = None if self._cgroups is None else self._make_group
+        keeper = await Keeper.start(room, launch, self._runtime, make_group)
+        self._keepers.add(keeper)
+        return keeper
+
+    def _make_runs(self) -> tuple[int, int] | None:
+        Path(self._runs).mkdir(mode=0o700, parents=True, exist_ok=True)
+        owner = self.owner
+        if owner is not None:
+            let_through(self._runs, owner[1])
+        return owner
+
+    def _make_group(self) -> Cgroup:
+        assert self._cgroups is not None
+        self._groups += 1
+        group = self._cgroups.make(f"agent-{self._groups}")
+        try:
+            group.limit(**_limits(DEFAULTS))  # What most will have.
+        except BaseException:
+            group.try_remove()
+            raise
+        return group
+
+    async def _assign(
+        self, spec: SandboxSpec, level: Isolation, keeper: Keeper, child: Forked, given: Assignment
+    ) -> ForkedSandbox:
+        """Make an agent of a parked child. Raises SandboxFailed."""
+        grant, cgroup = spec.grant, child.cgroup
+        if cgroup is not None:
+            if _limits(grant) != _limits(DEFAULTS):
+                cgroup.limit(**_limits(grant))
+            given = given._replace(unmapped=cgroup.has_memory)
+        watched = None
+        async with self._moving(grant, keeper, child) as doors:
+            bounds = self._reserved.bounds(grant.memory_mb, grant.reservation)  # Its group is there by now.
+            await _tell(child, given, doors)
+            watched = self._watch(spec.run, grant, child, given)  # While it shuts its gates.
+            try:
+                await _hear(child)
+            except BaseException:
+                if watched is not None:
+                    watched.close()
+                raise
+        return ForkedSandbox(
+            spec.run,
+            level,
+            keeper,
+            child,
+            given,
+            watched,
+            on_end=lambda exit: self._look_at(keeper, exit),
+            on_leaving=self._leave,
+            oom_kills=container.oom_kills if not self._room.is_apart and cgroup is None else None,
+            bounds=bounds,
+        )
+
+    @asynccontextmanager
+    async def _moving(self, grant: Grant, keeper: Keeper, child: Forked) -> AsyncGenerator[list[int]]:
+        """Doors to the group that a child is to be in from now on, if it is another one than it was parked in.
+
+        Once it has gone in, that group is its own, and the other one goes; else the new one does.
+        """
+        if grant.reservation is None or self._cgroups is None or child.cgroup is None:
+            yield []
+            return
+        group = await self._reserved.make(self._cgroups, grant.reservation, _limits(grant))
+        doors: list[int] = []
+        try:
+            if group.has_doors:
+                doors = group.doors()
+            else:
+                await spawn_thread.call(lambda: group.add(child.pid))
+            yield doors
+        except BaseException:
+            child.discard()
+            keeper.forget_group(group)
+            raise
+        finally:
+            for door in doors:
+                os.close(door)
+        keeper.change_group(child, group)
+
+    def _watch(self, run: str, grant: Grant, child: Forked, given: Assignment) -> Watched | None:
+        """None if it has ended already."""
+        is_apart, cores = self._room.is_apart, self._limits.cpu_cores
+        # Nothing is taken off for the image: of what it shares with others, a process is counted its small part.
+        with contextlib.suppress(Gone):
+            return self._dog.watch(
+                child.pid,
+                adopter=self._adopter(child),
+                grant=grant,
+                workspace=Path(given.workspace),
+                kill=lambda _: child.signal(signal.SIGKILL),
+                has_memory_cgroup=child.cgroup is not None and child.cgroup.has_memory,
+                has_cpu_cgroup=child.cgroup.has_cpu if child.cgroup else cores is not None and cores <= grant.cpu_cores,
+                in_memory=() if is_apart else self._room.in_memory,
+                by_session=self._room.walls == "none",
+                in_own_network=is_apart,
+                on_threshold=lambda what, value, limit: self._pass_on(run, what, value, limit),
+            )
+        return None
+
+    def _adopter(self, child: Forked) -> int | None:
+        """Who becomes the parent of a run's that lose theirs, and of nobody else's."""
+        if self._room.walls == "pod" and (agent := procfs.stat(child.pid)) is not None:
+            return agent.parent
+        return child.adopter if child.adopter > 0 else None
+
+    def _pass_on(self, run: str, what: str, value: float, limit: float) -> None:
+        if self.on_threshold is not None:
+            self.on_threshold(run, what, value, limit)
+
+    def _look_at(self, keeper: Keeper, exit: Exit) -> None:
+        if exit.code in CRASHES:
+            self._pool.crashed(keeper)
+
+
+def is_apart(found: Mapping[str, Finding]) -> bool:
+    """Return whether a process can be in namespaces of its own without bubblewrap."""
+    return all(found[name].works for name in _APART)
+
+
+def _limits(grant: Grant) -> Limits:
+    return {"memory_mb": grant.memory_mb, "cpu_cores": grant.cpu_cores, "pids": grant.pids}
+
+
+async def _tell(child: Forked, given: Assignment, doors: Sequence[int]) -> None:
+    """Tell a parked child who it is, and give it doors of its group. Raises SandboxFailed."""
+    data = json.dumps(given).encode()
+    length = len(data).to_bytes(4, "big")
+    try:
+        if doors:
+            socket.send_fds(child.channel, [length], doors)  # The first word on it: there is room.
+        else:
+            data = length + data
+        await asyncio.get_running_loop().sock_sendall(child.channel, data)
+    except OSError as error:
+        raise SandboxFailed(f"a sandbox did not start: {error}") from error
+
+
+async def _hear(child: Forked) -> None:
+    """Hear from it that all gates are shut. Raises SandboxFailed."""
+    loop = asyncio.get_running_loop()
+    try:
+        word = await loop.sock_recv(child.channel, 1)
+        if word == STARTED:
+            return
+        why = await loop.sock_recv(child.channel, 4096) if word == FAILED else b"it ended"
+    except OSError as error:
+        raise SandboxFailed(f"a sandbox did not start: {error}") from error
+    raise SandboxFailed(f"a sandbox could not be made: {why.decode(errors='replace')}")
+
+
+def _with_real(paths: Sequence[str]) -> tuple[str, ...]:
+    """And what they are links to."""
+    return tuple(dict.fromkeys((*paths, *map(os.path.realpath, paths))))
+
+
+def _is_open(path: str) -> bool:
+    """Whether any user may read it, or enter it and see what there is."""
+    mode = Path(path).stat().st_mode
+    return bool(mode & stat.S_IROTH and (mode & stat.S_IXOTH or not stat.S_ISDIR(mode)))

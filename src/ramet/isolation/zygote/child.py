@@ -1,0 +1,262 @@
+"""An agent's process: forked and parked before anybody knows whose it will be, then told, confined, and the agent.
+
+Nothing foreign runs before the last gate is shut. It is told on its channel, whose first words are ours: a length and
+an assignment in, one byte out (STARTED, or FAILED and why); everything after them belongs to the agent.
+"""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import io
+import json
+import os
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from typing import NoReturn
+
+from ramet.core.policy.rights import PROXY_PORT
+from ramet.isolation.assignment import Assignment
+from ramet.isolation.confine.gates import Gates
+from ramet.isolation.confine.sandbox_root import Furniture
+from ramet.isolation.linux import calls, caps, rlimits, seccomp
+
+STARTED, FAILED = b"\1", b"\0"
+NAMESPACES = calls.CLONE_NEWNS | calls.CLONE_NEWNET | calls.CLONE_NEWIPC | calls.CLONE_NEWUTS | calls.CLONE_NEWCGROUP
+PROXY_URL = f"http://127.0.0.1:{PROXY_PORT}"
+OUT_OF_MEMORY = 137  #: exit code of an agent that did not handle a MemoryError
+
+_SETUP_FAILED = 70
+_SAMPLE = b'["", {"A": "a"}, "", "", "", {}, {}, null, null, 1, 1, 1, 1, 1, false]'  #: of an assignment
+_NOT_FOUND = 127
+_DOORS = socket.CMSG_SPACE(8 * array.array("i").itemsize)  #: of a group that it is to be in from then on
+_PATH = "/usr/local/bin:/usr/bin:/bin"
+_PROXIED = ("http_proxy", "https_proxy", "all_proxy")
+
+
+def live(gates: Gates, fds: Sequence[int]) -> NoReturn:
+    """Be a child, from the fork to the end; the descriptors are its channel, stdout, stderr, and doors of its group."""
+    code = _SETUP_FAILED
+    try:
+        fd, *output = settle_in(fds[:3], fds[3:])
+        channel = socket.socket(fileno=fd)
+        try:
+            given, relay = _become(gates, channel, output)
+        except Exception as error:
+            channel.sendall(FAILED + f"{type(error).__name__}: {error}"[:2000].encode())
+            raise
+        if given is not None:
+            code = _work(gates, given, channel, relay)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+def run_beside(gates: Gates, agent: int, given: Assignment, argv: list[str], fds: Sequence[int]) -> NoReturn:
+    """Be a program in an agent's sandbox, once told to; `agent` is its pidfd, `fds` stdout, stderr and the word."""
+    code = _NOT_FOUND
+    try:
+        inner, *output, word = settle_in((agent, *fds))
+        if gates.room.is_apart:
+            calls.setns(inner, NAMESPACES)
+            calls.setns(inner, calls.CLONE_NEWUSER)
+        os.close(inner)
+        os.chdir(given.cwd)
+        if os.read(word, 1):
+            networked = given.has_network
+            gates.shut_inside(given, gates.rules(tcp=networked and gates.room.is_apart))
+            if networked:
+                gates.forbid_unix_sockets()
+            _turn_output(output)
+            for number in (signal.SIGPIPE, signal.SIGXFSZ):
+                signal.signal(number, signal.SIG_DFL)
+            _execute(argv, environment(given))
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+def settle_in(fds: Sequence[int], doors: Sequence[int] = ()) -> list[int]:
+    """Keep some descriptors, at the lowest numbers from 3, and nothing else of what the zygote had."""
+    for door in doors:
+        os.write(door, b"0")
+    os.setsid()
+    signal.set_wakeup_fd(-1)
+    for number in (signal.SIGCHLD, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
+    null = os.open(os.devnull, os.O_RDWR)
+    high = [os.dup2(fd, 100 + at, inheritable=False) for at, fd in enumerate(fds)]
+    for at in range(3):
+        os.dup2(null, at)
+    low = [os.dup2(fd, 3 + at, inheritable=False) for at, fd in enumerate(high)]
+    calls.close_range(3 + len(low))
+    return low
+
+
+def environment(given: Assignment) -> Mapping[str, str]:
+    """All that an agent, or a command beside it, sees."""
+    env = {"HOME": given.workspace, "TMPDIR": given.tmp, "PATH": _PATH, "LANG": "C.UTF-8", "USER": "agent"}
+    if given.proxy is not None:
+        env |= {name: PROXY_URL for each in _PROXIED for name in (each, each.upper())}
+    return env | given.env
+
+
+def rehearse(gates: Gates) -> None:
+    """Touch what is used once somebody waits: the first write to a page that is shared since the fork costs a fault."""
+    os.environ.update(environment(Assignment(*json.loads(_SAMPLE))))
+    os.environ.clear()
+    rlimits.apply(core=0)
+    caps.held()
+    for capability in range(40):
+        calls.prctl(calls.PR_CAPBSET_READ, capability)
+    if (rules := gates.rules()) is not None:
+        rules.close()
+    with contextlib.suppress(OSError):
+        seccomp.install(b"")
+
+
+def _become(
+    gates: Gates, channel: socket.socket, output: Sequence[int]
+) -> tuple[Assignment | None, Callable[[], None]]:
+    """Park, be told, shut every gate; None if the host has gone. Returns what starts its end of the proxy, too."""
+    furniture = None
+    if gates.room.is_apart:
+        calls.unshare(NAMESPACES)
+        furniture = Furniture(gates.room)
+    _look_fresh()
+    rehearse(gates)
+    rules = gates.rules()
+    given = _told(channel, is_apart=furniture is not None)
+    if given is None:
+        return None, lambda: None
+    _turn_output(output)
+    os.environ.clear()
+    os.environ.update(environment(given))
+    if furniture is not None:
+        furniture.place(given)
+    os.chdir(given.cwd)
+    relay = _relay_in_pod(given.proxy) if given.proxy is not None and furniture is None else None
+    gates.shut(given, rules)
+    channel.sendall(STARTED)
+    return given, relay or _relay
+
+
+def _told(channel: socket.socket, *, is_apart: bool) -> Assignment | None:
+    """Wait for the assignment: four bytes of length, then JSON. Doors that come along are gone through, and closed."""
+    data, need, doors = bytearray(), 4, array.array("i")
+    while len(data) < need:
+        more, ancillary, _, _ = channel.recvmsg(need - len(data), _DOORS, socket.MSG_CMSG_CLOEXEC)
+        if not more:
+            return None
+        data += more
+        for _, _, fds in ancillary:
+            doors.frombytes(fds)
+        if need == 4 == len(data):
+            need += int.from_bytes(data, "big")
+    for door in doors:
+        os.write(door, b"0")
+        os.close(door)
+    if doors and is_apart:
+        calls.unshare(calls.CLONE_NEWCGROUP)  # It sees the group that it is in as the root of all.
+    return Assignment(*json.loads(data[4:]))
+
+
+def _look_fresh() -> None:
+    """Streams and dice of our own, not those of everybody forked from the same zygote; `random` sees to its own."""
+    sys.stdout, sys.stderr = _text(1), _text(2)
+    if (numpy := sys.modules.get("numpy")) is not None:
+        numpy.random.seed()
+
+
+def _turn_output(output: Sequence[int]) -> None:
+    for number, fd in enumerate(output, 1):
+        os.dup2(fd, number)
+        os.close(fd)
+
+
+def _work(gates: Gates, given: Assignment, channel: socket.socket, relay: Callable[[], None]) -> int:
+    """Call the entry point; its exit code."""
+    try:
+        if given.proxy is not None:
+            relay()
+        if given.has_network:
+            gates.forbid_unix_sockets()
+        return _code(_entry(given.entry)(channel))
+    except MemoryError:
+        return OUT_OF_MEMORY
+    except SystemExit as leaving:
+        return _code(leaving.code)
+    except BaseException:
+        traceback.print_exc()
+        return 1
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(Exception):
+                stream.flush()
+
+
+def _relay() -> None:
+    """Start the end of the proxy that listens inside, as nobody's child."""
+    relay = import_module("ramet.guest.proxy_forwarder")  # By name, as its entry is: this layer knows no guest.
+    listener = relay.listen()
+
+    def serve() -> None:
+        os.setsid()
+        relay.serve(listener, parent=1)
+
+    _fork_away(serve, listener)
+
+
+def _relay_in_pod(path: str) -> Callable[[], None]:
+    """Listen, before that is forbidden; returns what starts the end of the proxy, in the group of this process."""
+    relay = import_module("ramet.guest.proxy_forwarder")
+    listener, agent = relay.listen(), os.getpid()
+    return lambda: _fork_away(lambda: relay.serve(listener, path, parent=agent), listener)
+
+
+def _fork_away(serve: Callable[[], None], listener: socket.socket) -> None:
+    pid = os.fork()
+    if pid:
+        listener.close()
+        os.waitpid(pid, 0)
+        return
+    with contextlib.suppress(BaseException):
+        if not os.fork():
+            serve()
+    os._exit(0)
+
+
+def _execute(argv: list[str], env: Mapping[str, str]) -> None:
+    try:
+        os.execvpe(argv[0], argv, env)
+    except OSError as error:
+        os.write(2, f"{argv[0]}: {error.strerror}\n".encode())
+
+
+def _entry(reference: str) -> Callable[..., object]:
+    module, _, name = reference.partition(":")
+    found: object = import_module(module)
+    for part in name.split("."):
+        found = getattr(found, part)
+    assert callable(found)
+    return found
+
+
+def _code(value: object) -> int:
+    """As sys.exit takes it."""
+    if value is None:
+        return 0
+    if isinstance(value, int):
+        return value & 0xFF
+    print(value, file=sys.stderr)  # noqa: T201 - what the interpreter would do
+    return 1
+
+
+def _text(fd: int) -> io.TextIOWrapper:
+    return open(fd, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)

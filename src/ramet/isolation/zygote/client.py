@@ -1,0 +1,426 @@
+"""One zygote as the host sees it: asked for processes, told of their ends, gone with all of them when it is closed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import os
+import re
+import signal
+import socket
+from collections import deque
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any, Protocol
+
+from ramet.concurrency.deadline import to_its_end
+from ramet.concurrency.threads import in_thread
+from ramet.core.errors import Gone, SandboxFailed
+from ramet.isolation import spawn_thread
+from ramet.isolation.assignment import Assignment, Room
+from ramet.isolation.limits.cgroup_cleanup import Leftovers
+from ramet.isolation.limits.cgroups import Cgroup
+from ramet.isolation.linux import calls
+from ramet.isolation.python_runtime import Runtime
+from ramet.isolation.zygote import packets
+from ramet.isolation.zygote.launcher import Launch
+from ramet.isolation.zygote.process import Ending, Forked, pid_of
+
+_START_S = 60.0  #: an image of many packages, on a machine that is busy
+_END_S = 5.0  #: how long what was told to end may take; in full only if the machine stands still
+_REFILL_S = 0.005  #: from a child's departure to the fork of the next: forking at once would take time from the first
+_AT_ONCE = 32  #: forks that are asked for and not done: more would overfill the socket
+_TOLD = 2_000  #: characters of what a zygote printed that are worth telling
+_PATH = re.compile(r"""'/[^']*'|"/[^"]*"|(?<!\w)/\S+""")
+_log = logging.getLogger("ramet.isolation")
+
+#: Makes a control group for a process that is to be forked; blocks.
+MakeGroup = Callable[[], Cgroup]
+
+
+class Process(Protocol):
+    """A child of ours: as `subprocess.Popen` has it."""
+
+    @property
+    def pid(self) -> int: ...
+    @property
+    def returncode(self) -> int | None: ...
+    def kill(self) -> None: ...
+    def wait(self) -> int: ...
+
+
+class Keeper:
+    """Owns a zygote and whatever it forked."""
+
+    def __init__(
+        self,
+        room: Room,
+        control: socket.socket,
+        process: Process,
+        printed: int,
+        leash: int,
+        make_group: MakeGroup | None,
+    ) -> None:
+        self.room, self.spawned = room, 0
+        self._loop = asyncio.get_running_loop()
+        self.born = self._loop.time()
+        self._control, self._process, self._make_group = control, process, make_group
+        self._printed, self._leash = printed, leash
+        self._itself = -1  #: a pidfd of the zygote
+        self._ready: asyncio.Future[None] = self._loop.create_future()
+        self._numbers = itertools.count()
+        self._living: dict[int, Forked] = {}  #: who lives, or is about to
+        self._sockets: dict[int, asyncio.Future[socket.socket]] = {}  #: that were asked for
+        self._parked: deque[Forked] = deque()
+        self._wanted = 0  #: how many are to be parked
+        self._coming = 0  #: how many are on their way to be parked
+        self._refill: asyncio.TimerHandle | None = None
+        self._turn = asyncio.Semaphore(_AT_ONCE)
+        self._retired = False
+        self._gone = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._leftovers = Leftovers()
+        control.setblocking(False)
+        self._loop.add_reader(control, self._hear)
+
+    @classmethod
+    async def start(cls, room: Room, launch: Launch, runtime: Runtime, make_group: MakeGroup | None = None) -> Keeper:
+        """Start a zygote and wait until it can fork. Raises SandboxFailed, saying what it printed."""
+        control, theirs = packets.pair()
+        printed = os.memfd_create("printed", os.MFD_CLOEXEC)
+        leash, hand = os.pipe()
+        try:
+            with theirs:
+                fd = theirs.fileno()
+                packets.send(control, "launch", launch._replace(argv=runtime.program("zygote.main", fd, leash)))
+                packets.send(control, "room", room)
+                program = runtime.program("zygote.launcher", fd, leash, options=("-S",))
+                process = await spawn_thread.start(program, stderr=printed, pass_fds=[fd, leash])
+        except BaseException:
+            control.close()
+            for each in (printed, hand):
+                os.close(each)
+            raise
+        finally:
+            os.close(leash)
+        return await cls(room, control, process, printed, hand, make_group)._begun()
+
+    @classmethod
+    async def of(cls, process: Process, control: socket.socket, printed: int, leash: int, room: Room) -> Keeper:
+        """Take a zygote over that waits for its room, and wait until it can fork. Raises SandboxFailed, likewise."""
+        with contextlib.suppress(OSError):  # It has ended: that is heard next.
+            packets.send(control, "room", room)
+        return await cls(room, control, process, printed, leash, None)._begun()
+
+    async def _begun(self) -> Keeper:
+        try:
+            async with asyncio.timeout(_START_S):
+                await self._ready
+        except BaseException as error:
+            await to_its_end(self.close())
+            if isinstance(error, TimeoutError):
+                raise SandboxFailed(f"no zygote within {_START_S:g} s") from None
+            raise
+        return self
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it can be asked for processes."""
+        return not self._retired
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether it has ended, and all that it forked."""
+        return self._gone.is_set()
+
+    @property
+    def parked(self) -> int:
+        """How many agents to be are waiting."""
+        return len(self._parked)
+
+    @property
+    def living(self) -> int:
+        """How many processes were asked for and have not ended, parked ones included."""
+        return len(self._living)
+
+    @property
+    def pid(self) -> int:
+        """Of the zygote, as the host counts; -1 once it is reaped. Known once it has started."""
+        return pid_of(self._itself)
+
+    @property
+    def children(self) -> tuple[Forked, ...]:
+        """Processes that live, or are about to, parked ones included."""
+        return tuple(self._living.values())
+
+    def park(self, count: int) -> None:
+        """Have so many agents to be waiting, from now on."""
+        self._wanted = count
+        while self.is_open and len(self._parked) + self._coming < count:
+            self._coming += 1
+            self._do(self._fill())
+
+    def refill_soon(self) -> None:
+        """Make up for who was taken, once they have had time to start."""
+        if self._refill is None and self.is_open:
+            self._refill = self._loop.call_later(_REFILL_S, self._do_refill)
+
+    async def take(self) -> Forked:
+        """An agent to be, parked or forked now; `ours` are its channel, stdout and stderr. Raises SandboxFailed."""
+        self.spawned += 1
+        while self._parked:
+            child = self._parked.popleft()
+            if not child.ended.done():
+                return child
+            child.let_go()
+        return await self._new_child()
+
+    async def run_beside(self, other: Forked, given: Assignment, argv: Sequence[str], output: Sequence[int]) -> Forked:
+        """A program in an agent's sandbox; it waits for a byte on `ours`, a pipe. Raises SandboxFailed."""
+        waits, word = os.pipe()
+        program = Forked(next(self._numbers), [word], [waits])
+        fds = (*output, waits)
+        async with self._turn:
+            self._ask("run", program, fds, {"beside": other.number, "given": given, "argv": list(argv)})
+            return await self._forked(program)
+
+    async def open_socket(self, agent: Forked) -> socket.socket:
+        """Have a TCP socket in an agent's network: what it connects to is there. Raises SandboxFailed, Gone."""
+        async with self._turn:
+            number, made = next(self._numbers), self._loop.create_future()
+            self._sockets[number] = made
+            try:
+                packets.send(self._control, "socket", {"number": number, "of": agent.number})
+            except OSError as error:
+                del self._sockets[number]
+                raise _no_socket(error.strerror or str(error)) from error
+            try:
+                return await asyncio.shield(made)
+            except asyncio.CancelledError:
+                made.add_done_callback(lambda done: done.exception() or done.result().close())
+                raise
+            except SandboxFailed:
+                if agent.ended.done():
+                    raise Gone("the sandbox has ended") from None
+                raise
+
+    def end(self, forked: Forked) -> None:
+        """Kill an agent with all that is in its namespace, or a program with its group."""
+        if self._control.fileno() >= 0 and not forked.ended.done():
+            with contextlib.suppress(OSError):  # Its main process can be killed without the zygote, who then does so.
+                packets.send(self._control, "end", {"number": forked.number})
+
+    def change_group(self, forked: Forked, group: Cgroup) -> None:
+        """It has moved to another group: the one that it was in goes. If it has ended, both do."""
+        if forked.removal is None and forked.cgroup is not None:
+            forked.cgroup, group = group, forked.cgroup
+        self.forget_group(group)
+
+    def forget_group(self, group: Cgroup) -> None:
+        """Remove a group of which nobody is to be."""
+        self._leftovers.remove(group)
+
+    def retire(self) -> None:
+        """Fork no more; end once the last agent has."""
+        self._retired = True
+        self._stop_refilling()
+        while self._parked:
+            self._parked.popleft().discard()
+        if not self._living:
+            self._hang_up()
+
+    async def close(self) -> None:
+        """End it and all that it forked, and wait until none is left. Idempotent."""
+        self.retire()
+        self._hang_up()
+        await self._gone.wait()
+
+    async def _new_child(self) -> Forked:
+        group, child = await self._new_group(), None
+        try:
+            async with self._turn:
+                child = Forked.agent(next(self._numbers), group)
+                self._ask("fork", child, child.theirs)
+                await self._forked(child)
+            if group is not None and not group.has_doors:
+                pid = child.pid
+                await to_its_end(spawn_thread.call(lambda: group.add(pid)))
+        except BaseException:
+            if child is not None:
+                child.discard()  # Its group goes when it has ended.
+            elif group is not None:
+                self._leftovers.remove(group)
+            raise
+        return child
+
+    async def _new_group(self) -> Cgroup | None:
+        if self._make_group is None:
+            return None
+        making = spawn_thread.call(self._make_group)
+        try:
+            return await asyncio.shield(making)
+        except asyncio.CancelledError:
+            making.add_done_callback(lambda done: done.exception() or self._leftovers.remove(done.result()))
+            raise
+
+    async def _fill(self) -> None:
+        try:
+            child = await self._new_child()
+        except SandboxFailed:
+            return  # Whoever comes next is told.
+        finally:
+            self._coming -= 1
+        if self.is_open:
+            self._parked.append(child)
+        else:
+            child.discard()
+
+    def _ask(self, kind: str, forked: Forked, fds: Sequence[int], more: Mapping[str, object] | None = None) -> None:
+        self._living[forked.number] = forked
+        try:
+            packets.send(self._control, kind, {"number": forked.number, **(more or {})}, fds)
+        except OSError as error:
+            self._refuse(forked, error.strerror or str(error))
+        finally:
+            forked.sent()
+
+    async def _forked(self, forked: Forked) -> Forked:
+        try:
+            await asyncio.shield(forked.forked)
+        except BaseException:
+            forked.discard()
+            raise
+        return forked
+
+    def _refuse(self, forked: Forked, why: str) -> None:
+        self._living.pop(forked.number, None)
+        if not forked.forked.done():
+            forked.forked.set_exception(SandboxFailed(f"no process could be forked: {why}"))
+        self._note_end(forked, Ending(-signal.SIGKILL, lost=why))
+
+    def _note_end(self, forked: Forked, ending: Ending) -> None:
+        if not forked.ended.done():
+            forked.ended.set_result(ending)
+        self._remove_group(forked)
+
+    def _remove_group(self, forked: Forked) -> None:
+        """After all who wait for the end have looked at it: they are called before a new task."""
+        if forked.cgroup is not None and forked.removal is None:
+            forked.removal = self._leftovers.remove(forked.cgroup)
+
+    def _do_refill(self) -> None:
+        self._refill = None
+        self.park(self._wanted)
+
+    def _stop_refilling(self) -> None:
+        if self._refill is not None:
+            self._refill.cancel()
+            self._refill = None
+
+    def _do(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _hear(self) -> None:
+        """Whatever the zygote has said by now."""
+        while self._control.fileno() >= 0:
+            try:
+                packet = packets.receive(self._control)
+            except BlockingIOError:
+                return
+            except OSError:
+                packet = None
+            if packet is None:
+                self._hang_up()
+            else:
+                self._take_note(packet)
+
+    def _take_note(self, packet: packets.Packet) -> None:
+        match packet.kind:
+            case "ready":
+                (self._itself,) = packet.fds
+                if not self._ready.done():
+                    self._ready.set_result(None)
+            case "forked":
+                self._living[packet.body].is_forked(packet.fds)
+            case "socket":
+                made = self._sockets.pop(packet.body)
+                if packet.fds:
+                    found = socket.socket(fileno=packet.fds[0])
+                    found.setblocking(False)
+                    made.set_result(found)
+                else:  # The kernel drops what a process has no room for.
+                    made.set_exception(_no_socket("no descriptor is left"))
+            case "gone":
+                self._sockets.pop(packet.body).set_exception(Gone("the sandbox has ended"))
+            case "refused" if packet.body[0] in self._sockets:
+                number, why = packet.body
+                self._sockets.pop(number).set_exception(_no_socket(why))
+            case "refused":
+                number, why = packet.body
+                self._refuse(self._living[number], why)
+            case "ended":
+                number, code, cpu_s, peak_mb = packet.body
+                self._note_end(self._living.pop(number), Ending(code, cpu_s, peak_mb))
+                if self._retired and not self._living:
+                    self._hang_up()
+
+    def _hang_up(self) -> None:
+        """The zygote ends when nobody is at the other end, and all below it with it; or it has ended."""
+        if self._control.fileno() < 0:
+            return
+        self._loop.remove_reader(self._control)
+        self._control.close()
+        self._retired = True
+        self._stop_refilling()
+        while self._parked:
+            self._parked.popleft().let_go()
+        while self._sockets:
+            self._sockets.popitem()[1].set_exception(_no_socket("its zygote ended"))
+        self._ending = self._loop.create_task(self._end())
+
+    async def _end(self) -> None:
+        """See that everybody has gone."""
+        itself = calls.pidfd_open(self._process.pid)  # A child of ours: not reaped before `wait` below.
+        try:
+            pidfds = [fd for fd in (itself, self._itself, *(each.watch() for each in self._living.values())) if fd >= 0]
+            if not self.room.is_apart:  # Nobody else does, if it was killed.
+                for each in self._living.values():
+                    each.kill_group()
+            if not await spawn_thread.all_ended(pidfds, within_s=_END_S):
+                self._process.kill()
+                await spawn_thread.all_ended(pidfds, within_s=_END_S)
+            await in_thread(self._process.wait, name="ramet-wait")
+            why = f"the zygote ended: {self._last_words()}"
+            for forked in list(self._living.values()):
+                self._refuse(forked, why)
+            if not self._ready.done():
+                self._ready.set_exception(SandboxFailed(why))
+                self._ready.exception()  # Whoever started it may have given up.
+            while self._tasks:
+                await asyncio.wait(self._tasks)
+            await self._leftovers.close()
+        finally:
+            for fd in (*pidfds, self._printed, self._leash):
+                os.close(fd)
+            self._gone.set()
+
+    def _last_words(self) -> str:
+        """The last line that it printed, or how it ended, as a stranger may read it; the log has all of it."""
+        size = os.fstat(self._printed).st_size
+        said = os.pread(self._printed, _TOLD, max(0, size - _TOLD)).decode(errors="replace").strip()
+        if said:
+            _log.warning("a zygote ended and had printed: %s", said)
+        return without_paths(said) or f"exit code {self._process.returncode}"
+
+
+def _no_socket(why: str) -> SandboxFailed:
+    return SandboxFailed(f"no socket could be made in a sandbox: {why}")
+
+
+def without_paths(said: str) -> str:
+    """The last line of what a process printed, with an ellipsis for each path of this machine."""
+    line = said.splitlines()[-1].strip() if said else ""
+    return _PATH.sub("…", line)

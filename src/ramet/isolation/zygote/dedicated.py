@@ -1,0 +1,95 @@
+"""Agents that share no address space with any other: each has a zygote to itself, and one is kept ready."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from ramet.core.errors import SandboxFailed
+from ramet.isolation.contract import Image
+from ramet.isolation.zygote.client import Keeper
+from ramet.isolation.zygote.pool import Start, is_cancelled
+from ramet.isolation.zygote.process import Forked
+
+
+class _Kind(NamedTuple):
+    """What a zygote is started with."""
+
+    image: Image
+    mounts: frozenset[tuple[str, str]]
+
+
+class Fresh:
+    """Children, each of a zygote of its own. Once there has been one, the next of its kind is started ahead."""
+
+    def __init__(self, start: Start) -> None:
+        self._start = start
+        self._next: dict[_Kind, asyncio.Task[Keeper]] = {}
+        self._keepers: set[Keeper] = set()
+
+    async def take(self, image: Image, mounts: Mapping[str, str]) -> tuple[Keeper, Forked]:
+        """A child and who keeps it. Raises SandboxFailed."""
+        ahead = self._next.pop(_kind(image, mounts), None)
+        keeper = None
+        if ahead is not None:
+            with contextlib.suppress(SandboxFailed):
+                keeper = await self._own(ahead)
+        if keeper is None:
+            keeper = await self._own(self._launch(image, mounts))
+        try:
+            child = await keeper.take()
+        finally:
+            keeper.retire()
+        return keeper, child
+
+    def prepare(self, image: Image, mounts: Mapping[str, str]) -> None:
+        """Start the next, if none is ready; what was ready for others makes room."""
+        kind = _kind(image, mounts)
+        if kind not in self._next:
+            for each in list(self._next):
+                self._drop(self._next.pop(each))
+            self._next[kind] = self._launch(image, mounts)
+
+    async def close(self) -> None:
+        """End all of them; idempotent."""
+        tasks = list(self._next.values())
+        self._next.clear()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*(keeper.close() for keeper in self._keepers))
+        self._keepers.clear()
+
+    def _launch(self, image: Image, mounts: Mapping[str, str]) -> asyncio.Task[Keeper]:
+        return asyncio.get_running_loop().create_task(self._launched(image, mounts))
+
+    async def _launched(self, image: Image, mounts: Mapping[str, str]) -> Keeper:
+        keeper = await self._start(image, mounts)
+        self._keepers = {each for each in self._keepers if not each.is_gone} | {keeper}
+        keeper.park(1)
+        return keeper
+
+    async def _own(self, task: asyncio.Task[Keeper]) -> Keeper:
+        """Wait for a zygote; if the caller gives up, it goes."""
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if task.cancelled() and not is_cancelled():
+                raise SandboxFailed("the backend is closed") from None
+            self._drop(task)
+            raise
+
+    def _drop(self, task: asyncio.Task[Keeper]) -> None:
+        task.cancel()
+        task.add_done_callback(_retire)
+
+
+def _kind(image: Image, mounts: Mapping[str, str]) -> _Kind:
+    return _Kind(image, frozenset(mounts.items()))
+
+
+def _retire(task: asyncio.Task[Any]) -> None:
+    if not task.cancelled() and task.exception() is None:
+        task.result().retire()

@@ -1,0 +1,49 @@
+"""A command in the sandbox of an agent that lives, under the same limits, bounded in time and output."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Sequence
+
+from ramet.concurrency import pipes
+from ramet.concurrency.deadline import to_its_end
+from ramet.concurrency.pipes import Capture
+from ramet.core.errors import Gone, SandboxFailed
+from ramet.isolation import spawn_thread
+from ramet.isolation.assignment import Assignment
+from ramet.isolation.contract import Ran
+from ramet.isolation.zygote.client import Keeper
+from ramet.isolation.zygote.process import Forked
+
+
+async def run(
+    keeper: Keeper, agent: Forked, given: Assignment, argv: Sequence[str], *, timeout_s: float, max_bytes: int
+) -> Ran:
+    """Run it to its end. Raises Gone, TimeoutError; what was started is ended then, but for who left its group."""
+    if agent.ended.done():
+        raise Gone("the sandbox has ended")
+    out, err = Capture(head=max_bytes), Capture(head=max_bytes)
+    with contextlib.ExitStack() as ours:
+        with contextlib.ExitStack() as theirs:
+            sinks = [pipes.reading(each, enough=lambda: None, ours=ours, theirs=theirs) for each in (out, err)]
+            try:
+                program = await keeper.run_beside(agent, given, argv, sinks)
+            except SandboxFailed:
+                if agent.ended.done():
+                    raise Gone("the sandbox has ended") from None
+                raise
+        try:
+            if (cgroup := agent.cgroup) is not None:
+                pid = program.pid
+                await spawn_thread.call(lambda: cgroup.add(pid))
+            with contextlib.suppress(BrokenPipeError):
+                os.write(program.ours[0], b"1")
+            async with asyncio.timeout(timeout_s):
+                await asyncio.shield(program.ended)
+        finally:
+            keeper.end(program)
+            await to_its_end(asyncio.shield(program.ended))
+            program.let_go()
+    return Ran(program.ended.result().code, out.data(), err.data())

@@ -1,0 +1,363 @@
+"""A process with everything imported that agents need, which does nothing but fork: single-threaded, without secrets.
+
+It ends when its control socket does; whoever it forked is in its pid namespace and ends with it. For each agent it
+makes a pid namespace, whose first process only reaps and whose second is the agent; both are its own children.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import gc
+import os
+import select
+import signal
+import socket
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import NoReturn
+
+from ramet.isolation.assignment import Assignment, Room
+from ramet.isolation.confine.gates import Gates
+from ramet.isolation.linux import calls, procfs
+from ramet.isolation.zygote import packets
+from ramet.isolation.zygote.child import live, rehearse, run_beside
+
+_BARE = (
+    "asyncio",
+    "cloudpickle",
+    "dataclasses",
+    "datetime",
+    "json",
+    "msgspec",
+    "ramet.core.policy.policy",
+    "ramet.guest.__main__",
+    "ramet.guest.client",
+    "ramet.sub_agent_client",
+    "ramet.tools.workers.process_worker",
+)
+_LLM = (
+    "langchain_core.messages",
+    "langchain_core.runnables",
+    "langchain_core.tools",
+    "pydantic",
+    "ramet.agent.loop",
+    "ramet.guest.serve",
+    "ramet.host.session",
+    "ramet.tools.files.files",
+    "ramet.tools.files.grep",
+    "ramet.tools.shell",
+    "ramet.tools.workspace",
+)
+IMAGES = {"bare": _BARE, "llm": (*_BARE, *_LLM)}
+
+_FIRST = ("/bin/sleep", "2147483647")  #: what the first process of an agent's namespace is: next to nothing
+_REHEARSALS = 10  #: what the interpreter has made faster by then, it does not write to in every child
+_SWEEP_S = 0.001  #: between two looks at who was killed
+_NOROOT = 1  #: of the securebits: a program does not become privileged by being executed as uid 0
+
+
+def main(control: int, leash: int) -> NoReturn:
+    """Be a zygote on an inherited socket, whose first message says of what kind.
+
+    `leash` is a pipe that the host holds the other end of as long as it lives, and never writes to.
+    """
+    end = socket.socket(fileno=control)
+    for fd in (control, leash):
+        os.set_inheritable(fd, False)
+    begun = packets.receive(end)
+    if begun is None:
+        os._exit(0)
+    room = Room(*begun.body)
+    if room.is_apart:
+        _put_on(leash)
+    check_mounts(room)
+    load(room.image)
+    gates = Gates.of(room)
+    if room.walls != "pod":  # There, one agent does not make up for it.
+        for _ in range(_REHEARSALS):
+            rehearse(gates)
+        gc.collect()
+    gc.freeze()
+    assert len(list(Path("/proc/self/task").iterdir())) == 1, (
+        "the image started a thread: nothing can be forked from it"
+    )
+    Zygote(end, gates).serve()
+
+
+def _put_on(leash: int) -> None:
+    """Die with the host, whatever we do then: it is loaded by `launch`, and aims at our parent, which we die with."""
+    calls.die_with_parent(signal.SIGKILL)
+    fcntl.fcntl(leash, fcntl.F_SETFL, fcntl.fcntl(leash, fcntl.F_GETFL) | os.O_ASYNC)
+    if select.select([leash], [], [], 0)[0]:  # It had gone before.
+        os._exit(0)
+
+
+def check_mounts(room: Room) -> None:
+    """See that what bwrap has bound is what the host looked at: it may have been found by its name. Raises OSError."""
+    if room.walls != "bwrap":
+        return
+    for path, identity in room.identities.items():
+        found = os.stat(path)  # noqa: PTH116
+        if [found.st_dev, found.st_ino] != list(identity):
+            raise OSError(errno.ESTALE, "a mount was exchanged while it was bound", path)
+
+
+def load(image: str) -> None:
+    """Import what an image is made of. Raises ImportError: what is passed over would be loaded by each child."""
+    for name in IMAGES[image]:
+        import_module(name)
+
+
+@dataclass
+class _Family:
+    """An agent and the first process of its namespace, or a program beside one; over when all are reaped."""
+
+    number: int
+    first: int  #: 0 if there is none, or it is reaped
+    main: int  #: 0 once it is reaped
+    group: int  #: of processes, that of the main one
+    beside: int | None = None  #: the number of the agent, if this is a program
+    code: int = 0
+    cpu_s: float = 0.0
+    peak_mb: float = 0.0
+
+    def kill(self) -> bool:
+        """Kill all of it that can be seen from here; False if nobody is left, not even to be reaped."""
+        for pid in (self.main, self.first):
+            if pid:  # A child of ours: nobody else has its pid.
+                os.kill(pid, signal.SIGKILL)
+        try:
+            os.killpg(self.group, signal.SIGKILL)
+        except ProcessLookupError:
+            return bool(self.main or self.first)
+        return True
+
+
+class Zygote:
+    """Forks when told to, and reports ends."""
+
+    def __init__(self, control: socket.socket, gates: Gates) -> None:
+        self._control, self._gates = control, gates
+        self._families: dict[int, _Family] = {}  #: by the pid of each process
+        self._closing: list[_Family] = []  #: whose own processes are reaped
+        self._apart = gates.room.is_apart
+        self._is_alone = gates.room.walls == "pod"  #: all below us is one run's
+        self._pids = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
+        self._network = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+        self._wake, wake = os.pipe()
+        os.set_blocking(wake, False)
+        os.set_blocking(self._wake, False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+        if self._apart:
+            calls.prctl(calls.PR_SET_SECUREBITS, _NOROOT)
+        else:  # Nobody else would end and reap them.
+            calls.prctl(calls.PR_SET_CHILD_SUBREAPER, 1)
+            signal.signal(signal.SIGTERM, lambda *_: self._end_all())
+
+    def serve(self) -> NoReturn:
+        """Until the host has gone, or we fail: nobody of ours lives on then."""
+        try:
+            self._listen()
+        except ConnectionError:  # It has gone, and had not read all that we said.
+            pass
+        except Exception:
+            traceback.print_exc()  # The host has what we print.
+        finally:
+            self._end_all()
+
+    def _listen(self) -> None:
+        self._report("ready", None, os.getpid())
+        poll = select.poll()
+        poll.register(self._control, select.POLLIN)
+        poll.register(self._wake, select.POLLIN)
+        while True:
+            for fd, _ in poll.poll():
+                if fd == self._wake:
+                    with contextlib.suppress(BlockingIOError):
+                        os.read(self._wake, 4096)
+                else:
+                    packet = packets.receive(self._control)
+                    if packet is None:
+                        return
+                    self._obey(packet)
+            self._reap()
+
+    def _obey(self, packet: packets.Packet) -> None:
+        number = packet.body["number"]
+        try:
+            if packet.kind == "fork":
+                family = self._fork(number, packet.fds)
+            elif packet.kind == "run":
+                given = Assignment(*packet.body["given"])
+                family = self._run_beside(number, packet.body["beside"], given, packet.body["argv"], packet.fds)
+            elif packet.kind == "socket":
+                try:
+                    self._open_socket(number, packet.body["of"])
+                except ProcessLookupError:  # It is reaped, or next to be: its network has gone with it.
+                    packets.send(self._control, "gone", number)
+                return
+            else:
+                self._end(number)
+                return
+        except OSError as error:
+            packets.send(self._control, "refused", [number, str(error)])
+        else:
+            self._families |= {pid: family for pid in (family.first, family.main) if pid}
+            self._report("forked", number, *filter(None, (family.main, family.first)))
+        finally:
+            for fd in packet.fds:
+                os.close(fd)
+
+    def _report(self, kind: str, number: int | None, *pids: int) -> None:
+        """With a pidfd of each: our pids mean nothing outside."""
+        pidfds = [os.pidfd_open(pid) for pid in pids]
+        packets.send(self._control, kind, number, pidfds)
+        for fd in pidfds:
+            os.close(fd)
+
+    def _fork(self, number: int, fds: tuple[int, ...]) -> _Family:
+        """An agent to be."""
+        first = 0
+        try:
+            if self._apart:
+                calls.unshare(calls.CLONE_NEWPID)
+                first = self._new(_idle)
+            main = self._new(lambda: live(self._gates, fds))
+        except OSError:
+            if first:
+                os.kill(first, signal.SIGKILL)
+                os.waitpid(first, 0)
+            raise
+        finally:
+            self._come_back()
+        return _Family(number, first, main, main)
+
+    def _run_beside(self, number: int, other: int, given: Assignment, argv: list[str], fds: tuple[int, ...]) -> _Family:
+        """A program in the namespaces of an agent that lives."""
+        agent = self._pidfd_of(other)
+        try:
+            if self._apart:
+                calls.setns(agent, calls.CLONE_NEWPID)
+            main = self._new(lambda: run_beside(self._gates, agent, given, argv, fds))
+            return _Family(number, 0, main, main, other)
+        finally:
+            self._come_back()
+            os.close(agent)
+
+    def _open_socket(self, number: int, agent: int) -> None:
+        """Hand out a TCP socket that is in an agent's network for good, whoever connects it to whatever."""
+        itself = self._pidfd_of(agent)
+        try:
+            calls.setns(itself, calls.CLONE_NEWNET)
+            try:
+                with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as made:
+                    packets.send(self._control, "socket", number, [made.fileno()])
+            finally:
+                calls.setns(self._network, calls.CLONE_NEWNET)
+        finally:
+            os.close(itself)
+
+    def _pidfd_of(self, number: int) -> int:
+        """A descriptor of an agent's main process. Raises ProcessLookupError if that is reaped."""
+        pids = [pid for pid, family in self._families.items() if family.number == number and family.main == pid]
+        if not pids:
+            raise ProcessLookupError("the agent has ended")
+        return os.pidfd_open(pids[0])
+
+    def _new(self, be: Callable[[], NoReturn]) -> int:
+        pid = os.fork()
+        if not pid:
+            self._control.detach()
+            be()
+        return pid
+
+    def _come_back(self) -> None:
+        """Have children in our own pid namespace again."""
+        if self._apart:
+            calls.setns(self._pids, calls.CLONE_NEWPID)
+
+    def _end(self, number: int) -> None:
+        """Kill a program and whoever did not leave its group."""
+        for family in self._families.values():
+            if number in (family.number, family.beside):
+                family.kill()
+
+    def _end_all(self) -> NoReturn:
+        """Without a pid namespace they would live on."""
+        if not self._apart:
+            for family in (*self._families.values(), *self._closing):
+                family.kill()
+        if self._is_alone:
+            self._families.clear()
+            self._sweep()
+            with contextlib.suppress(ChildProcessError):  # Else the first process of the pod would have to.
+                while os.waitpid(-1, os.WNOHANG)[0]:
+                    pass
+        os._exit(0)
+
+    def _sweep(self) -> None:
+        """End all below us but agents to be. Nobody is reaped meanwhile: who forks on and on comes to its limit."""
+        before: set[int] = set()
+        parked = {pid: procfs.stat(pid) for pid, each in self._families.items() if each.beside is None}
+        spared = {pid: one for pid, one in parked.items() if one is not None}
+        while True:
+            below = procfs.tree(os.getpid(), seen=spared)
+            del below[os.getpid()]
+            living = [pid for pid, one in below.items() if one.lives]
+            if not living and below.keys() == before:  # Else somebody may have moved on while we looked.
+                return
+            before = set(below)
+            for pid in living:
+                with contextlib.suppress(ProcessLookupError):  # Not reaped by us, but perhaps by its parent.
+                    os.kill(pid, signal.SIGKILL)
+            if living:
+                time.sleep(_SWEEP_S)
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status, usage = os.wait4(-1, os.WNOHANG)
+            except ChildProcessError:
+                pid = 0
+            if not pid:
+                break
+            if (family := self._families.pop(pid, None)) is None:
+                continue
+            if pid == family.main:
+                family.main = 0
+                family.code = os.waitstatus_to_exitcode(status)
+                family.cpu_s = usage.ru_utime + usage.ru_stime
+                family.peak_mb = usage.ru_maxrss / 1024
+                family.kill()
+                if not self._apart:
+                    self._end(family.number)
+                if self._is_alone and family.beside is None:
+                    self._sweep()
+            else:
+                family.first = 0
+            if not family.main and not family.first:
+                self._closing.append(family)
+        for family in list(self._closing):
+            if self._apart or not family.kill():
+                self._closing.remove(family)
+                packets.send(self._control, "ended", [family.number, family.code, family.cpu_s, family.peak_mb])
+
+
+def _idle() -> NoReturn:
+    """Be the first process of a namespace: the kernel reaps in its name what loses its parent there."""
+    try:
+        os.setsid()
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # Stays so in what is executed.
+        null = os.open(os.devnull, os.O_RDWR)
+        for fd in range(3):
+            os.dup2(null, fd)
+        os.execve(_FIRST[0], _FIRST, {})
+    finally:
+        os._exit(0)

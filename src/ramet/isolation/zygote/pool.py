@@ -1,0 +1,154 @@
+"""Zygotes, by what they have imported and mounted: started when they are first needed, and replaced in time.
+
+A replacement is ready before the old one stops forking; what the old one forked lives on until its own end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import PurePath
+
+from ramet.core.errors import SandboxFailed
+from ramet.isolation.contract import Image
+from ramet.isolation.zygote.client import Keeper
+from ramet.isolation.zygote.process import Forked
+
+MAX_ZYGOTES = 6
+ROTATE_AFTER_S = 600.0
+ROTATE_AFTER_SPAWNS = 5_000
+ROTATE_PAUSE_S = 10.0  #: between two rotations because an agent crashed: else crashing would be a way to slow others
+
+_log = logging.getLogger(__name__)
+
+#: Starts a zygote with these mounts: their sources by path.
+Start = Callable[[Image, Mapping[str, str]], Awaitable[Keeper]]
+
+
+@dataclass(eq=False)
+class _Shelf:
+    """One kind of zygote."""
+
+    image: Image
+    mounts: Mapping[str, str]  #: with their sources: of the same path two runs may have been granted another
+    keeper: Keeper | None = None
+    starting: asyncio.Task[Keeper] | None = None
+    used: float = 0.0
+    blown: float = field(default=float("-inf"))  #: when it was last rotated because of a crash
+    tainted: bool = False
+
+    def serves(self, image: Image, mounts: Mapping[str, str], kept: Sequence[str]) -> bool:
+        """Whether its children can have these mounts: all are there, and the others can be taken away alone."""
+        return (
+            image == self.image
+            and mounts.items() <= self.mounts.items()
+            and not any(_touch(extra, path) for extra in self.mounts.keys() - mounts for path in (*mounts, *kept))
+        )
+
+
+class Pool:
+    """Children from warm zygotes. `kept` are paths that every child has, whatever its mounts."""
+
+    def __init__(self, start: Start, *, parked: int, kept: Sequence[str]) -> None:
+        self._start, self._parked, self._kept = start, parked, kept
+        self._shelves: list[_Shelf] = []
+        self._keepers: set[Keeper] = set()  #: all that may still have children
+        self._tasks: set[asyncio.Task[Keeper]] = set()
+        self._closed = False
+
+    async def take(self, image: Image, mounts: Mapping[str, str]) -> tuple[Keeper, Forked]:
+        """A child and who keeps it. Raises SandboxFailed."""
+        if self._closed:
+            raise SandboxFailed("the backend is closed")
+        now = asyncio.get_running_loop().time()
+        shelf = next((shelf for shelf in self._shelves if shelf.serves(image, mounts, self._kept)), None)
+        if shelf is None:
+            self._make_room()
+            shelf = _Shelf(image, dict(mounts))
+            self._shelves.append(shelf)
+        shelf.used = now
+        keeper = shelf.keeper
+        if keeper is None or not keeper.is_open:
+            keeper = await self._renewed(shelf)
+        elif self._is_due(shelf, keeper, now):
+            self._renew(shelf)
+        return keeper, await keeper.take()
+
+    def crashed(self, keeper: Keeper) -> None:
+        """An agent ended as one does that attacks: its zygote's address space may be known by now."""
+        now = asyncio.get_running_loop().time()
+        for shelf in self._shelves:
+            if shelf.keeper is keeper and now - shelf.blown >= ROTATE_PAUSE_S:
+                shelf.blown, shelf.tainted = now, True
+                self._renew(shelf)
+
+    async def close(self) -> None:
+        """End all of them, and all that they forked; idempotent."""
+        self._closed = True
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*(keeper.close() for keeper in self._keepers))
+        self._shelves.clear()
+        self._keepers.clear()
+
+    def _is_due(self, shelf: _Shelf, keeper: Keeper, now: float) -> bool:
+        return shelf.tainted or now - keeper.born >= ROTATE_AFTER_S or keeper.spawned >= ROTATE_AFTER_SPAWNS
+
+    def _make_room(self) -> None:
+        """Let go of the zygote that was used least lately; its agents live on."""
+        if len(self._shelves) >= MAX_ZYGOTES:
+            oldest = min(self._shelves, key=lambda shelf: shelf.used)
+            self._shelves.remove(oldest)
+            if oldest.keeper is not None:
+                oldest.keeper.retire()
+
+    async def _renewed(self, shelf: _Shelf) -> Keeper:
+        """Wait for a new zygote, with all who need the same."""
+        starting = self._renew(shelf)
+        try:
+            return await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            if self._closed and not is_cancelled():
+                raise SandboxFailed("the backend is closed") from None
+            raise
+
+    def _renew(self, shelf: _Shelf) -> asyncio.Task[Keeper]:
+        if shelf.starting is None:
+            shelf.starting = asyncio.get_running_loop().create_task(self._replace(shelf))
+            self._tasks.add(shelf.starting)
+            shelf.starting.add_done_callback(self._tasks.discard)
+            shelf.starting.add_done_callback(_look)
+        return shelf.starting
+
+    async def _replace(self, shelf: _Shelf) -> Keeper:
+        try:
+            keeper = await self._start(shelf.image, shelf.mounts)
+        finally:
+            shelf.starting = None
+        self._keepers = {each for each in self._keepers if not each.is_gone}
+        self._keepers.add(keeper)
+        old, shelf.keeper, shelf.tainted = shelf.keeper, keeper, False
+        if old is not None:
+            old.retire()
+        keeper.park(self._parked)
+        return keeper
+
+
+def _look(task: asyncio.Task[Keeper]) -> None:
+    """Whoever waits is told; a rotation that failed is tried again by the next who comes."""
+    if not task.cancelled() and (error := task.exception()) is not None:
+        _log.warning("no new zygote: %s", error)
+
+
+def _touch(one: str, other: str) -> bool:
+    """Whether one path is inside the other."""
+    return PurePath(one).is_relative_to(other) or PurePath(other).is_relative_to(one)
+
+
+def is_cancelled() -> bool:
+    """Whether it is the caller that is to give up, not what it waits for."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

@@ -1,0 +1,138 @@
+"""A process that a zygote was asked for, as the host holds it: its descriptors, its end, its control group."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from ramet.core.errors import SandboxFailed
+from ramet.isolation.limits.cgroups import Cgroup
+from ramet.isolation.linux import calls
+
+
+class Ending(NamedTuple):
+    """How a process ended, as the zygote saw it; `lost` says why nobody saw it."""
+
+    code: int
+    cpu_seconds: float = 0.0
+    peak_mb: float = 0.0
+    lost: str = ""
+
+
+class Forked:
+    """One process, on a running event loop. `let_go` closes all descriptors, and nobody else does."""
+
+    def __init__(
+        self, number: int, ours: Sequence[int], theirs: Sequence[int], channel: socket.socket | None = None
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        self.number = number
+        self._ours, self.theirs = list(ours), list(theirs)
+        self._channel = channel
+        self._pidfd = -1
+        self.pid = self.adopter = -1  #: as the host counts; the adopter is parent to whoever inside loses its own
+        self.cgroup: Cgroup | None = None
+        self.removal: asyncio.Task[bool] | None = None  #: of the control group, once it has ended
+        self.is_unwanted = False
+        self.forked: asyncio.Future[None] = loop.create_future()
+        self.ended: asyncio.Future[Ending] = loop.create_future()
+        self.forked.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody may wait for it
+
+    @classmethod
+    def agent(cls, number: int, cgroup: Cgroup | None = None) -> Forked:
+        """One to be an agent: it is sent a channel, stdout, stderr, doors of its group. Raises SandboxFailed."""
+        with contextlib.ExitStack() as made:
+            try:
+                channel, theirs = socket.socketpair()
+                made.callback(channel.close)
+                made.callback(theirs.close)
+                first = os.pipe()
+                for fd in first:
+                    made.callback(os.close, fd)
+                second = os.pipe()
+                for fd in second:
+                    made.callback(os.close, fd)
+                pipes = [first, second]
+            except OSError as error:
+                raise SandboxFailed(f"no descriptors for a sandbox: {error.strerror}") from error
+            doors = [] if cgroup is None else cgroup.doors()
+            made.pop_all()
+        channel.setblocking(False)
+        for out, _ in pipes:
+            os.set_blocking(out, False)
+        theirs_all = [theirs.detach(), *(end for _, end in pipes), *doors]
+        agent = cls(number, [out for out, _ in pipes], theirs_all, channel)
+        agent.cgroup = cgroup
+        return agent
+
+    @property
+    def channel(self) -> socket.socket:
+        """Of an agent."""
+        assert self._channel is not None
+        return self._channel
+
+    @property
+    def ours(self) -> Sequence[int]:
+        """What it has the other ends of, but for the channel; -1 once let go of."""
+        return self._ours
+
+    def is_forked(self, pidfds: Sequence[int]) -> None:
+        """Take note of who it is: the main process, and the first of its pid namespace if there is one."""
+        self._pidfd, *first = pidfds
+        self.pid = pid_of(self._pidfd)
+        for fd in first:
+            self.adopter = pid_of(fd)
+            os.close(fd)
+        self.forked.set_result(None)
+        if self.is_unwanted:
+            self.discard()
+
+    def watch(self) -> int:
+        """A copy of its pidfd; -1 if there is none."""
+        return self._pidfd if self._pidfd < 0 else os.dup(self._pidfd)
+
+    def signal(self, number: int) -> None:
+        """To it alone; nothing if it has ended."""
+        if self._pidfd >= 0 and not self.ended.done():
+            with contextlib.suppress(ProcessLookupError):
+                calls.pidfd_send_signal(self._pidfd, number)
+
+    def kill_group(self) -> None:
+        """SIGKILL to it and its group of processes, if it lives."""
+        if self._pidfd >= 0:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                calls.pidfd_send_signal(self._pidfd, 0)  # It has this pid as long as it is not reaped.
+                os.killpg(self.pid, signal.SIGKILL)
+
+    def sent(self) -> None:
+        """Its ends are its own, or nobody's."""
+        while self.theirs:
+            os.close(self.theirs.pop())
+
+    def let_go(self) -> None:
+        """Close our ends; idempotent."""
+        self.is_unwanted = True
+        self.sent()
+        if self._channel is not None:
+            self._channel.close()
+        for fd in (*self._ours, self._pidfd):
+            if fd >= 0:
+                os.close(fd)
+        self._ours = [-1] * len(self._ours)
+        self._pidfd = -1
+
+    def discard(self) -> None:
+        """Kill one that nobody wants, now or as soon as it is forked, and let go of it."""
+        self.signal(signal.SIGKILL)
+        self.let_go()
+
+
+def pid_of(pidfd: int) -> int:
+    """The pid behind a descriptor, as the host counts; -1 once it is reaped."""
+    with open(f"/proc/self/fdinfo/{pidfd}") as file:  # noqa: PTH123
+        return next(int(line[4:]) for line in file if line.startswith("Pid:"))

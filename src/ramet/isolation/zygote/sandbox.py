@@ -1,0 +1,179 @@
+"""One agent's process as its owner sees it: `ramet.isolation.contract.Sandbox` for what a zygote forked."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import os
+import signal
+import socket
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
+
+from ramet.concurrency.deadline import to_its_end
+from ramet.core.errors import Gone, InvalidValue
+from ramet.core.policy.policy import Isolation
+from ramet.isolation.assignment import Assignment
+from ramet.isolation.contract import KILL_GRACE_S, Exit, Metrics, Ran
+from ramet.isolation.limits.team_cgroups import MemoryBounds
+from ramet.isolation.limits.watchdog import Watched
+from ramet.isolation.zygote import exec_process
+from ramet.isolation.zygote.child import OUT_OF_MEMORY
+from ramet.isolation.zygote.client import Keeper
+from ramet.isolation.zygote.process import Ending, Forked
+
+LOOPBACK = "127.0.0.1"  #: of an agent's own network
+#: How an agent ends that tried what it may not, or whose memory was corrupted.
+CRASHES = frozenset({-signal.SIGSYS, -signal.SIGSEGV, -signal.SIGBUS})
+
+
+class ForkedSandbox:
+    """A sandbox whose processes die with their zygote, and so with the kernel.
+
+    Its descriptors stay its own: they are closed by `clean_up`. Who needs one longer makes a copy.
+    """
+
+    def __init__(
+        self,
+        run: str,
+        level: Isolation,
+        keeper: Keeper,
+        child: Forked,
+        given: Assignment,
+        watched: Watched | None,
+        *,
+        on_end: Callable[[Exit], None],
+        on_leaving: Callable[[], Awaitable[None]],
+        oom_kills: Callable[[], int] | None,
+        bounds: MemoryBounds,
+    ) -> None:
+        self._run, self._level, self._keeper, self._child, self._given = run, level, keeper, child, given
+        self._watched, self._bounds = watched, bounds
+        self._exit: Exit | None = None
+        self._on_end, self._on_leaving = on_end, on_leaving
+        self._oom_kills = oom_kills  #: of all who share its limit of memory
+        self._oom_kills_before = oom_kills() if oom_kills else 0
+        self._is_killed, self._has_left = False, False
+        child.ended.add_done_callback(lambda _: self._finish())
+
+    @property
+    def channel(self) -> socket.socket:
+        """The host's end."""
+        return self._child.channel
+
+    @property
+    def stdout(self) -> int:
+        """Non-blocking."""
+        return self._child.ours[0]
+
+    @property
+    def stderr(self) -> int:
+        """Non-blocking."""
+        return self._child.ours[1]
+
+    @property
+    def pid(self) -> int:
+        """Of its main process."""
+        return self._child.pid
+
+    @property
+    def level(self) -> Isolation:
+        """What its backend offers."""
+        return self._level
+
+    async def wait(self) -> Exit:
+        """Wait for its end; nothing of it is left then."""
+        await asyncio.shield(self._child.ended)
+        return self._finish()
+
+    def signal(self, number: int) -> None:
+        """To its main process, SIGKILL to all of it; nothing if it has ended."""
+        self._is_killed = self._is_killed or number == signal.SIGKILL
+        self._child.signal(number)
+        if number == signal.SIGKILL:
+            self._keeper.end(self._child)  # Before the zygote learns of the main process's end, which takes a while.
+
+    async def kill(self, grace_s: float = KILL_GRACE_S) -> Exit:
+        """SIGTERM, then SIGKILL: with the main process the zygote ends its pid namespace."""
+        try:
+            if grace_s > 0:
+                self.signal(signal.SIGTERM)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(grace_s):
+                        return await self.wait()
+        finally:
+            self.signal(signal.SIGKILL)
+        return await self.wait()
+
+    async def metrics(self) -> Metrics:
+        """What it uses now. Raises Gone."""
+        if self._watched is None or self._child.ended.done():
+            raise Gone("the sandbox has ended")
+        return self._watched.metrics()
+
+    async def run_command(self, argv: Sequence[str], *, timeout_s: float, max_bytes: int) -> Ran:
+        """Run a command beside it. Raises Gone, TimeoutError."""
+        return await exec_process.run(
+            self._keeper, self._child, self._given, argv, timeout_s=timeout_s, max_bytes=max_bytes
+        )
+
+    async def dial(self, port: int) -> socket.socket:
+        """Connect to a port of its own. Raises InvalidValue, Gone, SandboxFailed, OSError where nobody listens."""
+        if port not in self._given.ports:
+            declared = ", ".join(map(str, self._given.ports))
+            raise InvalidValue("port", port, f"a port of its policy: {declared or 'it has none'}")
+        if self._child.ended.done():
+            raise Gone("the sandbox has ended")
+        way = await self._keeper.open_socket(self._child)
+        try:
+            await asyncio.get_running_loop().sock_connect(way, (LOOPBACK, port))
+            if way.getsockname()[1] == port:  # Where nobody listens, TCP may join a socket with itself.
+                raise ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
+        except BaseException:
+            way.close()
+            raise
+        return way
+
+    async def sync(self) -> None:
+        """Both sides see the same files at any time."""
+
+    async def clean_up(self) -> None:
+        """Kill what lives, close what is open. Idempotent."""
+        if not self._child.ended.done():
+            await self.kill(0)
+        self._child.let_go()
+        if self._child.removal is not None:
+            await asyncio.shield(self._child.removal)
+        if not self._has_left:
+            self._has_left = True
+            await to_its_end(self._on_leaving())
+
+    def describe(self) -> Mapping[str, Any]:
+        """Enough for a later kernel to say that it has gone."""
+        return {"run": self._run, "pid": self._child.pid}
+
+    def _finish(self) -> Exit:
+        if self._exit is None:
+            self._exit = self._judged(self._child.ended.result())
+            self._on_end(self._exit)
+        return self._exit
+
+    def _judged(self, ending: Ending) -> Exit:
+        if self._watched is not None:
+            self._watched.close()
+        code, cpu, peak = ending.code, ending.cpu_seconds, ending.peak_mb
+        if ending.lost:
+            return Exit(code, "lost", ending.lost, cpu, peak)
+        if self._watched is not None and (verdict := self._watched.verdict) is not None:
+            return Exit(code, "signalled" if verdict == "pids" else verdict, self._watched.reason, cpu, peak)
+        if code == -signal.SIGXCPU:
+            return Exit(code, "cpu", f"more than {self._given.cpu_s} s of processor time", cpu, peak)
+        if code == OUT_OF_MEMORY:
+            return Exit(code, "oom", "MemoryError", cpu, peak)
+        if code == -signal.SIGKILL and (group := self._child.cgroup) is not None and group.oom_kills():
+            return Exit(code, "oom", self._bounds.met(group), cpu, peak)
+        if code == -signal.SIGKILL and not self._is_killed and self._oom_kills is not None:
+            if self._oom_kills() > self._oom_kills_before:
+                return Exit(code, "oom", "the kernel killed it for the memory of its container", cpu, peak)
+        return Exit(code, "signalled" if code < 0 else "exited", "", cpu, peak)

@@ -1,0 +1,61 @@
+"""Termination of every sandbox of a backend at once, without the event loop, for a process that is about to exit."""
+
+from __future__ import annotations
+
+import select
+import signal
+import time
+from collections.abc import Iterable
+from typing import Final
+
+from ramet.core.errors import SandboxFailed
+from ramet.isolation.limits.cgroups import Cgroups
+from ramet.isolation.zygote.process import Forked
+
+_EMPTY_S: Final = (
+    2.0  #: how long processes that were killed may take to be gone, before their groups are killed as well
+)
+_GONE_S: Final = 4.0  #: after which a group that is not empty stays for the next kernel
+_PAUSES_S: Final = (0.001, 0.02)  #: between two tries to remove the groups, first and at most
+
+
+def terminate(children: Iterable[Forked], groups: Cgroups | None) -> None:
+    """Kill these processes and remove all control groups of this kernel; blocks for at most `_GONE_S` seconds.
+
+    A group whose process cannot be killed stays, for `Cgroups.reap` of the next kernel.
+    """
+    begin = time.monotonic()
+    ends = select.poll()
+    watched = set[int]()
+    for each in children:
+        pidfd = each.watch()  # Never closed: the process exits next.
+        each.kill_group()
+        each.signal(signal.SIGKILL)
+        if pidfd >= 0:
+            ends.register(pidfd, select.POLLIN)
+            watched.add(pidfd)
+    while watched and (left := begin + _EMPTY_S - time.monotonic()) > 0:
+        for fd, _ in ends.poll(left * 1000):
+            ends.unregister(fd)
+            watched.discard(fd)
+    if groups is not None:
+        _remove(groups, begin)
+
+
+def _remove(groups: Cgroups, begin: float) -> None:
+    pause, longest = _PAUSES_S
+    is_killed = False
+    while True:
+        try:
+            if groups.try_close():
+                return
+        except (SandboxFailed, OSError):  # One went while it was read.
+            pass
+        waited = time.monotonic() - begin
+        if waited > _GONE_S:
+            return
+        if waited > _EMPTY_S and not is_killed:
+            groups.kill()
+            is_killed = True
+        time.sleep(pause)
+        pause = min(2 * pause, longest)

@@ -1,0 +1,290 @@
+"""Refusals, crowds, and the end of a backend: in order, or with its kernel."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import pathlib
+import signal
+import sys
+from collections.abc import AsyncIterator
+from typing import Any, NamedTuple
+
+from ramet.core.errors import IsolationUnavailable, RametError
+from ramet.core.policy.policy import Isolation
+from ramet.isolation.contract import SandboxSpec
+from ramet.testing.conformance.isolation.harness import (
+    GRANT,
+    Check,
+    Ended,
+    NotHere,
+    Site,
+    Violation,
+    Visit,
+    cgroups,
+    eventually,
+    holds,
+    patience,
+    replace_grant,
+)
+
+_CROWD = 50
+_TIMES = 12  #: more than any number of descriptors that a backend may keep ready for each
+
+
+async def more_than_is_offered_is_refused(site: Site) -> None:
+    """IsolationUnavailable says what was asked, what there is, and what to do; nothing is left."""
+    stronger = [level for level in Isolation if level.rank > site.probe.level.rank and level is not Isolation.FRESH]
+    if not stronger:
+        raise NotHere(f"{site.backend.name} offers the strongest there is")
+    spec = site.spec(grant=replace_grant(GRANT, isolation=stronger[0]))
+    try:
+        sandbox = await site.backend.start(spec)
+    except IsolationUnavailable as refusal:
+        holds(refusal.asked == stronger[0] and refusal.offered == site.probe.level, f"it says what there is: {refusal}")
+    else:
+        await sandbox.clean_up()
+        raise Violation(f"{stronger[0]} was asked, {site.probe.level} is offered, and it was started")
+
+
+async def what_cannot_be_started_leaves_nothing(site: Site) -> None:
+    """Neither descriptors nor cgroups nor anything in the workspace; others live on and can be started."""
+    wrong: list[dict[str, Any]] = [
+        {"workspace": site.ground.runs / "none"},
+        {"grant": replace_grant(GRANT, readonly_mounts=("/none/such",))},
+        {"cwd": pathlib.Path("/none/such")},
+    ]
+    async with site.visit() as visit:
+        before = _held(visit)
+        for given in wrong * _TIMES:
+            spec = site.spec(**given)
+            try:
+                sandbox = await site.backend.start(spec)
+            except RametError:
+                made = spec.workspace.exists() and list(spec.workspace.iterdir())
+                holds(not made, f"nothing is left in the workspace of what was not started: {made}")
+            else:
+                await sandbox.clean_up()
+                raise Violation(f"a sandbox with {given} was started")
+        await _are_flat(before, visit, within=len(wrong) * _TIMES // 2)
+    async with site.visit() as visit:
+        holds(await visit.ask("who"), "and the next one starts")
+
+
+async def an_entry_that_is_not_there_is_a_failure(site: Site) -> None:
+    """Told when it starts, or by its end, with the name of what is missing on stderr or in the error."""
+    for entry in ("ramet.testing.conformance.isolation.none:main", "ramet.testing.conformance.isolation.guest:none"):
+        try:
+            sandbox = await site.backend.start(site.spec(entry=entry))
+        except RametError as refusal:
+            holds("none" in str(refusal), f"it says what is missing: {refusal}")
+            continue
+        try:
+            async with patience():
+                ended = await sandbox.wait()
+            holds(ended.code != 0, f"what has no entry fails: {ended}")
+        finally:
+            await sandbox.clean_up()
+
+
+async def a_start_that_is_given_up_leaves_nothing(site: Site) -> None:
+    """Cancelled at any moment: no process, no cgroup; the next one starts."""
+    async with site.visit() as visit:
+        before = _held(visit)
+        for turns in range(2 * _TIMES):
+            starting = asyncio.ensure_future(site.backend.start(site.spec()))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            starting.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await (await starting).clean_up()
+        async with site.visit() as next_one:  # What was asked for before it, and then not wanted, is made by now.
+            await next_one.ask("who")
+        await _are_flat(before, visit, within=_TIMES)
+    async with site.visit() as visit:
+        holds(await visit.ask("who"), "and the next one starts")
+
+
+async def many_in_a_row_leave_nothing(site: Site) -> None:
+    """The last one costs the host no descriptor and no cgroup more than the first."""
+    async with site.visit() as stays:
+        before = _held(stays)
+        for _ in range(2 * _TIMES):
+            async with site.visit() as visit:
+                await visit.tell("leave", code=0)
+                await visit.ended()
+        await _are_flat(before, stays, within=_TIMES)
+
+
+async def a_crowd(site: Site) -> None:
+    """Fifty at once, each with its own workspace, channel and end."""
+    async with contextlib.AsyncExitStack() as stack:
+        visits = await asyncio.gather(*(stack.enter_async_context(site.visit()) for _ in range(_CROWD)))
+        pids = {visit.sandbox.pid for visit in visits}
+        holds(len(pids) == _CROWD or site.probe.remote, "each is a process of its own")
+        await asyncio.gather(*(visit.ask("write", path="mine", text=visit.spec.run) for visit in visits))
+        for visit in visits:
+            holds((await visit.seen("mine")).read_text() == visit.spec.run, "each has its own workspace")
+        await asyncio.gather(*(visit.tell("leave", code=at) for at, visit in enumerate(visits)))
+        ends = await asyncio.gather(*(visit.ended() for visit in visits))
+        holds([each.code for each in ends] == list(range(_CROWD)), "each has its own end")
+
+
+async def closing_ends_all(site: Site) -> None:
+    """`close` ends whoever lives, deaf or not, and may be repeated, at once, too; whoever waits is told."""
+    async with contextlib.AsyncExitStack() as stack:
+        visits = [await stack.enter_async_context(site.visit()) for _ in range(3)]
+        for visit in visits:
+            await visit.ask("hide", hold="held", quiet=True)
+            await visit.ask("ignore", numbers=[signal.SIGTERM])
+        groups = [group for visit in visits for group in cgroups(visit.sandbox.pid)]
+        waiting = [asyncio.ensure_future(visit.ended()) for visit in visits]
+        async with patience():
+            await asyncio.gather(site.backend.close(), site.backend.close())
+            await site.backend.close()
+        held = [await visit.holding("held") for visit in visits]
+        holds(not any(held), "nobody is left when close returns")
+        holds(all(each.code < 0 for each in await asyncio.gather(*waiting)), "whoever waits is told of the end")
+        try:
+            await visits[0].ask("who")
+        except (Ended, OSError):
+            pass
+        else:
+            raise Violation("nobody answers after close")
+        holds(not any(each.exists() for each in groups), "no cgroup is left when close returns")
+
+
+async def closing_at_any_moment_leaves_nothing(site: Site) -> None:
+    """While one starts, or one has just crashed: whoever started is told of an end or an error, and nobody is left."""
+    for turns in range(0, 4 * _TIMES, 6):
+        backend, spec = site.ground.make(), site.spec()
+        first = Visit(await backend.start(spec), spec, site)
+        await first.tell("end_by", number=signal.SIGSEGV)
+        await first.closed()
+        starting = asyncio.ensure_future(backend.start(site.spec()))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        async with patience():
+            await backend.close()
+            try:
+                late = await starting
+            except RametError:
+                pass
+            else:
+                await late.wait()
+                await late.clean_up()
+            await first.sandbox.clean_up()
+        await backend.close()
+
+
+async def what_lives_is_not_reaped(site: Site) -> None:
+    """`reap`, by this backend or another of the same folder, touches nothing of a kernel that lives."""
+    async with site.visit() as visit:
+        await visit.ask("write", path="mine", text="text")
+        holds(not await site.backend.reap(), "there is nothing to be reaped")
+        async with site.ground.open() as other:
+            holds(not await other.backend.reap(), "nor for another of the same folder")
+        holds(await visit.ask("read", path="mine") == "text", "who lives is left alone")
+
+
+async def nothing_outlives_its_kernel(site: Site) -> None:
+    """After `kill -9` of the host process all are gone, deaf or not; the next `reap` removes what is left, once."""
+    async with _doomed(site) as (kernel, specs, groups):
+        files = [spec.workspace / "held" for spec in specs]
+        holds(all([await site.is_held(file) for file in files]), "a control: they live")
+        kernel.kill()
+        await kernel.wait()
+
+        async def all_are_gone() -> bool:
+            return not any([await site.is_held(file) for file in files])
+
+        await eventually(all_are_gone, "nobody outlives its kernel")
+    async with site.ground.open() as next_one:
+        said = await next_one.backend.reap()
+        holds(not isinstance(said, str) and all(isinstance(each, str) for each in said), f"reap says what: {said!r}")
+        holds(not any(each.exists() for each in groups), "no cgroup is left after reap")
+        holds(not await next_one.backend.reap(), "what was reaped is not reaped again")
+        left = [spec.workspace if site.probe.remote else spec.workspace / "held" for spec in specs]
+        holds(all(each.exists() for each in left), "workspaces are not garbage")
+        async with next_one.visit() as visit:
+            holds(await visit.ask("who"), "and a new one starts")
+
+
+CHECKS: tuple[Check, ...] = (
+    more_than_is_offered_is_refused,
+    what_cannot_be_started_leaves_nothing,
+    an_entry_that_is_not_there_is_a_failure,
+    a_start_that_is_given_up_leaves_nothing,
+    many_in_a_row_leave_nothing,
+    a_crowd,
+    closing_ends_all,
+    closing_at_any_moment_leaves_nothing,
+    what_lives_is_not_reaped,
+    nothing_outlives_its_kernel,
+)
+
+
+class _Doomed(NamedTuple):
+    """A process that will be killed, and what it has."""
+
+    kernel: asyncio.subprocess.Process
+    specs: list[SandboxSpec]
+    groups: list[pathlib.Path]
+
+
+@contextlib.asynccontextmanager
+async def _doomed(site: Site) -> AsyncIterator[_Doomed]:
+    """Another process with a backend of the same kind and folder, and sandboxes that will not end by themselves."""
+    specs = [site.spec() for _ in range(3)]
+    kernel = await asyncio.create_subprocess_exec(
+        *(
+            sys.executable,
+            "-m",
+            "ramet.testing.conformance.isolation.victim",
+            site.ground.backend,
+            str(site.ground.scratch),
+        ),
+        *(json.dumps([spec.run, str(spec.workspace)]) for spec in specs),
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(each for each in sys.path if each)},
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    try:
+        assert kernel.stdout is not None, "asked for above"
+        async with patience():
+            pids = json.loads(await kernel.stdout.readline() or "[]")
+        holds(len(pids) == len(specs), "another process has its sandboxes ready")
+        yield _Doomed(kernel, specs, [group for pid in pids for group in cgroups(pid)])
+    finally:
+        if kernel.returncode is None:
+            kernel.kill()
+        await kernel.communicate()
+
+
+def _held(visit: Visit) -> tuple[int, int]:
+    """How many descriptors are open, and how many cgroups, each counted once, are beside that of a living sandbox."""
+    return len(os.listdir("/proc/self/fd")), len(_groups(visit))  # noqa: PTH208
+
+
+def _groups(visit: Visit) -> dict[str, set[str]]:
+    """The cgroups beside that of a living sandbox, each with the pids of who is in it, 0 for those we cannot see."""
+    found: dict[str, set[str]] = {}
+    for parent in {each.parent for each in cgroups(visit.sandbox.pid)}:
+        for group in filter(pathlib.Path.is_dir, parent.iterdir()):
+            with contextlib.suppress(OSError):  # It goes as we look.
+                found.setdefault(group.name, set()).update((group / "cgroup.procs").read_text().split())
+    return found
+
+
+async def _are_flat(before: tuple[int, int], visit: Visit, *, within: int) -> None:
+    """A backend may hold some in reserve, and may let go of what has ended a little later."""
+
+    def is_flat() -> bool:
+        return all(now < was + within for was, now in zip(before, _held(visit), strict=True))
+
+    def seen() -> str:
+        return f"{before} at first, {_held(visit)} in the end: {_groups(visit)}"
+
+    await eventually(is_flat, "descriptors and cgroups stay flat: ", seen)

@@ -1,0 +1,142 @@
+"""What runs inside while a backend is checked: it does what it is told, good and bad, and says what became of it.
+
+Told by frames on its channel, whose control part is JSON: {"do": name, "given": {…}, "quiet": whether not to answer}.
+Answered by {"value": …} or {"error": name of the errno or exception}. Standard library and `ramet.wire.frames` only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import signal
+import socket
+import subprocess
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ramet.testing.conformance.isolation import guest_load, guest_observe
+from ramet.wire import frames
+
+_seen: list[int] = []  #: signals that came
+
+
+class _Leave(Exception):
+    """The end, with an exit status."""
+
+    def __init__(self, code: int) -> None:
+        self.code = code
+
+
+def main(channel: socket.socket) -> int:
+    """Do what is told until the other end closes. Returns the exit status that was asked for, else 0."""
+    channel.setblocking(True)
+    reader = frames.FrameReader()
+    try:
+        while data := channel.recv(65536):
+            for frame in reader.feed(data):
+                told = json.loads(frame.control)
+                body, answer = _done(told["do"], told["given"], frame.body)
+                if not told["quiet"]:
+                    for piece in frames.pack(json.dumps(answer).encode(), body):
+                        channel.sendall(piece)
+    except _Leave as leave:
+        return leave.code
+    return 0
+
+
+def _done(name: str, given: Mapping[str, Any], body: bytes) -> tuple[bytes, dict[str, object]]:
+    if name == "echo":
+        return body, {"value": len(body)}
+    try:
+        return b"", {"value": DEEDS[name](**given)}
+    except OSError as error:
+        return b"", {"error": errno.errorcode.get(error.errno or 0, "OSError")}
+    except (MemoryError, subprocess.SubprocessError, RuntimeError, ValueError) as error:
+        if name == "crash":
+            raise
+        return b"", {"error": type(error).__name__}
+
+
+def leave(code: int) -> None:
+    """Return from the entry point."""
+    raise _Leave(code)
+
+
+def crash() -> None:
+    """End by an exception that nobody catches."""
+    raise RuntimeError("a crash that was asked for")
+
+
+def end_by(number: int) -> None:
+    """Be ended by a signal of its own."""
+    signal.signal(number, signal.SIG_DFL) if number not in (signal.SIGKILL, signal.SIGSTOP) else None
+    os.kill(os.getpid(), number)
+
+
+def ignore(numbers: list[int]) -> None:
+    """Be deaf to signals."""
+    for number in numbers:
+        signal.signal(number, signal.SIG_IGN)
+
+
+def note(number: int) -> None:
+    """Take note of a signal, and go on."""
+    signal.signal(number, lambda number, _: _seen.append(number))
+
+
+def noted() -> list[int]:
+    """Signals that came."""
+    return _seen
+
+
+def leave_on(number: int, code: int) -> None:
+    """Come to an orderly end at a signal."""
+    signal.signal(number, lambda *_: leave(code))
+
+
+def hide(hold: str, quiet: bool, mb: int = 0) -> None:
+    """Leave a process behind that is deaf, in a session of its own if that is to be had, and holds a lock on a file.
+
+    It is a grandchild, with so much memory; `quiet` lets go of the standard streams, too.
+    """
+    ready, go = os.pipe()
+    if not (pid := os.fork()):
+        with contextlib.suppress(BaseException):
+            with contextlib.suppress(PermissionError):
+                os.setsid()
+            if os.fork():
+                os._exit(0)
+            ignore([signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+            _hold(hold)
+            memory = b"x" * (mb << 20)
+            if quiet:
+                for fd in range(3):
+                    os.close(fd)
+            os.write(go, b"x")
+            while memory is not None:
+                signal.pause()
+        os._exit(1)
+    os.waitpid(pid, 0)
+    os.close(go)
+    with os.fdopen(ready, "rb") as pipe:
+        if not pipe.read(1):
+            raise RuntimeError("nobody is hidden")
+
+
+def hold(path: str) -> None:
+    """Hold a lock on a file for as long as this process lives."""
+    _hold(path)
+
+
+def _hold(path: str) -> None:
+    fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    fcntl.flock(fd, fcntl.LOCK_SH)
+
+
+_LIFE: tuple[Callable[..., object], ...] = (leave, crash, end_by, ignore, note, noted, leave_on, hide, hold)
+DEEDS: Mapping[str, Callable[..., object]] = {
+    deed.__name__: deed for deed in (*_LIFE, *guest_observe.DEEDS, *guest_load.DEEDS)
+}

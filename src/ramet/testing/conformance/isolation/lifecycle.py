@@ -1,0 +1,318 @@
+"""A process's life: how it starts, is signalled, ends, is waited for, and is let go of."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+
+from ramet.core.errors import Gone
+from ramet.testing.conformance.isolation.harness import (
+    PATIENCE_S,
+    Check,
+    Ended,
+    NotHere,
+    Site,
+    Violation,
+    cgroups,
+    eventually,
+    holds,
+    lives,
+    patience,
+)
+
+_DEAF = [signal.SIGTERM, signal.SIGHUP, signal.SIGINT]
+
+
+async def exit_status(site: Site) -> None:
+    """What the entry point returns is the exit status; nothing returned is 0."""
+    for code in (0, 7):
+        async with site.visit() as visit:
+            await visit.tell("leave", code=code)
+            ended = await visit.ended()
+            holds((ended.code, ended.reason) == (code, "exited"), f"a guest that returns {code} ends so, not {ended}")
+
+
+async def closing_the_channel_ends_a_guest_in_order(site: Site) -> None:
+    """The host's end closed is an end of file inside."""
+    async with site.visit() as visit:
+        await visit.ask("who")
+        visit.sandbox.channel.shutdown(socket.SHUT_WR)
+        holds((await visit.ended()).code == 0, "a guest sees the end of its channel")
+
+
+async def uncaught_exception(site: Site) -> None:
+    """An exception that nobody catches is an exit status other than 0, and is told on stderr."""
+    async with site.visit() as visit:
+        await visit.tell("crash")
+        ended = await visit.ended()
+        _, err = await visit.output()
+        holds(ended.code > 0 and ended.reason == "exited", f"a crash is a failure, not {ended}")
+        holds(b"a crash that was asked for" in err, f"a crash says what it was, not {err!r}")
+
+
+async def death_by_signal(site: Site) -> None:
+    """A process that a signal ended is said to be so."""
+    for number in (signal.SIGKILL, signal.SIGSEGV):
+        async with site.visit() as visit:
+            await visit.tell("end_by", number=number)
+            ended = await visit.ended()
+            holds((ended.code, ended.reason) == (-number, "signalled"), f"{number.name} is told as such, not {ended}")
+
+
+async def signals_are_delivered(site: Site) -> None:
+    """To the main process, whether it handles them or not; after its end to nobody."""
+    async with site.visit() as visit:
+        await visit.ask("note", number=signal.SIGUSR1)
+        visit.sandbox.signal(signal.SIGUSR1)
+        await eventually(lambda: visit.ask("noted"), "a signal is delivered")
+        visit.sandbox.signal(signal.SIGTERM)
+        ended = await visit.ended()
+        holds((ended.code, ended.reason) == (-signal.SIGTERM, "signalled"), f"SIGTERM ends a guest, not {ended}")
+        visit.sandbox.signal(signal.SIGKILL)
+
+
+async def kill_lets_it_end_in_order(site: Site) -> None:
+    """SIGTERM comes first, and who heeds it within the grace ends by itself."""
+    async with site.visit() as visit:
+        await visit.ask("leave_on", number=signal.SIGTERM, code=3)
+        ended = await visit.sandbox.kill(PATIENCE_S)
+        holds((ended.code, ended.reason) == (3, "exited"), f"a guest that heeds SIGTERM ends by itself, not {ended}")
+
+
+async def kill_ends_who_will_not(site: Site) -> None:
+    """Who is deaf, stopped, or working without end is gone when `kill` returns."""
+    for name in ("ignore", "end_by", "spin"):
+        async with site.visit() as visit:
+            await visit.ask("hold", path="held")
+            match name:
+                case "ignore":
+                    await visit.ask("ignore", numbers=_DEAF)
+                case "end_by":
+                    await visit.ask("ignore", numbers=_DEAF)
+                    await visit.tell("end_by", number=signal.SIGSTOP)
+                case _:
+                    await visit.ask("ignore", numbers=_DEAF)
+                    await visit.tell("spin", seconds=3600, processes=2)
+            ended = await visit.sandbox.kill(0.1)
+            holds(ended.code == -signal.SIGKILL, f"{name}: it is killed, not {ended}")
+            holds(not await visit.holding("held"), f"{name}: nobody is left when kill returns")
+
+
+async def descendants_end_with_it(site: Site) -> None:
+    """Whoever a guest leaves behind, deaf and in a session of its own, is gone when `wait` returns."""
+    for quiet in (False, True):
+        async with site.visit() as visit:
+            await visit.ask("hide", hold="held", quiet=quiet)
+            holds(await visit.holding("held"), "a control: somebody is hidden")
+            await visit.tell("leave", code=0)
+            holds((await visit.ended()).code == 0, "who is left behind changes nothing about the exit status")
+            holds(not await visit.holding("held"), "nobody is left when wait returns")
+            holds(not lives(visit.sandbox.pid), "the first process is gone when wait returns")
+            await visit.output()
+
+
+async def killing_the_main_process_ends_all(site: Site) -> None:
+    """SIGKILL from outside takes whoever it had started along."""
+    async with site.visit() as visit:
+        await visit.ask("hide", hold="held", quiet=True)
+        visit.sandbox.signal(signal.SIGKILL)
+        holds((await visit.ended()).code == -signal.SIGKILL, "SIGKILL is told as such")
+        holds(not await visit.holding("held"), "nobody is left when wait returns")
+
+
+async def waiting_often_and_giving_up(site: Site) -> None:
+    """Many may wait, and stop waiting: that ends nothing, and each gets the same answer."""
+    async with site.visit() as visit:
+        for _ in range(3):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(0.01):
+                    await visit.sandbox.wait()
+        waiting = [asyncio.ensure_future(visit.sandbox.wait()) for _ in range(3)]
+        await visit.ask("who")
+        waiting[0].cancel()
+        await visit.ask("who")
+        await visit.tell("leave", code=5)
+        answers = {await visit.ended(), *await asyncio.gather(*waiting[1:]), await visit.ended()}
+        holds(len(answers) == 1 and answers.pop().code == 5, f"everybody is told the same, not {answers}")
+        holds(waiting[0].cancelled(), "who gives up waiting does not wait")
+
+
+async def killing_often_and_at_once(site: Site) -> None:
+    """Together, again, by somebody who gives up, and beside somebody who waits: one end, one answer."""
+    async with site.visit() as visit:
+        await visit.ask("ignore", numbers=_DEAF)
+        given_up = asyncio.ensure_future(visit.sandbox.kill(PATIENCE_S))
+        await asyncio.sleep(0)
+        given_up.cancel()
+        async with patience():
+            kills = [visit.sandbox.kill(grace_s) for grace_s in (0.2, 0.1, 0)]
+            answers = {*await asyncio.gather(*kills, visit.sandbox.wait()), await visit.sandbox.kill()}
+        holds(len(answers) == 1 and answers.pop().code == -signal.SIGKILL, f"one end has one answer, not {answers}")
+        with contextlib.suppress(asyncio.CancelledError):
+            await given_up
+
+
+async def killing_what_has_ended(site: Site) -> None:
+    """`kill` after the end changes nothing."""
+    async with site.visit() as visit:
+        await visit.tell("leave", code=4)
+        ended = await visit.ended()
+        holds(await visit.sandbox.kill() == ended, "an end that was is not changed by kill")
+
+
+async def cleaning_up(site: Site) -> None:
+    """Kills what lives, lets go of all descriptors and cgroups, may be repeated, and leaves the workspace."""
+    async with site.visit() as visit:
+        sandbox = visit.sandbox
+        fds = {fd: _what(fd) for fd in (sandbox.stdout, sandbox.stderr)}
+        pid = sandbox.pid
+        groups = cgroups(pid)
+        await visit.ask("hide", hold="held", quiet=False)
+        await visit.ask("write", path="left", text="text")
+        holds(lives(pid) or site.probe.remote, "a control: the first process lives")
+        await asyncio.gather(sandbox.clean_up(), sandbox.clean_up())
+        await sandbox.clean_up()
+        holds(not lives(pid) and not await visit.holding("held"), "nobody is left when clean_up returns")
+        holds(sandbox.channel.fileno() == -1, "the channel is closed by clean_up")
+        holds(not any(_what(fd) == was for fd, was in fds.items()), "what it printed to is closed by clean_up")
+        holds(not any(each.exists() for each in groups), "no cgroup is left when clean_up returns")
+        holds((visit.spec.workspace / "left").read_text() == "text", "the workspace is the caller's, and stays")
+        async with patience():
+            holds((await sandbox.wait()).code == -signal.SIGKILL, "what was killed is said to be, afterwards, too")
+
+
+async def descriptions(site: Site) -> None:
+    """`describe` is data; `adopt` raises Gone, or gives back this very sandbox, and Gone after its end."""
+    async with site.visit() as visit:
+        described = visit.sandbox.describe()
+        holds(json.loads(json.dumps(described)) == described, f"a description is JSON, not {described!r}")
+        pid = visit.sandbox.pid
+        try:
+            adopted = await site.backend.adopt(described, visit.spec)
+        except Gone:
+            pass
+        else:
+            holds(adopted.pid == pid, "what is adopted is what was described")
+        await visit.ask("who")
+        await visit.tell("leave", code=0)
+        await visit.ended()
+        await visit.sandbox.clean_up()
+        try:
+            await site.backend.adopt(described, visit.spec)
+        except Gone:
+            return
+        raise Violation("what has ended cannot be adopted")
+
+
+async def use_is_told(site: Site) -> None:
+    """`metrics` follows what is used while it is used, and raises Gone afterwards; the end tells what was."""
+    async with site.visit() as visit:
+        before = await visit.sandbox.metrics()
+        holds(before.pids >= 1, f"a living sandbox has processes: {before}")
+        await visit.ask("allocate", mb=40)
+        await visit.ask("spin", seconds=0.3, processes=1)
+        await visit.ask("fill", path=".", mb=4)
+        await visit.ask("hide", hold="held", quiet=False)
+
+        all_seen = [before]
+
+        async def is_seen() -> bool:
+            all_seen.append(now := await visit.sandbox.metrics())
+            grown = now.memory_mb >= before.memory_mb + 35 and now.workspace_mb >= before.workspace_mb + 4
+            return grown and now.cpu_seconds > before.cpu_seconds and now.pids > before.pids
+
+        promise = "what a sandbox uses is told while it uses it: at first and in the end "
+        await eventually(is_seen, promise, lambda: (all_seen[0], all_seen[-1]))
+        await visit.tell("leave", code=0)
+        ended = await visit.ended()
+        holds(ended.cpu_seconds > 0 and ended.peak_mb >= 40, f"an end tells what was used: {ended}")
+        try:
+            await visit.sandbox.metrics()
+        except Gone:
+            return
+        raise Violation("what has ended uses nothing: Gone")
+
+
+async def commands_run_beside_it(site: Site) -> None:
+    """In the same sandbox, with its files; output and time are bounded, and what they start ends with them."""
+    async with site.visit() as visit:
+        await visit.ask("write", path="file", text="text")
+        run = visit.sandbox.run_command
+        script = "cat file; echo err >&2; echo made > made; exit 3"
+        async with patience():
+            ran = await run(["/bin/sh", "-c", script], timeout_s=PATIENCE_S, max_bytes=1000)
+            holds(ran == (3, b"text", b"err\n"), f"a command leaves its status and its output: {ran}")
+            holds(await visit.ask("read", path="made") == "made\n", "a command and its guest share a workspace")
+            flood = await run(["/bin/sh", "-c", "head -c 100000 /dev/zero"], timeout_s=PATIENCE_S, max_bytes=1000)
+            holds(len(flood.stdout) <= 1000, f"output is cut at what was asked, not {len(flood.stdout)} bytes")
+            script = "touch held; command -v flock >&2 && exec flock -s held sleep 3600; sleep 3600"
+            try:
+                await run(["/bin/sh", "-c", script], timeout_s=0.3, max_bytes=1000)
+            except TimeoutError:
+                pass
+            else:
+                raise Violation("a command that takes too long is a TimeoutError")
+            await eventually(lambda: visit.free("held"), "what a command started ends with it")
+        holds(await visit.ask("who"), "a command that is ended leaves its sandbox as it is")
+        await visit.tell("leave", code=0)
+        await visit.ended()
+        try:
+            await run(["/bin/true"], timeout_s=PATIENCE_S, max_bytes=1000)
+        except Gone:
+            return
+        raise Violation("nothing can be run in what has ended: Gone")
+
+
+async def the_first_process(site: Site) -> None:
+    """`pid` is a process of the host, each sandbox's its own; when it ends, all of that sandbox does, and no other."""
+    if site.probe.remote:
+        async with site.visit() as visit:
+            holds(visit.sandbox.pid == -1, f"what runs on another machine is no process here: {visit.sandbox.pid}")
+        raise NotHere("its processes are another machine's")
+    async with site.visit() as one, site.visit() as other:
+        holds(lives(one.sandbox.pid) and lives(other.sandbox.pid), "both have a first process")
+        holds(one.sandbox.pid != other.sandbox.pid, "each has its own")
+        holds(one.sandbox.pid != os.getpid(), "and it is not ours")
+        os.kill(one.sandbox.pid, signal.SIGKILL)
+        try:
+            await one.ask("who")
+        except Ended:
+            pass
+        else:
+            await one.closed()
+        await one.ended()
+        holds(await other.ask("who"), "the end of one is not the other's")
+
+
+CHECKS: tuple[Check, ...] = (
+    exit_status,
+    closing_the_channel_ends_a_guest_in_order,
+    uncaught_exception,
+    death_by_signal,
+    signals_are_delivered,
+    kill_lets_it_end_in_order,
+    kill_ends_who_will_not,
+    descendants_end_with_it,
+    killing_the_main_process_ends_all,
+    waiting_often_and_giving_up,
+    killing_often_and_at_once,
+    killing_what_has_ended,
+    cleaning_up,
+    descriptions,
+    use_is_told,
+    commands_run_beside_it,
+    the_first_process,
+)
+
+
+def _what(fd: int) -> object:
+    """What is open there, None if nothing is."""
+    try:
+        status = os.fstat(fd)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino

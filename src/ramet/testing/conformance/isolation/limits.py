@@ -1,0 +1,193 @@
+"""Every limit of a grant is a limit: what is below it works, what is above does not, and the neighbours do."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+
+from ramet.core.policy.reservation import Reservation
+from ramet.isolation.contract import ReservingBackend
+from ramet.testing.conformance.isolation.harness import (
+    Check,
+    Ended,
+    NotHere,
+    Refused,
+    Site,
+    Visit,
+    eventually,
+    holds,
+    patience,
+)
+
+_MEMORY_MB = 96
+_SPIN_S = 3.0  #: longer than it may take until one that was idle is looked at, where there is no control group
+_SLACK_MB = 8  #: what a process needs besides, and what is counted in pieces
+
+
+async def memory(site: Site) -> None:
+    """More than was granted is refused, or the end: `oom`."""
+    async with site.visit_if_granted("memory_mb", _MEMORY_MB) as visit:
+        await visit.ask("allocate", mb=_MEMORY_MB // 3)
+        await _is_stopped(visit, "allocate", mb=4 * _MEMORY_MB)
+
+
+async def memory_of_all_together(site: Site) -> None:
+    """The limit is the sandbox's, not each process's."""
+    each = _MEMORY_MB // 2
+    most = (_MEMORY_MB + _SLACK_MB) // each
+    async with site.visit_if_granted("memory_mb", _MEMORY_MB) as visit:
+        try:
+            lived = await visit.ask("allocate_in_children", count=6, mb=each, most=most)
+        except Ended:
+            await _is_oom(visit)
+        except Refused:
+            pass
+        else:
+            holds(lived <= most, f"{lived} processes of {each} MiB live under {_MEMORY_MB}")
+
+
+async def memory_of_a_reservation(site: Site) -> None:
+    """Those who share one have it together: with what one has, another gets less. Who does not share it is let be."""
+    if "memory_mb" not in site.probe.together:
+        raise NotHere(f"{site.backend.name} says that it bounds no memory together here")
+    holds(isinstance(site.backend, ReservingBackend), "who bounds reservations can disband them")
+    shared = Reservation(name="conformance", memory_mb=_MEMORY_MB)
+    each = _MEMORY_MB * 2 // 3
+    async with AsyncExitStack() as visits:
+        one, two = [await visits.enter_async_context(site.visit_if_granted("reservation", shared)) for _ in range(2)]
+        apart = await visits.enter_async_context(site.visit())
+        for visit in (apart, one):
+            await visit.ask("allocate", mb=each)
+        try:
+            await two.ask("allocate", mb=each)
+        except (Ended, Refused):
+            pass
+        ends = [asyncio.ensure_future(visit.sandbox.wait()) for visit in (one, two)]
+        try:
+            promise = f"two that share {_MEMORY_MB} MiB do not have {each} MiB each"
+            await eventually(lambda: any(end.done() for end in ends), promise)
+            holds([end.result().reason for end in ends if end.done()] == ["oom"], "one of them is ended, and told so")
+        finally:
+            for end in ends:
+                end.cancel()
+        holds(await apart.ask("who"), "who does not share it lives")
+    assert isinstance(site.backend, ReservingBackend), "as above"
+    for _ in range(2):
+        await site.backend.disband("conformance")
+    async with site.visit_if_granted("reservation", shared) as again:
+        holds(await again.ask("who"), "after its end it may begin anew")
+    await site.backend.disband("conformance")
+
+
+async def memory_that_is_shared(site: Site) -> None:
+    """Counts, too, whether it is mapped or only behind a descriptor."""
+    for kind in ("mapping", "descriptor"):
+        async with site.visit_if_granted("memory_mb", _MEMORY_MB) as visit:
+            await _is_stopped(visit, "share", kind=kind, mb=4 * _MEMORY_MB)
+
+
+async def processes(site: Site) -> None:
+    """And threads: no more than were granted, in one sandbox; another is not held back by it."""
+    async with site.visit_if_granted("pids", 12) as visit, site.visit() as other:
+        holds(await visit.ask("fork_until", count=4) == 4, "below the limit processes can be started")
+        for deed in ("fork_until", "start_threads_until"):
+            started = await visit.ask(deed, count=40)
+            holds(4 <= started < 12, f"{deed}: {started} of 40 were started under a limit of 12")
+        holds(await other.ask("fork_until", count=10) == 10, "one sandbox's limit is not another's")
+
+
+async def processor(site: Site) -> None:
+    """Work without a pause in several processes gets what was granted, over a while."""
+    if site.probe.mechanisms.get("cgroup_cpu") is False:
+        raise NotHere("without cgroups processor time is shared out, not limited")
+    async with site.visit_if_granted("cpu_cores", 0.2) as visit:
+        used = await visit.ask("spin", seconds=_SPIN_S, processes=2)
+        holds(used <= 0.4, f"{used:.2f} processors were used under a limit of 0.2")
+
+
+async def temporary_files(site: Site) -> None:
+    """/tmp and /dev/shm hold what was granted, each, if they can be written at all; then they are full, or it ends."""
+    for place in ("/tmp", "/dev/shm"):
+        async with site.visit_if_granted("tmpfs_size_mb", 4) as visit:
+            try:
+                written = await visit.ask("fill", path=place, mb=32)
+            except Ended:
+                written = 32
+            if written > 4.5:
+                async with patience():
+                    ended = await visit.sandbox.wait()
+                holds(
+                    ended.reason == "workspace", f"{written} MiB were written in {place} under 4, and it ended {ended}"
+                )
+            elif site.is_apart:
+                holds(written >= 2, f"{place} holds what was granted, not {written} MiB")
+
+
+async def workspace(site: Site) -> None:
+    """It holds what was granted; beyond that it is full, or the end: `workspace`."""
+    async with site.visit_if_granted("workspace_size_mb", 8) as visit:
+        holds(await visit.ask("fill", path=".", mb=4) == 4, "below the limit files can be written")
+        try:
+            written = await visit.ask("fill", path=".", mb=64)
+        except Ended:
+            ended = await visit.ended()
+            holds(ended.reason == "workspace", f"who fills its workspace is told so, not {ended}")
+            return
+        if written <= 8:
+            return
+        async with patience():
+            ended = await visit.sandbox.wait()
+        holds(ended.reason == "workspace", f"{written} MiB were written under a limit of 8, and it ended by {ended}")
+
+
+async def descriptors(site: Site) -> None:
+    """Are used up inside before they are on the host."""
+    async with site.visit() as visit:
+        opened = await visit.ask("open_until", count=20_000)
+        holds(32 <= opened < 20_000, f"{opened} of 20,000 descriptors were opened")
+
+
+async def a_limit_is_one_sandboxs(site: Site) -> None:
+    """Who is killed for memory takes nobody along."""
+    async with site.visit() as other, site.visit_if_granted("memory_mb", _MEMORY_MB) as visit:
+        await _is_stopped(visit, "allocate", mb=4 * _MEMORY_MB)
+        await visit.sandbox.kill(0)
+        holds(await other.ask("who"), "the other lives")
+
+
+CHECKS: tuple[Check, ...] = (
+    memory,
+    memory_of_all_together,
+    memory_of_a_reservation,
+    memory_that_is_shared,
+    processes,
+    processor,
+    temporary_files,
+    workspace,
+    descriptors,
+    a_limit_is_one_sandboxs,
+)
+
+
+async def _is_stopped(visit: Visit, deed: str, **given: object) -> None:
+    """Raises Violation unless the guest is refused that memory, or ends over it, now or when somebody looks."""
+    try:
+        await visit.ask(deed, **given)
+    except Ended:
+        pass
+    except Refused as refusal:
+        holds(
+            str(refusal) in {"MemoryError", "ENOMEM", "EPERM", "ENOSPC", "EFBIG"},
+            f"{deed} is refused for want of memory, not by {refusal}",
+        )
+        return
+    await _is_oom(visit)
+
+
+async def _is_oom(visit: Visit) -> None:
+    task = asyncio.ensure_future(visit.sandbox.wait())
+    try:
+        await eventually(task.done, "who has more memory than was granted is ended")
+        holds(task.result().reason == "oom", f"who is ended for its memory is told so, not {task.result()}")
+    finally:
+        task.cancel()

@@ -1,0 +1,149 @@
+"""What goes in and comes out: the channel, what is printed, and what a process is given to begin with."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+
+from ramet.isolation.contract import BASE_ENV
+from ramet.testing.conformance.isolation.harness import CANARY, Check, Site, eventually, holds, patience
+
+_LARGE = 8 * 1024 * 1024
+_PRINTED = 1024 * 1024
+
+
+async def a_channel_is_a_connected_stream(site: Site) -> None:
+    """Non-blocking at the host's end; large messages go both ways whole; each sandbox has its own."""
+    async with site.visit() as one, site.visit() as other:
+        channel = one.sandbox.channel
+        holds(channel.type == socket.SOCK_STREAM, "a channel is a stream")
+        holds(not channel.getblocking(), "the host's end does not block")
+        channel.getpeername()
+        holds(not os.get_inheritable(channel.fileno()), "the host's end is not inherited")
+        body = os.urandom(_LARGE)
+        (_, back), (size, _) = await asyncio.gather(one.ask_with(body, "echo"), other.ask_with(b"x", "echo"))
+        holds(back == body and size == 1, "bytes arrive as they were sent, each in its own channel")
+
+
+async def a_channel_ends_with_its_guest(site: Site) -> None:
+    """By whatever end; who prints on holds nothing up."""
+    for told in ({"deed": "leave", "code": 0}, {"deed": "end_by", "number": 9}):
+        async with site.visit() as visit:
+            await visit.tell(**told)  # type: ignore[arg-type]  # a deed and its arguments
+            await visit.closed()
+            await visit.ended()
+
+
+async def output_is_read_to_its_end(site: Site) -> None:
+    """Both streams, apart, from the guest and the programs it runs, past the end of the sandbox."""
+    async with site.visit() as visit:
+        reading = asyncio.ensure_future(visit.output())
+        await visit.ask("say", stream=1, text="o", times=_PRINTED)
+        await visit.ask("say", stream=2, text="e", times=_PRINTED)
+        await visit.ask("say_by_program", text="program")
+        await visit.tell("leave", code=0)
+        await visit.ended()
+        out, err = await reading
+        holds(out == b"o" * _PRINTED + b"program\n", f"stdout is what was printed there ({len(out)} bytes)")
+        holds(err == b"e" * _PRINTED + b"program\n", f"stderr is what was printed there ({len(err)} bytes)")
+
+
+async def output_outlives_a_process(site: Site) -> None:
+    """What was printed before a violent end can be read after it."""
+    async with site.visit() as visit:
+        await visit.ask("say", stream=1, text="last words", times=1)
+        await visit.sandbox.kill(0)
+        holds((await visit.output())[0] == b"last words", "what was printed is not lost")
+
+
+async def output_that_nobody_reads_stops_no_end(site: Site) -> None:
+    """A guest that prints without end is stalled, not its killing."""
+    async with site.visit() as visit:
+        await visit.tell("say", stream=1, text="flood", times=_LARGE)
+        async with patience():
+            await visit.sandbox.kill(0.1)
+
+
+async def the_environment_is_what_was_given(site: Site) -> None:
+    """What was given, what a backend sets itself, and nothing of the host's in any that can be read inside."""
+    holds(os.environ.get(CANARY), "a control: the host's environment has a canary")
+    for env in ({}, {"ONE": "1", "EMPTY": "", "LINES": "a\nb=ü"}):
+        async with site.visit(env=env) as visit:
+            seen = (await visit.ask("who"))["env"]
+            holds(env.items() <= seen.items(), f"the environment has {env}, not {seen}")
+            holds(seen.keys() - env.keys() <= {*BASE_ENV}, f"the environment has nothing but {env}, not {seen}")
+            readable = await visit.ask("environments")
+            holds(os.environ[CANARY] not in readable, "no process inside shows the host's environment")
+
+
+async def standard_input_is_empty(site: Site) -> None:
+    """At its end from the start."""
+    async with site.visit() as visit:
+        holds(await visit.ask("from_stdin") == "", "there is nothing to be read on stdin")
+
+
+async def nothing_else_is_inherited(site: Site) -> None:
+    """No socket but the channel, no folder, and none of either goes on to programs."""
+    read, write = os.pipe()
+    try:
+        os.set_inheritable(read, True)
+        async with site.visit() as visit:
+            found = await visit.ask("descriptors", up_to=256)
+            holds(sum(each["is_socket"] for each in found) == 1, f"the channel is the only socket inside: {found}")
+            holds(not any(each["is_folder"] for each in found), f"no folder is open inside: {found}")
+            holds(not any(each["is_inherited"] for each in found), f"programs inherit nothing: {found}")
+    finally:
+        os.close(read)
+        os.close(write)
+
+
+async def a_guest_works_in_its_workspace(site: Site) -> None:
+    """It is the working directory, writable, the same files on both sides, and the backend's owner's."""
+    spec = site.spec()
+    (spec.workspace / "from-host").write_text("host")
+    (spec.workspace / "from-host").chmod(0o644)
+    async with site.visit(spec) as visit:
+        holds(await visit.ask("read", path="from-host") == "host", "what the host put there is there")
+        await visit.ask("write", path="from-guest", text="guest")
+        await visit.ask("say_by_program", text="")
+        made = await visit.seen("from-guest")
+        holds(made.read_text() == "guest", "what the guest makes is there at once")
+        if site.backend.owner is not None:
+            holds((made.stat().st_uid, made.stat().st_gid) == site.backend.owner, "it belongs to the backend's owner")
+        if site.is_apart and not site.probe.remote:
+            holds(made.stat().st_uid != 0, "a sandbox is nobody's root on the host")
+
+
+async def an_image_is_imported_before(site: Site) -> None:
+    """`bare` and `llm` both start; only the second has langchain-core from the start."""
+    async with site.visit(image="bare") as bare, site.visit(image="llm") as llm:
+        holds(await llm.ask("has_imported", module="langchain_core.messages"), "`llm` has langchain-core")
+        holds(not await bare.ask("has_imported", module="langchain_core.messages"), "`bare` has not")
+
+
+async def locks_are_seen_from_outside(site: Site) -> None:
+    """A control of this suite: while a process inside holds a lock, the host sees it, and not afterwards."""
+    async with site.visit() as visit:
+        await visit.ask("write", path="held", text="")
+        holds(not await visit.holding("held"), "nobody holds it")
+        await visit.ask("hold", path="held")
+        holds(await visit.holding("held"), "somebody does")
+        await visit.tell("leave", code=0)
+        await visit.ended()
+        await eventually(lambda: visit.free("held"), "and does no more")
+
+
+CHECKS: tuple[Check, ...] = (
+    a_channel_is_a_connected_stream,
+    a_channel_ends_with_its_guest,
+    output_is_read_to_its_end,
+    output_outlives_a_process,
+    output_that_nobody_reads_stops_no_end,
+    the_environment_is_what_was_given,
+    standard_input_is_empty,
+    nothing_else_is_inherited,
+    a_guest_works_in_its_workspace,
+    an_image_is_imported_before,
+    locks_are_seen_from_outside,
+)

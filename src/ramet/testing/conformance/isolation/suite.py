@@ -1,0 +1,26 @@
+"""The suite that every backend passes, a stranger's too: each check is one promise of `ramet.isolation.contract`.
+
+    for check in CHECKS:
+        await run(check, Ground("package.module:Backend", an_empty_folder))
+
+What is named is called with `runs=`, the folder of all workspaces, in this process and in another that is killed. A
+check raises Violation, with the promise that is not kept, or NotHere where it does not apply; no test framework is
+needed. Everything happens with real processes: an unkept promise may harm the host, so run a stranger's in a container.
+"""
+
+from __future__ import annotations
+
+from ramet.testing.conformance.isolation import boundaries, closing, lifecycle, limits, ports, streams
+from ramet.testing.conformance.isolation.harness import Check, Ground, NotHere, Violation
+from ramet.testing.conformance.isolation.runner import run
+
+__all__ = ["CHECKS", "Check", "Ground", "NotHere", "Violation", "run"]
+
+CHECKS: tuple[Check, ...] = (
+    *lifecycle.CHECKS,
+    *streams.CHECKS,
+    *boundaries.CHECKS,
+    *ports.CHECKS,
+    *limits.CHECKS,
+    *closing.CHECKS,
+)
