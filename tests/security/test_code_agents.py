@@ -16,9 +16,9 @@ from ramet.core.ids import StepId
 from ramet.core.outcome import Status
 from ramet.core.policy.capabilities import Capability
 from ramet.core.recipe import MAX_BYTES, Recipe
-from ramet.spawn.deeds import MAX_ARGUMENTS
-from ramet.spawn.errands import MAX_REF, Errands
 from ramet.spawn.run import Run
+from ramet.spawn.sandbox.intentions import MAX_ARGUMENTS
+from ramet.spawn.sandbox.requests import MAX_REF, Errands
 from ramet.spawn.tree import RunTree
 from ramet.tools.context import Created
 from ramet.wire.guest_protocol import CreateAgent, PerformTask

@@ -43,7 +43,7 @@ MODULES = (
     "ramet.host.scheduler.lookout",
     "ramet.host.session",
     "ramet.models.scripted.model",
-    "ramet.spawn.sandboxed",
+    "ramet.spawn.sandbox.executor",
     "ramet.store.postgres.store",
     "ramet.store.sqlite.store",
 )

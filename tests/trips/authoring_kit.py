@@ -18,7 +18,7 @@ ROOT = "0" * 64
 
 
 class Shelf:
-    """What `ramet.spawn.services.Authoring` promises, in memory, for agents right below a run's."""
+    """What `ramet.spawn.ports.Authoring` promises, in memory, for agents right below a run's."""
 
     def __init__(self) -> None:
         self.kept: dict[str, tuple[str, Recipe]] = {}  #: by handle: whose it is, and what

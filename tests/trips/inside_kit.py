@@ -10,10 +10,10 @@ from typing import Any
 from langchain_core.messages import AIMessageChunk, BaseMessage
 
 from ramet.core.errors import ProtocolError, RametError
-from ramet.spawn.door import Door
-from ramet.spawn.errands import Errands
-from ramet.spawn.inside import Conversation
 from ramet.spawn.run import Run
+from ramet.spawn.sandbox.channel import Door
+from ramet.spawn.sandbox.conversation import Conversation
+from ramet.spawn.sandbox.requests import Errands
 from ramet.wire.guest_protocol import Done, Stop
 from tests.support.guests import Guest, Guests
 

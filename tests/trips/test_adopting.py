@@ -27,7 +27,7 @@ from ramet.host.schedules.target import target_of
 from ramet.host.steering import Steering
 from ramet.models.scripted.model import Call, ScriptedModel
 from ramet.spawn.handle import Handle
-from ramet.spawn.reuse import Kept
+from ramet.spawn.result_cache import Kept
 from ramet.store.postgres import PostgresStore
 from tests.support.postgres import Server, fresh_schema, postgres
 from tests.support.postgres_stores import cut_off

@@ -42,8 +42,8 @@ from ramet.host.session import Session
 from ramet.models.rate_limit import RetryPolicy
 from ramet.models.scripted.dialogue import Call, Fail, Hang, Say
 from ramet.models.scripted.model import ScriptedModel
-from ramet.spawn import turn
-from ramet.spawn.inside import Conversation
+from ramet.spawn.lifecycle import turn
+from ramet.spawn.sandbox.conversation import Conversation
 from ramet.tools.workspace import workspace_tools
 from ramet.wire.guest_protocol import AskModel, Record
 from tests.support.guests import Guests, guests

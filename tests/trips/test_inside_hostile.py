@@ -24,11 +24,12 @@ from ramet.host.session import Session
 from ramet.models.request_codec import MAX_PARTS
 from ramet.models.scripted.dialogue import Call, Fail
 from ramet.models.scripted.model import ScriptedModel
-from ramet.spawn import mirror, records, turn
-from ramet.spawn.door import Door
-from ramet.spawn.errands import Errands
-from ramet.spawn.inside import MAX_TOOL_LISTS, Conversation
+from ramet.spawn.lifecycle import turn
 from ramet.spawn.run import Run
+from ramet.spawn.sandbox import guest_events, transcript
+from ramet.spawn.sandbox.channel import Door
+from ramet.spawn.sandbox.conversation import MAX_TOOL_LISTS, Conversation
+from ramet.spawn.sandbox.requests import Errands
 from ramet.tools.context import ToolUseContext
 from ramet.tools.workspace import workspace_tools
 from ramet.wire import frames, guest_protocol
@@ -275,7 +276,7 @@ async def nests_json_without_end(guest: Guest) -> None:
 
 
 async def tells_too_much_at_once(guest: Guest) -> None:
-    guest.tell(human("x" * records.MAX_RECORD))
+    guest.tell(human("x" * guest_events.MAX_RECORD))
 
 
 async def shortens_with_a_reply_of_its_own(guest: Guest) -> None:
@@ -536,7 +537,7 @@ async def test_events_are_stamped_with_the_run_of_the_channel(tmp_path: pathlib.
     assert result.value == "Well."
     (notice,) = of_kind(kept(talk), Notice)
     assert (notice.run, notice.path, notice.agent, notice.depth) == (talk.id, "main", "main", 0)
-    assert len(notice.text) == records.MAX_SHOWN
+    assert len(notice.text) == guest_events.MAX_SHOWN
     assert notice.error is not None
     assert len(notice.error.type) + len(notice.error.message) < 3_000
 
@@ -552,9 +553,9 @@ async def test_a_flood_of_records_has_an_end(tmp_path: pathlib.Path, monkeypatch
         for _ in range(15):
             guest.tell(human("x" * 1_000))
 
-    monkeypatch.setattr(records, "MAX_RECORDS", 20)
+    monkeypatch.setattr(guest_events, "MAX_RECORDS", 20)
     _, by_number = await besieged(["never"], notices, tmp_path)
-    monkeypatch.setattr(mirror, "MAX_HISTORY", 10_000)
+    monkeypatch.setattr(transcript, "MAX_HISTORY", 10_000)
     _, by_size = await besieged(["never"], messages, tmp_path)
 
     assert by_number.error is not None

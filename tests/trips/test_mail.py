@@ -22,7 +22,7 @@ from ramet.host.runtime import AgentRuntime
 from ramet.host.session import Session
 from ramet.models.scripted.dialogue import Script, Spoken
 from ramet.models.scripted.model import Call, Fail, ScriptedModel
-from ramet.spawn.supervisor import MAX_WAKES
+from ramet.spawn.lifecycle.supervisor import MAX_WAKES
 from ramet.tools.context import SpawnRequest, current
 from tests.support.waiting import eventually
 from tests.trips.kit import (

@@ -12,7 +12,7 @@ from ramet.core.errors import PolicyAdapterFailed, RametError, StoreFailed
 from ramet.core.events import RunSpawned
 from ramet.host.policy_adapters import Allow, PolicyAnswer, PolicyRequest, Refuse
 from ramet.models.scripted.model import ScriptedModel
-from ramet.spawn import policy_decisions
+from ramet.spawn.birth import policy_decisions
 from ramet.tools.workspace import workspace_tools
 from tests.support.waiting import eventually
 from tests.trips import isolated_agents as agents

@@ -18,7 +18,7 @@ from ramet.core.events import PolicyDecided, RunSpawned, SandboxStarted, StateCh
 from ramet.host.policy_adapters import Allow, Narrow, PolicyAnswer, PolicyRequest, Refuse
 from ramet.models.scripted.model import ScriptedModel
 from ramet.services.types.registry import installed
-from ramet.spawn import policy_decisions
+from ramet.spawn.birth import policy_decisions
 from ramet.store.sqlite.store import SqliteStore
 from tests.support.serving import serving
 from tests.support.waiting import eventually

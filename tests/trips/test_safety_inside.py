@@ -21,7 +21,7 @@ from ramet.host.session import Session
 from ramet.models.messages import encode
 from ramet.models.scripted.dialogue import Call
 from ramet.models.scripted.model import ScriptedModel
-from ramet.spawn import turn
+from ramet.spawn.lifecycle import turn
 from ramet.store.contract import Entry
 from ramet.store.memory import MemoryStore
 from ramet.tools.workspace import workspace_tools

@@ -14,7 +14,7 @@ from ramet.core.outcome import AgentResult, Result
 from ramet.host.workspace_files import file_of
 from ramet.isolation.contract import Metrics, Ran, Sandbox
 from ramet.spawn.handle import Handle
-from ramet.spawn.serving import Ports
+from ramet.spawn.served_ports import Ports
 from ramet.tools.context import StopReceipt
 
 #: What `run_command` gives a command, and keeps of each of its streams, unless told otherwise.

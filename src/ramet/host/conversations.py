@@ -24,7 +24,7 @@ from ramet.host.records import Records
 from ramet.host.resuming import Brought, left_behind, supplied_by
 from ramet.host.retention import Removal
 from ramet.host.session_rows import OPEN, session_row
-from ramet.spawn.policy_decisions import DecidedRequest
+from ramet.spawn.birth.policy_decisions import DecidedRequest
 from ramet.spawn.run import Run
 from ramet.tools.context import SpawnRequest
 

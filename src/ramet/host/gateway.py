@@ -24,7 +24,7 @@ from ramet.models.providers.stream_usage import UsageRefused
 from ramet.models.rate_limit import Gates, Retry, RetryPolicy
 from ramet.models.resolve import model_name, resolve
 from ramet.models.retries import without_retries
-from ramet.spawn.services import ModelPort
+from ramet.spawn.ports import ModelPort
 from ramet.tools.context import Charge, ForeignRequest, ModelRequest, ToolUseContext
 
 if TYPE_CHECKING:

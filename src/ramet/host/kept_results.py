@@ -12,7 +12,7 @@ from msgspec import Struct
 from ramet.concurrency.clock import Clock
 from ramet.core.errors import RametError
 from ramet.host.journal import Journal
-from ramet.spawn.reuse import Computing, Kept
+from ramet.spawn.result_cache import Computing, Kept
 from ramet.spawn.run import Run
 from ramet.store.contract import Store
 

@@ -40,7 +40,7 @@ from ramet.host.sandboxes import Sandboxes
 from ramet.host.spill import Spill
 from ramet.host.telemetry import Telemetry
 from ramet.host.tool_processes import ToolProcesses
-from ramet.spawn.services import Decide, Services
+from ramet.spawn.ports import Decide, Services
 from ramet.spawn.tree import RunTree
 from ramet.tools.context import RunInfo
 

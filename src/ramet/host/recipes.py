@@ -21,7 +21,7 @@ from ramet.core.recipe import capability
 from ramet.host import composed
 from ramet.host.references import reference_of, resolve
 from ramet.models.resolve import model_name
-from ramet.spawn.granting import Shipped
+from ramet.spawn.grants import Shipped
 
 _PLAIN = (
     *("name", "description", "primer", "instructions", "read_only", "max_turns", "memory", "background"),

@@ -32,8 +32,8 @@ from ramet.host.recipes import agent_of
 from ramet.host.safety.gate import SafetyGate
 from ramet.host.stored_events import location_of
 from ramet.models.messages import decode
-from ramet.spawn.births import cwd_of
-from ramet.spawn.reviving import Supplies, revive
+from ramet.spawn.birth.record import cwd_of
+from ramet.spawn.recovery import Supplies, revive
 from ramet.spawn.run import Run
 from ramet.tools.agents.agents import spawning_tools
 from ramet.tools.builtins import stock_tools

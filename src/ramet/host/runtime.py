@@ -55,10 +55,10 @@ from ramet.host.telemetry import Telemetry
 from ramet.host.trees import KEPT_TREES, Trees
 from ramet.isolation.contract import Backend
 from ramet.isolation.workspace.folder_retention import FolderLimits
+from ramet.spawn.birth.plan import as_agent, check_prompt
 from ramet.spawn.handle import Handle
-from ramet.spawn.plan import as_agent, check_prompt
+from ramet.spawn.ports import GRACE_S
 from ramet.spawn.run import Run
-from ramet.spawn.services import GRACE_S
 from ramet.store.contract import Store
 from ramet.store.memory import MemoryStore
 from ramet.store.state.versioned import Versioned

@@ -291,7 +291,7 @@ class Sandboxes:
 
 @dataclass(frozen=True)
 class TreePlacement:
-    """What `ramet.spawn.services.Placement` promises, for one tree."""
+    """What `ramet.spawn.ports.Placement` promises, for one tree."""
 
     sandboxes: Sandboxes
     children: Policy | None

@@ -43,8 +43,8 @@ from ramet.host.sandboxes import BackendName
 from ramet.host.session_ids import checked_session_id
 from ramet.host.turn_stream import TurnStream
 from ramet.isolation.contract import Backend
+from ramet.spawn.birth.plan import as_agent
 from ramet.spawn.handle import Handle
-from ramet.spawn.plan import as_agent
 from ramet.spawn.run import Run
 from ramet.tools.agents.agents import spawning_tools
 from ramet.tools.context import RunView, SpawnRequest, StopReceipt, ToolUseContext

@@ -20,11 +20,11 @@ from ramet.host.project import Project, git_of
 from ramet.host.resuming import Left, Supplied, left_behind, take_up
 from ramet.isolation.git import worktree
 from ramet.isolation.git.git import Git, NoWorktree
-from ramet.spawn.births import missing_late_args
+from ramet.spawn.birth.record import missing_late_args
 from ramet.spawn.handle import Handle
-from ramet.spawn.reviving import go_on
+from ramet.spawn.lifecycle.supervisor import MAX_WAKES
+from ramet.spawn.recovery import go_on
 from ramet.spawn.run import Run
-from ramet.spawn.supervisor import MAX_WAKES
 
 _log = logging.getLogger("ramet.adopting")
 

@@ -26,9 +26,9 @@ from ramet.isolation.contract import KILL_GRACE_S, Exit, SandboxSpec
 from ramet.isolation.masking.secret_forms import masked
 from ramet.isolation.mounts import roots_of
 from ramet.isolation.workspace.output import Stream
-from ramet.spawn.box import Inside, hear_out, how_it_ended, in_plain_words, leave, started
-from ramet.spawn.door import Door, Finished, Reply
-from ramet.spawn.private import forms_of_grant
+from ramet.spawn.masking import forms_of_grant
+from ramet.spawn.sandbox.channel import Door, Finished, Reply
+from ramet.spawn.sandbox.process import Inside, hear_out, how_it_ended, in_plain_words, leave, started
 from ramet.tools.context import ToolUseContext
 from ramet.tools.workers.process_tools import check_tools
 from ramet.wire.code.capsule import Capsule

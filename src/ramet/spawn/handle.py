@@ -8,9 +8,9 @@ from collections.abc import AsyncGenerator
 from ramet.core.events import Event
 from ramet.core.ids import Path, RunId
 from ramet.core.outcome import Result
-from ramet.spawn.post import Post
+from ramet.spawn.lifecycle.mail import Post
+from ramet.spawn.lifecycle.supervisor import Supervisor
 from ramet.spawn.run import Run
-from ramet.spawn.supervisor import Supervisor
 from ramet.tools.context import RunView, StopReceipt, current_call
 from ramet.wire.values.values import Encoded, encode_result
 

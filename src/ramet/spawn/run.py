@@ -28,8 +28,8 @@ from ramet.isolation.contract import Sandbox
 from ramet.isolation.git.worktree import Worktree
 from ramet.isolation.workspace.run_dirs import RunFolder
 from ramet.spawn.admission import Place, Share
-from ramet.spawn.calls import ReplyCalls
-from ramet.spawn.serving import Serving
+from ramet.spawn.served_ports import Serving
+from ramet.spawn.tool_calls import ReplyCalls
 from ramet.tools.context import RunInfo, RunView, SpawnRequest, ToolUseContext
 from ramet.wire.code.capsule import Capsule
 from ramet.wire.values.values import Encoded

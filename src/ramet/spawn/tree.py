@@ -10,17 +10,17 @@ from ramet.core.errors import Denied, MailRefused, Unknown
 from ramet.core.ids import CallId
 from ramet.core.limits import SpawnLimits
 from ramet.core.outcome import Result, Status
-from ramet.spawn.births import count_again, key_of, keyed
+from ramet.spawn.birth.plan import spawnable
+from ramet.spawn.birth.record import count_again, key_of, keyed
+from ramet.spawn.birth.spawner import Spawner
 from ramet.spawn.handle import Handle
-from ramet.spawn.plan import spawnable
-from ramet.spawn.post import Post
-from ramet.spawn.register import Register
+from ramet.spawn.lifecycle.mail import Post
+from ramet.spawn.lifecycle.supervisor import Supervisor
+from ramet.spawn.lifecycle.wait import wait_at_most
+from ramet.spawn.ports import Authoring, Memory, Services
+from ramet.spawn.registry import Register
 from ramet.spawn.run import Run
-from ramet.spawn.services import Authoring, Memory, Services
-from ramet.spawn.spawner import Spawner
-from ramet.spawn.supervisor import Supervisor
 from ramet.spawn.verdict import partial
-from ramet.spawn.waiting import wait_at_most
 from ramet.tools.agents.report_framing import report
 from ramet.tools.context import Created, RunView, SpawnRequest, StopReceipt, ToolUseContext, check_request, current_call
 from ramet.wire.guest_protocol import Stated, UseState

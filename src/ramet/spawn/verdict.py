@@ -10,7 +10,7 @@ from ramet.core.errors import Aborted, BudgetExceeded, NeedsInput, RametError, S
 from ramet.core.outcome import ErrorInfo, Status
 from ramet.core.replay.replay import RunStory
 from ramet.models.messages import decode
-from ramet.spawn.answer import answer
+from ramet.spawn.final_answer import answer
 from ramet.spawn.run import Run, Verdict
 from ramet.tools.agents.task_result import concluded_by
 

@@ -1,4 +1,4 @@
-"""spawn/births.py: what is on record of a birth, and a run that is made of it again."""
+"""spawn/birth/record.py: what is on record of a birth, and a run that is made of it again."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from ramet.core.errors import DefinitionMissing
 from ramet.core.policy.policy import Grant
-from ramet.spawn.births import Values, grant_of
+from ramet.spawn.birth.record import Values, grant_of
 
 ABOVE = Grant(env_vars={"SHARED": "of the parent"})
 

@@ -14,7 +14,7 @@ from ramet.core.errors import BudgetExceeded, ProtocolError
 from ramet.core.events import Event, ModelCharged
 from ramet.core.safety import SafetyPolicy
 from ramet.host.safety.gate import SafetyGate
-from ramet.spawn.calls import CallsPast, ReplyCalls, charge_aside, step_number
+from ramet.spawn.tool_calls import CallsPast, ReplyCalls, charge_aside, step_number
 from ramet.tools.workspace import workspace_tools
 from tests.support.context import make_context
 

@@ -18,10 +18,10 @@ import pytest
 from ramet.concurrency.clock import FakeClock
 from ramet.core.errors import ProtocolError, SpawnRefused
 from ramet.core.outcome import ErrorInfo
-from ramet.spawn import door as doors
-from ramet.spawn import outbound
-from ramet.spawn.door import Door, LargeReply, Reply
-from ramet.spawn.outbound import FileBody
+from ramet.spawn.sandbox import channel as doors
+from ramet.spawn.sandbox import outbound
+from ramet.spawn.sandbox.channel import Door, LargeReply, Reply
+from ramet.spawn.sandbox.outbound import FileBody
 from ramet.wire import frames, guest_protocol
 from ramet.wire.frames import FrameReader
 from ramet.wire.guest_protocol import Answer, Done, ListRuns, LoadCheckpoint, Note, Request, Said, Send, Text

@@ -18,7 +18,7 @@ from ramet.core.limits import SpawnLimits
 from ramet.core.policy.policy import Policy
 from ramet.host.session import Session
 from ramet.models.scripted.model import ScriptedModel
-from ramet.spawn.plan import Plan, as_agent, plan_birth
+from ramet.spawn.birth.plan import Plan, as_agent, plan_birth
 from ramet.tools.context import SpawnRequest
 from tests.trips.kit import nothing_is_held, opened, run_of
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ramet.core.outcome import ErrorInfo
-from ramet.spawn.private import masked_error, masked_text
+from ramet.spawn.masking import masked_error, masked_text
 
 SECRET = "correct horse battery"
 

@@ -11,7 +11,7 @@ from ramet.core.ids import safe_name
 from ramet.core.limits import SpawnLimits
 from ramet.host.session import Session
 from ramet.models.scripted.model import ScriptedModel
-from ramet.spawn.register import Register
+from ramet.spawn.registry import Register
 from ramet.spawn.run import Run
 from ramet.tools.context import SpawnRequest
 from tests.trips.kit import opened, run_of

@@ -1,4 +1,4 @@
-"""spawn/supervisor.py: what follows from a fact is done to the end, and a failure of it is raised."""
+"""spawn/lifecycle/supervisor.py: what follows from a fact is done to the end, and a failure of it is raised."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from ramet.core.events import Event
 from ramet.core.lifecycle import Fact, State
 from ramet.core.outcome import Status
 from ramet.models.scripted.model import ScriptedModel
+from ramet.spawn.lifecycle.supervisor import Supervisor
 from ramet.spawn.run import Run, Verdict
-from ramet.spawn.supervisor import Supervisor
 from tests.trips.kit import opened, run_of
 
 

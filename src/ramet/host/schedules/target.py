@@ -17,7 +17,7 @@ from ramet.core.policy import policy as policies
 from ramet.core.policy.policy import Policy
 from ramet.core.schedules.schedule import AgentTarget, FunctionTarget, NamedTarget
 from ramet.host.references import is_reference, reference_of, resolve
-from ramet.spawn.plan import as_agent
+from ramet.spawn.birth.plan import as_agent
 
 Target = FunctionTarget | AgentTarget | NamedTarget
 Definitions = Callable[[], Mapping[str, Agent]]

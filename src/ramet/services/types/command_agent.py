@@ -33,7 +33,7 @@ from ramet.services.types.kept_turns import KeptTurn, KeptTurns, Said
 from ramet.services.types.program import Started
 from ramet.services.types.program_calls import Calls
 from ramet.services.types.program_end import NOT_STARTED, how_it_ended, last_words, status_of
-from ramet.spawn.private import masked_error
+from ramet.spawn.masking import masked_error
 from ramet.wire import command_protocol
 from ramet.wire.frames import Frame
 

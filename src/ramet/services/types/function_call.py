@@ -20,7 +20,7 @@ from ramet.services.types.function_turns import FunctionTurn
 from ramet.services.types.going_on import Onward
 from ramet.services.types.kept_turns import Said
 from ramet.spawn.handle import Handle
-from ramet.spawn.supervisor import RECORDED_CHARS
+from ramet.spawn.lifecycle.supervisor import RECORDED_CHARS
 
 #: How what it says here goes with what its turn had said in an earlier kernel: from the beginning, or behind that; or
 #: it had ended there, and the end of what it printed is on record.

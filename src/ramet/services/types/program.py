@@ -26,7 +26,7 @@ from ramet.host.runtime import AgentRuntime
 from ramet.isolation.masking.masking import Mask
 from ramet.services.types import program_inside
 from ramet.spawn.handle import Handle
-from ramet.spawn.private import forms_of_grant, masked_text
+from ramet.spawn.masking import forms_of_grant, masked_text
 from ramet.wire.command_protocol import Told, encode
 from ramet.wire.frames import Frame
 from ramet.wire.stdio_frames import LineReader

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 
 from ramet.core.outcome import ErrorInfo, Result, Status
-from ramet.spawn.box import in_plain_words
+from ramet.spawn.sandbox.process import in_plain_words
 
 #: In place of an error's type.
 NOT_STARTED, EXITED, BROKEN = "NotStarted", "Exited", "ProtocolError"

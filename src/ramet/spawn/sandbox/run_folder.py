@@ -8,8 +8,8 @@ import logging
 from ramet.concurrency.mailbox import Mail
 from ramet.core.errors import Unknown
 from ramet.core.events import FolderLost, MailPushed
+from ramet.spawn.ports import Placement
 from ramet.spawn.run import Run
-from ramet.spawn.services import Placement
 
 _log = logging.getLogger("ramet.housing")
 #: What an agent whose folder is missing is told, with its next turn.

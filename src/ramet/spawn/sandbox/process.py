@@ -13,7 +13,7 @@ from ramet.concurrency.deadline import to_its_end
 from ramet.core.outcome import ErrorInfo, Status
 from ramet.isolation.contract import KILL_GRACE_S, Exit, Sandbox
 from ramet.isolation.workspace.output import Stream
-from ramet.spawn.door import Door, Finished
+from ramet.spawn.sandbox.channel import Door, Finished
 
 #: What a guest that has said its last word may take to leave, and one that has left to have been heard.
 _LEAVE_S = 1.0

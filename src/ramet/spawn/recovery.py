@@ -1,7 +1,7 @@
 """A tree is taken up again where another process left it: the same runs, ids, budgets, conversations and mail.
 
-Nothing is born here: every run was born once, by `ramet.spawn.spawner`, and its birth is on record. Runs that were at
-work go on in the middle of their turn; what had ended stays as it ended, to be asked for, or resumed by mail.
+Nothing is born here: every run was born once, by `ramet.spawn.birth.spawner`, and its birth is on record. Runs that
+were at work go on in the middle of their turn; what had ended stays as it ended, to be asked for, or resumed by mail.
 """
 
 from __future__ import annotations
@@ -33,11 +33,20 @@ from ramet.core.outcome import ErrorInfo, Result, Status
 from ramet.core.replay.codec import Said
 from ramet.core.replay.replay import CLOSED, OPEN, RunStory, TreeStory, amount
 from ramet.models.messages import KINDS, decode
-from ramet.spawn.births import Values, capsule_in, cwd_of, grant_of, grants_above, limits_of, narrowed_in, request_of
-from ramet.spawn.calls import CallsPast, ReplyCalls
-from ramet.spawn.plan import Plan, check_tools
-from ramet.spawn.register import Register
+from ramet.spawn.birth.plan import Plan, check_tools
+from ramet.spawn.birth.record import (
+    Values,
+    capsule_in,
+    cwd_of,
+    grant_of,
+    grants_above,
+    limits_of,
+    narrowed_in,
+    request_of,
+)
+from ramet.spawn.registry import Register
 from ramet.spawn.run import Run, Verdict
+from ramet.spawn.tool_calls import CallsPast, ReplyCalls
 from ramet.spawn.tree import RunTree
 from ramet.spawn.verdict import lost, on_record
 from ramet.tools.context import RunInfo

@@ -20,12 +20,12 @@ from ramet.core.events import Event, MessageRecorded, RunEnded, RunResumed, Stat
 from ramet.core.lifecycle import OVER, Effect, Fact, State, step
 from ramet.core.outcome import ErrorInfo, Result, Status
 from ramet.isolation.git import worktree
-from ramet.spawn.adopting import dismissed
-from ramet.spawn.private import masked_error, masked_text
-from ramet.spawn.register import Register
+from ramet.spawn.lifecycle.stop import stop_all, wait_for_ends
+from ramet.spawn.lifecycle.turn import work
+from ramet.spawn.masking import masked_error, masked_text
+from ramet.spawn.registry import Register
 from ramet.spawn.run import Run, Verdict
-from ramet.spawn.stopping import stop_all, wait_for_ends
-from ramet.spawn.turn import work
+from ramet.spawn.sandbox.adoption import dismissed
 from ramet.spawn.verdict import cut
 from ramet.tools.context import StopReceipt, ToolUseContext, current_call
 

@@ -34,16 +34,16 @@ from ramet.isolation.contract import KILL_GRACE_S, Backend, Exit, Sandbox, Sandb
 from ramet.isolation.masking.secret_forms import masked
 from ramet.isolation.workspace.artifacts import collect
 from ramet.isolation.workspace.output import Stream
-from ramet.spawn.adopting import NotAdopted, adopted, described, mark_of
-from ramet.spawn.answer import bounded_answer, has_answered
-from ramet.spawn.box import Inside, hear_out, how_it_ended, in_plain_words, leave, started
-from ramet.spawn.door import Door, Finished
-from ramet.spawn.errands import Errands
-from ramet.spawn.housing import house_again, tell_lost
-from ramet.spawn.inside import Conversation
-from ramet.spawn.private import masked_text, private_forms, secret_forms
+from ramet.spawn.final_answer import bounded_answer, has_answered
+from ramet.spawn.masking import masked_text, private_forms, secret_forms
+from ramet.spawn.ports import Placement
 from ramet.spawn.run import Left, Run, Verdict
-from ramet.spawn.services import Placement
+from ramet.spawn.sandbox.adoption import NotAdopted, adopted, described, mark_of
+from ramet.spawn.sandbox.channel import Door, Finished
+from ramet.spawn.sandbox.conversation import Conversation
+from ramet.spawn.sandbox.process import Inside, hear_out, how_it_ended, in_plain_words, leave, started
+from ramet.spawn.sandbox.requests import Errands
+from ramet.spawn.sandbox.run_folder import house_again, tell_lost
 from ramet.spawn.verdict import failed, lost, partial
 from ramet.wire.error_codec import error_from
 from ramet.wire.guest_protocol import Done, StartFunction, Stop, Told

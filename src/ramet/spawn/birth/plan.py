@@ -23,9 +23,9 @@ from ramet.core.policy.policy import Grant, Policy
 from ramet.isolation.linux.beneath import open_without_links
 from ramet.isolation.mounts import source_below
 from ramet.spawn.admission import NO_SHARE, Share
-from ramet.spawn.granting import Clamp, bound_of, capsule_of, check_may_spawn, granted, narrowed_to, with_time_of
+from ramet.spawn.grants import Clamp, bound_of, capsule_of, check_may_spawn, granted, narrowed_to, with_time_of
+from ramet.spawn.ports import Services
 from ramet.spawn.run import Run
-from ramet.spawn.services import Services
 from ramet.tools.context import SpawnRequest, check_request
 from ramet.wire.code.capsule import Capsule
 

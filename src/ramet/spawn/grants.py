@@ -15,8 +15,8 @@ from ramet.core.budget import Limits
 from ramet.core.errors import Bug, InvalidValue, SpawnRefused
 from ramet.core.policy.decision import within
 from ramet.core.policy.policy import Grant, Policy, grant_root, narrow
+from ramet.spawn.ports import Services
 from ramet.spawn.run import Run
-from ramet.spawn.services import Services
 from ramet.tools.context import SpawnRequest
 from ramet.wire.code.capsule import Capsule, pack
 

@@ -33,14 +33,14 @@ from ramet.isolation.git import worktree
 from ramet.isolation.git.worktree import Worktree
 from ramet.models.messages import encode
 from ramet.spawn.admission import Place
-from ramet.spawn.births import described
-from ramet.spawn.granting import bound_of, capsule_of, mount_roots_of, narrowed_to, with_time_of
-from ramet.spawn.housing import house, house_again
-from ramet.spawn.plan import Plan, check_tools, plan_birth, spawnable, system_messages
-from ramet.spawn.policy_decisions import DecidedRequest, decide_child, decide_root, record
-from ramet.spawn.register import Register
+from ramet.spawn.birth.plan import Plan, check_tools, plan_birth, spawnable, system_messages
+from ramet.spawn.birth.policy_decisions import DecidedRequest, decide_child, decide_root, record
+from ramet.spawn.birth.record import described
+from ramet.spawn.grants import bound_of, capsule_of, mount_roots_of, narrowed_to, with_time_of
+from ramet.spawn.lifecycle.supervisor import Supervisor
+from ramet.spawn.registry import Register
 from ramet.spawn.run import Run
-from ramet.spawn.supervisor import Supervisor
+from ramet.spawn.sandbox.run_folder import house, house_again
 from ramet.tools.agents.agents import agent_tool
 from ramet.tools.context import ModelRequest, RunInfo, SpawnRequest, ToolUseContext, Tree, current_call
 
@@ -332,7 +332,7 @@ class Spawner:
         return self._build(info, parent, plan, place, budget, abort)
 
     def house_again(self, run: Run) -> None:
-        """Give a run of another process the folder that it has: see `ramet.spawn.housing`."""
+        """Give a run of another process the folder that it has: see `ramet.spawn.sandbox.run_folder`."""
         house_again(run, self._services.placement)
 
     def _waits(self, run: Run, waits: bool) -> None:

@@ -12,10 +12,10 @@ from ramet.core.events import MailPushed
 from ramet.core.ids import RunId
 from ramet.core.lifecycle import OVER, Fact, State
 from ramet.core.outcome import Result
-from ramet.spawn.granting import check_room_below
-from ramet.spawn.register import Register
+from ramet.spawn.grants import check_room_below
+from ramet.spawn.lifecycle.supervisor import MAX_WAKES, Supervisor
+from ramet.spawn.registry import Register
 from ramet.spawn.run import Run
-from ramet.spawn.supervisor import MAX_WAKES, Supervisor
 from ramet.tools.agents.report_framing import notification
 
 

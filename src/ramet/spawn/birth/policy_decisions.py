@@ -13,12 +13,12 @@ from ramet.core.errors import Aborted, PolicyAdapterFailed, SpawnRefused
 from ramet.core.events import PolicyDecided
 from ramet.core.policy.decision import MAX_PROMPT, Narrow, PolicyDecision, PolicyRequest, Refuse
 from ramet.core.policy.policy import Policy, Terms, describe, grant_root
+from ramet.spawn.ports import Decide
 from ramet.spawn.run import Run
-from ramet.spawn.services import Decide
 from ramet.tools.context import SpawnRequest, ToolUseContext, current_call
 
 if TYPE_CHECKING:
-    from ramet.spawn.plan import Plan
+    from ramet.spawn.birth.plan import Plan
 
 
 #: Births in a row, in one turn, that may be asked about in vain: each is an event, and a call of the adapter.

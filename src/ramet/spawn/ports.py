@@ -23,9 +23,9 @@ from ramet.core.policy.policy import Grant, Policy
 from ramet.isolation.contract import Backend, Sandbox
 from ramet.isolation.git.git import Git
 from ramet.isolation.workspace.run_dirs import RunFolder
-from ramet.spawn.reuse import Results
+from ramet.spawn.result_cache import Results
 from ramet.spawn.run import Run
-from ramet.spawn.serving import Ports
+from ramet.spawn.served_ports import Ports
 from ramet.tools.context import Approve, Ask, Hooks, Meter, RunInfo, Safety, SpawnRequest, ToolProcesses, ToolUseContext
 from ramet.wire.guest_protocol import Stated, UseState
 

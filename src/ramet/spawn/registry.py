@@ -13,8 +13,8 @@ from ramet.core.ids import RunId
 from ramet.core.limits import SpawnLimits
 from ramet.core.outcome import Status
 from ramet.spawn.admission import Admission
+from ramet.spawn.ports import Services
 from ramet.spawn.run import Run
-from ramet.spawn.services import Services
 
 
 class Tombstone(NamedTuple):

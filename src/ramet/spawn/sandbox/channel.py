@@ -15,8 +15,8 @@ from typing import Any, NamedTuple, Protocol
 
 from ramet.concurrency.clock import Clock, SystemClock
 from ramet.core.errors import InvalidValue, ProtocolError
-from ramet.spawn.metering import metered
-from ramet.spawn.outbound import Body, Outbound
+from ramet.spawn.cpu_metering import metered
+from ramet.spawn.sandbox.outbound import Body, Outbound
 from ramet.wire import guest_protocol
 from ramet.wire.frames import Frame, FrameReader
 from ramet.wire.guest_protocol import Answer, Done, PerformTask, Request, Said, Spawn, Told, Watch

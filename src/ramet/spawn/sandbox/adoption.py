@@ -18,9 +18,9 @@ from ramet.core.errors import RametError
 from ramet.core.events import SandboxStarted
 from ramet.core.replay.replay import RunStory
 from ramet.isolation.contract import Backend, Sandbox, SandboxSpec
-from ramet.spawn.box import ended, started
+from ramet.spawn.ports import Placement
 from ramet.spawn.run import Run
-from ramet.spawn.services import Placement
+from ramet.spawn.sandbox.process import ended, started
 
 _canonical = msgspec.json.Encoder(order="sorted").encode
 

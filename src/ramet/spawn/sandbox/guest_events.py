@@ -12,14 +12,15 @@ from ramet.core import events
 from ramet.core.errors import BudgetExceeded, InvalidValue, ProtocolError
 from ramet.core.events import BudgetRefused, Compacted, MailDelivered, MessageRecorded, Notice, ToolEnded, ToolStarted
 from ramet.models.request_codec import bounded_json, foreign
-from ramet.spawn.calls import ReplyCalls, step_number
-from ramet.spawn.mirror import Mirror
-from ramet.spawn.private import masked_error, masked_failure, masked_text
+from ramet.spawn.masking import masked_error, masked_failure, masked_text
 from ramet.spawn.run import Run
+from ramet.spawn.sandbox.transcript import Mirror
+from ramet.spawn.tool_calls import ReplyCalls, step_number
 from ramet.wire.guest_protocol import Record
 
 #: Bytes of one record, and of all records of one conversation: a transcript of more is no conversation.
-#: Memory holds less: `ramet.host.kept_events` bounds a tree's events there, `ramet.spawn.mirror` the conversation.
+#: Memory holds less: `ramet.host.kept_events` bounds a tree's events there, `ramet.spawn.sandbox.transcript` the
+#: conversation.
 MAX_RECORD, MAX_RECORDED = 8 * 1024 * 1024, 256 * 1024 * 1024
 MAX_RECORDS = 100_000
 #: Characters of a notice, and of the beginning of a result that is shown.

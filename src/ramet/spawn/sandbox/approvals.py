@@ -8,7 +8,7 @@ from typing import Any
 from ramet.core.errors import ProtocolError
 from ramet.core.ids import CallId, StepId
 from ramet.models.request_codec import bounded_json
-from ramet.spawn.calls import ReplyCalls
+from ramet.spawn.tool_calls import ReplyCalls
 from ramet.tools.context import Approval, CurrentCall, HookDecision, ToolUseContext, current_call
 from ramet.tools.permission_checks import narrowed, ruling_on
 from ramet.wire.guest_protocol import Approve, Decided, FireHook, HookWord, Intend, Word

@@ -20,8 +20,8 @@ from ramet.core.errors import DefinitionMissing, InvalidValue, NotShippable, Pro
 from ramet.core.ids import RunId
 from ramet.core.policy.policy import Grant, Policy, from_json
 from ramet.models.json_values import plain
+from ramet.spawn.ports import Services
 from ramet.spawn.run import Run
-from ramet.spawn.services import Services
 from ramet.tools.context import SpawnRequest
 from ramet.wire.code.capsule import Capsule
 from ramet.wire.values.annotations import parameter_types

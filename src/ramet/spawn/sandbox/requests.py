@@ -15,13 +15,13 @@ from ramet.core.ids import CallId, StepId, checked_name, safe_name
 from ramet.core.outcome import EXIT_CODES, ErrorInfo, Result, Status
 from ramet.core.recipe import MAX_BYTES, checked_task_name
 from ramet.core.replay.replay import RunStory
-from ramet.spawn.deeds import MAX_ARGUMENTS, Deeds
-from ramet.spawn.door import Door, LargeReply, Reply
-from ramet.spawn.granting import Shipped
-from ramet.spawn.inside import Conversation
-from ramet.spawn.outbound import FileBody, opened
-from ramet.spawn.private import masked_text
+from ramet.spawn.grants import Shipped
+from ramet.spawn.masking import masked_text
 from ramet.spawn.run import Run
+from ramet.spawn.sandbox.channel import Door, LargeReply, Reply
+from ramet.spawn.sandbox.conversation import Conversation
+from ramet.spawn.sandbox.intentions import MAX_ARGUMENTS, Deeds
+from ramet.spawn.sandbox.outbound import FileBody, opened
 from ramet.tools.context import CurrentCall, SpawnHandle, SpawnRequest, Tree, current_call
 from ramet.wire import guest_protocol
 from ramet.wire.code.capsule import Capsule

@@ -21,12 +21,12 @@ from ramet.core.errors import Aborted, BudgetExceeded, Bug, RametError
 from ramet.core.events import MessageRecorded
 from ramet.core.ids import CallId
 from ramet.core.outcome import Status
-from ramet.spawn.answer import answer, bounded, bounded_answer, has_answered
-from ramet.spawn.granting import takes_one
-from ramet.spawn.reuse import reused
+from ramet.spawn.final_answer import answer, bounded, bounded_answer, has_answered
+from ramet.spawn.grants import takes_one
+from ramet.spawn.ports import Placement, Services
+from ramet.spawn.result_cache import reused
 from ramet.spawn.run import Run, Verdict
-from ramet.spawn.sandboxed import work_inside
-from ramet.spawn.services import Placement, Services
+from ramet.spawn.sandbox.executor import work_inside
 from ramet.spawn.verdict import failed
 from ramet.tools.context import CurrentCall, current_call
 from ramet.tools.workers.thread_tools import run_in_thread

@@ -6,7 +6,7 @@ those of the reply. The guest adds what only it can know: results of tools, and 
 it is bounded, and stamped with the run whose channel it came through. So `run.context.history` is always a conversation
 that the model was really in, from which the run can be forked, woken, or asked for its answer.
 
-Tool calls are charged here, from the replies that pass (`ramet.spawn.calls`). Whatever breaks a rule is a
+Tool calls are charged here, from the replies that pass (`ramet.spawn.tool_calls`). Whatever breaks a rule is a
 ProtocolError: the door closes, the run fails, and nobody else notices.
 """
 
@@ -35,12 +35,12 @@ from ramet.models.errors import is_overflow
 from ramet.models.json_values import clean_text, plain
 from ramet.models.relay import encode_chunk
 from ramet.models.request_codec import as_data, decode_question, for_a_guest, shown_tool
-from ramet.spawn.answer import bounded_answer
-from ramet.spawn.calls import ReplyCalls, charge_aside, step_number
-from ramet.spawn.gates import Gates
-from ramet.spawn.mirror import Mirror
-from ramet.spawn.records import Records
+from ramet.spawn.final_answer import bounded_answer
 from ramet.spawn.run import Run
+from ramet.spawn.sandbox.approvals import Gates
+from ramet.spawn.sandbox.guest_events import Records
+from ramet.spawn.sandbox.transcript import Mirror
+from ramet.spawn.tool_calls import ReplyCalls, charge_aside, step_number
 from ramet.tools.builtins import is_stock, stock_tools, these
 from ramet.tools.context import Conclusion, ModelRequest, ToolUseContext
 from ramet.tools.python import NAME as PYTHON
