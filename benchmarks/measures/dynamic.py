@@ -12,7 +12,7 @@ from ramet import Agent, AgentRuntime
 from ramet.core.agent_ref import AgentRef
 from ramet.core.recipe import Recipe
 from ramet.host.dynamic.agents import ref_of
-from ramet.host.dynamic.registries import REGISTRY
+from ramet.host.dynamic.registry import REGISTRY
 
 DEPTH = 10
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from ramet.core.outcome import Usage as Usage
     from ramet.core.policy.policy import Isolation as Isolation
     from ramet.core.policy.policy import Policy as Policy
-    from ramet.host.logs import setup_logging as setup_logging
+    from ramet.host.observability.logs import setup_logging as setup_logging
     from ramet.host.registry import AGENT_REGISTRY as AGENT_REGISTRY
     from ramet.host.runtime import AgentRuntime as AgentRuntime
     from ramet.host.scheduler.scheduler import AgentScheduler as AgentScheduler
@@ -87,7 +87,7 @@ _WHERE = {
     "resolve": "models.resolve",
     "resources": "agent.decorators",
     "retry": "agent.decorators",
-    "setup_logging": "host.logs",
+    "setup_logging": "host.observability.logs",
     "standalone_context": "host.standalone",
     "timeout": "agent.decorators",
     "workspace_tools": "tools.workspace",

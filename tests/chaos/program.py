@@ -19,8 +19,8 @@ from typing import Any
 from ramet import Agent, AgentRuntime, AgentScheduler, Limits, Policy
 from ramet.core.budget import RESOURCES
 from ramet.core.errors import StoreFailed
-from ramet.host.project import Project
-from ramet.host.sandboxes import BackendName
+from ramet.host.sandbox.sandboxes import BackendName
+from ramet.host.trees.project import Project
 from ramet.isolation.contract import Backend
 from ramet.isolation.workspace.run_dirs import RunFolders
 from ramet.spawn.handle import Handle

@@ -17,7 +17,7 @@ from datetime import datetime, timedelta
 
 from ramet import Agent, AgentRuntime, Policy
 from ramet.concurrency.clock import SystemClock
-from ramet.host.project import Project
+from ramet.host.trees.project import Project
 from ramet.spawn.handle import Handle
 from ramet.store.postgres import PostgresStore
 from tests.chaos import deadly, functions

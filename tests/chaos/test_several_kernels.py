@@ -18,7 +18,7 @@ import psycopg
 import pytest
 
 from ramet.core.replay.replay import TreeStory
-from ramet.host.journal import TREES
+from ramet.host.journal.journal import TREES
 from ramet.store.postgres import PostgresStore
 from tests.chaos.checks import check, check_notices, effects, lines, read
 from tests.chaos.deadly import Kill

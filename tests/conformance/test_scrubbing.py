@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ramet.host.scrubbing import scrub
+from ramet.host.retention.scrubbing import scrub
 from ramet.store.contract import Rewritable
 from tests.conformance.stores import STORES
 from tests.security.test_values_at_rest import VALUE, write_older

@@ -29,8 +29,8 @@ from ramet.core.limits import SpawnLimits
 from ramet.core.outcome import AgentResult, Result, Status, Usage
 from ramet.core.policy.permissions import MODES
 from ramet.core.policy.policy import Policy
-from ramet.host.agents import AgentHandle
 from ramet.host.runtime import AgentRuntime
+from ramet.host.sandbox.handle import AgentHandle
 from ramet.host.session import Session
 from ramet.models.prices import Price
 from ramet.models.rate_limit import RetryPolicy

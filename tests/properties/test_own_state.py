@@ -10,8 +10,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ramet.core.errors import InvalidValue, RametError
-from ramet.host.dynamic.own_state import OwnState
-from ramet.host.dynamic.registries import REGISTRY, STATE
+from ramet.host.dynamic.registry import REGISTRY, STATE
+from ramet.host.dynamic.run_state import OwnState
 from ramet.host.standalone import standalone_context
 from ramet.models.scripted.model import ScriptedModel
 from ramet.store.memory import MemoryStore

@@ -20,7 +20,7 @@ import pytest
 from ramet.cli.main import main
 from ramet.core.errors import InvalidValue
 from ramet.core.events import Event, encode
-from ramet.host.journal import TREES
+from ramet.host.journal.journal import TREES
 from ramet.isolation import safe_walk
 from ramet.store.contract import Entry
 from ramet.store.sqlite.store import SqliteStore

@@ -16,7 +16,7 @@ import pytest
 from ramet import AgentRuntime
 from ramet.cli.main import main
 from ramet.core.errors import Damaged, InvalidValue
-from ramet.host.doorbell import NoKernel, Trees, ring
+from ramet.host.control.socket import NoKernel, Trees, ring
 from ramet.isolation.workspace.run_dirs import RunFolders
 from ramet.services.server import Server
 from ramet.store.sqlite.store import SqliteStore

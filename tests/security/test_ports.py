@@ -16,9 +16,9 @@ import pytest
 
 import ramet
 from ramet.core.errors import Gone, InvalidValue, SandboxFailed
-from ramet.host.agents import AgentHandle
-from ramet.host.door import Room
-from ramet.host.ports import PortLimits, PortRefused, RunPorts
+from ramet.host.egress.connection import Room
+from ramet.host.sandbox.handle import AgentHandle
+from ramet.host.sandbox.run_ports import PortLimits, PortRefused, RunPorts
 from ramet.isolation.zygote.sandbox import ForkedSandbox
 from tests.support.serving import short_folder
 from tests.support.waiting import eventually

@@ -21,8 +21,8 @@ from typing import Any
 
 import pytest
 
-from ramet.host.door import ProxyLimits
-from ramet.host.proxy import Proxy
+from ramet.host.egress.connection import ProxyLimits
+from ramet.host.egress.proxy import Proxy
 from tests.support.tls import make_certificate
 from tests.support.tunnels import House, Opened, Relay, client, server
 

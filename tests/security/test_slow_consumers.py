@@ -101,7 +101,7 @@ _KEEP = """
 import pathlib
 from ramet.concurrency.clock import FakeClock
 from ramet.core.events import Notice, StateChanged
-from ramet.host.recorder import Recorder
+from ramet.host.journal.recorder import Recorder
 from tests.support.context import run_info
 
 recorder = Recorder(FakeClock())

@@ -19,7 +19,7 @@ from ramet.core.errors import DefinitionMissing, InvalidValue
 from ramet.core.events import Event, RunEnded, RunSpawned, encode
 from ramet.core.outcome import ErrorInfo, Result, Status
 from ramet.core.policy.policy import Grant
-from ramet.host.journal import TREES
+from ramet.host.journal.journal import TREES
 from ramet.host.scheduler.scheduler import AgentScheduler
 from ramet.models.scripted.dialogue import Call
 from ramet.services.contract import ListAgents

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import msgspec
 
 from ramet.core.events import Event, decode
-from ramet.host.journal import TREES
+from ramet.host.journal.journal import TREES
 from ramet.store.contract import Entry
 from ramet.store.memory import MemoryStore
 

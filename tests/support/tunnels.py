@@ -10,8 +10,8 @@ import sys
 from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator, Awaitable, Callable
 
-from ramet.host.door import ProxyDecision, ProxyDoor, ProxyLimits
-from ramet.host.proxy import Proxy
+from ramet.host.egress.connection import ProxyDecision, ProxyDoor, ProxyLimits
+from ramet.host.egress.proxy import Proxy
 from tests.support.waiting import alive, eventually
 
 Speak = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]

@@ -40,7 +40,7 @@ MODULES = (
     "ramet.cli.waiting",
     "ramet.cli.working",
     "ramet.host.runtime",
-    "ramet.host.scheduler.lookout",
+    "ramet.host.scheduler.loop",
     "ramet.host.session",
     "ramet.models.scripted.model",
     "ramet.spawn.sandbox.executor",

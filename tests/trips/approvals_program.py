@@ -17,7 +17,7 @@ from langchain_core.tools import BaseTool, StructuredTool
 from ramet import Agent, AgentRuntime, ScriptedModel
 from ramet.concurrency.clock import Clock
 from ramet.host.approvals import Inbox
-from ramet.host.project import Project
+from ramet.host.trees.project import Project
 from ramet.models.scripted.dialogue import Call
 from ramet.spawn.handle import Handle
 from ramet.store.contract import Entry, Store

@@ -12,7 +12,7 @@ import sys
 from typing import Any
 
 from ramet import AgentRuntime
-from ramet.host.journal import TREES
+from ramet.host.journal.journal import TREES
 from ramet.store.contract import Document, Entry, Store
 from tests.chaos.deadly import die
 

@@ -13,7 +13,7 @@ import sys
 from langchain_core.tools import BaseTool, StructuredTool
 
 from ramet import Agent, AgentRuntime, ScriptedModel
-from ramet.host.board import Board, boards
+from ramet.host.board.board import Board, boards
 from ramet.models.scripted.dialogue import Call
 from ramet.tools.agents.board import Owner, board_tools
 from tests.support.places import kill_at_put, store_at

@@ -18,7 +18,7 @@ from typing import Any
 import ramet
 from ramet.core.errors import AgentNotResolved, TaskFailed
 from ramet.core.recipe import Recipe
-from ramet.host.dynamic.registries import REGISTRY
+from ramet.host.dynamic.registry import REGISTRY
 from ramet.models.scripted.dialogue import Call
 
 MAKE = """

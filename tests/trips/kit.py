@@ -16,8 +16,8 @@ from ramet.core.budget import RESOURCES, Budget
 from ramet.core.events import Event
 from ramet.core.limits import SpawnLimits
 from ramet.core.outcome import Status
-from ramet.host.opening import OpenTree
 from ramet.host.session import Session
+from ramet.host.trees.factory import OpenTree
 from ramet.models.messages import encode
 from ramet.models.scripted.dialogue import Call
 from ramet.models.scripted.model import Request

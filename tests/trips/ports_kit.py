@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import ramet
-from ramet.host.agents import AgentHandle
+from ramet.host.sandbox.handle import AgentHandle
 from tests.support.serving import short_folder
 from tests.trips.isolated_kit import Name, backend
 

@@ -14,12 +14,12 @@ import pytest
 import ramet
 from ramet.core.errors import InvalidValue
 from ramet.core.events import PolicyDecided
-from ramet.host.policy_adapters import conformance
 from ramet.services.config.adapters import find_policy_adapter, find_store
 from ramet.services.config.building import server_of
 from ramet.services.config.reading import load
 from ramet.services.config.settings import StoreAdapter
 from ramet.services.server import Server
+from ramet.testing.conformance import policy_adapters
 from tests.support import house_rules
 from tests.support.plain_store import PlainStore
 from tests.support.serve_process import plugin
@@ -270,27 +270,27 @@ def test_what_is_no_policy_adapter_is_refused(installed: None, name: str, field:
     assert words in refused.value.accepted
 
 
-@pytest.mark.parametrize("check", conformance.CHECKS, ids=lambda each: each.__name__)
-async def test_the_suite_is_passed_by_an_adapter_that_keeps_its_promises(check: conformance.Check) -> None:
-    await conformance.run(check, house_rules.HouseRules)
+@pytest.mark.parametrize("check", policy_adapters.CHECKS, ids=lambda each: each.__name__)
+async def test_the_suite_is_passed_by_an_adapter_that_keeps_its_promises(check: policy_adapters.Check) -> None:
+    await policy_adapters.run(check, house_rules.HouseRules)
 
 
 @pytest.mark.parametrize(
     ("adapter", "check"),
     [
-        (house_rules.Nameless, conformance.it_can_be_asked),
-        (house_rules.Silent, conformance.every_birth_has_an_answer),
-        (house_rules.Raising, conformance.every_birth_has_an_answer),
-        (house_rules.Wordless, conformance.every_birth_has_an_answer),
-        (house_rules.Moody, conformance.a_request_is_data),
-        (house_rules.Busy, conformance.many_are_asked_about_at_once),
-        (house_rules.Stuck, conformance.a_call_ends_when_it_is_cancelled),
+        (house_rules.Nameless, policy_adapters.it_can_be_asked),
+        (house_rules.Silent, policy_adapters.every_birth_has_an_answer),
+        (house_rules.Raising, policy_adapters.every_birth_has_an_answer),
+        (house_rules.Wordless, policy_adapters.every_birth_has_an_answer),
+        (house_rules.Moody, policy_adapters.a_request_is_data),
+        (house_rules.Busy, policy_adapters.many_are_asked_about_at_once),
+        (house_rules.Stuck, policy_adapters.a_call_ends_when_it_is_cancelled),
     ],
     ids=lambda each: each.__name__,
 )
-async def test_the_suite_notices_a_promise_that_is_broken(adapter: Any, check: conformance.Check) -> None:
-    with pytest.raises(conformance.Violation):
-        await conformance.run(check, adapter)
+async def test_the_suite_notices_a_promise_that_is_broken(adapter: Any, check: policy_adapters.Check) -> None:
+    with pytest.raises(policy_adapters.Violation):
+        await policy_adapters.run(check, adapter)
 
 
 async def test_the_suite_notices_an_adapter_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -298,9 +298,9 @@ async def test_the_suite_notices_an_adapter_that_does_not_answer(monkeypatch: py
         async def decide(self, request: Any) -> Any:
             await asyncio.Event().wait()
 
-    monkeypatch.setattr(conformance, "PATIENCE_S", 0.05)
-    with pytest.raises(conformance.Violation, match="not answered within"):
-        await conformance.run(conformance.every_birth_has_an_answer, Deaf)
+    monkeypatch.setattr(policy_adapters, "PATIENCE_S", 0.05)
+    with pytest.raises(policy_adapters.Violation, match="not answered within"):
+        await policy_adapters.run(policy_adapters.every_birth_has_an_answer, Deaf)
 
 
 @pytest.mark.parametrize(
@@ -314,7 +314,7 @@ async def test_the_suite_notices_an_adapter_that_does_not_answer(monkeypatch: py
 )
 def test_anybody_can_run_the_suite(name: str, status: int, words: str) -> None:
     """By one command."""
-    said = module("ramet.host.policy_adapters.conformance", name)
+    said = module("ramet.testing.conformance.policy_adapters", name)
 
     assert said.returncode == status, said.stderr
     assert words in said.stdout + said.stderr

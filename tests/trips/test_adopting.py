@@ -19,12 +19,12 @@ from ramet.core.outcome import Status
 from ramet.core.policy.policy import Policy
 from ramet.core.schedules.schedule import Interval
 from ramet.core.schedules.ticks import Book, Claim, Due, State
-from ramet.host.journal import TREES
-from ramet.host.kept_results import KeptResults
-from ramet.host.schedules.asked import schedule_of
-from ramet.host.schedules.books import Books
+from ramet.host.control.operator import Steering
+from ramet.host.journal.journal import TREES
+from ramet.host.journal.result_cache import KeptResults
+from ramet.host.schedules.request import schedule_of
+from ramet.host.schedules.table import Books
 from ramet.host.schedules.target import target_of
-from ramet.host.steering import Steering
 from ramet.models.scripted.model import Call, ScriptedModel
 from ramet.spawn.handle import Handle
 from ramet.spawn.result_cache import Kept

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import psycopg
 import pytest
 
-from ramet.host.project import Project
+from ramet.host.trees.project import Project
 from ramet.spawn.handle import Handle
 from ramet.store.postgres import PostgresStore
 from tests.support.postgres import Server, fresh_schema, postgres

@@ -9,7 +9,7 @@ import pytest
 from ramet import Agent, AgentRuntime
 from ramet.core.errors import Unknown
 from ramet.core.events import ApprovalAnswered, ApprovalAsked, Event
-from ramet.host.steering import Steering
+from ramet.host.control.operator import Steering
 from ramet.models.scripted.model import Call, ScriptedModel
 from ramet.store.memory import MemoryStore
 from tests.support.cut import cut_behind

@@ -12,8 +12,8 @@ from langchain_core.tools import tool
 
 from ramet import AgentRuntime, ScriptedModel, Session
 from ramet.core.errors import Unknown
-from ramet.host.blobs import BLOB_OF, drop_blobs, keep_blob
-from ramet.host.retention import sweep
+from ramet.host.journal.blobs import BLOB_OF, drop_blobs, keep_blob
+from ramet.host.retention.sweep import sweep
 from ramet.models.scripted.dialogue import Call
 from ramet.store.sqlite.store import SqliteStore
 

@@ -11,7 +11,7 @@ from langchain_core.messages import AIMessage, BaseMessage
 from ramet import Agent, AgentRuntime, Policy, ScriptedModel, Session
 from ramet.core.errors import MailRefused
 from ramet.core.events import RunEnded
-from ramet.host.counts import Counts
+from ramet.host.observability.counters import Counts
 from ramet.models.scripted.dialogue import Call, Hang, Spoken
 from ramet.store.contract import Store
 from ramet.store.memory import MemoryStore

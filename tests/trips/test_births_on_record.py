@@ -9,9 +9,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from ramet import AgentRuntime
-from ramet.host.journal import TREES
-from ramet.host.records import Records
-from ramet.host.retention import sweep
+from ramet.host.control.run_queries import Records
+from ramet.host.journal.journal import TREES
+from ramet.host.retention.sweep import sweep
 from ramet.store.contract import Entry
 from tests.support import postgres
 from tests.support.warm import Warm, warm

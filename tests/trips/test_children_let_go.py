@@ -10,7 +10,7 @@ from ramet import Agent, AgentRuntime, Policy
 from ramet.agent.history.pairing import INTERRUPTED
 from ramet.core.events import Event, MessageRecorded, RunEnded, RunSpawned
 from ramet.core.lifecycle import State
-from ramet.host.project import Project
+from ramet.host.trees.project import Project
 from ramet.models.scripted.model import Call, ScriptedModel
 from ramet.store.memory import MemoryStore
 from tests.support.cut import cut_behind

@@ -17,12 +17,12 @@ import pytest
 
 from ramet import AgentRuntime, AgentScheduler
 from ramet.core.errors import Unknown
-from ramet.host.doorbell import Refused, ring
-from ramet.host.records import records_of
-from ramet.host.scheduler.desk import Desk
+from ramet.host.control.run_queries import records_of
+from ramet.host.control.socket import Refused, ring
+from ramet.host.scheduler.offline import Desk
 from ramet.host.scheduler.view import ScheduleView, view_now
-from ramet.host.schedules.books import Books
-from ramet.host.schedules.door import PutSchedule
+from ramet.host.schedules.control import PutSchedule
+from ramet.host.schedules.table import Books
 from ramet.store.sqlite.store import SqliteStore
 from tests.support.waiting import eventually
 from tests.support.warm import warm

@@ -16,7 +16,7 @@ from ramet.core.limits import SpawnLimits
 from ramet.core.outcome import Status
 from ramet.host.runtime import AgentRuntime
 from ramet.host.session import Session
-from ramet.host.trees import KEPT_TREES
+from ramet.host.trees.manager import KEPT_TREES
 from ramet.models.scripted.model import Call, Hang, ScriptedModel
 from ramet.tools.context import SpawnRequest, current
 from tests.support.waiting import eventually

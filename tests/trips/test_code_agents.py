@@ -15,7 +15,7 @@ from ramet.core.events import ToolEnded
 from ramet.core.outcome import Result, Status
 from ramet.core.policy.capabilities import Capability
 from ramet.guest.serve import NEW_TURN
-from ramet.host import opening
+from ramet.host.trees import factory
 from ramet.models.scripted.dialogue import Call
 from ramet.spawn.tree import RunTree
 from ramet.tools.agents.authoring import authoring_tools
@@ -274,7 +274,7 @@ async def test_where_no_agents_are_kept_code_is_told_so(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A typed error inside, and nothing is born."""
-    monkeypatch.setattr(opening, "HostAuthoring", lambda agents: None)
+    monkeypatch.setattr(factory, "HostAuthoring", lambda agents: None)
     _, shown = await converse(tmp_path, "local", agent(*MAKER), code(MAKE))
 
     assert "Denied: creating agents denied: this runtime keeps no agents that agents write down" in shown[0]

@@ -16,8 +16,8 @@ from ramet.core import events
 from ramet.core.events import Notice, RunEnded, RunSpawned
 from ramet.core.outcome import Result, Status
 from ramet.disk.state_folder import state_folder
-from ramet.host.journal import TREES
-from ramet.host.keeping import BATCH
+from ramet.host.journal.journal import TREES
+from ramet.host.retention.janitor import BATCH
 from ramet.store.contract import Entry
 from ramet.store.sqlite.store import SqliteStore
 from tests.trips.terminal import ramet

@@ -13,7 +13,7 @@ from ramet.core.errors import BusyError, InvalidValue, OwnedElsewhere, RametErro
 from ramet.core.events import RunEnded, TurnStarted
 from ramet.core.outcome import Status
 from ramet.core.policy.policy import Isolation, Policy
-from ramet.host.records import Records
+from ramet.host.control.run_queries import Records
 from ramet.models.scripted.model import Call, Script, ScriptedModel
 from ramet.store.postgres import PostgresStore
 from ramet.tools.workspace import workspace_tools

@@ -19,9 +19,9 @@ from ramet import AgentRuntime, ScriptedModel, Session
 from ramet.cli.main import main
 from ramet.core.errors import Damaged, DamagedTree
 from ramet.core.events import IntentionRecorded, encode
-from ramet.host.journal import TREES, Journal
+from ramet.host.control.operator import Steering
+from ramet.host.journal.journal import TREES, Journal
 from ramet.host.safety.inspection import Filter, passages
-from ramet.host.steering import Steering
 from ramet.services.views.contract import RunFilter
 from ramet.services.views.runs import RunViews
 from ramet.store.contract import Entry

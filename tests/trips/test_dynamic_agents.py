@@ -32,7 +32,7 @@ from ramet.core.errors import (
 )
 from ramet.core.events import MessageRecorded, RunEnded, RunSpawned
 from ramet.core.recipe import Recipe
-from ramet.host.dynamic.registries import REGISTRY
+from ramet.host.dynamic.registry import REGISTRY
 from ramet.models.scripted.model import Call, Script, ScriptedModel
 from ramet.store.contract import Store
 from ramet.store.memory import MemoryStore

@@ -14,7 +14,7 @@ from ramet.concurrency.clock import FakeClock
 from ramet.core.events import RunEnded, StateChanged
 from ramet.core.lifecycle import State
 from ramet.core.outcome import ErrorInfo
-from ramet.host.opening import OpenTree
+from ramet.host.trees.factory import OpenTree
 from ramet.models.scripted.model import Call, ScriptedModel
 from ramet.spawn.handle import Handle
 from ramet.spawn.run import Run

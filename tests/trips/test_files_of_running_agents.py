@@ -11,7 +11,7 @@ import pytest
 import ramet
 from ramet.cli.main import main
 from ramet.core.errors import Gone, InvalidValue, OutputTooLarge, Unknown
-from ramet.host.agents import AgentHandle
+from ramet.host.sandbox.handle import AgentHandle
 from ramet.services.client.client import Client
 from tests.support.serving import Served
 from tests.trips.isolated_kit import backend, runtime

@@ -14,7 +14,7 @@ from langchain_core.messages import BaseMessage
 from ramet import Agent, AgentRuntime, Policy, ScriptedModel, Session
 from ramet.core import events
 from ramet.core.events import Event
-from ramet.host.keeping import Caretaker
+from ramet.host.retention.janitor import Caretaker
 from ramet.isolation.workspace.folder_retention import FolderLimits
 from ramet.isolation.workspace.run_dirs import RunFolders
 from ramet.models.scripted.dialogue import Call, Spoken

@@ -14,9 +14,9 @@ from ramet import AgentRuntime, Policy
 from ramet.cli.main import main
 from ramet.concurrency.clock import SystemClock
 from ramet.core.errors import Expired, InvalidValue, Unknown
-from ramet.host.journal import TREES
-from ramet.host.keeping import Caretaker
-from ramet.host.retention import EXPIRED
+from ramet.host.journal.journal import TREES
+from ramet.host.retention.janitor import Caretaker
+from ramet.host.retention.sweep import EXPIRED
 from ramet.isolation.workspace.run_dirs import RunFolders
 from ramet.services.contract import CreateTeam, SpawnAgent, SpawnedAgent
 from ramet.services.server import Server

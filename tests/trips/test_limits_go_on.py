@@ -13,7 +13,7 @@ from ramet.concurrency.clock import FakeClock
 from ramet.core.events import Event, MessageRecorded
 from ramet.core.lifecycle import State
 from ramet.core.outcome import Status
-from ramet.host.project import Project
+from ramet.host.trees.project import Project
 from ramet.models.scripted.model import Call, ScriptedModel
 from ramet.store.memory import MemoryStore
 from ramet.tools.workspace import workspace_tools

@@ -9,7 +9,7 @@ from langchain_core.messages import BaseMessage
 
 from ramet import Agent, AgentRuntime
 from ramet.core.events import Event, MailPushed, ModelAsked, RunEnded, TurnStarted
-from ramet.host.project import Project
+from ramet.host.trees.project import Project
 from ramet.models.scripted.dialogue import Spoken, Step
 from ramet.models.scripted.model import Call, ScriptedModel
 from ramet.store.memory import MemoryStore

@@ -20,12 +20,12 @@ from ramet.core.recipe import Recipe
 from ramet.core.replay.replay import TreeStory
 from ramet.core.safety import Rule, SafetyPolicy
 from ramet.core.schedules.ticks import TickStatus
-from ramet.host.journal import TREES
-from ramet.host.project import Project
+from ramet.host.journal.journal import TREES
 from ramet.host.safety.gate import SafetyGate
 from ramet.host.safety.inspection import Filter, Passage
 from ramet.host.safety.policies import SafetyPolicies
-from ramet.host.scheduler.desk import Desk
+from ramet.host.scheduler.offline import Desk
+from ramet.host.trees.project import Project
 from ramet.models.scripted.dialogue import Call
 from ramet.services.app import gates, records, runs, schedules
 from ramet.services.client.asking import Ask

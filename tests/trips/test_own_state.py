@@ -13,7 +13,7 @@ from ramet.core import events
 from ramet.core.errors import Conflict, RametError
 from ramet.core.events import StateCommitted
 from ramet.core.outcome import Status
-from ramet.host.dynamic.registries import STATE
+from ramet.host.dynamic.registry import STATE
 from ramet.store.state.namespaced import Namespaced
 from ramet.store.state.values import MISSING
 from ramet.sub_agent_client import agent_state

@@ -14,7 +14,7 @@ from ramet.core import events
 from ramet.core.errors import InvalidValue, Unknown
 from ramet.core.events import AgentCreated, Event, StateCommitted
 from ramet.core.outcome import Status
-from ramet.host.dynamic.registries import REGISTRY, STATE
+from ramet.host.dynamic.registry import REGISTRY, STATE
 from ramet.store.contract import Document
 from ramet.store.memory import MemoryStore
 from ramet.store.state.namespaced import Namespaced

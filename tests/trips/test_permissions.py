@@ -13,7 +13,7 @@ from ramet.cli.main import main
 from ramet.core.errors import InvalidValue, RametError
 from ramet.core.events import ApprovalAsked, ToolEnded, ToolStarted
 from ramet.host.approvals import Pending
-from ramet.host.resuming import left_behind, supplied_by
+from ramet.host.recovery.resume import left_behind, supplied_by
 from ramet.host.runtime import AgentRuntime
 from ramet.host.session import Session
 from ramet.models.scripted.dialogue import Call

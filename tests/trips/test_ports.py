@@ -12,7 +12,7 @@ import pytest
 import ramet
 from ramet.core.errors import Gone, InvalidValue, Unknown
 from ramet.core.events import SandboxStarted
-from ramet.host.ports import PortRefused
+from ramet.host.sandbox.run_ports import PortRefused
 from tests.trips import serving_agents as agents
 from tests.trips.isolated_kit import Name
 from tests.trips.ports_kit import asked, asked_at, backend, rest, runtime, serving

@@ -14,7 +14,7 @@ from ramet.core.errors import MailRefused
 from ramet.core.events import MessageRecorded, RunEnded
 from ramet.core.outcome import Status
 from ramet.core.replay.replay import TreeStory
-from ramet.host.project import Project
+from ramet.host.trees.project import Project
 from ramet.models.scripted.dialogue import Spoken
 from ramet.models.scripted.model import Call, ScriptedModel
 from ramet.tools.context import StopReceipt

@@ -14,8 +14,8 @@ from ramet import Agent, AgentRuntime, Policy, ScriptedModel, chain, parallel
 from ramet.concurrency.clock import FakeClock, SystemClock
 from ramet.core.events import ResultReused, RunEnded, SandboxStarted, TurnEnded, decode
 from ramet.core.outcome import Result, Status
-from ramet.host.kept_results import RESULTS
-from ramet.host.retention import sweep
+from ramet.host.journal.result_cache import RESULTS
+from ramet.host.retention.sweep import sweep
 from ramet.store.memory import MemoryStore
 from ramet.store.sqlite.store import SqliteStore
 from tests.support.cut import cut_behind

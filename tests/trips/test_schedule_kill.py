@@ -14,7 +14,7 @@ import pytest
 
 from ramet import AgentRuntime, AgentScheduler
 from ramet.concurrency.clock import FakeClock
-from ramet.host.journal import TREES
+from ramet.host.journal.journal import TREES
 from ramet.store.postgres import PostgresStore
 from tests.support.places import ROOT, killed, store_at
 from tests.support.postgres import Server, postgres

@@ -11,7 +11,7 @@ from ramet import Agent, AgentRuntime, SpawnRequest
 from ramet.core.agent_ref import AgentRef
 from ramet.core.ids import RunId
 from ramet.core.outcome import Status
-from ramet.host.dynamic.places import branch_of, place_of, standing_of
+from ramet.host.dynamic.namespaces import branch_of, place_of, standing_of
 from ramet.spawn.run import Run
 from ramet.store.memory import MemoryStore
 from tests.support.waiting import eventually

@@ -27,9 +27,9 @@ from ramet.core import events
 from ramet.core.budget import Limits
 from ramet.core.events import Event
 from ramet.core.outcome import Result, Status, Usage
-from ramet.host.recorder import Recorder
+from ramet.host.journal.recorder import Recorder
+from ramet.host.observability.telemetry import Telemetry
 from ramet.host.session import Session
-from ramet.host.telemetry import Telemetry
 from ramet.models.scripted.dialogue import Fail, Hang, Say, Script
 from ramet.models.scripted.model import Call, ScriptedModel
 from tests.support.context import run_info
@@ -484,7 +484,7 @@ def test_a_listener_that_fails_hurts_nobody(
     seen: Seen, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What an exporter or a bug raises is logged once; the record is as it was."""
-    from ramet.host.spans import TreeSpans
+    from ramet.host.observability.spans import TreeSpans
 
     def broken(*_: object) -> None:
         raise RuntimeError("a bug")
@@ -512,8 +512,8 @@ def test_without_an_sdk_nothing_is_attached_or_imported(tmp_path: Path) -> None:
         """
         import sys
         from ramet.concurrency.clock import SystemClock
-        from ramet.host.recorder import Recorder
-        from ramet.host.telemetry import Telemetry
+        from ramet.host.journal.recorder import Recorder
+        from ramet.host.observability.telemetry import Telemetry
 
         recorder, telemetry = Recorder(SystemClock()), Telemetry()
         assert telemetry.attach(recorder) is None
@@ -539,8 +539,8 @@ def test_a_provider_that_the_process_has_set_up_is_found(tmp_path: Path) -> None
         from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
         from ramet.concurrency.clock import SystemClock
         from ramet.core.events import RunSpawned
-        from ramet.host.recorder import Recorder
-        from ramet.host.telemetry import Telemetry
+        from ramet.host.journal.recorder import Recorder
+        from ramet.host.observability.telemetry import Telemetry
 
         exporter = InMemorySpanExporter()
         provider = TracerProvider()

@@ -13,9 +13,9 @@ from ramet.agent.definition import Agent
 from ramet.core.errors import MailRefused
 from ramet.core.events import RunEnded, RunSpawned, TurnEnded
 from ramet.core.outcome import Status
-from ramet.host.project import Project
 from ramet.host.runtime import AgentRuntime
 from ramet.host.session import Session
+from ramet.host.trees.project import Project
 from ramet.models.scripted.dialogue import Script
 from ramet.models.scripted.model import Call, Fail, ScriptedModel
 from ramet.store.memory import MemoryStore

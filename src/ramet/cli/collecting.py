@@ -22,12 +22,12 @@ from ramet.cli.sources.prefixes import full_id
 from ramet.concurrency.clock import SystemClock
 from ramet.core.errors import StoreFailed
 from ramet.disk.state_folder import state_folder
-from ramet.host.doorbell import NoKernel, ring
-from ramet.host.keeping import Collected
-from ramet.host.lifetimes import Collect
-from ramet.host.records import journal_in, kernel_of
-from ramet.host.retention import Gone, sweep
-from ramet.host.scrubbing import scrub
+from ramet.host.control.run_queries import journal_in, kernel_of
+from ramet.host.control.socket import NoKernel, ring
+from ramet.host.journal.ttl import Collect
+from ramet.host.retention.janitor import Collected
+from ramet.host.retention.scrubbing import scrub
+from ramet.host.retention.sweep import Gone, sweep
 from ramet.store.sqlite.compaction import compact
 from ramet.store.sqlite.store import SqliteStore
 

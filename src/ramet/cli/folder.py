@@ -9,7 +9,7 @@ from ramet.agent.files.definitions import Definitions, load_definitions
 from ramet.agent.files.permissions import FoundPermissions, find_permissions
 from ramet.agent.files.trust import is_trusted
 from ramet.cli.places import user_dir
-from ramet.host.project import Project
+from ramet.host.trees.project import Project
 
 
 def load(folder: Path) -> Definitions:

@@ -28,7 +28,7 @@ from ramet.cli.sources.prefixes import full_id
 from ramet.cli.views import Told, View, Written
 from ramet.concurrency.clock import SystemClock
 from ramet.core.errors import Damaged, InvalidValue
-from ramet.host.records import INTERRUPTED, RunRow
+from ramet.host.control.run_queries import INTERRUPTED, RunRow
 
 _NO_TERMINAL = 120  #: columns of a tree where nothing says how many there are
 

@@ -16,8 +16,8 @@ from ramet.cli.problems import report_damage
 from ramet.concurrency.clock import SystemClock
 from ramet.core.errors import DamagedTree
 from ramet.disk.state_folder import JOURNAL, checked_state_folder
-from ramet.host.records import journal_in, records_of
-from ramet.host.repairing import Checked, check, set_aside
+from ramet.host.control.run_queries import journal_in, records_of
+from ramet.host.recovery.repair import Checked, check, set_aside
 from ramet.store.sqlite.accept_loss import accept_loss
 from ramet.store.sqlite.store import SqliteStore
 

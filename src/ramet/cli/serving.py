@@ -16,8 +16,8 @@ from ramet.cli.interrupts import Interrupts
 from ramet.cli.places import nearby, user_dir
 from ramet.cli.problems import FAILURE, say
 from ramet.cli.settings_file import settings_file
-from ramet.host.logs import setup_logging
-from ramet.host.stalls import StallWatch
+from ramet.host.observability.logs import setup_logging
+from ramet.host.observability.stalls import StallWatch
 from ramet.services.config.building import server_of
 from ramet.services.config.reading import Config, load
 from ramet.services.config.settings import TcpAddress

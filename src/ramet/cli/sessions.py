@@ -20,7 +20,7 @@ from ramet.cli.looking import print_table
 from ramet.cli.problems import report_damage
 from ramet.cli.sources.choosing import source_of
 from ramet.core.errors import Damaged
-from ramet.host.session_rows import SessionRow
+from ramet.host.sessions.rows import SessionRow
 from ramet.models.messages import decode
 
 _ROLES = {"human": "user", "ai": "agent", "tool": "tool", "system": "system"}

@@ -17,7 +17,7 @@ from ramet.cli.problems import report_damage
 from ramet.cli.sources.choosing import source_of
 from ramet.cli.sources.contract import Question
 from ramet.core.errors import Damaged
-from ramet.host.records import INTERRUPTED
+from ramet.host.control.run_queries import INTERRUPTED
 
 
 def approvals(options: Namespace) -> int:

@@ -30,13 +30,13 @@ from ramet.core.events import Event
 from ramet.core.lifecycle import State
 from ramet.core.outcome import Result, Status
 from ramet.core.policy.policy import Policy, from_json
-from ramet.host.journal import TREES
-from ramet.host.listening import listen
-from ramet.host.opening import OpenTree
-from ramet.host.records import journal_in
-from ramet.host.references import is_reference, resolve
-from ramet.host.resuming import left_behind
+from ramet.host.control.run_queries import journal_in
+from ramet.host.journal.journal import TREES
+from ramet.host.journal.subscription import listen
+from ramet.host.recovery.resume import left_behind
 from ramet.host.runtime import AgentRuntime
+from ramet.host.serialize.references import is_reference, resolve
+from ramet.host.trees.factory import OpenTree
 from ramet.spawn.handle import Handle
 from ramet.spawn.run import Run
 

@@ -1,4 +1,4 @@
-"""Tells public addresses from private ones. Data only: `ramet.host.addresses` asks for the machine's own."""
+"""Tells public addresses from private ones. Data only: `ramet.host.egress.addresses` asks for the machine's own."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ from ramet.core.errors import InvalidValue, Unknown
 from ramet.core.events import ApprovalAnswered, ApprovalAsked, Event
 from ramet.core.ids import CallId, Path, RunId
 from ramet.core.replay.replay import RunStory
-from ramet.host.showing import MAX_TEXT, cut, shown
+from ramet.host.argument_preview import MAX_TEXT, cut, shown
 from ramet.tools.context import Approval, CurrentCall, ToolUseContext, current_call
 
 DEADLINE_S = 600.0

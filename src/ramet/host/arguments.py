@@ -13,7 +13,7 @@ from langchain_core.messages import BaseMessage
 from ramet.agent.definition import Agent, as_agent
 from ramet.core.arguments import check_instance
 from ramet.core.errors import InvalidValue
-from ramet.host.audit import Audit
+from ramet.host.observability.audit import Audit
 from ramet.isolation.workspace.folder_retention import FolderLimits
 from ramet.models.rate_limit import RetryPolicy
 
@@ -55,7 +55,7 @@ def check_runtime(
         raise InvalidValue("grace_s", grace_s, "a number of seconds from 0")
     if store is not None and not all(hasattr(store, name) for name in ("open", "append", "close")):
         raise InvalidValue("store", store, "a store (ramet.store), or None")
-    check_instance("audit", audit, (Audit, NoneType), "a ramet.host.audit.Audit, or None")
+    check_instance("audit", audit, (Audit, NoneType), "a ramet.host.observability.audit.Audit, or None")
     check_instance("keep_folders", keep_folders, (FolderLimits, NoneType), "a FolderLimits (ramet.isolation), or None")
     if isinstance(keep_trees, bool) or not isinstance(keep_trees, int) or keep_trees < 0:
         raise InvalidValue("keep_trees", keep_trees, "a whole number from 0")

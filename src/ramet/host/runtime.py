@@ -27,32 +27,32 @@ from ramet.core.outcome import AgentResult, Result
 from ramet.core.policy.decision import within
 from ramet.core.policy.policy import Policy, grant_root
 from ramet.disk.state_folder import checked_state_folder, state_folder
-from ramet.host.adopting import Adoption
-from ramet.host.agents import AgentHandle, by_stream, to_the_end
 from ramet.host.arguments import check_messages, check_runtime
-from ramet.host.audit import Audit
-from ramet.host.blobs import blob_of
-from ramet.host.doorbell import Doorbell
+from ramet.host.control.socket import Doorbell
 from ramet.host.dynamic.agents import DynamicAgents, ref_of
-from ramet.host.dynamic.moments import in_memory, on_record, state_at
+from ramet.host.dynamic.time_travel import in_memory, on_record, state_at
 from ramet.host.gateway import Gateway
-from ramet.host.journal import journal_of
-from ramet.host.keeping import Caretaker
-from ramet.host.kept_results import KeptResults
-from ramet.host.library_logs import show_logs
-from ramet.host.lifetimes import checked_keep, set_keep
-from ramet.host.opening import Opening, OpenTree, TreePlan
+from ramet.host.journal.blobs import blob_of
+from ramet.host.journal.journal import journal_of
+from ramet.host.journal.result_cache import KeptResults
+from ramet.host.journal.ttl import checked_keep, set_keep
+from ramet.host.loop_thread import HomeLoop, refuse_in_loop
+from ramet.host.observability.audit import Audit
+from ramet.host.observability.library_logs import show_logs
+from ramet.host.observability.stalls import StallWatch
+from ramet.host.observability.telemetry import Telemetry
 from ramet.host.policy_adapters.adapter import TIMEOUT_S, PolicyAdapter, PolicyDecider
-from ramet.host.portal import HomeLoop, refuse_in_loop
-from ramet.host.project import Project
-from ramet.host.results import result_on_record, see_that_it_is_kept
-from ramet.host.resuming import Brought, Point, Supplied, left_by_others, point_of, point_of_run, supplied_by
+from ramet.host.recovery.failover import Adoption
+from ramet.host.recovery.resume import Brought, Point, Supplied, left_by_others, point_of, point_of_run, supplied_by
+from ramet.host.recovery.takeover import Taking, claim_left, resume_all
+from ramet.host.retention.janitor import Caretaker
+from ramet.host.retention.results import result_on_record, see_that_it_is_kept
 from ramet.host.safety.gate import SafetyGate
-from ramet.host.sandboxes import BackendName, Sandboxes
-from ramet.host.stalls import StallWatch
-from ramet.host.taking_up import Taking, claim_left, resume_all
-from ramet.host.telemetry import Telemetry
-from ramet.host.trees import KEPT_TREES, Trees
+from ramet.host.sandbox.handle import AgentHandle, by_stream, to_the_end
+from ramet.host.sandbox.sandboxes import BackendName, Sandboxes
+from ramet.host.trees.factory import Opening, OpenTree, TreePlan
+from ramet.host.trees.manager import KEPT_TREES, Trees
+from ramet.host.trees.project import Project
 from ramet.isolation.contract import Backend
 from ramet.isolation.workspace.folder_retention import FolderLimits
 from ramet.spawn.birth.plan import as_agent, check_prompt

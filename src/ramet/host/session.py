@@ -31,17 +31,17 @@ from ramet.core.outcome import Result, Status, T, Usage
 from ramet.core.policy.policy import Policy, secrets_of, variables_of
 from ramet.host.approvals import Inbox
 from ramet.host.arguments import check_messages, definitions_of
-from ramet.host.conversations import Beginning, Conversation, resume
 from ramet.host.dynamic.agents import ref_of
-from ramet.host.library_logs import show_logs
-from ramet.host.opening import OpenTree, SyncTools, TreePlan, may_read
-from ramet.host.project import Project
-from ramet.host.resuming import Brought, supplied_by
+from ramet.host.observability.library_logs import show_logs
+from ramet.host.recovery.resume import Brought, supplied_by
 from ramet.host.runtime import AgentRuntime
 from ramet.host.safety.gate import SafetyGate
-from ramet.host.sandboxes import BackendName
+from ramet.host.sandbox.sandboxes import BackendName
 from ramet.host.session_ids import checked_session_id
-from ramet.host.turn_stream import TurnStream
+from ramet.host.sessions.trees import Beginning, Conversation, resume
+from ramet.host.trees.factory import OpenTree, SyncTools, TreePlan, may_read
+from ramet.host.trees.project import Project
+from ramet.host.trees.turn_stream import TurnStream
 from ramet.isolation.contract import Backend
 from ramet.spawn.birth.plan import as_agent
 from ramet.spawn.handle import Handle

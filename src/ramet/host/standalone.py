@@ -13,7 +13,7 @@ from ramet.concurrency.clock import Clock, SystemClock
 from ramet.core.budget import NO_LIMITS, Budget, Limits
 from ramet.core.ids import ROOT_NAME, Path, run_id
 from ramet.host.gateway import Gateway
-from ramet.host.recorder import Recorder
+from ramet.host.journal.recorder import Recorder
 from ramet.tools.context import RunInfo, ToolUseContext
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import Final, Literal
 from ramet.core.errors import InvalidValue, SpawnRefused
 from ramet.core.policy import rights
 from ramet.core.policy.policy import Grant, Policy, grant_root
-from ramet.host.addresses import is_own_endpoint
+from ramet.host.egress.addresses import is_own_endpoint
 from ramet.isolation.mounts import roots_of, sources_of
 
 WEEK_S: Final = 7 * 86_400.0

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any, Self
 from ramet.concurrency.deadline import to_its_end
 from ramet.core.errors import InvalidValue, MissingExtra, NotYours, RametError
 from ramet.disk.state_folder import checked_state_folder, made_folder, state_folder
-from ramet.host.dynamic.registries import Registries
-from ramet.host.keeping import Caretaker
+from ramet.host.dynamic.registry import Registries
+from ramet.host.retention.janitor import Caretaker
 from ramet.host.runtime import AgentRuntime
-from ramet.host.sandboxes import BackendName
+from ramet.host.sandbox.sandboxes import BackendName
 from ramet.host.scheduler.scheduler import AgentScheduler
 from ramet.isolation.contract import Backend
 from ramet.services.connections import Bounds, HttpServer

@@ -10,7 +10,7 @@ import pytest
 from ramet import END, START, Agent, Policy, ScriptedModel, StateGraph, chain, parallel
 from ramet.agent.composition.steps import levels
 from ramet.core.errors import DefinitionMissing, InvalidValue, RametError, Unknown
-from ramet.host.recipes import agent_of, recipe
+from ramet.host.serialize.recipes import agent_of, recipe
 from tests.trips.composed_agents import double, fails, norm, plus_one, triple, untyped
 from tests.trips.test_composition import Draft, enough, review
 

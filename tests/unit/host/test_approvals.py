@@ -25,7 +25,7 @@ from ramet.core.events import (
 )
 from ramet.core.replay.replay import TreeStory
 from ramet.host.approvals import Inbox, Pending
-from ramet.host.showing import MAX_SHOWN, MAX_TEXT
+from ramet.host.argument_preview import MAX_SHOWN, MAX_TEXT
 from ramet.tools.context import ToolUseContext
 from tests.support.context import calling, make_context, run_info
 from tests.support.waiting import eventually

@@ -85,7 +85,7 @@ async def test_a_conversation_that_is_resumed_refuses_an_approver_that_is_no_fun
         ({"prices": 5}, "prices: 5 is not accepted; expected a mapping"),
         ({"retry": 5}, "retry: 5 is not accepted; expected a ramet.models.rate_limit.RetryPolicy"),
         ({"store": 5}, "store: 5 is not accepted; expected a store"),
-        ({"audit": 5}, "audit: 5 is not accepted; expected a ramet.host.audit.Audit"),
+        ({"audit": 5}, "audit: 5 is not accepted; expected a ramet.host.observability.audit.Audit"),
         ({"keep_folders": 5}, "keep_folders: 5 is not accepted; expected "),
         ({"keep_trees": "x"}, "keep_trees: 'x' is not accepted; expected a whole number from 0"),
         ({"working_dir": 5}, "working_dir: 5 is not accepted; expected the path of a folder"),

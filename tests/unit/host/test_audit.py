@@ -24,9 +24,9 @@ from ramet.core.errors import Damaged, InvalidValue, StoreInUse
 from ramet.core.events import Event
 from ramet.core.outcome import ErrorInfo, Result, Status
 from ramet.core.safety import Vote
-from ramet.host.audit import Audit, AuditEntry, to_log
-from ramet.host.audit_file import NOTHING, AuditFile, verify
-from ramet.host.recorder import Recorder
+from ramet.host.journal.recorder import Recorder
+from ramet.host.observability.audit import Audit, AuditEntry, to_log
+from ramet.host.observability.audit_file import NOTHING, AuditFile, verify
 from ramet.host.session import Session
 from ramet.models.scripted.dialogue import Script
 from ramet.models.scripted.model import Call, ScriptedModel
@@ -417,7 +417,7 @@ def test_a_full_disk_leaves_whole_lines_and_says_what_it_missed(tmp_path: Path) 
     program = textwrap.dedent(
         """
         import resource, signal, sys
-        from ramet.host.audit_file import AuditFile
+        from ramet.host.observability.audit_file import AuditFile
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         file = AuditFile(sys.argv[1])
         file({"type": "first"})
@@ -446,7 +446,7 @@ async def test_every_line_outlives_a_kill(tmp_path: Path) -> None:
     program = textwrap.dedent(
         """
         import sys
-        from ramet.host.audit_file import AuditFile
+        from ramet.host.observability.audit_file import AuditFile
         file = AuditFile(sys.argv[1])
         for number in range(10**9):
             file({"type": "test", "number": number})

@@ -1,4 +1,4 @@
-"""host/journal.py: a tree that is over is said to be so, whoever says it, and however many do."""
+"""host/journal/journal.py: a tree that is over is said to be so, whoever says it, and however many do."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pathlib
 from datetime import UTC, datetime
 
 from ramet import AgentRuntime
-from ramet.host.journal import TREES, Journal
+from ramet.host.journal.journal import TREES, Journal
 from ramet.store.sqlite.store import SqliteStore
 
 

@@ -1,4 +1,4 @@
-"""host/counts.py: what is counted of trees, whatever came before."""
+"""host/observability/counters.py: what is counted of trees, whatever came before."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 from ramet.concurrency.clock import FakeClock
 from ramet.core.events import Event, RunEnded, RunSpawned, TurnEnded, TurnStarted
 from ramet.core.outcome import Result, Status
-from ramet.host.counts import Counts
-from ramet.host.recorder import Recorder
+from ramet.host.journal.recorder import Recorder
+from ramet.host.observability.counters import Counts
 
 STAMP: dict[str, Any] = {"root": "run-01", "run": "run-01", "path": "main", "agent": "main"}
 

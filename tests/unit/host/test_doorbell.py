@@ -16,7 +16,7 @@ import pytest
 
 from ramet import AgentRuntime
 from ramet.core.errors import InvalidValue
-from ramet.host.doorbell import MAX_LINE, Answer, NoKernel, Refused, Send, Stop, Trees, ring
+from ramet.host.control.socket import MAX_LINE, Answer, NoKernel, Refused, Send, Stop, Trees, ring
 
 LONG = "a-folder-whose-name-is-long-" * 7
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ramet.host.folder_sizes import FolderSizes
+from ramet.host.retention.folder_sizes import FolderSizes
 from tests.support.waiting import eventually
 
 

@@ -22,8 +22,8 @@ from hypothesis import strategies as st
 
 import ramet
 from ramet.core.errors import InvalidValue
-from ramet.host.logs import MAX_LINE, Lines, setup_logging
-from ramet.host.redaction import Redaction
+from ramet.host.observability.logs import MAX_LINE, Lines, setup_logging
+from ramet.host.observability.redaction import Redaction
 from ramet.tools.context import current
 from tests.support.context import calling, make_context, run_info
 
@@ -417,7 +417,7 @@ def test_looking_for_secrets_takes_time_in_proportion_to_a_text() -> None:
     code = (
         "import resource, sys\n"
         "resource.setrlimit(resource.RLIMIT_CPU, (60, 60))\n"
-        "from ramet.host.redaction import Redaction\n"
+        "from ramet.host.observability.redaction import Redaction\n"
         "for text in sys.argv[1:]:\n"
         "    Redaction(environ={}).clean(text * (1_000_000 // len(text)))\n"
         "    print(text, flush=True)\n"

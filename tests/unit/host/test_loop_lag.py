@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from ramet.host.loop_lag import LoopLag
+from ramet.host.observability.loop_lag import LoopLag
 from tests.support.waiting import eventually
 
 

@@ -12,7 +12,7 @@ from ramet.agent.files.bounded_read import Unreadable
 from ramet.agent.files.trust import trust
 from ramet.agent.hooks.hooks import HookRunner
 from ramet.core.errors import InvalidValue
-from ramet.host.project import UNTRUSTED, Project
+from ramet.host.trees.project import UNTRUSTED, Project
 
 GATE = {"hooks": {"PreToolUse": [{"matcher": "Read", "hooks": [{"type": "command", "command": "exit 2"}]}]}}
 CODER = "---\nname: coder\ndescription: {}\n---\nYou write code.\n"

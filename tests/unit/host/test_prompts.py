@@ -1,4 +1,4 @@
-"""host/prompts.py: what an agent is told before its brief."""
+"""host/trees/prompts.py: what an agent is told before its brief."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from ramet import Agent
 from ramet.core.errors import InvalidValue
-from ramet.host.prompts import Prompts
+from ramet.host.trees.prompts import Prompts
 
 
 def test_what_an_agent_may_use_is_listed_as_its_visibility_says() -> None:

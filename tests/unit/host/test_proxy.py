@@ -12,8 +12,8 @@ import threading
 import pytest
 
 from ramet.core.errors import InvalidValue
-from ramet.host.door import ProxyDecision, ProxyLimits
-from ramet.host.proxy import Proxy
+from ramet.host.egress.connection import ProxyDecision, ProxyLimits
+from ramet.host.egress.proxy import Proxy
 from tests.support.tunnels import House, client, server
 
 LOOPBACK = ("127.0.0.0/8",)

@@ -7,7 +7,7 @@ import ipaddress
 import pytest
 
 from ramet.core.addresses import objection
-from ramet.host.addresses import is_own, look_up
+from ramet.host.egress.addresses import is_own, look_up
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import socket
 
 import pytest
 
-from ramet.host.door import ProxyLimits
+from ramet.host.egress.connection import ProxyLimits
 from tests.support.tunnels import House, client, server
 from tests.support.waiting import eventually
 

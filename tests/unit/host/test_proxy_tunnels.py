@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from ramet.host.door import ProxyLimits
+from ramet.host.egress.connection import ProxyLimits
 from tests.support.tls import client_hello, make_certificate
 from tests.support.tunnels import Client, House, Opened, client, echo, server
 from tests.support.waiting import eventually

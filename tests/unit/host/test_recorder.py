@@ -14,10 +14,10 @@ from langchain_core.messages import AIMessageChunk
 
 from ramet.concurrency.clock import FakeClock
 from ramet.core.events import Event, MessageRecorded, Notice, RunSpawned, StateChanged, TextDelta, decode
-from ramet.host import kept_events
-from ramet.host import recorder as module
-from ramet.host.kept_events import KeptEvents
-from ramet.host.recorder import Recorder, Subscription
+from ramet.host.journal import recent_events
+from ramet.host.journal import recorder as module
+from ramet.host.journal.recent_events import KeptEvents
+from ramet.host.journal.recorder import Recorder, Subscription
 from tests.support.context import run_info
 
 ROOT, CHILD = run_info(), run_info(1, path="main/child", depth=1)
@@ -186,7 +186,7 @@ def test_a_disk_that_fails_does_not_stop_the_agents(tmp_path: Path, caplog: pyte
 
 def test_the_record_in_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """A tree that talks without end does not fill the memory: the oldest events go."""
-    monkeypatch.setattr(kept_events, "KEPT_EVENTS", 10)
+    monkeypatch.setattr(recent_events, "KEPT_EVENTS", 10)
     recorder = Recorder(FakeClock())
 
     events = [recorder.append(state(number)) for number in range(25)]
@@ -196,7 +196,7 @@ def test_the_record_in_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> Non
 
 async def test_old_events_are_read_from_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """What does not fit into memory is read as it was, by whoever comes late; the file has no name."""
-    monkeypatch.setattr(kept_events, "MAX_MEMORY", 10_000)
+    monkeypatch.setattr(recent_events, "MAX_MEMORY", 10_000)
     recorder = Recorder(FakeClock())
     recorder.kept = KeptEvents(tmp_path)
 
@@ -215,7 +215,7 @@ async def test_old_events_are_read_from_a_file(monkeypatch: pytest.MonkeyPatch, 
 def test_the_files_of_old_events_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """The oldest file goes with its events; the newest events are there, in their order."""
     for name, value in (("MAX_MEMORY", 5_000), ("MAX_FILE", 5_000), ("MAX_FILES", 2)):
-        monkeypatch.setattr(kept_events, name, value)
+        monkeypatch.setattr(recent_events, name, value)
     recorder = Recorder(FakeClock())
 
     events = [recorder.append(Notice(**ROOT.stamp, text="x" * 1_000)) for _ in range(100)]
@@ -230,7 +230,7 @@ def test_without_a_file_the_oldest_events_are_dropped(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Memory stays bounded where nothing can be written, and the log says so."""
-    monkeypatch.setattr(kept_events, "MAX_MEMORY", 5_000)
+    monkeypatch.setattr(recent_events, "MAX_MEMORY", 5_000)
     monkeypatch.setattr(tempfile, "TemporaryFile", no_file)
     recorder = Recorder(FakeClock())
 

@@ -25,8 +25,8 @@ from ramet.core.events import (
     encode,
 )
 from ramet.core.outcome import ErrorInfo, Result, Status, Usage
-from ramet.host.records import NoJournal, Records, journal_in, kernel_of, records_of
-from ramet.host.retention import sweep
+from ramet.host.control.run_queries import NoJournal, Records, journal_in, kernel_of, records_of
+from ramet.host.retention.sweep import sweep
 from ramet.isolation.workspace.run_dirs import RunFolders
 from ramet.store.contract import Entry
 from ramet.store.memory import MemoryStore

@@ -1,4 +1,4 @@
-"""host/references.py: a function is found again by what was written down of it, or it is an error that says why."""
+"""host/serialize/references.py: a function is found again by what was written down of it, or an error says why."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from ramet.core.errors import DefinitionMissing, InvalidValue
-from ramet.host.references import is_reference, reference_of, resolve
+from ramet.host.serialize.references import is_reference, reference_of, resolve
 from tests.trips import scheduled
 
 SCRIPT = """
-from ramet.host.references import reference_of, resolve
+from ramet.host.serialize.references import reference_of, resolve
 
 def work():
     return __name__

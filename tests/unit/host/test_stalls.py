@@ -1,4 +1,4 @@
-"""host/stalls.py: an event loop that stands still is dumped while it does, and counted after."""
+"""host/observability/stalls.py: an event loop that stands still is dumped while it does, and counted after."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from ramet.core.errors import BusyError, InvalidValue
-from ramet.host.stalls import Stalls, StallWatch
+from ramet.host.observability.stalls import Stalls, StallWatch
 from tests.support.stalling_agents import stand_still_in_c
 from tests.support.waiting import eventually
 
@@ -92,7 +92,7 @@ async def test_a_process_has_one_watch(pipe: tuple[int, int]) -> None:
 
 FORK = """
 import asyncio, faulthandler, os, sys
-from ramet.host.stalls import StallWatch
+from ramet.host.observability.stalls import StallWatch
 
 async def watch_again():
     with StallWatch(after_s=3_600):

@@ -14,7 +14,7 @@ import pytest
 from ramet.agent.files.trust import trust
 from ramet.concurrency.cancel import AbortController
 from ramet.core.errors import Aborted
-from ramet.host.project import git_of
+from ramet.host.trees.project import git_of
 from ramet.isolation.git import git as git_module
 from ramet.isolation.git.git import Git, NoWorktree
 from ramet.isolation.git.worktree import create, finish

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from ramet.concurrency.clock import FakeClock
 from ramet.core.events import ToolEnded
-from ramet.host.counts import OTHER, Counts, Histogram
-from ramet.host.recorder import Recorder
+from ramet.host.journal.recorder import Recorder
+from ramet.host.observability.counters import OTHER, Counts, Histogram
 from ramet.services.views.exposition import Family, Sample, buckets, by, exposition
 from tests.support.context import run_info
 from tests.support.prometheus import scrape

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from ramet.core.errors import StoreFailed, StoreInUse
-from ramet.host.records import kernel_of
+from ramet.host.control.run_queries import kernel_of
 from ramet.store.sqlite import files
 from ramet.store.sqlite.compaction import compact
 from ramet.store.sqlite.database_lock import is_locked

@@ -10,7 +10,7 @@ from langchain_core.messages import ToolMessage
 from langchain_core.messages.tool import tool_call
 
 from ramet.agent.hooks.hooks import HookRunner
-from ramet.host.board import Board
+from ramet.host.board.board import Board
 from ramet.store.memory import MemoryStore
 from ramet.tools.agents.board import board_tools
 from ramet.tools.context import ToolUseContext

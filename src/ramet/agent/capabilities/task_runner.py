@@ -37,7 +37,7 @@ class Performer(Protocol):
 
 #: Set where an agent's own code runs; elsewhere the host's, which is started by its name.
 current: ContextVar[Performer | None] = ContextVar("ramet_performer", default=None)
-_default = ["ramet.host.performer", "HOST"]
+_default = ["ramet.host.tasks.performer", "HOST"]
 
 
 def instead(module: str, name: str) -> None:

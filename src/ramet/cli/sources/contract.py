@@ -12,10 +12,10 @@ from msgspec import Struct
 
 from ramet.core.errors import Damaged
 from ramet.core.events import Event
-from ramet.host.records import RunRow
+from ramet.host.control.run_queries import RunRow
 from ramet.host.safety.inspection import Filter, Page, Passage
 from ramet.host.scheduler.view import ScheduleView
-from ramet.host.session_rows import SessionRow
+from ramet.host.sessions.rows import SessionRow
 
 Change = Literal["pause", "resume", "trigger", "rm"]
 

@@ -16,7 +16,8 @@ from ramet.core.errors import Damaged, DamagedTree, InvalidValue, RametError, St
 from ramet.core.events import Event
 from ramet.core.outcome import Status
 from ramet.core.replay.replay import TreeStory
-from ramet.host.doorbell import (
+from ramet.host.control.run_queries import INTERRUPTED, NoJournal, Records, RunRow, journal_in, kernel_of, records_of
+from ramet.host.control.socket import (
     Answer,
     FindPorts,
     FindWorkspace,
@@ -28,11 +29,10 @@ from ramet.host.doorbell import (
     Stop,
     ring,
 )
-from ramet.host.lifetimes import Keep, set_keep
-from ramet.host.records import INTERRUPTED, NoJournal, Records, RunRow, journal_in, kernel_of, records_of
+from ramet.host.journal.ttl import Keep, set_keep
 from ramet.host.safety.inspection import Filter, Page, Passage, follow, passages
 from ramet.host.scheduler.view import ScheduleView
-from ramet.host.session_rows import SessionRow, session_row, sessions
+from ramet.host.sessions.rows import SessionRow, session_row, sessions
 from ramet.isolation.workspace.artifacts import read_file
 from ramet.store.sqlite.store import SqliteStore
 
@@ -68,7 +68,7 @@ class Folder:
         return await session_row(await self._journal(), id, last)
 
     async def remove_session(self, id: str) -> str:
-        from ramet.host.conversations import remove  # with it come sessions and runs, which no other command needs
+        from ramet.host.sessions.trees import remove  # with it come sessions and runs, which no other command needs
 
         async with Records(SqliteStore(journal_in(self.dir)), ()) as records:
             return await remove(records, self.dir, id)

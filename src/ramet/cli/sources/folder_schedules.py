@@ -8,12 +8,12 @@ from pathlib import Path
 from ramet.cli.sources.contract import Change, NewSchedule
 from ramet.cli.working import function_of
 from ramet.core.errors import RametError
-from ramet.host.records import Records
-from ramet.host.references import reference_of
-from ramet.host.scheduler.desk import Desk
+from ramet.host.control.run_queries import Records
+from ramet.host.scheduler.offline import Desk
 from ramet.host.scheduler.view import ScheduleView, view_now
-from ramet.host.schedules.asked import Options
-from ramet.host.schedules.books import Books
+from ramet.host.schedules.request import Options
+from ramet.host.schedules.table import Books
+from ramet.host.serialize.references import reference_of
 
 
 async def listed(records: Records) -> Sequence[ScheduleView]:

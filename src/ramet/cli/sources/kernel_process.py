@@ -8,8 +8,8 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from ramet.host.doorbell import NoKernel, Trees, ring
-from ramet.host.records import NoJournal, journal_in, kernel_of
+from ramet.host.control.run_queries import NoJournal, journal_in, kernel_of
+from ramet.host.control.socket import NoKernel, Trees, ring
 
 #: A kernel that answers so long after it was asked to stop a run goes on with other work.
 ENDS_S = 3.0

@@ -11,11 +11,11 @@ from typing import Any, Self
 from ramet.cli.sources.contract import Change, NewSchedule, Question
 from ramet.core.errors import InvalidValue, NotYours, RametError
 from ramet.core.events import Event
-from ramet.host.records import RunRow
-from ramet.host.redaction import STARS
+from ramet.host.control.run_queries import RunRow
+from ramet.host.observability.redaction import STARS
 from ramet.host.safety.inspection import Filter, Page, Passage
 from ramet.host.scheduler.view import ScheduleView
-from ramet.host.session_rows import SessionRow
+from ramet.host.sessions.rows import SessionRow
 from ramet.services.client.client import Client
 from ramet.services.client.refusals import Refused
 from ramet.services.config.settings import TOKEN_VARIABLE, Reference

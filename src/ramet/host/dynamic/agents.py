@@ -15,7 +15,7 @@ from ramet.core.agent_ref import AgentRef
 from ramet.core.errors import AgentNotResolved, Denied, InvalidValue
 from ramet.core.policy.capabilities import Capability, intersect
 from ramet.core.recipe import Recipe
-from ramet.host.dynamic.registries import Registries, below
+from ramet.host.dynamic.registry import Registries, below
 
 MAKES_AGENTS = Capability("class", AGENT_CLASS)
 

@@ -15,8 +15,8 @@ from ramet.core.events import AgentCreated
 from ramet.core.policy.capabilities import intersect
 from ramet.core.recipe import Recipe
 from ramet.host.dynamic.agents import DynamicAgents, Made, is_known, ref_of
-from ramet.host.dynamic.places import standing_of
-from ramet.host.dynamic.working import asked
+from ramet.host.dynamic.namespaces import standing_of
+from ramet.host.dynamic.task_run import asked
 from ramet.spawn.run import Run
 from ramet.tools.context import SpawnRequest
 

@@ -12,7 +12,7 @@ from msgspec import Struct
 from ramet.core import events
 from ramet.core.errors import InvalidValue
 from ramet.core.events import IntentionDecided, IntentionRecorded, ToolEnded
-from ramet.host.stored_events import damaged
+from ramet.host.journal.stored_events import damaged
 from ramet.store.contract import Store, Stored
 
 _log = logging.getLogger("ramet.safety")

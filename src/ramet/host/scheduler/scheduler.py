@@ -16,16 +16,16 @@ from ramet.core.errors import InvalidValue, RametError, Unknown
 from ramet.core.schedules import ticks
 from ramet.core.schedules.schedule import LONGEST_S, Cron, Interval, Once, checked_number, first_after, just_before, utc
 from ramet.core.schedules.ticks import Book, State, TickResult
-from ramet.host.records import Records
+from ramet.host.control.run_queries import Records
 from ramet.host.runtime import AgentRuntime, living, reachable
-from ramet.host.scheduler.firing import Firing
-from ramet.host.scheduler.heir import Heir
-from ramet.host.scheduler.lookout import Lookout
-from ramet.host.scheduler.outcome import all_as_they_stand, with_runs_that_are_born
+from ramet.host.scheduler.dispatch import Firing
+from ramet.host.scheduler.loop import Lookout
+from ramet.host.scheduler.status import all_as_they_stand, with_runs_that_are_born
+from ramet.host.scheduler.takeover import Heir
 from ramet.host.scheduler.view import ScheduleView, view_now, view_of
-from ramet.host.schedules.asked import Options, schedule_of
-from ramet.host.schedules.books import Books
 from ramet.host.schedules.cron import check, next_fire
+from ramet.host.schedules.request import Options, schedule_of
+from ramet.host.schedules.table import Books
 from ramet.host.schedules.target import target_of
 from ramet.store.contract import Store
 

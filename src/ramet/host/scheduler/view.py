@@ -11,8 +11,8 @@ from ramet.core.errors import InvalidValue
 from ramet.core.schedules import ticks
 from ramet.core.schedules.schedule import Schedule
 from ramet.core.schedules.ticks import Book, TickResult
-from ramet.host.records import Records
-from ramet.host.scheduler.outcome import as_it_stands
+from ramet.host.control.run_queries import Records
+from ramet.host.scheduler.status import as_it_stands
 from ramet.host.schedules.cron import next_fire
 
 

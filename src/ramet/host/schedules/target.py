@@ -16,7 +16,7 @@ from ramet.core.errors import DefinitionMissing, InvalidValue, Unknown
 from ramet.core.policy import policy as policies
 from ramet.core.policy.policy import Policy
 from ramet.core.schedules.schedule import AgentTarget, FunctionTarget, NamedTarget
-from ramet.host.references import is_reference, reference_of, resolve
+from ramet.host.serialize.references import is_reference, reference_of, resolve
 from ramet.spawn.birth.plan import as_agent
 
 Target = FunctionTarget | AgentTarget | NamedTarget

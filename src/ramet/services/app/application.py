@@ -16,7 +16,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ramet.core.errors import InvalidValue, RametError, StoreFailed
-from ramet.host.counts import OTHER
+from ramet.host.observability.counters import OTHER
 from ramet.services.app import answers
 from ramet.services.app.answers import Refusal
 from ramet.services.app.calls import Call

@@ -7,7 +7,7 @@ from typing import Final
 
 from starlette.responses import Response
 
-from ramet.host.records import RunRow
+from ramet.host.control.run_queries import RunRow
 from ramet.services.app.calls import Call
 from ramet.services.app.messages import Mail
 from ramet.services.app.operations import BYTES, Operation

@@ -15,10 +15,10 @@ from ramet.core.policy.policy import Policy
 from ramet.core.safety import SafetyPolicy
 from ramet.core.schedules.schedule import Misfire, Overlap
 from ramet.core.schedules.ticks import TickResult
-from ramet.host.records import RunRow
+from ramet.host.control.run_queries import RunRow
 from ramet.host.safety.inspection import EVERYTHING, Filter, Page, Passage
 from ramet.host.scheduler.view import ScheduleView
-from ramet.host.session_rows import SessionRow
+from ramet.host.sessions.rows import SessionRow
 from ramet.services.client import kernel_asks as asks
 from ramet.services.client.asking import Ask
 from ramet.services.client.refusals import error_of

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
 
-from ramet.host.records import RunRow
+from ramet.host.control.run_queries import RunRow
 from ramet.host.safety.inspection import Filter
 from ramet.host.scheduler.view import ScheduleView
 from ramet.services.app.messages import Mail

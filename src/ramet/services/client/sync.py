@@ -6,7 +6,7 @@ from collections.abc import Coroutine
 from typing import Any, Self, TypeVar
 
 from ramet.core.errors import RametError
-from ramet.host.portal import HomeLoop, refuse_in_loop
+from ramet.host.loop_thread import HomeLoop, refuse_in_loop
 from ramet.services.client.blocking import blocking, iterating
 from ramet.services.client.client import Client
 from ramet.services.client.sync_kernel import SyncKernel

@@ -11,7 +11,7 @@ import pathlib
 from typing import Final, cast, get_args
 
 from ramet.core.errors import InvalidValue
-from ramet.host.sandboxes import BackendName
+from ramet.host.sandbox.sandboxes import BackendName
 from ramet.isolation.contract import Backend
 from ramet.isolation.workspace.run_dirs import RunFolders
 from ramet.services.config.checks import BACKENDS_GROUP

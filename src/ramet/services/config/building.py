@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ramet.core.ids import safe_name
 from ramet.disk.state_folder import JOURNAL, state_folder
-from ramet.host.sandboxes import BackendName
+from ramet.host.sandbox.sandboxes import BackendName
 from ramet.isolation.contract import Backend
 from ramet.isolation.workspace.folder_retention import FolderLimits
 from ramet.services.config.adapters import find_policy_adapter, find_store

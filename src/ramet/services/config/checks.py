@@ -21,8 +21,8 @@ from ramet.core.errors import InvalidValue, Unknown
 from ramet.core.ids import checked_name
 from ramet.core.policy import rights
 from ramet.core.team import resources
-from ramet.host.redaction import STARS, Redaction
-from ramet.host.sandboxes import BackendName
+from ramet.host.observability.redaction import STARS, Redaction
+from ramet.host.sandbox.sandboxes import BackendName
 from ramet.models import resolve
 from ramet.services.config.adapters import OBJECT, POLICY_ADAPTERS_GROUP, STORES_GROUP, is_adapter_named
 from ramet.services.config.settings import ModelAlias, PostgresUrl, Reference, StoreAdapter, TcpAddress, UnixSocket

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from ramet.agent.files.bounded_read import Unreadable
 from ramet.core.errors import InvalidValue
-from ramet.host.redaction import STARS
+from ramet.host.observability.redaction import STARS
 from ramet.services.config.secret_file import read_secret
 
 MAX_SECRET: Final = 8_192

@@ -19,7 +19,7 @@ import msgspec
 from msgspec import Struct
 
 from ramet.core.errors import Damaged, RametError
-from ramet.host.schedules.books import Books
+from ramet.host.schedules.table import Books
 from ramet.services.spawning.books import AGENT, TEAM, is_whole
 from ramet.store.contract import Document, Seat, Store
 

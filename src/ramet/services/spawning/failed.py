@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from ramet.concurrency.clock import Clock
 from ramet.concurrency.threads import in_thread
 from ramet.core.errors import InvalidValue, RametError
-from ramet.host.sandboxes import Sandboxes
+from ramet.host.sandbox.sandboxes import Sandboxes
 from ramet.services.spawning.books import AgentRow
 from ramet.services.spawning.roster import Kept, Living, has_failed
 

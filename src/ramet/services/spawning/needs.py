@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 from ramet.core.errors import Unknown
-from ramet.host.records import Records
+from ramet.host.control.run_queries import Records
 from ramet.services.spawning.books import Books
 from ramet.store.contract import Store
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from ramet.concurrency.clock import Clock
 from ramet.core.errors import Gone, OwnedElsewhere
 from ramet.core.events import Event, encode
-from ramet.host.recorder import Recorder
+from ramet.host.journal.recorder import Recorder
 from ramet.host.runtime import AgentRuntime
 from ramet.services.contract import Served
 from ramet.services.talking.grants import Grant

@@ -11,7 +11,7 @@ from langchain_core.messages import BaseMessage
 from ramet.core.budget import RESOURCES, Limits
 from ramet.core.errors import Damaged, Unknown
 from ramet.core.outcome import NOTHING_USED, Usage
-from ramet.host.resuming import point_of, supplied_by
+from ramet.host.recovery.resume import point_of, supplied_by
 from ramet.host.safety.gate import SafetyGate
 from ramet.services.contract import Opening
 from ramet.services.types.ends import as_spent

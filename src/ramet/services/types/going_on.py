@@ -21,9 +21,9 @@ from ramet.core.events import (
     TurnStarted,
 )
 from ramet.core.outcome import NOTHING_USED, Result, Usage
+from ramet.host.journal.stored_events import decoded
 from ramet.host.session import Session
-from ramet.host.stored_events import decoded
-from ramet.host.turn_stream import TurnStream, whole_chunk
+from ramet.host.trees.turn_stream import TurnStream, whole_chunk
 from ramet.services.types.ends import used_since
 from ramet.store.contract import Store
 

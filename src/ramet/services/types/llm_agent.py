@@ -17,8 +17,8 @@ from ramet.core.errors import Aborted, Bug
 from ramet.core.events import Event, MessageDiscarded, MessageRecorded, SandboxStarted, ToolStarted
 from ramet.core.lifecycle import State
 from ramet.core.outcome import ErrorInfo, Result, Status, Usage
-from ramet.host import changing
 from ramet.host.session import Session
+from ramet.host.trees import reconfigure
 from ramet.services.contract import Opening
 from ramet.services.formats.question import Stop
 from ramet.services.formats.shipped import format_of
@@ -227,7 +227,7 @@ class LlmAgent:
                 return await loading.change(self._opening, operation, self._outfit.check, self._outfit.put_on)
             case SetModel():
                 self._opening.rules.check_model("model", operation.model)
-                name = changing.set_model(self._root, self._model(operation.model), self._gateway)
+                name = reconfigure.set_model(self._root, self._model(operation.model), self._gateway)
                 await model_set.write(self._opening, self.run, operation.model)
                 return {"model": name}
             case Compact():
@@ -239,7 +239,7 @@ class LlmAgent:
             await asyncio.shield(self._changing)
         self._changing = asyncio.get_running_loop().create_future()
         try:
-            return await changing.compact(self._root)
+            return await reconfigure.compact(self._root)
         finally:
             self._changing.set_result(None)
             self._changing = None

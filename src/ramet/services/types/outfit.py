@@ -11,9 +11,9 @@ from ramet.agent.files.search_paths import Place, plugin_places
 from ramet.agent.files.skills import load_skills, render_skills
 from ramet.core.policy.capabilities import Capability
 from ramet.disk.state_folder import state_folder
-from ramet.host import changing
-from ramet.host.changing import Equipment
 from ramet.host.runtime import AgentRuntime
+from ramet.host.trees import reconfigure
+from ramet.host.trees.reconfigure import Equipment
 from ramet.services.contract import CodeTool, Loadable, Opening
 from ramet.services.types import imports
 from ramet.spawn.run import Run
@@ -60,7 +60,7 @@ class Outfit:
     def restore(self, model: str | BaseChatModel | None) -> None:
         """Have what it had in an earlier life: the model that was set, and what is loaded. Raises like `set_model`."""
         if model is not None:
-            changing.set_model(self._run, model, self._opening.runtime.gateway)
+            reconfigure.set_model(self._run, model, self._opening.runtime.gateway)
         self.put_on()
 
 

@@ -1,7 +1,8 @@
 """What the operator asks of the server's kernel, and what it answers: runs, questions, schedules, recipes, state.
 
-Data only, beside `contract`. Runs are `ramet.host.records.RunRow`, schedules `ramet.host.scheduler.view.ScheduleView`.
-Lists come in pages: `more` is what the next page is asked for with as `after`, and "" where there is no more.
+Data only, beside `contract`. Runs are `ramet.host.control.run_queries.RunRow`, schedules
+`ramet.host.scheduler.view.ScheduleView`. Lists come in pages: `more` is what the next page is asked for with as
+`after`, and "" where there is no more.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from ramet.core.policy.policy import Policy
 from ramet.core.safety import SafetyPolicy
 from ramet.core.schedules.schedule import Misfire, Overlap
 from ramet.core.schedules.ticks import TickResult
-from ramet.host.records import RunRow
+from ramet.host.control.run_queries import RunRow
 from ramet.host.safety.inspection import Kind
 from ramet.host.scheduler.view import ScheduleView
-from ramet.host.session_rows import SessionRow
+from ramet.host.sessions.rows import SessionRow
 from ramet.services.contract import Asked
 
 MOST = 1_000  #: of one page

@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, Literal, NamedTuple
 
-from ramet.host.counts import Histogram
+from ramet.host.observability.counters import Histogram
 
 MEDIA_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _LABEL: Final = str.maketrans({"\\": "\\\\", "\n": "\\n", '"': '\\"'})

@@ -9,7 +9,7 @@ import msgspec
 
 from ramet.core import events
 from ramet.core.errors import InvalidValue
-from ramet.host.journal import Journal
+from ramet.host.journal.journal import Journal
 from ramet.host.safety.inspection import KINDS, Filter, Passage, follow, passages
 from ramet.host.safety.policies import POLICY, Pinned, SafetyPolicies
 from ramet.services.talking.following import TreeEvent

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from ramet.disk.state_folder import JOURNAL, state_folder
-from ramet.host.counts import Counts
-from ramet.host.folder_sizes import FolderSizes
-from ramet.host.loop_lag import LoopLag
+from ramet.host.observability.counters import Counts
+from ramet.host.observability.loop_lag import LoopLag
+from ramet.host.retention.folder_sizes import FolderSizes
 from ramet.host.runtime import AgentRuntime
 from ramet.services.version import ramet_version
 from ramet.services.views.exposition import Family, Sample, buckets, by

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from ramet.core.errors import Gone, InvalidValue, MailRefused, NotYours, Unknown
 from ramet.host.approvals import Pending
-from ramet.host.journal import Journal
-from ramet.host.records import RunRow
+from ramet.host.control.operator import Steering
+from ramet.host.control.run_queries import RunRow
+from ramet.host.journal.journal import Journal
 from ramet.host.runtime import AgentRuntime
 from ramet.host.scheduler.scheduler import AgentScheduler
-from ramet.host.steering import Steering
 from ramet.services.rules import Rules
 from ramet.services.spawning.roster import Roster
 from ramet.services.views.contract import Approval, ApprovalPage, Kept, Paging, Sent, Stopped

@@ -12,11 +12,11 @@ from msgspec.structs import replace
 from ramet.core.errors import DamagedTree, InvalidValue, Unknown
 from ramet.core.events import MailPushed, RunEnded, RunResumed, RunSpawned, TurnStarted, decode
 from ramet.core.replay.replay import TreeStory
-from ramet.host.journal import TREES, Journal
-from ramet.host.lifetimes import lifetimes_of
-from ramet.host.records import LOOK_S, RunRow, Telling
-from ramet.host.steering import Steering
-from ramet.host.stored_events import decoded
+from ramet.host.control.operator import Steering
+from ramet.host.control.run_queries import LOOK_S, RunRow, Telling
+from ramet.host.journal.journal import TREES, Journal
+from ramet.host.journal.stored_events import decoded
+from ramet.host.journal.ttl import lifetimes_of
 from ramet.services.talking.following import TreeEvent, see_that_it_is_not_elsewhere
 from ramet.services.views.contract import MOST, EventOptions, Paging, RunFilter, RunPage
 from ramet.store.contract import Store, Stored

@@ -8,7 +8,7 @@ from ramet.core.policy.policy import Policy
 from ramet.core.schedules.ticks import TickResult
 from ramet.host.scheduler.scheduler import AgentScheduler
 from ramet.host.scheduler.view import ScheduleView
-from ramet.host.schedules.asked import Options
+from ramet.host.schedules.request import Options
 from ramet.models import resolve
 from ramet.services.rules import Rules
 from ramet.services.spawning.checking import limits_of

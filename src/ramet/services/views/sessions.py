@@ -7,10 +7,10 @@ import pathlib
 from msgspec.structs import replace
 
 from ramet.core.errors import BusyError
-from ramet.host.conversations import remove
-from ramet.host.journal import Journal
-from ramet.host.records import INTERRUPTED, Records
-from ramet.host.session_rows import OPEN, SessionRow, session_row, sessions
+from ramet.host.control.run_queries import INTERRUPTED, Records
+from ramet.host.journal.journal import Journal
+from ramet.host.sessions.rows import OPEN, SessionRow, session_row, sessions
+from ramet.host.sessions.trees import remove
 from ramet.services.refusals import InUse
 from ramet.services.spawning.needs import needed_trees
 from ramet.services.views.contract import Paging, RemovedSession, SessionPage, ShownSession

@@ -9,10 +9,10 @@ import msgspec
 
 from ramet.core.errors import InvalidValue, Unknown
 from ramet.core.recipe import Recipe
-from ramet.host.dynamic.moments import on_record, state_at
-from ramet.host.dynamic.places import branch_of, place_of, prefix_below, standing_on_record
-from ramet.host.dynamic.registries import REGISTRY, REPLACED, Registries
-from ramet.host.journal import Journal
+from ramet.host.dynamic.namespaces import branch_of, place_of, prefix_below, standing_on_record
+from ramet.host.dynamic.registry import REGISTRY, REPLACED, Registries
+from ramet.host.dynamic.time_travel import on_record, state_at
+from ramet.host.journal.journal import Journal
 from ramet.services.views.contract import (
     MOST,
     RecipeFilter,

@@ -19,8 +19,8 @@ from ramet.spawn.tool_calls import ReplyCalls, step_number
 from ramet.wire.guest_protocol import Record
 
 #: Bytes of one record, and of all records of one conversation: a transcript of more is no conversation.
-#: Memory holds less: `ramet.host.kept_events` bounds a tree's events there, `ramet.spawn.sandbox.transcript` the
-#: conversation.
+#: Memory holds less: `ramet.host.journal.recent_events` bounds a tree's events there, `ramet.spawn.sandbox.transcript`
+#: the conversation.
 MAX_RECORD, MAX_RECORDED = 8 * 1024 * 1024, 256 * 1024 * 1024
 MAX_RECORDS = 100_000
 #: Characters of a notice, and of the beginning of a result that is shown.

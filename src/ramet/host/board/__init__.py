@@ -1,0 +1,1 @@
+"""The board of tasks that agents share."""

@@ -1,0 +1,253 @@
+"""Boards in a store: one document each, so that what concerns several tasks changes at once or not at all.
+
+Every change is a compare-and-swap of that document, made again on the newest version until it fits or is refused. A
+claim is a lease that ends with its owner: what a run has claimed and not completed may be claimed by another once the
+run has ended. A run that a killed process left behind has not ended: it goes on with what it has when it is resumed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+from ramet.core.errors import Conflict, InvalidValue, Unknown
+from ramet.host.board.document import (
+    MAX_BOARD,
+    MAX_TASKS,
+    Page,
+    Row,
+    changeable,
+    checked_description,
+    checked_ids,
+    checked_subject,
+    decode,
+    name_of,
+    next_id,
+    note,
+    row_of,
+    task_of,
+    wait_for,
+)
+from ramet.host.runtime import AgentRuntime
+from ramet.store.contract import Store
+from ramet.store.memory import MemoryStore
+from ramet.tools.agents.board import Owner, Task, TaskRefused
+
+KIND = "task"
+_PAGE = 1_000
+
+T = TypeVar("T")
+
+
+class Board:
+    """One list of tasks on a store: a `TaskBoard`."""
+
+    def __init__(
+        self,
+        store: Store,
+        list_id: str,
+        *,
+        is_living: Callable[[str], bool] | None = None,
+        open: Callable[[], Awaitable[object]] | None = None,
+    ) -> None:
+        """`is_living` says of a run's id whether it is at work here; of any other the store's journal says.
+
+        `open` is awaited before the store is used; by default it is the caller who opens it.
+        """
+        if not isinstance(list_id, str) or not list_id:
+            raise InvalidValue("list_id", list_id, "a name")
+        self._store, self._list_id = store, list_id
+        self._is_living, self._open = is_living, open
+
+    async def reserve(self) -> str:
+        """An id that no other task has or will have."""
+        return await self._change(next_id)
+
+    async def create(
+        self,
+        subject: str,
+        description: str = "",
+        *,
+        blocked_by: Sequence[str] = (),
+        metadata: Mapping[str, Any] | None = None,
+        id: str | None = None,
+        key: str = "",
+    ) -> Task:
+        """Put a task on the board; `id` is one that was reserved. With a `key`, the one that was created with it."""
+
+        def create(page: Page) -> Task:
+            for known, row in page.rows.items():
+                if key and row.key == key:
+                    return task_of(page, known)
+            if len(page.rows) >= MAX_TASKS:
+                raise InvalidValue("board", f"{len(page.rows)} tasks", f"at most {MAX_TASKS}: delete what is completed")
+            if id is not None and (id in page.rows or id not in map(str, range(1, page.newest + 1))):
+                raise InvalidValue("id", id, "one that was reserved")
+            new = id or next_id(page)
+            page.rows[new] = Row(checked_subject(subject), checked_description(description), key=key)
+            wait_for(page, new, blocked_by)
+            note(page.rows[new], metadata)
+            return task_of(page, new)
+
+        return await self._change(create)
+
+    async def claim(self, id: str, by: Owner) -> Task:
+        """Have it for oneself: exactly one of those who try does. Refused while it waits for others; idempotent."""
+        gone = await self._owner_that_ended(id, by)
+
+        def claim(page: Page) -> Task:
+            task, row = task_of(page, id), row_of(page, id)
+            if row.owner is not None and row.owner.run == by.run:
+                return task
+            if row.status == "completed":
+                raise TaskRefused(id, "it is completed", owner=name_of(row))
+            if row.owner is not None and row.owner != gone:
+                raise TaskRefused(id, f"{name_of(row)} is at it", owner=name_of(row))
+            if task.open_blockers:
+                names = ", ".join(task.open_blockers)
+                raise TaskRefused(id, f"it waits for {names}", blocked_by=task.open_blockers)
+            row.status, row.owner = "in_progress", by
+            return task_of(page, id)
+
+        return await self._change(claim)
+
+    async def complete(self, id: str, by: Owner) -> Task:
+        """Count it as done, by whoever has it; what waited for it may then be claimed. Idempotent."""
+
+        def complete(page: Page) -> Task:
+            row = row_of(page, id)
+            if row.owner is None or row.owner.run != by.run:
+                raise TaskRefused(id, f"{name_of(row)} is at it" if row.owner else "claim it first", owner=name_of(row))
+            row.status = "completed"
+            return task_of(page, id)
+
+        return await self._change(complete)
+
+    async def release(self, id: str, by: Owner | None = None) -> Task:
+        """Give it back undone; None is the host's word, which needs no claim. Idempotent."""
+        gone = await self._owner_that_ended(id, by)
+
+        def release(page: Page) -> Task:
+            row = changeable(page, id, by, gone)
+            row.status, row.owner = "pending", None
+            return task_of(page, id)
+
+        return await self._change(release)
+
+    async def delete(self, id: str, by: Owner | None = None) -> Task:
+        """Take it off the board, unless another is at it; nothing waits for it any more."""
+        gone = await self._owner_that_ended(id, by)
+
+        def delete(page: Page) -> Task:
+            row = row_of(page, id)
+            if row.status != "completed":
+                changeable(page, id, by, gone)
+            row.status = "deleted"
+            task = task_of(page, id)
+            del page.rows[id]
+            for each in page.rows.values():
+                each.blocked_by = [blocker for blocker in each.blocked_by if blocker != id]
+            return task
+
+        return await self._change(delete)
+
+    async def update(
+        self,
+        id: str,
+        *,
+        by: Owner | None = None,
+        subject: str | None = None,
+        description: str | None = None,
+        add_blocked_by: Sequence[str] = (),
+        add_blocks: Sequence[str] = (),
+        metadata: Mapping[str, Any] | None = None,
+    ) -> Task:
+        """Change what it says, unless another is at it, or it is completed. In `metadata` None removes a key."""
+        gone = await self._owner_that_ended(id, by)
+
+        def update(page: Page) -> Task:
+            row = changeable(page, id, by, gone)
+            if subject is not None:
+                row.subject = checked_subject(subject)
+            if description is not None:
+                row.description = checked_description(description)
+            wait_for(page, id, add_blocked_by)
+            for other in checked_ids("add_blocks", add_blocks):
+                wait_for(page, other, (id,))
+            note(row, metadata)
+            return task_of(page, id)
+
+        return await self._change(update)
+
+    async def get(self, id: str) -> Task:
+        """One task. Raises Unknown."""
+        return task_of((await self._read())[0], id)
+
+    async def list(self) -> Sequence[Task]:
+        """All tasks, in order of their numbers."""
+        page, _ = await self._read()
+        return [task_of(page, id) for id in sorted(page.rows, key=int)]
+
+    # ----
+
+    async def _read(self) -> tuple[Page, int]:
+        if self._open is not None:
+            await self._open()
+        document = await self._store.get(KIND, self._list_id)
+        return (decode(self._list_id, document.data), document.version) if document is not None else (Page(), 0)
+
+    async def _change(self, step: Callable[[Page], T]) -> T:
+        """Write what `step` makes of the newest version, as often as it takes; what it raises leaves all as it was."""
+        while True:
+            page, version = await self._read()
+            before = msgspec.json.encode(page)
+            outcome = step(page)
+            data = msgspec.json.encode(page)
+            if data == before:
+                return outcome
+            if len(data) > MAX_BOARD and len(data) > len(before):
+                raise InvalidValue("board", f"{len(data)} bytes", f"at most {MAX_BOARD}: delete what is completed")
+            try:
+                await self._store.put(KIND, self._list_id, data, expected=version)
+            except Conflict:
+                continue  # Somebody else was first: each round somebody is.
+            return outcome
+
+    async def _owner_that_ended(self, id: str, by: Owner | None) -> Owner | None:
+        """The owner of a task whose lease is over; None if nobody has it, or somebody lives who does."""
+        page, _ = await self._read()
+        owner = row_of(page, id).owner
+        if owner is None or (by is not None and owner.run == by.run):
+            return None
+        if self._is_living is not None and self._is_living(owner.run):
+            return None
+        return None if await self._was_left_behind(owner.run) else owner
+
+    async def _was_left_behind(self, run: str) -> bool:
+        """Whether the journal knows of a run and not of its end: it is there to be resumed."""
+        cursor, lives = 0, False
+        while stored := await self._store.read(cursor, run=run, limit=_PAGE):
+            for each in stored:
+                if each.type in ("run_spawned", "run_resumed", "turn_started"):
+                    lives = True
+                elif each.type == "run_ended":
+                    lives = False
+            cursor = stored[-1].cursor
+        return lives
+
+
+def boards(runtime: AgentRuntime) -> Callable[[str], Board]:
+    """The boards of a runtime, by a name: in its journal's store, or in memory where it keeps none."""
+    journal = runtime.journal
+    store: Store = MemoryStore() if journal is None else journal.store
+    opening = store.open if journal is None else journal.open
+
+    def is_living(run: str) -> bool:
+        try:
+            return runtime.get(run).run.is_living
+        except Unknown:
+            return False
+
+    return lambda list_id: Board(store, list_id, is_living=is_living, open=opening)

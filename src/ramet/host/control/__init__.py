@@ -1,0 +1,1 @@
+"""Control of live runs by their operator."""

@@ -1,0 +1,304 @@
+"""The way to a running kernel from other processes of the same user: `<working_dir>/.ramet/kernel.sock`.
+
+One request a connection: a line of JSON, a line of JSON back, each of at most 1 MiB. Only the user of the kernel's own
+process is heard: the file's mode says so, and the credentials of whoever connects are looked at, too. The door is there
+as long as the kernel holds its journal; one that a killed kernel left behind leads nowhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import logging
+import os
+import pathlib
+import socket
+import stat
+import struct
+from collections.abc import Awaitable, Callable, Collection
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec import Struct
+
+from ramet.core.errors import InvalidValue, RametError
+from ramet.disk.state_folder import checked_state_folder
+from ramet.host.control.operator import Steering
+from ramet.host.journal.ttl import Collect, Keep
+from ramet.host.schedules.control import DropSchedule, PutSchedule, answer
+
+if TYPE_CHECKING:
+    from ramet.store.contract import Store
+
+_log = logging.getLogger("ramet.doorbell")
+
+SOCKET = "kernel.sock"
+MAX_LINE = 1024 * 1024
+READ_S = 10.0  #: in which a request must have been sent
+ANSWER_S = 120.0  #: in which the kernel must have answered: it may have to wait until runs have ended
+_SHORT_PATH = 100  #: an address of a socket is at most 107 bytes long
+_BACKLOG = 32
+
+
+class Trees(Struct, frozen=True, kw_only=True, tag="trees", forbid_unknown_fields=True):
+    """Which trees live in this kernel."""
+
+
+class Send(Struct, frozen=True, kw_only=True, tag="send", forbid_unknown_fields=True):
+    """A user's word for a run."""
+
+    run: str
+    text: str
+    dedupe_s: float | None = None
+
+
+class Stop(Struct, frozen=True, kw_only=True, tag="stop", forbid_unknown_fields=True):
+    """End a run and all below it."""
+
+    run: str
+    reason: str = "stopped by its user"
+
+
+class FindWorkspace(Struct, frozen=True, kw_only=True, tag="workspace", forbid_unknown_fields=True):
+    """Have the files of a run on this machine as they are now, and say where."""
+
+    run: str
+
+
+class FindPorts(Struct, frozen=True, kw_only=True, tag="ports", forbid_unknown_fields=True):
+    """Where the ports of a run at work are reached from this machine."""
+
+    run: str
+
+
+class Answer(Struct, frozen=True, kw_only=True, tag="answer", forbid_unknown_fields=True):
+    """A person's word on a question."""
+
+    approval: str
+    allowed: bool
+    reason: str = ""
+
+
+Request = Trees | Send | Stop | FindWorkspace | FindPorts | Answer | Keep | Collect | PutSchedule | DropSchedule
+_requests = msgspec.json.Decoder(Request)
+
+
+class NoKernel(RametError):
+    """Nobody answers for this working directory."""
+
+
+class KernelEnded(NoKernel):
+    """The kernel took a request, and ended before it had answered."""
+
+
+class Refused(RametError):
+    """The kernel said no; `kind` is the name of the error there."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        self.kind = kind
+        super().__init__(message)
+
+
+class Doorbell:
+    """The kernel's end: listens from `hang` to `take_down`, on behalf of all runtimes that share its journal."""
+
+    def __init__(self, houses: Collection[object], folder: pathlib.Path, store: Store) -> None:
+        """`houses` may change meanwhile; each is a `steering.House`. `store` is open as long as this listens."""
+        self.path, self._store = folder / SOCKET, store
+        self._steering = Steering(houses, store)
+        self.collect: Callable[[Collect], Awaitable[Struct]] | None = None  #: removes what has ended
+        self._hanging: asyncio.Task[asyncio.Server | None] | None = None
+        self._answering: set[asyncio.Task[None]] = set()
+
+    async def hang(self) -> None:
+        """Listen; idempotent. Only to be called by who holds the journal. What stands against it is logged."""
+        if self._hanging is None:
+            # In a context of its own: a call that happens to open the journal is not the one that answers here.
+            self._hanging = asyncio.create_task(self._hang(), name="ramet doorbell", context=contextvars.Context())
+        await asyncio.shield(self._hanging)
+
+    async def take_down(self) -> None:
+        """Listen no more, and leave nothing behind; idempotent."""
+        hanging, self._hanging = self._hanging, None
+        if hanging is None:
+            return
+        server = await hanging
+        if server is None:
+            return
+        server.close()
+        with contextlib.suppress(OSError):
+            self.path.unlink()
+        answering = [task for task in self._answering if task is not asyncio.current_task()]
+        for task in answering:
+            task.cancel()
+        if answering:
+            await asyncio.wait(answering)
+        await server.wait_closed()
+
+    async def _hang(self) -> asyncio.Server | None:
+        try:
+            return await asyncio.start_unix_server(self._met, sock=_listener(self.path), limit=MAX_LINE)
+        except OSError as problem:
+            _log.warning("no other process can reach this kernel: %s: %s", self.path, problem.strerror)
+            return None
+
+    def _met(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.create_task(self._serve(reader, writer), name="ramet doorbell")
+        self._answering.add(task)
+        task.add_done_callback(self._answering.discard)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            if _user_of(writer.get_extra_info("socket")) != os.geteuid():
+                return
+            with contextlib.suppress(TimeoutError, ConnectionError):
+                async with asyncio.timeout(READ_S):
+                    line = await _line(reader)
+                writer.write(await self._answer(line) + b"\n")
+                async with asyncio.timeout(READ_S):
+                    await writer.drain()
+        finally:
+            writer.close()
+            with contextlib.suppress(OSError, asyncio.CancelledError):
+                await writer.wait_closed()
+
+    async def _answer(self, line: bytes) -> bytes:
+        try:
+            return msgspec.json.encode({"ok": await self._do(_request(line))})
+        except RametError as refusal:
+            said = {"type": type(refusal).__name__, "message": str(refusal)}
+        except Exception as bug:
+            _log.exception("a request from outside failed")
+            said = {"type": "Bug", "message": f"{type(bug).__name__}: {bug}"[:2_000]}
+        return msgspec.json.encode({"error": said})
+
+    async def _do(self, request: Request) -> dict[str, Any]:
+        match request:
+            case Trees():
+                return {"pid": os.getpid(), "trees": self._steering.trees()}
+            case Send(run=run, text=text, dedupe_s=dedupe_s):
+                return {"mail": await self._steering.send(run, text, dedupe_s)}
+            case Stop(run=run, reason=reason):
+                receipt = await self._steering.stop(run, reason)
+                return {"stopped": receipt.stopped, "left": receipt.left}
+            case FindWorkspace(run=run):
+                found = await self._steering.workspace(run)
+                return {"folder": str(found.folder), "max_bytes": found.max_bytes}
+            case FindPorts(run=run):
+                return {name: str(path) for name, path in (await self._steering.ports(run)).items()}
+            case Answer(approval=approval, allowed=allowed, reason=reason):
+                await self._steering.answer(approval, allowed, reason)
+                return {"approval": approval, "allowed": allowed}
+            case Keep(run=run, on=on):
+                return {"tree": await self._steering.keep(run, on), "kept": on}
+            case Collect() if self.collect is not None:
+                collected: dict[str, Any] = msgspec.to_builtins(await self.collect(request))
+                return collected
+            case Collect():
+                raise InvalidValue("request", "collect", "another: this kernel removes nothing")
+            case PutSchedule() | DropSchedule():
+                return await answer(self._store, request)
+
+
+async def ring(working_dir: pathlib.Path, request: Request, *, patience_s: float = ANSWER_S) -> dict[str, Any]:
+    """Ask the kernel of a working directory. Raises NoKernel if none answers in time, and Refused."""
+    here = f"no kernel runs in {working_dir}"
+    data = msgspec.json.encode(request)
+    if len(data) >= MAX_LINE:
+        raise InvalidValue("request", f"{len(data)} bytes", f"less than {MAX_LINE}")
+    try:
+        connection = _connected(_own_socket(working_dir))
+    except (OSError, InvalidValue):
+        raise NoKernel(here) from None
+    try:
+        if _user_of(connection) not in (os.geteuid(), 0):
+            raise NoKernel(f"{here} that belongs to this user")
+        reader, writer = await asyncio.open_unix_connection(sock=connection, limit=MAX_LINE)
+    except BaseException:
+        connection.close()
+        raise
+    try:
+        async with asyncio.timeout(patience_s):
+            writer.write(data + b"\n")
+            await writer.drain()
+            said = msgspec.json.decode(await _line(reader))
+    except TimeoutError:
+        raise NoKernel(f"the kernel in {working_dir} does not answer") from None
+    except (ConnectionError, msgspec.DecodeError):
+        raise KernelEnded(f"the kernel in {working_dir} ended before it had answered") from None
+    finally:
+        writer.close()
+    if "error" in said:
+        raise Refused(said["error"]["type"], said["error"]["message"])
+    answer: dict[str, Any] = said["ok"]
+    return answer
+
+
+async def _line(reader: asyncio.StreamReader) -> bytes:
+    try:
+        return await reader.readuntil(b"\n")
+    except asyncio.LimitOverrunError:
+        return b""
+    except asyncio.IncompleteReadError:
+        raise ConnectionResetError from None
+
+
+def _request(line: bytes) -> Request:
+    try:
+        request: Request = _requests.decode(line)
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:
+        raise InvalidValue("request", line[:200], f"a request in one line of JSON ({problem})") from None
+    return request
+
+
+def _listener(path: pathlib.Path) -> socket.socket:
+    # Whoever holds the journal is alone here: what is there was left behind by a kernel that was killed.
+    path.unlink(missing_ok=True)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        _with_short_path(path, listener.bind)
+        path.chmod(0o600)
+        listener.listen(_BACKLOG)  # Before this nobody can connect, whatever the file's mode was.
+        listener.setblocking(False)
+    except BaseException:
+        listener.close()
+        raise
+    return listener
+
+
+def _own_socket(working_dir: pathlib.Path) -> pathlib.Path:
+    """The kernel's socket, not a link to another program's. Raises OSError, InvalidValue."""
+    path = checked_state_folder(working_dir) / SOCKET
+    if not stat.S_ISSOCK(path.lstat().st_mode):
+        raise FileNotFoundError(path)
+    return path
+
+
+def _connected(path: pathlib.Path) -> socket.socket:
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connection.settimeout(READ_S)  # A kernel that is stopped takes nobody in once its backlog is full.
+        _with_short_path(path, connection.connect)
+        connection.setblocking(False)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _with_short_path(path: pathlib.Path, use: Any) -> None:
+    if len(os.fsencode(path)) <= _SHORT_PATH:
+        return use(str(path))  # type: ignore[no-any-return]
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        use(f"/proc/self/fd/{folder}/{path.name}")
+    finally:
+        os.close(folder)
+
+
+def _user_of(connection: Any) -> int:
+    """The user at the other end."""
+    size = struct.calcsize("3i")
+    _, user, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
+    return int(user)

@@ -1,0 +1,61 @@
+"""The states of the agents of one tree, as its runs have them: each a working copy of its own, over its own place."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+
+from ramet.core.errors import Conflict, UnsavedChanges
+from ramet.host.dynamic.namespaces import branch_of, place_of, prefix_below, standing_of
+from ramet.host.dynamic.registry import Registries
+from ramet.host.dynamic.run_state import OwnState
+from ramet.spawn.run import Run
+from ramet.store.state.namespaced import Namespaced
+from ramet.wire.guest_protocol import Stated, UseState
+
+
+class HostMemory:
+    """The host's end, for the runs of one tree."""
+
+    def __init__(self, registries: Registries) -> None:
+        self._registries = registries
+        self._opening = asyncio.Lock()
+
+    async def use(self, run: Run, asked: UseState, body: bytes) -> tuple[Stated, bytes]:
+        """Do something with a run's own state. Raises InvalidValue, Conflict, UnsavedChanges, Unknown, Denied."""
+        return await (await self._own(run)).use(asked, body)
+
+    async def begins_at(self, parent: Run) -> str:
+        """The commit at which a branch of a run's state begins now: a real one. Raises UnsavedChanges."""
+        state = (await self._own(parent)).state
+        if state.is_changed:
+            raise UnsavedChanges(tuple(state.unsaved), "a branch begins at a commit", "commit() or discard() first")
+        if state.is_detached:
+            raise UnsavedChanges((), "a branch begins where a branch ends", "checkout() goes back to it")
+        return (state.head or await state.commit("")).id
+
+    async def branch(self, run: Run) -> None:
+        """Have the branch that a run was born to work on; once is enough."""
+        standing = standing_of(run)
+        state = await self._registries.state(standing.owner)
+        at = await state.beside(at=run.request.begins_at)
+        with suppress(Conflict):  # It is there: it was made in a process that has ended, or by the run's first word.
+            await at.fork(branch_of(standing))
+
+    async def _own(self, run: Run) -> OwnState:
+        async with self._opening:
+            if run.memory is None:
+                if run.request.begins_at:
+                    await self.branch(run)
+                standing = standing_of(run)
+                state = await self._registries.state(standing.owner)
+                beside = await state.beside(branch_of(standing), author=run.info.id)
+                run.memory = OwnState(run.context, Namespaced(beside, place_of(standing)), prefix_below(standing))
+                run.ended().add_done_callback(lambda _: _forget(run))
+        found: OwnState = run.memory
+        return found
+
+
+def _forget(run: Run) -> None:
+    """What was in no commit ends with the run."""
+    run.memory = None

@@ -1,0 +1,75 @@
+"""The state of agents as it was at a moment of a run: events carry the commits that they made."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable
+
+from ramet.core.errors import InvalidValue, Unknown
+from ramet.core.events import AgentCreated, Event, RunSpawned, StateCommitted
+from ramet.host.dynamic.namespaces import MAIN
+from ramet.host.dynamic.registry import STATE, Registries
+from ramet.host.journal.journal import PAGE, Journal
+from ramet.host.journal.stored_events import decoded
+from ramet.store.state.versioned import Versioned
+
+_MOST = 10_000  #: commits that are looked through for one that no event names
+
+
+async def state_at(registries: Registries, events: AsyncIterator[Event], run: str, seq: int) -> Versioned:
+    """The state of all agents, on the run's branch, as of an event of its tree. Raises Unknown, InvalidValue.
+
+    That is the newest commit that the tree had made there by then; before its first one, the newest of that time.
+    """
+    if isinstance(seq, bool) or not isinstance(seq, int) or seq < 1:
+        raise InvalidValue("seq", seq, "the number of an event, from 1")
+    told = [each async for each in events if each.seq <= seq]
+    mine = [each for each in told if each.run == run]
+    if not mine:
+        raise Unknown("run", run)
+    state = await registries.state(_owner(told))
+    branch, begins_at = MAIN, ""
+    for each in mine:
+        if isinstance(each, RunSpawned):
+            begins_at = each.birth.get("begins_at", begins_at)
+        elif isinstance(each, StateCommitted) and each.state == state.name:
+            branch = each.branch
+    commit = _newest(told, state.name, branch) if branch != MAIN or not begins_at else begins_at
+    if not commit:
+        whole = await state.beside()
+        now = told[-1].at
+        assert now is not None, "what is on record has a time"
+        commit = next((each.id for each in await whole.history(_MOST) if each.at <= now), "")
+    return await state.beside(at=commit) if commit else Versioned()
+
+
+def _owner(told: Iterable[Event]) -> str:
+    """Return whose state the tree's is, which is on record at the birth of its root."""
+    births = (each for each in told if isinstance(each, RunSpawned) and each.run == each.root)
+    return next((str(each.birth.get("state_owner", "")) for each in births), "")
+
+
+def _newest(told: Iterable[Event], state: str, branch: str) -> str:
+    found = ""
+    for each in told:
+        if (isinstance(each, StateCommitted) and (each.state, each.branch) == (state, branch)) or (
+            isinstance(each, AgentCreated) and (state, branch) == (STATE, MAIN)
+        ):
+            found = each.commit
+    return found
+
+
+async def on_record(journal: Journal, run: str) -> AsyncIterator[Event]:
+    """The events of a run's tree that say where it began, and what it committed; and when each other one was."""
+    await journal.open()
+    first = await journal.store.read(run=run, limit=1)
+    cursor = 0
+    while first and (stored := await journal.store.read(cursor, tree=first[0].tree, limit=PAGE)):
+        for each in stored:
+            yield decoded(journal.store, each)
+        cursor = stored[-1].cursor
+
+
+async def in_memory(events: Iterable[Event]) -> AsyncIterator[Event]:
+    """Those of a tree of this process, where nothing is on record."""
+    for each in events:
+        yield each

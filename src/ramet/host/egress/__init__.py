@@ -1,0 +1,1 @@
+"""The proxy that is the only way out of a sandbox."""

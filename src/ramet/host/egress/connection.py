@@ -1,0 +1,213 @@
+"""One run's way out: accepts on its socket, decides about each request, and takes no more of the host than it may."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import pathlib
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ramet.host.egress.dial import Dialer, connect
+from ramet.host.egress.tunnel import End, Tunnel
+from ramet.host.unix_listener import accepted
+from ramet.wire.http_connect import ESTABLISHED, Refusal, RequestReader, Target, answer
+
+_BREATH_S = 1.0  #: until accepting is tried again where no descriptor is left
+
+
+class ProxyDecision(NamedTuple):
+    """What was decided about one request: told before it is acted upon, with nothing of what was sent.
+
+    One that was allowed may be followed by another about the same request: its connection failed, or its TLS asked for
+    another server. `host` is empty where the request named none that could be read.
+    """
+
+    allowed: bool
+    host: str
+    port: int
+    reason: str
+    status: int  #: of HTTP, as the client is told; 403 for a tunnel that stood and was cut, which is not told
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProxyLimits:
+    """What one run may take of the proxy. More than that waits where waiting ends by itself, else it is refused."""
+
+    tunnels: int = 64  #: open or being opened
+    half_open: int = 16  #: accepted, and neither joined with a server nor refused yet
+    header_s: float = 10.0  #: for the whole request, and again for the whole TLS ClientHello
+    connect_s: float = 10.0  #: for lookup and connection together
+    idle_s: float = 600.0  #: without a byte in either direction
+    per_second: float = 100.0  #: connections, in the long run
+    burst: int = 100  #: connections that may come at once after a quiet while
+
+
+class Room:
+    """Connections of all doors together: each takes up to two of the process's descriptors."""
+
+    def __init__(self, most: int) -> None:
+        self.most, self.taken = most, 0
+
+
+class ProxyDoor:
+    """One run's socket, and the tunnels that lead out of it."""
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        dialer: Dialer,
+        *,
+        path: pathlib.Path,
+        limits: ProxyLimits,
+        room: Room,
+        on_event: Callable[[ProxyDecision], None],
+        on_closed: Callable[[], object],
+    ) -> None:
+        self._path = path
+        self._listener, self._dialer, self._limits, self._room = listener, dialer, limits, room
+        self._on_event, self._on_closed = on_event, on_closed
+        self._half_open = asyncio.Semaphore(limits.half_open)
+        self._is_closing = False
+        self._taken = 0
+        self._tunnels: set[Tunnel] = set()
+        self._sent = self._received = 0
+        self._connections: set[asyncio.Task[None]] = set()
+        self._accepting = asyncio.get_running_loop().create_task(self._accept())
+
+    @property
+    def sent(self) -> int:
+        """Bytes that came out of the sandbox in requests and tunnels that were opened."""
+        return self._sent + sum(tunnel.sent for tunnel in self._tunnels)
+
+    @property
+    def received(self) -> int:
+        """Bytes that servers sent."""
+        return self._received + sum(tunnel.received for tunnel in self._tunnels)
+
+    async def close(self) -> None:
+        """Cut every tunnel and remove the socket; idempotent. A lookup under way may outlast it, in its thread."""
+        if not self._is_closing:
+            self._is_closing = True  # Once: another door may be opened at this path later.
+            self._path.unlink(missing_ok=True)
+            self._on_closed()
+        tasks = {self._accepting, *self._connections}
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+        self._listener.close()
+
+    async def _accept(self) -> None:
+        loop = asyncio.get_running_loop()
+        step = 1 / self._limits.per_second
+        due = -math.inf  #: when the next connection would come, if they came one by one
+        while True:
+            await self._half_open.acquire()
+            try:
+                sock = await accepted(self._listener)
+            except OSError:  # No descriptor is left, of the process or of the machine.
+                self._half_open.release()
+                await asyncio.sleep(_BREATH_S)
+                continue
+            self._room.taken += 1
+            task = loop.create_task(self._serve(sock))
+            self._connections.add(task)
+            task.add_done_callback(lambda done, sock=sock: self._served(done, sock))  # type: ignore[misc]
+            due = max(due, loop.time() - (self._limits.burst - 1) * step) + step
+            await asyncio.sleep(max(0.0, due - loop.time()))
+
+    def _served(self, task: asyncio.Task[None], sock: socket.socket) -> None:
+        self._room.taken -= 1
+        self._connections.discard(task)
+        sock.close()  # Still open only if the task was cancelled before it began.
+
+    async def _serve(self, sock: socket.socket) -> None:
+        async with contextlib.AsyncExitStack() as leaving:
+            half_open = leaving.enter_context(contextlib.ExitStack())
+            half_open.callback(self._half_open.release)
+            reader = RequestReader()
+            client = await leaving.enter_async_context(End.on(sock))
+            asked = await self._request(client, reader)
+            if not isinstance(asked, Target):
+                return await self._refuse(client, None, asked)
+            if self._taken >= self._limits.tunnels:
+                return await self._refuse(client, asked, Refusal(503, f"{self._taken} tunnels are open"))
+            self._taken += 1
+            leaving.callback(self._give_back)
+            way = await self._way(asked)
+            if isinstance(way, Refusal):
+                return await self._refuse(client, asked, way)
+            server = await leaving.enter_async_context(End.on(way))
+            half_open.close()
+            client.transport.write(ESTABLISHED)
+            await self._run(client, server, asked, reader.rest)
+
+    def _give_back(self) -> None:
+        self._taken -= 1
+
+    async def _request(self, client: End, reader: RequestReader) -> Target | Refusal | None:
+        """What the client asks for; None if it has gone without asking."""
+        if self._room.taken > self._room.most:
+            return Refusal(503, f"{self._room.most} connections of all sandboxes are open")
+        asked: asyncio.Future[Target | Refusal | None] = asyncio.get_running_loop().create_future()
+
+        def take(data: bytes) -> None:
+            if (found := reader.feed(data)) is not None and not asked.done():
+                client.stop()
+                asked.set_result(found)
+
+        def at_end() -> None:
+            if not asked.done():
+                asked.set_result(None)
+
+        client.take, client.at_end = take, at_end
+        client.start()
+        try:
+            async with asyncio.timeout(self._limits.header_s):
+                return await asked
+        except TimeoutError:
+            return Refusal(408, f"the request was not complete after {self._limits.header_s:g} s")
+
+    async def _way(self, target: Target) -> socket.socket | Refusal:
+        """A connection to the target, if there may be one. Whoever must know is told before it is tried."""
+        end = asyncio.get_running_loop().time() + self._limits.connect_s
+        try:
+            async with asyncio.timeout_at(end):
+                found = await self._dialer.find(target)
+        except TimeoutError:
+            return Refusal(504, f"{target.host} was not looked up in {self._limits.connect_s:g} s")
+        if isinstance(found, Refusal):
+            return found
+        self._on_event(ProxyDecision(True, target.host, target.port, "", 200))
+        return await connect(found, target.port, end=end)
+
+    async def _refuse(self, client: End, target: Target | None, refusal: Refusal | None) -> None:
+        if refusal is None:
+            return
+        self._tell(target, refusal)
+        client.transport.write(answer(refusal))
+        client.transport.close()
+        await asyncio.wait({client.lost}, timeout=self._limits.header_s)
+
+    def _tell(self, target: Target | None, refusal: Refusal) -> None:
+        host, port = (target.host, target.port) if target else ("", 0)
+        self._on_event(ProxyDecision(False, host, port, refusal.reason, refusal.status))
+
+    async def _run(self, client: End, server: End, target: Target, first: bytes) -> None:
+        tunnel = Tunnel(
+            client,
+            server,
+            host=target.host,
+            hello_s=self._limits.header_s,
+            on_refused=lambda reason: self._tell(target, Refusal(403, reason)),
+        )
+        self._tunnels.add(tunnel)
+        try:
+            await tunnel.run(first=first, idle_s=self._limits.idle_s)
+        finally:
+            self._tunnels.discard(tunnel)
+            self._sent += tunnel.sent
+            self._received += tunnel.received

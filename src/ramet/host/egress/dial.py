@@ -1,0 +1,111 @@
+"""From a target to a connected socket: looked up once, judged by what was found, connected to exactly that."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import itertools
+import os
+import socket
+from collections.abc import Callable, Collection, Sequence
+
+from ramet.concurrency.threads import in_thread
+from ramet.core.addresses import IPAddress, IPNetwork, objection
+from ramet.host.egress.addresses import is_own
+from ramet.wire.http_connect import Refusal, Target, allowed
+
+#: The addresses of a name and a port; blocks, raises OSError.
+Lookup = Callable[[str, int], Sequence[str]]
+
+#: Addresses of one name that are tried, of both families in turn.
+_MAX_TRIED = 4
+#: Lookups of one run at a time. A thread in the resolver cannot be ended, so one that was given up still counts.
+_MAX_LOOKUPS = 8
+
+
+class Dialer:
+    """What one run may reach, and the way there."""
+
+    def __init__(self, endpoints: Collection[str], *, lookup: Lookup, private_networks: Sequence[IPNetwork]) -> None:
+        self._endpoints, self._lookup, self._private = frozenset(endpoints), lookup, private_networks
+        self._lookups = asyncio.Semaphore(_MAX_LOOKUPS)
+
+    async def find(self, target: Target) -> Sequence[IPAddress] | Refusal:
+        """The addresses that a tunnel to `target` may lead to. A name that is not listed is not even looked up."""
+        if "*" not in self._endpoints and not allowed(self._endpoints, target.host, target.port):
+            return Refusal(403, f"{target.authority} is not in the list of allowed endpoints")
+        if target.is_ip:
+            address = ipaddress.ip_address(target.host)
+            # A list has a private address by its number only from somebody who may give it: it is meant.
+            return [address] if target.authority in self._endpoints else self._judged([address], target)
+        try:
+            texts = await self._look_up(target)
+        except OSError as error:
+            return Refusal(502, f"{target.host} could not be looked up: {_words(error)}")
+        if not texts:
+            return Refusal(502, f"{target.host} has no address")
+        return self._judged([ipaddress.ip_address(text) for text in texts], target)
+
+    def _judged(self, found: Sequence[IPAddress], target: Target) -> Sequence[IPAddress] | Refusal:
+        is_named = allowed(self._endpoints - {"*"}, target.host, target.port)
+        for address in found:
+            if is_named and any(address in network for network in self._private):
+                continue
+            why = objection(address) or ("it is an address of the host itself" if is_own(address) else None)
+            if why:
+                return Refusal(403, f"{target.host} leads to {address}: {why}")
+        return found
+
+    async def _look_up(self, target: Target) -> Sequence[str]:
+        await self._lookups.acquire()
+        # Not the executor of asyncio: a name server that never answers would take its few threads from everybody.
+        thread = in_thread(lambda: self._lookup(target.host, target.port), name="ramet-lookup")
+        thread.add_done_callback(self._looked_up)
+        return await asyncio.shield(thread)
+
+    def _looked_up(self, thread: asyncio.Future[Sequence[str]]) -> None:
+        self._lookups.release()
+        thread.exception()  # Seen: it may have been given up.
+
+
+async def connect(found: Sequence[IPAddress], port: int, *, end: float) -> socket.socket | Refusal:
+    """A socket connected to one of these addresses, tried one after the other, each with its share of the time.
+
+    `end` is in the event loop's time.
+    """
+    tries = _in_turn(found)[:_MAX_TRIED]
+    refusal = Refusal(502, "there is no address to connect to")
+    for at, address in enumerate(tries):
+        share = (end - asyncio.get_running_loop().time()) / (len(tries) - at)
+        try:
+            async with asyncio.timeout(share):
+                return await _connected(address, port)
+        except TimeoutError:
+            refusal = Refusal(504, "the server did not answer in time")
+        except OSError as error:
+            refusal = Refusal(502, f"no connection to the server: {_words(error)}")
+    return refusal
+
+
+async def _connected(address: IPAddress, port: int) -> socket.socket:
+    sock = socket.socket(socket.AF_INET6 if address.version == 6 else socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        sock.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(sock, (str(address), port))
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def _in_turn(found: Sequence[IPAddress]) -> list[IPAddress]:
+    """The families in turn, that of the first address first: one that leads nowhere does not use up all tries."""
+    first = [address for address in found if address.version == found[0].version]
+    second = [address for address in found if address.version != found[0].version]
+    return [address for pair in itertools.zip_longest(first, second) for address in pair if address is not None]
+
+
+def _words(error: OSError) -> str:
+    if isinstance(error, socket.gaierror):
+        return str(error.strerror)
+    return os.strerror(error.errno) if error.errno else type(error).__name__

@@ -1,0 +1,93 @@
+"""The way out of a sandbox: a CONNECT proxy, one Unix socket for each run. The socket is the run: it needs no password.
+
+A target must be listed, and every address that its name has must be public (`ramet.core.addresses`). The name is
+looked up once, and the connection goes to an address that was looked at: it cannot lead elsewhere a moment later. "*"
+stands for every public address. A private one is reached in two ways only: the list names that very IP address and
+port, or it lists the name, other than by "*", and the operator gave the network to the `Proxy`. Whoever makes the list
+sees that it has such an address only from somebody who may give it: `narrow` from the parent, a server from its rules.
+
+A tunnel that opens with TLS must ask for the listed name (`ramet.host.egress.tunnel` says what that cannot see). In
+particular a server that answers for several names can be asked for any of them by an HTTP `Host` field inside the
+encryption: to list a host is to trust what answers there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import pathlib
+import resource
+from collections.abc import Callable, Sequence
+
+from ramet.core.addresses import IPNetwork
+from ramet.core.errors import InvalidValue
+from ramet.host.egress.addresses import look_up
+from ramet.host.egress.connection import ProxyDecision, ProxyDoor, ProxyLimits, Room
+from ramet.host.egress.dial import Dialer, Lookup
+from ramet.host.unix_listener import listen
+
+
+class Proxy:
+    """The doors of all runs of one event loop. Runs share nothing here but the bound on descriptors."""
+
+    def __init__(
+        self,
+        *,
+        limits: ProxyLimits | None = None,
+        lookup: Lookup = look_up,
+        private_networks: Sequence[str] = (),
+        max_connections: int | None = None,
+    ) -> None:
+        """`private_networks`, as "10.1.0.0/16", may be reached by names that a list holds other than by "*".
+
+        `max_connections` of all runs together; None lets them take a quarter of the descriptors that the process may
+        have. Raises InvalidValue for a network that is none.
+        """
+        self._limits = limits or ProxyLimits()
+        self._lookup = lookup
+        self._private = tuple(map(_network, private_networks))
+        self._room = Room(max_connections or resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 8)
+        self._doors: dict[pathlib.Path, ProxyDoor] = {}
+
+    async def open(
+        self,
+        path: pathlib.Path,
+        endpoints: tuple[str, ...],
+        *,
+        owner: tuple[int, int] | None,
+        on_event: Callable[[ProxyDecision], None],
+    ) -> ProxyDoor:
+        """Listen at `path` for one run that may reach `endpoints`, which are in the canonical form of a `Grant`.
+
+        Only `owner` (user and group; None: the host's own) may open the file. A socket that a dead kernel left there
+        is replaced. What `on_event` raises ends the connection it was told of. Raises InvalidValue if a door of this
+        proxy is open at `path`, OSError if there can be no socket.
+        """
+        if path in self._doors:
+            raise InvalidValue("path", str(path), "a path at which no door is open")
+        door = self._doors[path] = ProxyDoor(
+            listen(path, owner),
+            Dialer(endpoints, lookup=self._lookup, private_networks=self._private),
+            path=path,
+            limits=self._limits,
+            room=self._room,
+            on_event=on_event,
+            on_closed=lambda: self._doors.pop(path, None),
+        )
+        return door
+
+    def unlink(self) -> None:
+        """Remove the socket of every door, so that nobody connects any more; for a process that exits next."""
+        for path in self._doors:
+            path.unlink(missing_ok=True)
+
+    async def close(self) -> None:
+        """Close every door; idempotent."""
+        await asyncio.gather(*(door.close() for door in tuple(self._doors.values())))
+
+
+def _network(text: str) -> IPNetwork:
+    try:
+        return ipaddress.ip_network(text)
+    except ValueError:
+        raise InvalidValue("private_networks", text, "an IP network such as 10.1.0.0/16") from None

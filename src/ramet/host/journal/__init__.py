@@ -1,0 +1,1 @@
+"""The journal of events, and what is kept beside it."""

@@ -1,0 +1,424 @@
+"""The journal as a runtime has it: one store, opened when the first tree needs it, and a page of it for each tree.
+
+What is appended to a page is published in its order once it survives a power cut. Where the store fails, nothing more
+is published as if it had been kept: who waits is told StoreFailed, and the runs of the tree end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import pathlib
+import weakref
+from collections import deque
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from functools import partial
+from typing import Any, Protocol
+
+import msgspec
+
+from ramet.core.errors import (
+    Conflict,
+    Damaged,
+    DamagedTree,
+    InvalidValue,
+    OwnedElsewhere,
+    RametError,
+    StoreFailed,
+    StoreInUse,
+)
+from ramet.core.events import Event, encode
+from ramet.core.replay import codec
+from ramet.core.replay.replay import TreeStory
+from ramet.disk.state_folder import JOURNAL, made_state_folder, state_folder
+from ramet.host import session_ids
+from ramet.host.journal.stored_events import damaged, location_of
+from ramet.store.contract import Document, Entry, Store
+
+_log = logging.getLogger("ramet.journal")
+
+TREES = session_ids.TREES
+REMOVING = "removing"  #: in such a document, of a tree that is being removed
+PAGE = 10_000  #: events that are read at once
+
+#: Those of working directories, as long as anybody has them.
+_shared: weakref.WeakValueDictionary[pathlib.Path, Journal] = weakref.WeakValueDictionary()
+
+#: Told None, or why what it waited for cannot be kept.
+After = Callable[[RametError | None], None]
+
+
+class Door(Protocol):
+    """What is there as long as the journal is open: the way in for other processes, for one."""
+
+    async def hang(self) -> None:
+        """Begin; never fails."""
+
+    async def take_down(self) -> None:
+        """End; idempotent."""
+
+
+class User(Protocol):
+    """A runtime, as its journal knows it."""
+
+    def _fence(self, error: StoreFailed) -> None:
+        """Another kernel may own the trees: begin nothing more, and end what is at work."""
+
+    def _fence_tree(self, root: str, error: OwnedElsewhere) -> None:
+        """Another kernel owns that tree: end what is at work in it."""
+
+    def _can_go_on(self, root: str, run: str) -> bool | None:
+        """Whether a run of an open tree can have another turn; None for a tree that this runtime has not."""
+
+
+class Journal:
+    """A store that is opened once, by whoever needs it first, and closed by whoever needs it last.
+
+    The runtimes of one event loop that work in one directory share it: they are one kernel.
+    """
+
+    def __init__(self, store: Store, folder: pathlib.Path | None = None) -> None:
+        self.store, self.folder = store, folder
+        self.door: Door | None = None
+        self.caretaker: Door | None = None  #: removes what has expired
+        self.is_open = False
+        self.users: weakref.WeakSet[User] = weakref.WeakSet()  #: runtimes that have not stopped
+        self.living: set[str] = set()  #: roots of trees that one of them has
+        self._opening: asyncio.Task[Store] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._closing: set[asyncio.Task[None]] = set()
+        self._has_indexed = False  #: every session is found by its id
+        self._deaf: Callable[[], None] = lambda: None
+        self._deaf_to_trees: Callable[[], None] = lambda: None
+        self._pages: weakref.WeakValueDictionary[str, Page] = weakref.WeakValueDictionary()
+
+    async def open(self) -> None:
+        """Open the store; idempotent, and one failure is everybody's. Raises StoreInUse, StoreFailed, Damaged."""
+        if self._loop not in (None, asyncio.get_running_loop()):
+            raise StoreInUse(self.folder or self.store.name, "another event loop of this process")
+        if self.is_open:
+            return
+        if self._opening is None:
+            self._loop = asyncio.get_running_loop()
+            self._opening = asyncio.create_task(self._open(), name="ramet journal")
+        await asyncio.shield(self._opening)
+        self.is_open = True
+
+    async def _open(self) -> Store:
+        if self.folder is not None:
+            await asyncio.to_thread(made_state_folder, self.folder.parent)
+        store = await self.store.open()
+        self._deaf, self._deaf_to_trees = store.on_loss(self._lost), store.on_tree_loss(self._tree_lost)
+        for each in (self.door, self.caretaker):
+            if each is not None:
+                await each.hang()
+        return store
+
+    def _lost(self, error: StoreFailed) -> None:
+        """The lock is gone, and may be another's: so may the trees be."""
+        for user in list(self.users):
+            user._fence(error)
+
+    def _tree_lost(self, error: OwnedElsewhere) -> None:
+        """Another kernel adopted a tree while this one could not be reached: it goes on there."""
+        page = self._pages.get(error.tree)
+        if page is not None:
+            page.lose(error)
+        for user in list(self.users):
+            user._fence_tree(error.tree, error)
+
+    async def leave(self, user: User) -> None:
+        """Use it no more: whoever does so last closes the store, having written what was appended. Idempotent."""
+        self.users.discard(user)
+        if self.users:  # They have it written; each tree of this one was, when it was closed.
+            return
+        while self._closing:
+            await asyncio.wait(list(self._closing))
+        opening, self._opening, self.is_open = self._opening, None, False
+        if opening is not None:
+            await asyncio.wait([opening])
+        for each in (self.door, self.caretaker):
+            if each is not None:
+                await each.take_down()
+        self._deaf()
+        self._deaf_to_trees()
+        await self.store.close()
+        self._loop = None
+
+    def can_go_on(self, root: str, run: str) -> bool:
+        """Whether a run of a tree that is at work here can have another turn; also of one that is being opened."""
+        said = [answer for user in list(self.users) if (answer := user._can_go_on(root, run)) is not None]
+        return any(said) or not said
+
+    def keep_page(self, root: str, page: Page) -> None:
+        """This is the page of that tree."""
+        self._pages[root] = page
+
+    def page(self, publish: Callable[[Event], None], about: Callable[[], Mapping[str, Any]]) -> Page:
+        """A page for one tree, of which `about` says what is true for all of it."""
+        return Page(self, publish, about)
+
+    async def trees(self, root: str | None = None) -> list[Document]:
+        """Return the documents of all trees, or of the one with that root or of that session."""
+        await self.open()
+        return await self.store.list(TREES) if root is None else await self._named(root)
+
+    async def _named(self, name: str) -> list[Document]:
+        found = await self.store.get(TREES, name)
+        if found is None:
+            await self._index_sessions()
+            root, _ = await session_ids.root_of(self.store, name)
+            found = await self.store.get(TREES, root) if root else None
+        return [found] if found is not None else []
+
+    async def _index_sessions(self) -> None:
+        """Register the sessions of older versions, once: from then on each is found by its id."""
+        if self._has_indexed:
+            return
+        trees = list[tuple[Document, Mapping[str, Any]]]()
+        for each in await self.store.list(TREES):
+            with contextlib.suppress(Damaged):  # Said by who goes on with all trees.
+                trees.append((each, said_of(each)))
+        await session_ids.register_older(self.store, trees)
+        self._has_indexed = True
+
+    async def story(self, root: str, at: int | None = None) -> TreeStory:
+        """What is on record of a tree, up to an event's number. Raises DamagedTree, also for a newer event."""
+        story, cursor, more = TreeStory(), 0, True
+        while more:
+            stored = await self.store.read(cursor, tree=root, limit=PAGE)
+            for each in stored:
+                if at is not None and each.seq > at:
+                    continue
+                if each.type in codec.PASSED_OVER:
+                    story.pass_over(each.seq)
+                    continue
+                try:
+                    story.tell(codec.decode(each.data))
+                except InvalidValue as problem:  # Messages are looked into as they are told.
+                    raise damaged(self.store, each, problem) from None
+            if more := len(stored) == PAGE:
+                cursor = stored[-1].cursor
+        return story
+
+    async def story_of(self, run: str, at: int | None = None) -> TreeStory | None:
+        """The story of the tree that a run belongs to, up to an event's number; None if the run is not on record."""
+        await self.open()
+        first = await self.store.read(run=run, limit=1)
+        return await self.story(first[0].tree, at) if first else None
+
+    def tree_over(self, root: str, now: datetime) -> asyncio.Task[None] | None:
+        """Note that a tree is over and that no runtime has it any more. Returns the task that does so, if any."""
+        self.living.discard(root)
+        task = None
+        if self.is_open:
+            task = asyncio.create_task(self.close_tree(root, now), name="ramet journal")
+            self._closing.add(task)
+            task.add_done_callback(partial(self._closed, root))
+        return task
+
+    def _closed(self, root: str, task: asyncio.Task[None]) -> None:
+        self._closing.discard(task)
+        problem = task.exception() if not task.cancelled() else None
+        if problem is not None and not isinstance(problem, OwnedElsewhere):
+            _log.warning("tree %s is over, and could not be marked as such: %s", root, problem)
+
+    async def about(self, root: str) -> dict[str, Any]:
+        """What was said to be true for a whole tree; nothing of one that is not known. Raises Damaged."""
+        found = await self.store.get(TREES, root)
+        return said_of(found, location_of(self.store)) if found is not None else {}
+
+    async def close_tree(self, root: str, now: datetime) -> None:
+        """Nothing is left to go on with: from now on it is only looked at, and nobody's. Raises OwnedElsewhere."""
+        await change_tree(self.store, root, as_owner=True, over=True, ended=now)
+        await self.store.let_go(root)
+
+    async def reopen_tree(self, root: str) -> bool:
+        """Note that a conversation is open again. Returns False if its tree was removed. Raises OwnedElsewhere."""
+        if self._closing:
+            await asyncio.wait(list(self._closing))  # One of them may be its own end.
+        while (found := await self.store.get(TREES, root)) is not None:
+            about = {**msgspec.json.decode(found.data), "over": False, "ended": None}
+            if REMOVING in about:
+                return False
+            with contextlib.suppress(Conflict):
+                await self.store.put(TREES, root, msgspec.json.encode(about), expected=found.version, tree=root)
+                return True
+        return False
+
+
+def said_of(tree: Document, where: str = "the journal") -> dict[str, Any]:
+    """What a tree's document says. Raises DamagedTree, which names `where` the document is."""
+    try:
+        return msgspec.json.decode(tree.data, type=dict[str, Any])
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:
+        raise DamagedTree(tree.key, where, f"its document is damaged ({problem})") from None
+
+
+async def change_tree(store: Store, root: str, *, as_owner: bool = False, **facts: Any) -> bool:
+    """Write what became true of a tree into its document, whoever else does the same; False if there is none.
+
+    `as_owner`: only while the tree is this kernel's. Raises OwnedElsewhere.
+    """
+    while (found := await store.get(TREES, root)) is not None:
+        about = {**msgspec.json.decode(found.data), **facts}
+        with contextlib.suppress(Conflict):
+            tree = root if as_owner else None
+            await store.put(TREES, root, msgspec.json.encode(about), expected=found.version, tree=tree)
+            return True
+    return False
+
+
+class Page:
+    """The events of one tree on their way into the journal, and what is to be done when they are there."""
+
+    def __init__(
+        self, journal: Journal, publish: Callable[[Event], None], about: Callable[[], Mapping[str, Any]]
+    ) -> None:
+        self._journal, self._publish, self._about = journal, publish, about
+        self.is_known = False  #: the store knows of the tree
+        self._root = ""
+        self._early: list[Entry] = []  #: from before the store was open, and knew of the tree
+        self._waiting: deque[tuple[int, Event | After]] = deque()  #: in order, each with the ticket that it waits for
+        self._newest = 0  #: ticket
+        self._failure: RametError | None = None
+        self._listening: Callable[[], None] | None = None
+        self._pressing: asyncio.Task[None] | None = None
+        self._introducing: asyncio.Task[None] | None = None
+
+    @property
+    def waiting(self) -> int:
+        """What is not there yet, or was not told."""
+        return len(self._waiting)
+
+    def append(self, event: Event) -> None:
+        """Put an event into the journal's queue. Never raises: who must know asks `durable`."""
+        if self._failure is not None:
+            return
+        if not self._root:
+            self._root = event.root
+            self._journal.keep_page(self._root, self)
+        entry = Entry(event.root, event.run, event.seq, type(event).__struct_config__.tag, encode(event))  # type: ignore[arg-type]  # every event has a tag
+        if not (self._journal.is_open and self.is_known):
+            # A birth on record without its tree would be found by nobody: the store knows of the tree before.
+            self._early.append(entry)
+            self._waiting.append((0, event))
+            if self._journal.is_open:
+                self._introduced()
+            return
+        self._flush_early()
+        try:
+            self._newest = self._journal.store.append(entry)
+        except RametError as error:
+            return self._fail(error)
+        if self._journal.store.committed >= self._newest and not self._waiting:
+            self._publish(event)
+        else:
+            self._waiting.append((self._newest, event))
+
+    def after(self, do: After, hurry: bool = True) -> None:
+        """Have something done once all that was appended is there, or cannot be."""
+        if self._failure is not None or not self._waiting:
+            return do(self._failure)
+        self._waiting.append((self._newest, do))
+        if hurry and self._pressing is None:
+            self._pressing = asyncio.create_task(self._press(), name="ramet journal")
+
+    async def durable(self) -> None:
+        """Return once all that was appended survives. Raises StoreFailed."""
+        try:
+            await self._journal.open()
+            if not self.is_known and self._root:
+                await asyncio.shield(self._introduced())
+            self._flush_early()
+            if self._failure is None and self._newest:
+                await self._journal.store.durable(self._newest)
+        except RametError as error:
+            self._fail(error)
+        if self._failure is not None:
+            raise StoreFailed(self._journal.store.name, str(self._failure)) from self._failure
+
+    def lose(self, error: OwnedElsewhere) -> None:
+        """Nothing of what waits here will be kept: the tree is another kernel's."""
+        self._fail(error)
+
+    def close(self) -> None:
+        """Listen no more."""
+        if self._listening is not None:
+            self._listening()
+            self._listening = None
+
+    def _introduced(self) -> asyncio.Task[None]:
+        if self._introducing is None:
+            self._introducing = asyncio.create_task(self._introduce(), name="ramet journal")
+        return self._introducing
+
+    async def _introduce(self) -> None:
+        """Let the store know of the tree, so that another process finds it; then write what waited for that."""
+        try:
+            about = msgspec.json.encode(self._about())
+            await self._journal.store.put(TREES, self._root, about, tree=self._root)
+        except RametError as error:
+            return self._fail(error)
+        self.is_known = True
+        self._flush_early()
+
+    async def _press(self) -> None:
+        """Have it written at once for those who wait, until nobody does."""
+        try:
+            while any(not isinstance(each, Event) for _, each in self._waiting):
+                await self.durable()
+        except StoreFailed:
+            pass  # They were told.
+        finally:
+            self._pressing = None
+
+    def _flush_early(self) -> None:
+        if self._failure is not None:
+            return
+        if self._listening is None:
+            self._listening = self._journal.store.on_commit(self._committed)
+        early, self._early = self._early, []
+        try:
+            for entry in early:
+                self._newest = self._journal.store.append(entry)
+        except RametError as error:
+            return self._fail(error)
+        if early:
+            self._waiting = deque((ticket or self._newest, each) for ticket, each in self._waiting)
+            self._committed(self._journal.store.committed)
+
+    def _committed(self, ticket: int) -> None:
+        while self._waiting and 0 < self._waiting[0][0] <= ticket:
+            _, each = self._waiting.popleft()
+            if isinstance(each, Event):
+                self._publish(each)
+            else:
+                each(None)
+
+    def _fail(self, error: RametError) -> None:
+        """Nothing more is kept: what waits for it is told, in its order; events that were not kept are not shown."""
+        if self._failure is None:
+            _log.critical("nothing more of tree %s can be kept: %s", self._root, error)
+            self._failure = error
+        waiting, self._waiting = self._waiting, deque()
+        for _, each in waiting:
+            if not isinstance(each, Event):
+                each(self._failure)
+
+
+def journal_of(working_dir: pathlib.Path | None, store: Store | None) -> Journal | None:
+    """The journal of a runtime: on `store`, else in its working directory; None where nothing is to be kept."""
+    if store is not None:
+        return Journal(store)
+    if working_dir is None:
+        return None
+    from ramet.store.sqlite.store import SqliteStore
+
+    folder = state_folder(working_dir)
+    found = _shared.get(folder)
+    if found is None:
+        found = _shared[folder] = Journal(SqliteStore(folder / JOURNAL), folder)
+    return found

@@ -1,0 +1,275 @@
+"""Events: numbered, appended to the journal, kept, and handed to whoever follows. Append first, then publish.
+
+Events go straight from a run to here, whatever its depth: nobody above it passes them on. With a journal nobody sees an
+event before it survives whatever happens then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import pathlib
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import aclosing
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import force_setattr
+
+from ramet.concurrency.clock import Clock
+from ramet.core.errors import InvalidValue
+from ramet.core.events import ClockStepped, Event, MessageRecorded, Notice, RunEnded, RunSpawned, TextDelta, encode
+from ramet.disk.state_folder import ignore, opened_folder
+from ramet.host.journal.journal import After, Journal, Page
+from ramet.host.journal.recent_events import KeptEvents
+
+if TYPE_CHECKING:
+    from langchain_core.messages import AIMessageChunk
+
+    from ramet.tools.context import RunInfo
+
+_log = logging.getLogger("ramet.recorder")
+#: Events that a reader may lag behind before it loses the oldest and is told so.
+MAX_LAG = 100_000
+#: Seconds between two clocks of a machine from which one of them was set; below that they drift, or are slewed.
+STEP_S = 0.5
+_APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_MUST_BE_ON_DISK = (MessageRecorded, RunSpawned, RunEnded)
+
+
+class Subscription:
+    """One reader's way through the events of a tree or of one run: what is kept, then live, until it is closed."""
+
+    def __init__(self, recorder: Recorder, *, run: str | None, deltas: bool, chunks: bool, past: bool) -> None:
+        self._recorder, self._run = recorder, run
+        self.deltas = deltas
+        self.chunks_of = run if chunks else None
+        #: Positions of the past: it is read when it is asked for, since it may be larger than the memory.
+        self._at, self._live = (recorder.kept.start if past else recorder.kept.end), recorder.kept.end
+        self._waiting: deque[Event | AIMessageChunk] = deque()
+        self._news = asyncio.Event()
+        self._closed = False
+        self._lost = 0
+
+    def offer(self, event: Event) -> None:
+        """Take an event, if it is one that this reader asked for."""
+        if self._run is None or event.run == self._run:
+            self.put(event)
+
+    def put(self, item: Event | AIMessageChunk) -> None:
+        """Take anything, dropping the oldest if the reader is too far behind."""
+        if len(self._waiting) >= MAX_LAG:
+            self._waiting.popleft()
+            self._lost += 1
+        self._waiting.append(item)
+        self._news.set()
+
+    def close(self) -> None:
+        """Let the reader end once it has read what is there."""
+        self._closed = True
+        self._news.set()
+
+    async def items(self) -> AsyncGenerator[Event | AIMessageChunk]:
+        """What was asked for, in order, until this reader is closed."""
+        try:
+            while (event := self._next_of_past()) is not None:
+                if self._run is None or event.run == self._run:
+                    yield event
+            while True:
+                while self._waiting:
+                    if self._lost:
+                        lost, self._lost = self._lost, 0
+                        yield self._recorder.notice(f"{lost} events were lost: this reader was too slow")
+                    yield self._waiting.popleft()
+                if self._closed:
+                    return
+                self._news.clear()
+                await self._news.wait()
+        finally:
+            self._recorder.drop(self)
+
+    def _next_of_past(self) -> Event | None:
+        kept = self._recorder.kept
+        self._at = max(self._at, kept.start)
+        if self._at >= self._live:
+            return None
+        self._at += 1
+        return kept.at(self._at - 1)
+
+
+class Recorder:
+    """The events of one tree."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        transcripts: pathlib.Path | None = None,
+        journal: Journal | None = None,
+        *,
+        about: Callable[[], Mapping[str, Any]] = dict,
+    ) -> None:
+        self._clock = clock
+        self._page: Page | None = journal.page(self._publish, about) if journal is not None else None
+        self.transcripts = transcripts  #: folder with one `.jsonl` per run, by path; None keeps nothing on disk
+        self.kept = KeptEvents(journal.folder if journal is not None else None)
+        self._count = 0
+        self._offset: float | None = None  #: of the time of day to the clock that nobody sets, at the last step
+        self._readers: list[Subscription] = []
+        self._closed = False
+        self._files = _Transcripts(transcripts) if transcripts is not None else None
+
+    def transcript_of(self, run: RunInfo) -> str:
+        """The file that holds a run's transcript; empty if none is kept."""
+        return str(self.transcripts / f"{run.path}.jsonl") if self.transcripts is not None else ""
+
+    @property
+    def durable(self) -> Callable[[], Awaitable[None]] | None:
+        """Waits until all that was appended survives; None where nothing does, and there is nothing to wait for."""
+        return self._page.durable if self._page is not None else None
+
+    @property
+    def waiting(self) -> int:
+        """How many events are not on record for good yet."""
+        return self._page.waiting if self._page is not None else 0
+
+    def append(self, event: Event) -> Event:
+        """Number an event, put it on record, and publish it as soon as that is for good."""
+        now = self._clock.now()
+        offset = now.timestamp() - self._clock.monotonic()
+        if self._offset is None:
+            self._offset = offset
+        elif abs(stepped := offset - self._offset) > STEP_S:
+            # Before the event, so that no two times of different clocks are compared.
+            self._offset = offset
+            stamp = {name: getattr(event, name) for name in Event.__struct_fields__}
+            self._put(ClockStepped(**stamp, by_s=stepped), now)
+        return self._put(event, now)
+
+    def _put(self, event: Event, now: datetime) -> Event:
+        self._count += 1
+        force_setattr(event, "seq", self._count)
+        force_setattr(event, "at", now)
+        if self._page is None:
+            self._publish(event)
+        else:
+            try:
+                self._page.append(event)
+            except InvalidValue:  # No data: it was never there.
+                self._count -= 1
+                raise
+        return event
+
+    def after(self, do: After, hurry: bool = True) -> None:
+        """Have something done once all that was appended is on record for good, or cannot be: then it is told why.
+
+        Without a `hurry` it comes with what is awaited next: for who knows that something will be.
+        """
+        if self._page is None:
+            do(None)
+        else:
+            self._page.after(do, hurry)
+
+    def go_on(self, seq: int) -> None:
+        """Number from here on: a tree that another process began."""
+        self._count = seq
+        if self._page is not None:
+            self._page.is_known = True
+
+    def _publish(self, event: Event) -> None:
+        self.kept.append(event)
+        if self._files is not None:
+            self._files.write(event)
+        for reader in self._readers:
+            reader.offer(event)
+
+    def feed(self, run: RunInfo, chunk: AIMessageChunk, step: str) -> None:
+        """Hand a chunk of a reply to those who asked for provisional text, as an event; to the session as it is."""
+        for reader in self._readers:
+            if reader.chunks_of == run.id:
+                reader.put(chunk)
+            elif reader.deltas and chunk.text:
+                reader.offer(TextDelta(**run.stamp, step_id=step, text=chunk.text))
+
+    def subscribe(
+        self, *, run: str | None = None, deltas: bool = False, chunks: bool = False, past: bool = True
+    ) -> Subscription:
+        """Follow a run, or the whole tree: from the first event kept (unless `past` is False), then live.
+
+        `deltas` adds text as it streams, as events; `chunks` adds the model's own chunks of the run.
+        """
+        reader = Subscription(self, run=run, deltas=deltas, chunks=chunks, past=past)
+        if self._closed:
+            reader.close()
+        self._readers.append(reader)
+        if self._closed:
+            reader.close()  # Nothing more will come: what is kept, then the end.
+        return reader
+
+    async def follow(self, run: RunInfo) -> AsyncGenerator[Event]:
+        """A run's events: those that are kept, then live, until the tree closes."""
+        async with aclosing(self.subscribe(run=run.id).items()) as items:
+            async for item in items:
+                if isinstance(item, Event):
+                    yield item
+
+    def drop(self, reader: Subscription) -> None:
+        """Forget a reader that has gone."""
+        if reader in self._readers:
+            self._readers.remove(reader)
+
+    def notice(self, text: str) -> Event:
+        """An event about the record itself, for one reader."""
+        first = self.kept.first
+        return Notice(
+            root=first.root if first else "", run=first.root if first else "", path="main", agent="ramet", text=text
+        )
+
+    def close(self) -> None:
+        """Let all readers end, and leave nothing unwritten; who comes later reads what is kept."""
+        self._closed = True
+        if self._page is not None:
+            self._page.close()
+        for reader in list(self._readers):
+            reader.close()
+        if self._files is not None:
+            self._files.close()
+
+
+class _Transcripts:
+    """One file of JSON lines per run, in folders that follow its path; whole lines only, written before publishing."""
+
+    def __init__(self, folder: pathlib.Path) -> None:
+        self._folder = folder
+        self._pending: dict[str, list[bytes]] = {}
+        self._broken = self._is_made = False
+
+    def write(self, event: Event) -> None:
+        lines = self._pending.setdefault(event.path, [])
+        lines.append(encode(event))
+        # A message, a birth and an end are on disk before anybody sees them; smaller events ride along with the next.
+        if isinstance(event, _MUST_BE_ON_DISK) or len(lines) >= 64:
+            self._flush(event.path)
+
+    def close(self) -> None:
+        for path in list(self._pending):
+            self._flush(path)
+
+    def _flush(self, path: str) -> None:
+        lines = self._pending.pop(path, None)
+        if not lines or self._broken:
+            return
+        file = self._folder / f"{path}.jsonl"
+        try:
+            if not self._is_made:
+                with opened_folder(self._folder, make=True):
+                    ignore(self._folder.parent)
+                self._is_made = True
+            with opened_folder(file.parent, make=True) as folder:
+                out = os.open(file.name, _APPEND, 0o600, dir_fd=folder)  # It holds what agents read and said.
+            with open(out, "ab") as transcript:  # noqa: PTH123 - a descriptor
+                transcript.write(b"\n".join(lines) + b"\n")
+        except OSError as error:
+            self._broken = True
+            _log.error("transcripts can no longer be written to %s: %s", self._folder, error)

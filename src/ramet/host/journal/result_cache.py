@@ -1,0 +1,91 @@
+"""Results that stand for equal calls: the newest in memory, all of them in the runtime's store if it has one."""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from datetime import datetime, timedelta
+
+import msgspec
+from msgspec import Struct
+
+from ramet.concurrency.clock import Clock
+from ramet.core.errors import RametError
+from ramet.host.journal.journal import Journal
+from ramet.spawn.result_cache import Computing, Kept
+from ramet.spawn.run import Run
+from ramet.store.contract import Store
+
+_log = logging.getLogger("ramet.results")
+#: The kind of documents that hold results.
+RESULTS = "result"
+#: Results that are kept in memory.
+MOST = 1_000
+#: Bytes of a result above which it is not kept.
+MAX_BYTES = 4 * 1024 * 1024
+
+
+class Entry(Struct, frozen=True):
+    """A result in the store."""
+
+    value: object
+    run: str
+    at: datetime
+    until: datetime
+
+
+class KeptResults:
+    """The results of one runtime. What cannot be read, or kept, costs the work and nothing else."""
+
+    def __init__(self, journal: Journal | None, clock: Clock) -> None:
+        self.computing: dict[str, Computing] = {}
+        self.waiting: dict[Run, Run] = {}
+        self._journal, self._clock = journal, clock
+        self._near: OrderedDict[str, bytes] = OrderedDict()
+
+    async def get(self, key: str, ttl_s: float) -> Kept | None:
+        """A result that is not older than `ttl_s`, if there is one that can be read."""
+        data = self._near.get(key)
+        try:
+            if data is None and self._journal is not None:
+                await self._journal.open()
+                found = await self._journal.store.get(RESULTS, key)
+                data = found.data if found is not None else None
+            entry = msgspec.json.decode(data, type=Entry) if data is not None else None
+        except (RametError, msgspec.MsgspecError, UnicodeError, RecursionError) as problem:
+            _log.warning("a kept result cannot be used, and its agent works again: %s", problem)
+            return None
+        now = self._clock.now()
+        if entry is None or not timedelta() <= now - entry.at < timedelta(seconds=ttl_s) or now >= entry.until:
+            return None
+        return Kept(entry.value, entry.run, entry.at)
+
+    async def put(self, key: str, kept: Kept, ttl_s: float) -> None:
+        """Keep a result."""
+        try:
+            until = kept.at + timedelta(seconds=min(ttl_s, 10**9))
+            data = msgspec.json.encode(Entry(kept.value, kept.run, kept.at, until))
+            if len(data) > MAX_BYTES:
+                return
+            self._near[key] = data
+            self._near.move_to_end(key)
+            while len(self._near) > MOST:
+                self._near.popitem(last=False)
+            if self._journal is not None:
+                await self._journal.open()
+                await self._journal.store.put(RESULTS, key, data)
+        except (RametError, TypeError, ValueError) as problem:
+            _log.warning("a result cannot be kept: %s", problem)
+
+
+async def forget_results(store: Store, *, before: datetime) -> int:
+    """Remove results that stood until a moment at most, and what is none; says how many."""
+    gone = 0
+    for each in await store.list(RESULTS):
+        try:
+            if msgspec.json.decode(each.data, type=Entry).until > before:
+                continue
+        except (msgspec.MsgspecError, UnicodeError, RecursionError):
+            pass  # Nobody can use it.
+        gone += await store.delete(RESULTS, each.key)
+    return gone

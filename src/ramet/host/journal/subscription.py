@@ -1,0 +1,68 @@
+"""A reader of a tree that is told of each event as it is published, and of the end: no task, no queue, nothing lost."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from ramet.core.events import Event
+from ramet.host.journal.recorder import Recorder, Subscription
+
+if TYPE_CHECKING:
+    from langchain_core.messages import AIMessageChunk
+
+_log = logging.getLogger("ramet.listening")
+
+
+class Listening(Subscription):
+    """Calls `take` with every event of a tree, from the first one kept, in order; `over` once when it closes.
+
+    Neither can hurt the tree: what they raise is logged, once.
+    """
+
+    def __init__(self, recorder: Recorder, take: Callable[[Event], None], over: Callable[[], None]) -> None:
+        super().__init__(recorder, run=None, deltas=False, chunks=False, past=False)
+        self._take, self._over = take, over
+        self._is_over = self._has_failed = False
+
+    def offer(self, event: Event) -> None:
+        """Hand an event on at once."""
+        if not self._is_over:
+            try:
+                self._take(event)
+            except Exception:
+                self._failed()
+
+    def put(self, item: Event | AIMessageChunk) -> None:
+        """The same; chunks are nobody's here."""
+        if isinstance(item, Event):
+            self.offer(item)
+
+    def close(self) -> None:
+        """Hear no more; idempotent. The recorder calls it when the tree is closed."""
+        if not self._is_over:
+            self._is_over = True
+            super().close()
+            self._recorder.drop(self)
+            try:
+                self._over()
+            except Exception:
+                self._failed()
+
+    def _failed(self) -> None:
+        if not self._has_failed:
+            self._has_failed = True
+            _log.exception("a listener failed; the tree goes on without what it misses")
+
+
+def listen(recorder: Recorder, take: Callable[[Event], None], over: Callable[[], None] = lambda: None) -> Listening:
+    """Listen to a tree until it, or what is returned, is closed."""
+    listening = Listening(recorder, take, over)
+    for event in recorder.kept:
+        listening.offer(event)
+    if recorder._closed:
+        listening.close()
+    else:
+        recorder._readers.append(listening)
+    return listening

@@ -1,0 +1,1 @@
+"""Logs, audit, traces and metrics."""

@@ -1,0 +1,179 @@
+"""An audit log: what of consequence happened in a runtime's trees, each time to every sink.
+
+It tells who was born and how they ended, who asked a person and what the answer was, what was refused or made less,
+what reached outside a sandbox, and what went wrong with a gate. It does not repeat what was said: no prompts, no text
+of mail, no results; those are in the transcripts. What was to be approved is told, without secrets.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import logging
+import math
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from ramet.core import events
+from ramet.core.errors import InvalidValue
+from ramet.core.events import Event
+from ramet.core.outcome import shown
+from ramet.host.journal.recorder import Recorder
+from ramet.host.journal.subscription import Listening, listen
+from ramet.host.observability.redaction import MAX_SECRET, STARS, Redaction, names_secret
+
+_log = logging.getLogger("ramet.audit")
+
+#: What happened, as JSON: `time`, `type`, whose it is, and what belongs to its type.
+AuditEntry = dict[str, Any]
+#: Told of every entry, in the event loop and in order: it must be quick, and gets a copy of its own.
+Sink = Callable[[AuditEntry], None]
+
+#: Characters of a text, items of a list, and levels of what is nested in an entry.
+MAX_CHARS, MAX_ITEMS, MAX_DEPTH = 2_000, 64, 6
+
+#: The types that are told, and of each what is not: it is somebody's words, or too much.
+_TOLD: Mapping[type[Event], frozenset[str]] = {
+    events.RunSpawned: frozenset({"prompt", "description", "birth"}),
+    events.RunResumed: frozenset(),
+    events.RunEnded: frozenset(),
+    events.RunRetried: frozenset(),
+    events.ResultReused: frozenset(),
+    events.ClampEvent: frozenset(),
+    events.PolicyDecided: frozenset(),
+    events.AgentCreated: frozenset(),
+    events.StateCommitted: frozenset(),
+    events.BudgetRefused: frozenset(),
+    events.ApprovalAsked: frozenset(),
+    events.ApprovalAnswered: frozenset(),
+    events.IntentionRecorded: frozenset(),
+    events.IntentionDecided: frozenset(),
+    events.HookFailed: frozenset(),
+    events.SandboxStarted: frozenset(),
+    events.FolderLost: frozenset(),
+    events.ClockStepped: frozenset(),
+    events.EndpointAsked: frozenset(),
+    events.CommandRun: frozenset(),
+    events.MailPushed: frozenset({"text"}),
+    events.ToolEnded: frozenset({"preview", "elapsed_ms", "spilled_to"}),  # only where it was denied
+    events.Notice: frozenset(),  # only with an error
+}
+#: Of a result.
+_NOT_TOLD_OF_RESULTS = ("value", "partial", "stdout", "stderr")
+
+
+class Audit:
+    """Hands entries to sinks: an `AuditFile`, `to_log`, any function of one entry.
+
+    A sink that fails is named in the log once, and tried again with the next entry; the others, and the run, go on.
+    """
+
+    def __init__(self, sinks: Iterable[Sink], *, secrets: Iterable[str] = ()) -> None:
+        """Secrets are starred out as `setup_logging` does it. Raises InvalidValue for what cannot be called."""
+        self._sinks = tuple(sinks)
+        for index, sink in enumerate(self._sinks):
+            if not callable(sink) or inspect.iscoroutinefunction(sink):
+                raise InvalidValue(f"sinks[{index}]", sink, "a plain function of one entry, or an AuditFile")
+        self._redaction = Redaction(secrets)
+        self._failing: set[int] = set()
+
+    def attach(self, recorder: Recorder) -> Listening:
+        """Tell of a tree, from its first event until it closes."""
+        return listen(recorder, self.take)
+
+    def take(self, event: Event) -> None:
+        """Tell every sink of an event, if it is of consequence."""
+        if type(event) not in _TOLD or not _matters(event):
+            return
+        entry = self._entry(event)
+        for index, sink in enumerate(self._sinks):
+            self._try(index, partial(sink, _copy(entry)))
+
+    def close(self) -> None:
+        """Close the sinks that can be closed; idempotent if they are."""
+        for index, sink in enumerate(self._sinks):
+            close = getattr(sink, "close", None)
+            if callable(close):
+                self._try(index, close)
+
+    def _try(self, index: int, do: Callable[[], object]) -> None:
+        try:
+            do()
+        except Exception as error:
+            if index not in self._failing:
+                self._failing.add(index)
+                _log.error("audit sink %s failed: %s", _name(self._sinks[index]), error, exc_info=error)
+        else:
+            self._failing.discard(index)
+
+    def _entry(self, event: Event) -> AuditEntry:
+        told = msgspec.to_builtins(_lean(event), str_keys=True, enc_hook=shown)
+        for name in _TOLD[type(event)]:
+            told.pop(name, None)
+        for name in _NOT_TOLD_OF_RESULTS:
+            told.get("result", {}).pop(name, None)
+        at = event.at or datetime.now(UTC)
+        first = {"time": at.isoformat(timespec="milliseconds").replace("+00:00", "Z"), "type": told.pop("type")}
+        told.pop("at", None)
+        self._redaction.look()
+        return first | {name: self._bounded(value, name) for name, value in told.items()}
+
+    def _bounded(self, value: Any, name: str = "", depth: int = 0) -> Any:
+        """Plain data, without secrets, no larger than an entry may be."""
+        if name and names_secret(name, value):
+            return STARS
+        if isinstance(value, str):
+            text = self._redaction.clean(value[: MAX_CHARS + MAX_SECRET])
+            return text if len(text) <= MAX_CHARS else f"{text[:MAX_CHARS]}… (cut)"
+        if isinstance(value, dict | list) and depth >= MAX_DEPTH:
+            return f"… ({len(value)} items)"
+        if isinstance(value, dict):
+            labels = {self._redaction.clean(str(key)[:MAX_SECRET])[:200]: each for key, each in _some(value.items())}
+            return {label: self._bounded(item, label, depth + 1) for label, item in labels.items()}
+        if isinstance(value, list | tuple):
+            return [self._bounded(item, "", depth + 1) for item in _some(value)]
+        return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def to_log(entry: AuditEntry) -> None:
+    """A sink: a line of the logger `ramet.audit`, with the entry as its extra `audit`."""
+    _log.info("%s %s", entry["type"], entry.get("path", ""), extra={"session_id": entry.get("root"), "audit": entry})
+
+
+def _matters(event: Event) -> bool:
+    match event:
+        case events.ToolEnded():
+            return event.status == "denied"
+        case events.Notice():
+            return event.error is not None
+        case _:
+            return True
+
+
+def _lean(event: Event) -> Event:
+    """The event without what is large and not told: a conversation, a result."""
+    match event:
+        case events.RunSpawned():
+            return replace(event, birth={})
+        case events.RunEnded():
+            return replace(event, result=replace(event.result, value=None, partial="", stdout="", stderr=""))
+        case _:
+            return event
+
+
+def _some(items: Iterable[Any]) -> list[Any]:
+    return [each for each, _ in zip(items, range(MAX_ITEMS), strict=False)]
+
+
+def _copy(entry: AuditEntry) -> AuditEntry:
+    copied: AuditEntry = json.loads(json.dumps(entry))
+    return copied
+
+
+def _name(sink: Sink) -> str:
+    return str(getattr(sink, "__qualname__", None) or sink)[:200]

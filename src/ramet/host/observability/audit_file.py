@@ -1,0 +1,254 @@
+"""An audit log in a file: lines of JSON, appended only, each holding the SHA-256 of the line before it.
+
+    {"n":2,"prev":"<SHA-256 of line 1, without its newline>", …, "own":"<SHA-256 of this line up to here>"}
+
+`verify` finds a line that was changed, removed, put elsewhere or cut off, and says which. Somebody who may write the
+file can make it anew from a changed line on, or take lines off its end: who fears that keeps the newest `head`
+somewhere else, and gives it to `verify`.
+
+A line is handed to the kernel before the run goes on: it outlives a killed process. It outlives a power cut once the
+file was closed, or, with `fsync=True`, before the run goes on.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import logging
+import os
+import re
+import stat
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+from ramet.core.errors import Damaged, InvalidValue, StoreInUse
+from ramet.host.observability.audit import AuditEntry
+
+_log = logging.getLogger("ramet.audit")
+
+#: Bytes of a line: more than an entry can have.
+MAX_LINE = 16 * 1024 * 1024
+MAX_FAULTS = 100
+#: What the first line of a file holds in place of a hash.
+NOTHING = "0" * 64
+_LINE = re.compile(rb'\{"n":([1-9]\d{0,17}),"prev":"([0-9a-f]{64})".*(,"own":"([0-9a-f]{64})"\})', re.DOTALL)
+
+
+class AuditFile:
+    """A sink that appends to a file, which is made if need be, readable by its owner alone, and written by one process.
+
+    A line that was cut in half when the machine died is removed, and said so in the next. Where the disk is full,
+    entries are lost; the next that is written comes behind one that says how many.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, fsync: bool = False) -> None:
+        """Raises StoreInUse if another writes to it, Damaged if its last line is none of ours, OSError."""
+        self.path, self._fsync = Path(path).absolute(), fsync
+        self._lost, self._is_torn = 0, False
+        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
+        self._fd: int | None = os.open(self.path, flags, 0o600)
+        try:
+            self._begin(self._fd)
+        except BaseException:
+            os.close(self._fd)
+            self._fd = None
+            raise
+
+    def __call__(self, entry: AuditEntry) -> None:
+        """Append an entry as one whole line. Raises OSError; then the file is as it was."""
+        if self._lost:
+            missed = {"time": entry.get("time"), "type": "entries_lost", "count": self._lost}
+            self._try(missed)
+            self._lost = 0
+        self._try(entry)
+
+    def close(self) -> None:
+        """Have everything on disk, and write no more; idempotent. Raises OSError."""
+        fd, self._fd = self._fd, None
+        if fd is not None:
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+
+    def _begin(self, fd: int) -> None:
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
+            raise InvalidValue("path", str(self.path), "a regular file, or none yet")
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise StoreInUse(self.path, "another audit log in this or another process") from None
+        if stat.S_IMODE(status.st_mode) != 0o600:
+            os.fchmod(fd, 0o600)
+        end = _last_newline(fd, status.st_size)
+        self._n, self.head, self._size = 0, NOTHING, end
+        if end:
+            line = _last_line(fd, end)
+            read = _read(line)
+            if read is None or not read.is_whole:
+                raise Damaged("an audit log", self.path, "its last line is not as it was written; verify() says more")
+            self._n, self.head = read.n, _sha(line)
+        if end < status.st_size:
+            torn = status.st_size - end
+            os.ftruncate(fd, end)
+            _log.warning("%s: %d bytes of a line that was never finished were cut off", self.path, torn)
+            self._append({"type": "line_cut_off", "bytes": torn})
+        if self._fsync:
+            folder = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
+
+    def _try(self, entry: AuditEntry) -> None:
+        try:
+            self._append(entry)
+        except OSError:
+            self._lost += 1
+            raise
+
+    def _append(self, entry: AuditEntry) -> None:
+        fd = self._fd
+        if fd is None:
+            raise OSError(f"{self.path} was closed")
+        if self._is_torn:
+            self._mend(fd)
+        first = {"n": self._n + 1, "prev": self.head}
+        body = json.dumps(first | entry | first, separators=(",", ":"))[:-1].encode()
+        line = body + f',"own":"{_sha(body)}"}}'.encode()
+        try:
+            rest = memoryview(line + b"\n")
+            while rest:
+                rest = rest[os.write(fd, rest) :]
+            if self._fsync:
+                os.fdatasync(fd)
+        except OSError:
+            self._mend(fd)
+            raise
+        self._n, self.head, self._size = self._n + 1, _sha(line), self._size + len(line) + 1
+
+    def _mend(self, fd: int) -> None:
+        """Half a line is none."""
+        self._is_torn = True
+        os.ftruncate(fd, self._size)
+        self._is_torn = False
+
+
+class Fault(NamedTuple):
+    """Something that is not as it was written."""
+
+    line: int  #: of the file, from 1
+    what: str
+
+
+class Verified(NamedTuple):
+    """What `verify` found. `head` is the hash of the last line, to be kept elsewhere."""
+
+    lines: int
+    head: str
+    faults: tuple[Fault, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether every line is as it was written and where it was written."""
+        return not self.faults
+
+
+def verify(path: str | os.PathLike[str], *, head: str | None = None) -> Verified:
+    """Read an audit log and say which lines are not as they were written; at most the first 100. Raises OSError.
+
+    With the `head` of an earlier time it also finds that the end since then was cut off, or all of it made anew.
+    """
+    with Path(path).open("rb") as file:
+        return _Reading(head).of(file)
+
+
+class _Read(NamedTuple):
+    n: int
+    prev: str
+    is_whole: bool  #: its own hash is right
+
+
+class _Reading:
+    """One way through a file."""
+
+    def __init__(self, head: str | None) -> None:
+        self._wanted, self._seen_wanted = head, head in (None, NOTHING)
+        self._faults: list[Fault] = []
+        self._missing: dict[int, int] = {}  #: numbers that should have come, by the line before which they should
+        self._top = 0
+
+    def of(self, file: BinaryIO) -> Verified:
+        lines, before, digest = 0, None, NOTHING
+        while line := file.readline(MAX_LINE):
+            lines += 1
+            is_ended = line.endswith(b"\n")
+            line = line.removesuffix(b"\n")
+            read = _read(line)
+            if not is_ended:
+                self._fault(lines, "is cut off, or too long")
+            elif read is None:
+                self._fault(lines, "is not a line of an audit log")
+            elif not read.is_whole:
+                self._fault(lines, f"was changed: entry {read.n}")
+            if read is not None:
+                self._place(lines, read, before, digest)
+            before, digest = read, _sha(line)
+            self._seen_wanted = self._seen_wanted or digest == self._wanted
+        for number, at in self._missing.items():
+            self._fault(at, f"does not follow: entry {number} before it was removed")
+        if not self._seen_wanted:
+            self._fault(lines, "is not behind the given head: the end was cut off, or all of it was made anew")
+        return Verified(lines, digest, tuple(sorted(self._faults)[:MAX_FAULTS]))
+
+    def _place(self, line: int, read: _Read, before: _Read | None, digest: str) -> None:
+        """Whether a line stands where it was written."""
+        if not read.is_whole:
+            self._top += read.n == self._top + 1  # Its number may be what was changed.
+        elif read.n == self._top + 1:
+            is_known = line == 1 if before is None else before.is_whole and before.n == self._top
+            if is_known and read.prev != digest:
+                self._fault(line, f"does not follow: it was written behind another line {line - 1}")
+        elif read.n > self._top:
+            for number in range(self._top + 1, min(read.n, self._top + 1 + MAX_FAULTS)):
+                self._missing[number] = line
+        elif self._missing.pop(read.n, None) is not None:
+            self._fault(line, f"is out of its place: entry {read.n} stands behind entry {self._top}")
+        else:
+            self._fault(line, f"is there twice: entry {read.n}")
+        self._top = max(self._top, read.n)
+
+    def _fault(self, line: int, what: str) -> None:
+        self._faults.append(Fault(line, f"line {line} {what}"))
+        if len(self._faults) > 100 * MAX_FAULTS:
+            del self._faults[MAX_FAULTS:]
+
+
+def _read(line: bytes) -> _Read | None:
+    found = _LINE.fullmatch(line)
+    if found is None:
+        return None
+    return _Read(int(found[1]), found[2].decode(), _sha(line[: found.start(3)]) == found[4].decode())
+
+
+def _sha(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _last_newline(fd: int, end: int) -> int:
+    """Where the last whole line ends."""
+    while end > 0:
+        begin = max(0, end - 65_536)
+        at = os.pread(fd, end - begin, begin).rfind(b"\n")
+        if at >= 0:
+            return begin + at + 1
+        end = begin
+    return 0
+
+
+def _last_line(fd: int, end: int) -> bytes:
+    begin = _last_newline(fd, end - 1)
+    return os.pread(fd, min(end - 1 - begin, MAX_LINE), begin)

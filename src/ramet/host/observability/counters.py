@@ -1,0 +1,158 @@
+"""Totals of what the trees of a runtime do, for monitoring: a view of their events, as spans are.
+
+They begin at zero with the process, as counters do. What takes part in them costs a look into a table for each event.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+from ramet.core import events
+from ramet.core.events import Event
+from ramet.core.outcome import Usage
+from ramet.host.journal.recorder import Recorder
+from ramet.host.journal.subscription import Listening, listen
+
+START_S: Final = (0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+LAG_S: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
+TURN_S: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)
+OTHER: Final = "other"
+_MOST_KINDS: Final = 50  #: of one counter: some words come from models and guests
+
+
+class Histogram:
+    """How many values were at most as large as each of `bounds`, and their sum."""
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self.bounds, self.sum = tuple(bounds), 0.0
+        self._found = [0] * (len(self.bounds) + 1)  #: between a bound and the one below it; the last is above all
+
+    def observe(self, value: float) -> None:
+        """Count one value."""
+        self._found[bisect_left(self.bounds, value)] += 1
+        self.sum += value
+
+    @property
+    def count(self) -> int:
+        """How many values there were."""
+        return sum(self._found)
+
+    def cumulative(self) -> list[tuple[float, int]]:
+        """Each bound, and how many values were at most that."""
+        total, made = 0, list[tuple[float, int]]()
+        for bound, found in zip(self.bounds, self._found, strict=False):
+            total += found
+            made.append((bound, total))
+        return made
+
+
+class Counts:
+    """Of all trees that it is attached to, since it was made."""
+
+    def __init__(self, now: Callable[[], datetime]) -> None:
+        self.now = now
+        self.spawned = self.resumed = 0
+        self.ended: Counter[str] = Counter()  #: runs by status
+        self.turns: Counter[str] = Counter()  #: by status
+        self.tools: Counter[str] = Counter()  #: calls by status
+        self.tokens: Counter[str] = Counter()  #: input | output | cache_read, which is a part of input
+        self.usd = 0.0
+        self.asked = self.retried = 0  #: requests to models
+        self.refused: Counter[str] = Counter()  #: budgets by resource
+        self.spawn_refusals: Counter[str] = Counter()  #: births by what stood against them
+        self.gate: Counter[str] = Counter()  #: intentions: committed | refused
+        self.approvals: Counter[str] = Counter()  #: asked | allowed | denied
+        self.sandboxes: Counter[str] = Counter()  #: by backend
+        self.starts = Histogram(START_S)  #: from a run's birth to its first turn
+        self.turn_seconds = Histogram(TURN_S)  #: from a turn's start to its end, as its events tell
+        self.lag = Histogram(LAG_S)  #: from when an event happened to when it was on record for good
+
+    def spawn_refused(self, limit: str) -> None:
+        """Count a birth that this limit stood against."""
+        _count(self.spawn_refusals, limit)
+
+    def attach(self, recorder: Recorder) -> Listening:
+        """Count what a tree does from now on, until it closes."""
+        return listen(recorder, _Tree(self).take)
+
+
+class _Tree:
+    """One tree's part: what is to be remembered from one event to the next ends with it."""
+
+    def __init__(self, counts: Counts) -> None:
+        self._all = counts
+        self._born: dict[str, datetime] = {}  #: runs that had no turn yet
+        self._turning: dict[str, datetime] = {}  #: when a run's turn began
+        self._takes: dict[type[Event], Callable[[Any], None]] = {
+            events.RunSpawned: self._spawned,
+            events.RunResumed: self._resumed,
+            events.RunEnded: self._ended,
+            events.TurnStarted: self._turn,
+            events.TurnEnded: self._turn_ended,
+            events.ModelAsked: self._asked,
+            events.ModelRetried: self._retried,
+            events.ModelCharged: lambda event: self._used(event.usage),
+            events.MessageRecorded: lambda event: self._used(event.usage),
+            events.ToolEnded: lambda event: _count(counts.tools, event.status),
+            events.BudgetRefused: lambda event: _count(counts.refused, event.resource),
+            events.IntentionDecided: lambda event: _count(counts.gate, "committed" if event.committed else "refused"),
+            events.ApprovalAsked: lambda event: _count(counts.approvals, "asked"),
+            events.ApprovalAnswered: lambda event: _count(counts.approvals, "allowed" if event.allowed else "denied"),
+            events.SandboxStarted: lambda event: _count(counts.sandboxes, event.backend),
+        }
+
+    def take(self, event: Event) -> None:
+        """Count an event."""
+        if event.at is not None:
+            self._all.lag.observe(max(0.0, (self._all.now() - event.at).total_seconds()))
+        if (take := self._takes.get(type(event))) is not None:
+            take(event)
+
+    def _spawned(self, event: events.RunSpawned) -> None:
+        self._all.spawned += 1
+        if event.at is not None:
+            self._born[event.run] = event.at
+
+    def _resumed(self, event: events.RunResumed) -> None:
+        self._all.resumed += 1
+
+    def _turn(self, event: events.TurnStarted) -> None:
+        born = self._born.pop(event.run, None)
+        if born is not None and event.at is not None:
+            self._all.starts.observe(max(0.0, (event.at - born).total_seconds()))
+
+        if event.at is not None:
+            self._turning[event.run] = event.at
+
+    def _turn_ended(self, event: events.TurnEnded) -> None:
+        _count(self._all.turns, event.status)
+        began = self._turning.pop(event.run, None)
+        if began is not None and event.at is not None:
+            self._all.turn_seconds.observe(max(0.0, (event.at - began).total_seconds()))
+
+    def _ended(self, event: events.RunEnded) -> None:
+        self._born.pop(event.run, None)
+        self._turning.pop(event.run, None)
+        _count(self._all.ended, str(event.result.status))
+
+    def _asked(self, event: events.ModelAsked) -> None:
+        self._all.asked += event.requests
+
+    def _retried(self, event: events.ModelRetried) -> None:
+        self._all.retried += 1
+
+    def _used(self, usage: Usage | None) -> None:
+        if usage is not None:
+            tokens = self._all.tokens
+            tokens["input"] += usage.input_tokens
+            tokens["output"] += usage.output_tokens
+            tokens["cache_read"] += usage.cache_read_tokens
+            self._all.usd += usage.usd
+
+
+def _count(counter: Counter[str], kind: str) -> None:
+    counter[kind if kind in counter or len(counter) < _MOST_KINDS else OTHER] += 1

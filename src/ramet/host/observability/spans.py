@@ -1,0 +1,363 @@
+"""The spans of one tree: a view of its events. What runs, thinks and calls tools knows nothing of it.
+
+    invoke_agent {agent}                 a run, from its birth to its end
+        create_agent {agent}             of a child: from its birth to its first turn, so what it waited for
+        turn                             from a prompt, or a wake, to the answer
+            chat {model}                 one attempt to ask a model
+            execute_tool {tool}
+                invoke_agent {agent}     a child, below the call that gave birth to it
+
+A span begins and ends at the time of the events that it stands for. No attribute holds what anybody said: no prompt, no
+text, no argument, no result. This module imports OpenTelemetry; `ramet.host.observability.telemetry` does so only where
+it is used.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from opentelemetry.context import Context
+from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer, set_span_in_context
+from opentelemetry.util.types import AttributeValue
+
+from ramet.core import events, outcome
+from ramet.core.events import Event
+from ramet.core.outcome import Usage
+from ramet.host.observability import genai
+
+Attributes = dict[str, AttributeValue]
+
+#: Characters of a name that a model, a provider or a guest made up.
+MAX_NAME = 100
+#: Ends that are nobody's failure.
+_FINE = frozenset({outcome.Status.COMPLETED, outcome.Status.CANCELLED, outcome.Status.NEEDS_INPUT})
+#: What else is shown, as events of the span that a run is in: which fields of which event.
+_NOTED: Mapping[type[Event], tuple[str, ...]] = {
+    events.ApprovalAsked: ("approval_id", "tool"),
+    events.ApprovalAnswered: ("approval_id", "allowed"),
+    events.AgentCreated: ("name", "handle"),
+    events.StateCommitted: ("state", "branch", "commit", "keys"),
+    events.BudgetRefused: ("resource", "asked", "left", "scope"),
+    events.ClampEvent: ("field", "asked", "given"),
+    events.Compacted: ("before_messages", "after_messages", "before_tokens", "after_tokens"),
+    events.EndpointAsked: ("host", "port", "allowed"),
+    events.HookFailed: ("hook", "event"),
+    events.IntentionDecided: ("tool", "intention", "committed"),
+    events.MailDelivered: ("mail_id", "sender", "kind"),
+    events.PolicyDecided: ("adapter", "verdict", "child", "failed"),
+    events.ResultReused: ("made_by",),
+    events.RunRetried: ("attempt", "status", "wait_s"),
+    events.SandboxStarted: ("backend", "level", "attempt"),
+    events.FolderLost: ("part",),
+    events.ThresholdCrossed: ("resource", "used", "limit"),
+}
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_HTTP = re.compile(r"\(HTTP (\d{3})\)")
+_RAISED = re.compile(r"([A-Z]\w{0,80}(?:Error|Exception|Exit|Interrupt|Timeout))(?::|\Z)")
+
+
+@dataclass(slots=True)
+class Asked:
+    """An attempt to ask a model, until it is known how it ended."""
+
+    span: Span
+    failed_at: int | None = None  #: when it brought nothing; why, is said by what comes next
+
+
+@dataclass(slots=True)
+class RunSpans:
+    """The spans of one run."""
+
+    above: Context  #: what it was born below
+    span: Span
+    below: Context  #: for what belongs to it
+    is_open: bool = True
+    birth: Span | None = None
+    turn: Span | None = None
+    in_turn: Context | None = None
+    tools: dict[str, Span] = field(default_factory=dict)  #: by call
+    asked: dict[str, Asked] = field(default_factory=dict)  #: by step
+
+
+class TreeSpans:
+    """Opens and ends the spans of one tree as its events say."""
+
+    def __init__(self, tracer: Tracer, outside: Context, runs: dict[str, RunSpans]) -> None:
+        """Below the span that `outside` has, if it has one. `runs` is where the runs of the tree are to be found."""
+        self._tracer, self._outside, self._runs = tracer, outside, runs
+        self._own: dict[str, RunSpans] = {}
+        self._last = 0  #: time of the newest event
+        self._do: Mapping[type[Event], Callable[[Any, int], None]] = {  # Any: each takes its own kind of event
+            events.RunSpawned: self._spawned,
+            events.RunResumed: self._resumed,
+            events.RunEnded: self._run_ended,
+            events.TurnStarted: self._turn_started,
+            events.TurnEnded: self._turn_ended,
+            events.ModelAsked: self._model_asked,
+            events.ModelCharged: self._model_charged,
+            events.ModelRetried: self._model_retried,
+            events.MessageRecorded: self._message,
+            events.ToolStarted: self._tool_started,
+            events.ToolEnded: self._tool_ended,
+        }
+
+    def take(self, event: Event) -> None:
+        """Do what an event says."""
+        kind = type(event)
+        do, noted = self._do.get(kind), _NOTED.get(kind)
+        if do is None and noted is None:
+            return
+        at = self._last = _ns(event.at) if event.at is not None else self._last
+        if do is not None:
+            do(event, at)
+        elif noted is not None and (run := self._own.get(event.run)) is not None:
+            said = {f"ramet.{name}": getattr(event, name) for name in noted}
+            (run.turn or run.span).add_event(f"ramet.{kind.__struct_config__.tag}", said, timestamp=at)
+
+    def close(self) -> None:
+        """End what is open: nothing more will be heard of it."""
+        for run_id, run in reversed(list(self._own.items())):
+            self._end_run(run, self._last, genai.OTHER)
+            self._runs.pop(run_id, None)
+        self._own.clear()
+
+    # ---- runs
+
+    def _spawned(self, event: events.RunSpawned, at: int) -> None:
+        attributes: Attributes = {
+            genai.MODE: event.mode,
+            genai.BACKGROUND: event.background,
+            genai.DETACHED: event.detached,
+            genai.CONVERSATION_ID: event.session or event.root,
+        }
+        if event.model:
+            attributes[genai.REQUEST_MODEL] = genai.model_of(event.model).name
+        run = self._begin(event, at, self._above(event), attributes)
+        if event.depth:
+            name = event.agent[:MAX_NAME]
+            born: Attributes = {genai.OPERATION: genai.CREATE_AGENT, **_who(event)}
+            run.birth = self._start(f"{genai.CREATE_AGENT} {name}", at, run.below, born)
+
+    def _resumed(self, event: events.RunResumed, at: int) -> None:
+        self._living(event, at)
+
+    def _living(self, event: Event, at: int) -> RunSpans:
+        """The run of an event. One that had ended, or began in another process, has a span of its own from now on."""
+        run = self._own.get(event.run)
+        if run is not None and run.is_open:
+            return run
+        above = run.above if run is not None else self._above(event)
+        return self._begin(event, at, above, {genai.RESUMED: True, genai.CONVERSATION_ID: event.root})
+
+    def _begin(self, event: Event, at: int, above: Context, attributes: Attributes) -> RunSpans:
+        if (before := self._own.get(event.run)) is not None:
+            self._end_run(before, at, genai.OTHER)
+        named: Attributes = {
+            genai.OPERATION: genai.INVOKE_AGENT,
+            **_who(event),
+            genai.ROOT: event.root,
+            genai.PATH: event.path,
+            genai.DEPTH: event.depth,
+        }
+        if event.parent is not None:
+            named[genai.PARENT] = event.parent
+        span = self._start(f"{genai.INVOKE_AGENT} {event.agent[:MAX_NAME]}", at, above, named | attributes)
+        run = RunSpans(above, span, set_span_in_context(span, above))
+        self._own[event.run] = self._runs[event.run] = run
+        return run
+
+    def _above(self, event: Event) -> Context:
+        """The call that gave birth to a run, else the turn, else the run that it is a child of."""
+        parent = self._own.get(event.parent or "")
+        if parent is None:
+            return self._outside
+        call = parent.tools.get(event.parent_call or "")
+        below = parent.in_turn or parent.below
+        return below if call is None else set_span_in_context(call, below)
+
+    def _run_ended(self, event: events.RunEnded, at: int) -> None:
+        run, result = self._living(event, at), event.result
+        run.span.set_attributes({genai.STATUS: str(result.status), **_used(result.usage)})
+        why = str(result.status)
+        if result.error is not None and result.status not in _FINE:
+            why = result.error.type[:MAX_NAME]
+        self._end_run(run, at, why, cut=str(result.status))
+
+    def _end_run(self, run: RunSpans, at: int, error: str, *, cut: str = genai.OTHER) -> None:
+        """End a run's spans, from the innermost. `cut` is what became of that which was under way."""
+        if not run.is_open:
+            return
+        run.is_open = False
+        self._end_turn(run, at, cut)
+        if run.birth is not None:
+            _end(run.birth, at, error)
+            run.birth = None
+        _end(run.span, at, error)
+
+    # ---- turns
+
+    def _turn_started(self, event: events.TurnStarted, at: int) -> None:
+        run = self._living(event, at)
+        self._end_turn(run, at, genai.OTHER)
+        if run.birth is not None:
+            _end(run.birth, at)
+            run.birth = None
+        run.turn = self._start(genai.TURN, at, run.below, {**_who(event), genai.TURN_NUMBER: event.turn})
+        run.in_turn = set_span_in_context(run.turn, run.below)
+
+    def _turn_ended(self, event: events.TurnEnded, at: int) -> None:
+        run = self._own.get(event.run)
+        if run is not None:
+            self._end_turn(run, at, event.status)
+
+    def _end_turn(self, run: RunSpans, at: int, status: str) -> None:
+        for asked in run.asked.values():
+            _end(asked.span, asked.failed_at or at, status)
+        for tool in run.tools.values():
+            _end(tool, at, status)
+        run.asked.clear()
+        run.tools.clear()
+        if run.turn is not None:
+            run.turn.set_attribute(genai.STATUS, status)
+            _end(run.turn, at, status)
+            run.turn = run.in_turn = None
+
+    # ---- models
+
+    def _model_asked(self, event: events.ModelAsked, at: int) -> None:
+        run = self._living(event, at)
+        for step, before in list(run.asked.items()):  # An attempt that had failed, and nobody said why.
+            if before.failed_at is not None or step == event.step_id:
+                _end(before.span, before.failed_at or at, genai.OTHER)
+                del run.asked[step]
+        model = genai.model_of(event.model)
+        attributes: Attributes = {
+            genai.OPERATION: genai.CHAT,
+            genai.PROVIDER: model.provider,
+            genai.REQUEST_MODEL: model.name,
+            genai.CONVERSATION_ID: event.root,
+            genai.STEP_ID: event.step_id,
+            genai.ATTEMPT: event.attempt,
+            **_who(event),
+        }
+        if event.reserved_tokens:
+            attributes[genai.RESERVED_TOKENS] = event.reserved_tokens
+        name = f"{genai.CHAT} {model.name[:MAX_NAME]}"
+        run.asked[event.step_id] = Asked(
+            self._start(name, at, run.in_turn or run.below, attributes, SpanKind.CLIENT),
+        )
+
+    def _message(self, event: events.MessageRecorded, at: int) -> None:
+        asked = self._answered(event, event.step_id)
+        if asked is None:
+            return
+        said = event.message.get("response_metadata") or {}
+        attributes: Attributes = {}
+        for name, value in (
+            (genai.RESPONSE_MODEL, said.get("model_name") or said.get("model")),
+            (genai.RESPONSE_ID, event.message.get("id")),
+        ):
+            if isinstance(value, str):
+                attributes[name] = value[:MAX_NAME]
+        reason = said.get("finish_reason") or said.get("stop_reason")
+        if isinstance(reason, str):
+            attributes[genai.FINISH_REASONS] = (reason[:MAX_NAME],)
+        if event.usage is not None:
+            attributes |= _used(event.usage)
+        asked.span.set_attributes(attributes)
+        _end(asked.span, at)
+
+    def _model_charged(self, event: events.ModelCharged, at: int) -> None:
+        """It failed, or was no word of the conversation; a provider that says what was used has answered."""
+        run = self._own.get(event.run)
+        asked = run.asked.get(event.step_id) if run is not None else None
+        if asked is None or run is None:
+            return
+        asked.span.set_attributes(_used(event.usage))
+        if event.usage.tokens and not event.usage.estimated:
+            del run.asked[event.step_id]
+            _end(asked.span, at)
+        else:
+            asked.failed_at = at
+
+    def _model_retried(self, event: events.ModelRetried, at: int) -> None:
+        asked = self._answered(event, event.step_id)
+        if asked is not None:
+            status = _HTTP.search(event.reason)
+            _end(asked.span, asked.failed_at or at, status[1] if status else genai.OTHER)
+
+    def _answered(self, event: Event, step: str | None) -> Asked | None:
+        run = self._own.get(event.run)
+        return run.asked.pop(step, None) if run is not None and step is not None else None
+
+    # ---- tools
+
+    def _tool_started(self, event: events.ToolStarted, at: int) -> None:
+        run, call = self._living(event, at), event.call_id or ""
+        if (before := run.tools.pop(call, None)) is not None:
+            _end(before, at, genai.OTHER)
+        run.tools[call] = self._tool(run, event, event.tool, at)
+        run.tools[call].set_attribute(genai.STEP_ID, event.step_id)
+
+    def _tool_ended(self, event: events.ToolEnded, at: int) -> None:
+        run = self._living(event, at)
+        span = run.tools.pop(event.call_id or "", None) or self._tool(run, event, event.tool, at)  # It never ran.
+        span.set_attribute(genai.STATUS, event.status)
+        match event.status:
+            case "ok":
+                _end(span, at)
+            case "error":
+                raised = _RAISED.match(event.preview)
+                _end(span, at, raised[1] if raised else genai.OTHER)
+            case _:
+                _end(span, at, event.status)
+
+    def _tool(self, run: RunSpans, event: Event, tool: str, at: int) -> Span:
+        attributes: Attributes = {
+            genai.OPERATION: genai.EXECUTE_TOOL,
+            genai.TOOL_NAME: tool[:MAX_NAME],
+            genai.TOOL_TYPE: "function",
+            **_who(event),
+        }
+        if event.call_id:
+            attributes[genai.TOOL_CALL_ID] = event.call_id
+        return self._start(f"{genai.EXECUTE_TOOL} {tool[:MAX_NAME]}", at, run.in_turn or run.below, attributes)
+
+    def _start(
+        self, name: str, at: int, below: Context, attributes: Attributes, kind: SpanKind = SpanKind.INTERNAL
+    ) -> Span:
+        return self._tracer.start_span(name, context=below, kind=kind, attributes=attributes, start_time=at)
+
+
+def _end(span: Span, at: int, error: str | None = None) -> None:
+    """End a span; what was cancelled ends with `error.type`, and as nobody's failure."""
+    if error is not None and error not in (outcome.Status.COMPLETED, outcome.Status.NEEDS_INPUT):
+        span.set_attribute(genai.ERROR_TYPE, error)
+        if error != outcome.Status.CANCELLED:
+            span.set_status(Status(StatusCode.ERROR))
+    span.end(end_time=at)
+
+
+def _who(event: Event) -> Attributes:
+    return {genai.AGENT_NAME: event.agent[:MAX_NAME], genai.AGENT_ID: event.run}
+
+
+def _used(usage: Usage) -> Attributes:
+    """What was spent, as far as anything was."""
+    used: Attributes = {genai.INPUT_TOKENS: usage.input_tokens, genai.OUTPUT_TOKENS: usage.output_tokens}
+    if usage.cache_read_tokens:
+        used[genai.CACHE_READ_TOKENS] = usage.cache_read_tokens
+    if usage.usd:
+        used[genai.USD] = usage.usd
+    if usage.estimated:
+        used[genai.ESTIMATED] = True
+    return used
+
+
+def _ns(at: datetime) -> int:
+    passed = at - _EPOCH
+    return ((passed.days * 86_400 + passed.seconds) * 1_000_000 + passed.microseconds) * 1_000

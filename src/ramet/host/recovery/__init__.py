@@ -1,0 +1,1 @@
+"""Recovery: trees that are resumed, taken over, or set aside."""

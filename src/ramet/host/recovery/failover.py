@@ -1,0 +1,63 @@
+"""What kernels leave that fall is claimed by those that live, and set to work: each tree by exactly one."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+
+from ramet.core.errors import StoreFailed
+from ramet.host.journal.journal import Journal
+
+AT_A_TIME = 16  #: trees that a kernel claims before it has taken them up: the others share what is left
+
+_log = logging.getLogger("ramet.adopting")
+
+
+class Adoption:
+    """Claims the trees of kernels that fall, from `start` to `stop`, and gives them to `take`, some at a time.
+
+    The store tells it when a kernel has fallen; nobody looks now and then. What `take` raises is logged: those trees
+    stay this kernel's, for `AgentRuntime.resume`. It ends with its store.
+    """
+
+    def __init__(self, journal: Journal, take: Callable[[Sequence[str]], Awaitable[None]]) -> None:
+        self._journal, self._take = journal, take
+        self._news = asyncio.Event()
+        self._serving: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Begin; idempotent. What has fallen already is claimed at once. Raises StoreFailed, StoreInUse, Damaged."""
+        await self._journal.open()
+        if self._serving is None:
+            leave = self._journal.store.on_kernels(self._news.set)
+            self._serving = asyncio.create_task(self._serve(), name="ramet adopting", context=contextvars.Context())
+            self._serving.add_done_callback(lambda _: leave())
+
+    async def stop(self) -> None:
+        """Claim no more, and wait until what was claimed is taken up, or given up; idempotent."""
+        serving, self._serving = self._serving, None
+        if serving is not None:
+            serving.cancel()
+            await asyncio.wait({serving})
+
+    async def _serve(self) -> None:
+        store = self._journal.store
+        with contextlib.suppress(StoreFailed):
+            while True:
+                self._news.clear()
+                if any(not each.alive for each in await store.kernels()):
+                    while roots := await store.claim_fallen(AT_A_TIME):
+                        _log.warning("%d trees of kernels that have fallen are this one's now", len(roots))
+                        await self._given(roots)
+                await self._news.wait()
+
+    async def _given(self, roots: Sequence[str]) -> None:
+        try:
+            await self._take(roots)
+        except StoreFailed:
+            raise
+        except Exception as problem:
+            _log.exception("trees that were claimed cannot be taken up here: %s", problem)

@@ -1,0 +1,88 @@
+"""Trees that cannot be read: found, and set aside, so that the others are worked with as before."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, NamedTuple
+
+import msgspec
+
+from ramet.core.errors import Damaged, DamagedTree, Unknown
+from ramet.core.replay.replay import TreeStory
+from ramet.host.control.run_queries import Records
+from ramet.host.journal.journal import TREES
+from ramet.host.journal.stored_events import location_of
+from ramet.host.journal.ttl import Lifetime, read_lifetime
+from ramet.host.session_ids import unregister
+from ramet.store.contract import Document, Store
+
+_MOST_KEPT = 100_000  #: bytes of a damaged document that are kept in the one that takes its place
+
+
+class Checked(NamedTuple):
+    """The trees of a journal."""
+
+    readable: int
+    damaged: tuple[Damaged, ...]
+
+
+async def check(records: Records) -> Checked:
+    """Read every tree that was not set aside, and return which cannot be read, and what the journal has lost."""
+    readable = 0
+    for each in await records.store.list(TREES):
+        try:
+            read_lifetime(each, location_of(records.store))
+        except DamagedTree as problem:
+            records.damaged[each.key] = problem
+    for root in await records.trees(ended=True):
+        story = TreeStory()
+        try:
+            async for event in records.events(root):
+                story.tell(event)
+        except DamagedTree as problem:
+            records.damaged[root] = problem
+        else:
+            readable += root not in records.damaged
+    return Checked(readable, tuple(records.damaged.values()))
+
+
+async def set_aside(store: Store, run: str, now: datetime) -> str:
+    """Have a tree listed and resumed no more, by its root or any of its runs; the id of its root. Raises Unknown.
+
+    Its events stay. It is over from now on, and is removed as others are; the id of its session is free again. Nobody
+    else may have the tree.
+    """
+    root = await _root_of(store, run)
+    found = await store.get(TREES, root)
+    about = _known_facts(found) if found is not None else {}
+    session = about.get("session") or about.get("was_session")  # A kill may have come before its id was free.
+    said = {**about, "over": True, "ended": now, "set_aside": True, "session": None, "conversation": False}
+    if session is not None:
+        said["was_session"] = session
+    await store.put(TREES, root, msgspec.json.encode(said), expected=found.version if found is not None else 0)
+    if session is not None:
+        await unregister(store, session, root)
+    await store.let_go(root)
+    return root
+
+
+async def _root_of(store: Store, run: str) -> str:
+    if await store.get(TREES, run) is not None:
+        return run
+    try:
+        found = await store.read(run=run, limit=1)
+    except DamagedTree as problem:
+        return problem.tree
+    if not found:
+        raise Unknown("run", run)
+    return found[0].tree
+
+
+def _known_facts(tree: Document) -> dict[str, Any]:
+    """Text of a tree's document; of a document that cannot be read, its text."""
+    try:
+        msgspec.json.decode(tree.data, type=Lifetime)
+        about: dict[str, Any] = msgspec.json.decode(tree.data, type=dict[str, Any])
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return {"damaged": tree.data[:_MOST_KEPT].decode("utf-8", "replace")}
+    return about

@@ -1,0 +1,361 @@
+"""Trees that a process left behind when it was killed: found in the journal, and opened again."""
+
+from __future__ import annotations
+
+import logging
+import pathlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict
+
+from ramet.agent.definition import Agent, check_model
+from ramet.agent.history.compaction import Compaction, check_compaction, repair
+from ramet.agent.hooks.config import HookConfig
+from ramet.agent.hooks.hooks import HookRunner
+from ramet.agent.loop import left_open
+from ramet.core.arguments import check_callable
+from ramet.core.errors import Damaged, DamagedTree, DefinitionMissing, InvalidValue, Unknown
+from ramet.core.ids import CallId, RunId
+from ramet.core.limits import SpawnLimits
+from ramet.core.outcome import Usage
+from ramet.core.policy.permissions import Permissions, from_data
+from ramet.core.policy.policy import Policy, from_json
+from ramet.core.replay.replay import RunStory, TreeStory
+from ramet.host.arguments import definitions_of
+from ramet.host.dynamic.namespaces import standing_of
+from ramet.host.journal.journal import Journal, said_of
+from ramet.host.journal.stored_events import location_of
+from ramet.host.safety.gate import SafetyGate
+from ramet.host.serialize.recipes import agent_of
+from ramet.host.trees.factory import OpenTree, TreePlan
+from ramet.host.trees.project import Project
+from ramet.models.messages import decode
+from ramet.spawn.birth.record import cwd_of
+from ramet.spawn.recovery import Supplies, revive
+from ramet.spawn.run import Run
+from ramet.tools.agents.agents import spawning_tools
+from ramet.tools.builtins import stock_tools
+from ramet.tools.functions import as_tools
+from ramet.tools.permission_checks import ruling_on
+
+if TYPE_CHECKING:
+    from langchain_core.language_models import BaseChatModel
+    from langchain_core.messages import BaseMessage
+    from langchain_core.tools import BaseTool
+
+
+_log = logging.getLogger("ramet.adopting")
+
+#: What a tree's document has said in every version.
+_ALWAYS_SAID = frozenset({"number", "cwd", "spawn_limits", "session", "unattended", "omitted_type", "children"})
+#: What `AgentRuntime.spawn` gives every root by itself.
+SPAWNING = frozenset(tool.name for tool in spawning_tools())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Supplied:
+    """What whoever resumes brings along."""
+
+    llm: BaseChatModel | None
+    models: Mapping[str, BaseChatModel]
+    tools: Sequence[BaseTool]
+    agents: tuple[Agent, ...]
+    secrets: Mapping[str, str]
+    env_vars: Mapping[str, str]
+    hooks: tuple[HookRunner | HookConfig, ...]
+    gate: SafetyGate | None = None
+    approver: Callable[..., Any] | None = None
+    compaction: Compaction | Literal[False] | None = None
+
+    def model(self, name: str) -> BaseChatModel:
+        """The model object of that name. Raises DefinitionMissing."""
+        found = self.models.get(name, self.llm)
+        if found is None:
+            raise DefinitionMissing("model", name)
+        return found
+
+    @cached_property
+    def supplies(self) -> Supplies:
+        """The same for runs: made once for all trees."""
+        agents = {each.name: each for each in self.agents}
+        return Supplies(
+            agent=lambda data: agent_of(data, agents=agents, model=self.model),
+            tools=(*stock_tools({}).values(), *self.tools),
+            secrets=self.secrets,
+            env_vars=self.env_vars,
+        )
+
+
+class Brought(TypedDict, total=False):
+    """The same as `AgentRuntime.resume` takes it."""
+
+    llm: BaseChatModel | None
+    models: Mapping[str, BaseChatModel]
+    tools: Sequence[BaseTool | Callable[..., Any] | str]
+    agents: Sequence[Agent | Mapping[str, Any]]
+    secrets: Mapping[str, str]
+    env_vars: Mapping[str, str]
+    hooks: Sequence[HookRunner | HookConfig]
+    gate: SafetyGate | None
+    approver: Callable[..., Any] | None
+    compaction: Compaction | Literal[False] | None
+
+
+def supplied_by(
+    *,
+    llm: BaseChatModel | None = None,
+    models: Mapping[str, BaseChatModel] | None = None,
+    tools: Sequence[BaseTool | Callable[..., Any] | str] = (),
+    agents: Sequence[Agent | Mapping[str, Any]] = (),
+    secrets: Mapping[str, str] | None = None,
+    env_vars: Mapping[str, str] | None = None,
+    hooks: Sequence[HookRunner | HookConfig] = (),
+    gate: SafetyGate | None = None,
+    approver: Callable[..., Any] | None = None,
+    compaction: Compaction | Literal[False] | None = None,
+) -> Supplied:
+    """What was brought along, with nothing for what was not. Raises InvalidValue for what is of a wrong type."""
+    check_model("llm", llm)
+    check_callable("approver", approver)
+    check_compaction(compaction)
+    return Supplied(
+        llm=llm,
+        models=models or {},
+        tools=as_tools(tools, "tools"),
+        agents=definitions_of(agents),
+        secrets=secrets or {},
+        env_vars=env_vars or {},
+        hooks=tuple(hooks),
+        gate=gate,
+        approver=approver,
+        compaction=compaction,
+    )
+
+
+@dataclass(frozen=True)
+class Left:
+    """A tree that was not closed."""
+
+    root: str
+    about: Mapping[str, Any]
+    _journal: Journal
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether a runtime of this process has it."""
+        return self.root in self._journal.living
+
+    @property
+    def is_conversation(self) -> bool:
+        """Whether its root is that of a session. Older versions said so of those that have an id."""
+        return bool(self.about.get("conversation") or self.about.get("session"))
+
+    async def story(self) -> TreeStory:
+        """Read what is on record of the tree. Raises DamagedTree."""
+        return await self._journal.story(self.root)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether every run of the tree has ended, and its document says so."""
+        return bool(self.about.get("over"))
+
+    async def close(self, now: datetime) -> None:
+        """Nothing is left to go on with."""
+        await self._journal.close_tree(self.root, now)
+
+    async def reopen(self) -> None:
+        """Note that the tree is at work again. Raises Unknown if the tree was removed meanwhile, OwnedElsewhere."""
+        if not await self._journal.reopen_tree(self.root):
+            raise Unknown("session", self.about.get("session") or self.root)
+
+    def plan(
+        self, supplied: Supplied, open_project: Callable[[pathlib.Path | None, Sequence[Agent]], Project]
+    ) -> TreePlan:
+        """What is true for the whole tree. Raises DefinitionMissing if its folder has gone, or a value is not here.
+
+        Raises DamagedTree for a document that does not say it.
+        """
+        about = self.about
+        if missing := sorted(_ALWAYS_SAID - about.keys()):
+            why = f"its document does not say {', '.join(missing)}"
+            raise DamagedTree(self.root, location_of(self._journal.store), why)
+        cwd = pathlib.Path(about["cwd"]) if about["cwd"] is not None else None
+        if cwd is not None and not cwd.is_dir():
+            raise DefinitionMissing("folder", str(cwd))
+        project = open_project(cwd, supplied.agents)
+        children = about["children"]
+        return TreePlan(
+            definitions=project,
+            cwd=cwd,
+            spawn_limits=SpawnLimits(**about["spawn_limits"]),
+            hooks=_hooks(about, supplied, project),
+            session=about["session"],
+            approver=supplied.approver,
+            compaction=supplied.compaction,
+            unattended=about["unattended"],
+            omitted_type=about["omitted_type"],
+            children=_policy(children, supplied) if children is not None else None,
+            sync_tools=about.get("sync_tools", "thread"),
+            gate=_gate(about, supplied),
+            permissions=_permissions(about, project),
+            number=about["number"],
+            repeatable=about.get("repeatable", True),
+            conversation=bool(about.get("conversation")),
+        )
+
+
+def _policy(terms: Mapping[str, Any], supplied: Supplied) -> Policy:
+    """A policy again that is on record with names alone. Raises DefinitionMissing for a value that is not supplied."""
+    values = {"variable": supplied.env_vars, "secret": supplied.secrets}
+    fields = {"variable": "env_vars", "secret": "secrets"}
+    given: dict[str, dict[str, str]] = {}
+    for kind, field in fields.items():
+        for name in terms.get(field, ()):
+            if name not in values[kind]:
+                raise DefinitionMissing(kind, name)
+            given.setdefault(field, {})[name] = values[kind][name]
+    return from_json({**terms, **given})
+
+
+def _hooks(about: Mapping[str, Any], supplied: Supplied, project: Project) -> tuple[HookRunner | HookConfig, ...]:
+    """The hooks of a tree: gates that it had must not be missing. Raises DefinitionMissing for fewer than it had."""
+    hooks = (*supplied.hooks, *project.hooks)
+    had = about.get("hooks", 0)
+    if len(hooks) < had:
+        raise DefinitionMissing("hooks", f"{had} that it had, of which {len(hooks)} are here")
+    return hooks
+
+
+def _permissions(about: Mapping[str, Any], project: Project) -> Permissions | None:
+    """Return the rules that hold in the folder now, and those that the tree was held to when it began."""
+    data = about.get("permissions")
+    if data is None:
+        return project.permissions
+    recorded = from_data(data)
+    return recorded if project.permissions is None else recorded.joined(project.permissions)
+
+
+def _gate(about: Mapping[str, Any], supplied: Supplied) -> SafetyGate | None:
+    """The gate of a tree: one that had it goes on with none. Raises DefinitionMissing."""
+    if about.get("gated") and supplied.gate is None:
+        raise DefinitionMissing("safety gate", "of the tree")
+    return supplied.gate
+
+
+def _log_damage(problem: DamagedTree) -> None:
+    _log.error("a tree cannot be gone on with: %s", problem)
+
+
+async def left_behind(
+    journal: Journal | None, only: str | None = None, *, passed_over: Callable[[DamagedTree], None] = _log_damage
+) -> list[Left]:
+    """Trees that are not known to be over, or the one of that root or session: its conversation may be closed.
+
+    One whose document cannot be read is left as it is; `passed_over` is called with the reason, which it logs.
+    """
+    if journal is None:
+        return []
+    found = list[Left]()
+    for each in await journal.trees(only):
+        try:
+            found.append(Left(each.key, said_of(each, location_of(journal.store)), journal))
+        except DamagedTree as problem:
+            passed_over(problem)
+    if only is None:
+        return [each for each in found if not each.is_closed]
+    return [each for each in found if each.is_conversation or not each.is_closed]
+
+
+async def left_by_others(journal: Journal, roots: Sequence[str]) -> list[Left]:
+    """Trees that were claimed from kernels that have fallen; what is no tree, or over, is let go of.
+
+    One whose document cannot be read is logged, and stays this kernel's.
+    """
+    found = list[Left]()
+    for root in roots:
+        try:
+            found.append(Left(root, await journal.about(root), journal))
+        except Damaged as problem:
+            _log.error("tree %s is this kernel's now, and cannot go on here: %s", root, problem)
+    for each in found:
+        if not each.about or each.about.get("over"):
+            await journal.store.let_go(each.root)
+    return [each for each in found if each.about and not each.about.get("over")]
+
+
+class Point(NamedTuple):
+    """A run at some moment, for another one to begin with."""
+
+    agent: Agent
+    tools: tuple[BaseTool, ...]
+    messages: list[BaseMessage]
+    cwd: pathlib.Path | None
+    used: Usage  #: by it and all below it, in all
+    state_owner: str  #: to whom the states of its tree belong
+
+
+def point_of_run(run: Run, at: int | None) -> Point:
+    """A run of this process, where nothing is on record. Raises InvalidValue."""
+    if run.agent.function is not None or at is not None:
+        raise InvalidValue("run", run.info.id, "a run of a model, as far as it came: there is no journal here")
+    tools = tuple(tool for tool in run.context.tools if tool.name not in SPAWNING)
+    messages, owner = repair(list(run.context.history)), standing_of(run).owner
+    return Point(run.agent, tools, messages, run.context.cwd, run.subtree, owner)
+
+
+async def point_of(journal: Journal | None, run: str, at: int | None, supplied: Supplied) -> Point:
+    """A run up to the event numbered `at`. Raises Unknown, InvalidValue, DefinitionMissing."""
+    story = await journal.story_of(run, at) if journal is not None else None
+    if journal is None or story is None or run not in story.runs:
+        raise Unknown("run", run)
+    about = await journal.about(story.root.id)
+    _gate(about, supplied)
+    told = story.runs[run]
+    if "agent" not in told.born.birth or told.born.birth["agent"].get("function"):
+        raise InvalidValue("run", run, "a run of a model: a function has no conversation to go on from")
+    agents = {each.name: each for each in supplied.agents}
+    agent = agent_of(told.born.birth["agent"], agents=agents, model=supplied.model)
+    here = {tool.name: tool for tool in (*stock_tools({}).values(), *supplied.tools)}
+    missing = [name for name in told.born.tools if name not in here]
+    if missing:
+        raise DefinitionMissing("tool", missing[0])
+    tools = tuple(here[name] for name in told.born.tools if name not in SPAWNING)
+    messages = repair([decode(each) for each in told.messages])
+    owner = story.root.born.birth.get("state_owner", "")
+    used = told.result.usage_subtree if told.result is not None else told.subtree
+    return Point(agent, tools, messages, cwd_of(about) if about.get("cwd") else None, used, owner)
+
+
+def take_up(opened: OpenTree, story: TreeStory, supplied: Supplied) -> Run:
+    """Put the runs of a story into a tree that was opened for them; its root. Raises DefinitionMissing."""
+    opened.recorder.go_on(story.seq)
+    root = revive(opened.tree, story, supplied.supplies)
+    for each in story.runs.values():
+        run = opened.tree.register.runs[RunId(each.id)]
+        _check_gate(run, each)
+        opened.inbox.recall(each, partial(_still_asks, run), run.context.emit)
+    return root
+
+
+def _check_gate(run: Run, story: RunStory) -> None:
+    """A call about which a person was asked must not run because whoever asked for that is not here any more."""
+    hooks = run.context.hooks
+    if run.context.safety is not None:
+        return  # It is asked about every call, and a tree that had one has one.
+    waits = any(
+        id not in story.words
+        and _still_asks(run, CallId(asked.call_id or ""))
+        and ruling_on(run.context, asked.tool, asked.args).verdict is None
+        for id, asked in story.approvals.items()
+    )
+    if waits and (hooks is None or not hooks.listens("PreToolUse")):
+        raise DefinitionMissing("PreToolUse hook", f"of {run.info.path}")
+
+
+def _still_asks(run: Run, call: CallId) -> bool:
+    """Whether a call that a person was asked about has neither begun nor been answered."""
+    context = run.context
+    is_open = any(each["id"] == call for each in left_open(context.history) or ())
+    return run.is_living and is_open and call not in context.begun and call not in context.answered

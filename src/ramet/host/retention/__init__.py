@@ -1,0 +1,1 @@
+"""How long trees, results and folders are kept."""

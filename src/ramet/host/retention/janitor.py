@@ -1,0 +1,161 @@
+"""Trees whose time is up are removed by the kernel itself, at its beginning and now and then. Never what lives.
+
+So are folders of runs beyond those that are kept, but for those of runs that can go on.
+
+A tree's document says how long it is kept after its end, and whether somebody said that it is to be kept. What is
+removed leaves a note, so that whoever asks for its result is told why it is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+import pathlib
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from datetime import datetime, timedelta
+
+import msgspec
+from msgspec import Struct
+
+from ramet.concurrency.clock import Clock
+from ramet.core.errors import Damaged, InvalidValue, RametError
+from ramet.host.journal.journal import TREES
+from ramet.host.journal.ttl import Collect, lifetimes_of
+from ramet.host.retention.folder_needs import FolderNeeds
+from ramet.host.retention.sweep import EXPIRED, Gone, Removal, Removed, sweep
+from ramet.isolation.workspace.run_dirs import RunFolders
+from ramet.store.contract import Shrinkable, Store
+
+LOOK_S = 600.0  #: how often a kernel looks for trees whose time is up
+BATCH = 500  #: trees that one answer to `Collect` removes at most
+NOTED = timedelta(days=30)  #: how long a note of what was removed stays
+
+_log = logging.getLogger("ramet.keeping")
+
+
+class Collected(Struct, frozen=True, kw_only=True):
+    """The trees that were removed in one request; with `more`, another request may remove others."""
+
+    gone: tuple[Gone, ...]
+    more: bool
+
+
+class Caretaker:
+    """Removes what has expired, from `hang` to `take_down`: as long as the journal is open."""
+
+    def __init__(
+        self,
+        store: Store,
+        living: Collection[str],
+        clock: Clock,
+        working_dir: pathlib.Path | None,
+        transcripts: pathlib.Path | None,
+        *,
+        folders: RunFolders | None = None,
+        can_go_on: Callable[[str, str], bool] = lambda root, run: True,
+    ) -> None:
+        """`living` are the roots of trees that this kernel has; it changes meanwhile.
+
+        `folders` are those of runs, to be tidied; `can_go_on` says of a run of such a tree, by root and id, if it can.
+        """
+        self._store, self._living, self._clock = store, living, clock
+        self._removal = Removal(store, working_dir, transcripts)
+        self._working_dir, self._transcripts = working_dir, transcripts
+        self._sweeping = asyncio.Lock()
+        self._folders, self._needs = folders, FolderNeeds(store, living, can_go_on)
+        #: roots of trees that are over and are needed all the same, as somebody goes on from what they said
+        self.needed: Callable[[], Awaitable[Collection[str]]] = _nothing
+        self._cleared = set[str]()  #: roots of trees that were removed, and left nothing here
+        self._serving: asyncio.Task[None] | None = None
+
+    async def hang(self) -> None:
+        """Begin; idempotent."""
+        if self._serving is None:
+            self._serving = asyncio.create_task(self._serve(), name="ramet keeping", context=contextvars.Context())
+
+    async def take_down(self) -> None:
+        """End; idempotent. A removal that is cut short is finished by the next one."""
+        serving, self._serving = self._serving, None
+        if serving is not None:
+            serving.cancel()
+            await asyncio.wait([serving])
+
+    async def _serve(self) -> None:
+        while True:
+            try:
+                await self.collect()
+                await self.tidy()
+                await self.shrink()
+            except RametError as problem:
+                _log.warning("what has expired could not be removed: %s", problem)
+            await asyncio.sleep(LOOK_S)
+
+    async def tidy(self) -> tuple[str, ...]:
+        """Remove folders of runs beyond what is kept, but for those that somebody needs; the ids of their runs."""
+        if self._folders is None:
+            return ()
+        try:
+            return await self._folders.tidy(self._needs)
+        except (OSError, InvalidValue) as problem:
+            _log.warning("the folders of runs could not be tidied: %s", problem)
+            return ()
+
+    async def sweep(self, asked: Collect) -> Collected:
+        """Remove what ended before a moment, as `ramet gc` asks. Raises Unknown for what is to be kept, Damaged."""
+        if self._working_dir is None:
+            raise InvalidValue("working_dir", None, "one: this kernel has none")
+        async with self._sweeping:
+            gone = await sweep(
+                self._store,
+                self._working_dir,
+                before=asked.before,
+                now=self._clock.now(),
+                keep=[*asked.keep, *await self.needed()],
+                transcripts=self._transcripts,
+                living=self._living,
+                most=BATCH,
+            )
+            if not (more := len(gone) == BATCH):
+                await self.shrink()
+        return Collected(gone=tuple(gone), more=more)
+
+    async def shrink(self) -> None:
+        """Have the store give back the room of what was removed, where it is a file. Raises StoreFailed."""
+        if isinstance(self._store, Shrinkable):
+            await self._store.shrink()
+
+    async def collect(self) -> list[str]:
+        """Remove every tree whose time is up; the ids of their roots."""
+        now, gone = self._clock.now(), []
+        lifetimes = lifetimes_of(await self._store.list(TREES))
+        over = [root for root, each in lifetimes.items() if root not in self._living and each.has_expired(now)]
+        needed = frozenset(await self.needed()) if over else frozenset[str]()
+        told = await self._removal.index() if over else None
+        for root in over:
+            if root in self._living or root in needed:  # As it is now.
+                continue
+            try:
+                if await self._removal.expire(root, lifetimes[root], now, told or {}):
+                    gone.append(root)
+            except (OSError, Damaged) as problem:
+                _log.warning("%s could not be removed: %s", root, problem)
+        notes = {each.key: msgspec.json.decode(each.data, type=Removed) for each in await self._store.list(EXPIRED)}
+        if others := {root: note for root, note in notes.items() if root not in self._cleared and root not in gone}:
+            try:
+                await self._removal.clear(others, told if told is not None else await self._removal.index())
+            except OSError as problem:
+                _log.warning("what trees left here that are removed could not be: %s", problem)
+        self._cleared = set(notes)
+        await self._forget_notes(notes, now)
+        return gone
+
+    async def _forget_notes(self, notes: Mapping[str, Removed], now: datetime) -> None:
+        for root, note in notes.items():
+            if note.at + NOTED < now:
+                await self._store.delete(EXPIRED, root)
+
+
+async def _nothing() -> Collection[str]:
+    """Nobody goes on from a tree that is over."""
+    return ()

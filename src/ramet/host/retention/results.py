@@ -1,0 +1,47 @@
+"""Results on record: of any run, whichever process it ended in, for as long as its tree is kept."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import msgspec
+
+from ramet.core.errors import BusyError, Expired, Unknown
+from ramet.core.outcome import Result
+from ramet.host.journal.journal import TREES, Journal
+from ramet.host.journal.stored_events import location_of
+from ramet.host.journal.ttl import read_lifetime
+from ramet.host.retention.sweep import EXPIRED, Removed
+from ramet.store.contract import Store
+
+
+async def see_that_it_is_kept(journal: Journal | None, root: str, run: str, now: datetime) -> None:
+    """Raise Expired for a run whose tree has outlived its time, whether or not it was removed by now."""
+    if journal is None or not journal.is_open or root in journal.living:
+        return
+    found = await journal.store.get(TREES, root)
+    if found is None:
+        await _see_whether_it_expired(journal.store, run)
+    elif (lifetime := read_lifetime(found, location_of(journal.store))).has_expired(now):
+        raise Expired(run, lifetime.ended, lifetime.keep_s)
+
+
+async def result_on_record(journal: Journal | None, run: str, now: datetime) -> Result:
+    """The result of a run that this process does not have. Raises Unknown, Expired, BusyError while it is open."""
+    story = await journal.story_of(run) if journal is not None else None
+    if journal is None or story is None or run not in story.runs:
+        if journal is not None:
+            await _see_whether_it_expired(journal.store, run)
+        raise Unknown("run", run)
+    await see_that_it_is_kept(journal, story.root.id, run, now)
+    found = story.runs[run].result
+    if found is None:
+        raise BusyError(f"{story.runs[run].born.path} has not ended; resume() goes on with it")
+    return found
+
+
+async def _see_whether_it_expired(store: Store, run: str) -> None:
+    for each in await store.list(EXPIRED):
+        note = msgspec.json.decode(each.data, type=Removed)
+        if run in note.runs:
+            raise Expired(run, note.ended, note.keep_s)

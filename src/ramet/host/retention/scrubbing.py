@@ -1,0 +1,228 @@
+"""Values of variables are taken out of what older versions wrote: they recorded grants with them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import pathlib
+import stat
+from collections.abc import Iterable, Iterator
+from typing import Any, BinaryIO, NamedTuple
+
+import msgspec
+
+from ramet.core.errors import DamagedTree
+from ramet.disk.regular_files import has_hole, open_regular
+from ramet.disk.state_folder import opened_folder
+from ramet.host.journal.journal import PAGE, TREES
+from ramet.isolation import safe_walk as trees
+from ramet.isolation.masking.secret_forms import LEAST, forms_of, masked
+from ramet.store.contract import Rewritable
+
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_MOST_TRANSCRIPT = 1 << 28  #: bytes of one that is read
+_MOST_VALUES, _LEAST_COST = 1 << 20, 1 << 10  #: characters of all values of a tree; each counts as so many at least
+_DRAFT = ".scrubbed"
+_DONE = "scrubbed"  #: the document that says that all was looked at
+_MARK = b'"env_vars":{"'  #: what a grant with values has in it, as events are written
+#: Texts of events that people read, by the event's type: each is a path of keys.
+_TEXTS: dict[str, tuple[tuple[str, ...], ...]] = {
+    "run_ended": (
+        ("result", "error", "type"),
+        ("result", "error", "message"),
+        ("result", "stdout"),
+        ("result", "stderr"),
+    ),
+    "run_retried": (("reason",),),
+    "state_changed": (("why",),),
+    "tool_ended": (("preview",),),
+    "notice": (("text",), ("error", "type"), ("error", "message")),
+}
+
+Data = dict[str, Any]
+
+
+class Scrubbed(NamedTuple):
+    """In how many trees events had values, and which transcripts were passed over, with the reason."""
+
+    trees: int
+    passed_over: list[str]
+
+
+async def scrub(store: Rewritable, transcripts: pathlib.Path) -> Scrubbed:
+    """Replace values of variables by names in the events and transcripts of all trees.
+
+    Texts about a run lose values of at least 8 characters. Whoever calls holds the store. What is done is not looked at
+    again, unless a transcript was passed over. A tree that cannot be read is passed over, too.
+    """
+    if await store.get(_DONE, _DONE) is not None:
+        return Scrubbed(0, [])  # What is written since has none.
+    changed, passed_over = 0, list[str]()
+    for root in {each.key for each in await store.list(TREES)} | await _roots(store):
+        try:
+            changed += await _scrub_tree(store, root)
+        except DamagedTree as problem:
+            passed_over.append(str(problem))
+    passed_over += await asyncio.to_thread(_scrub_transcripts, transcripts)
+    if not passed_over:
+        await store.put(_DONE, _DONE, b"")
+    return Scrubbed(changed, passed_over)
+
+
+async def _roots(store: Rewritable) -> set[str]:
+    """The trees that have events; documents of some older ones are gone."""
+    found, cursor = set[str](), 0
+    while stored := await store.read(cursor, limit=PAGE):
+        found |= {each.tree for each in stored}
+        cursor = stored[-1].cursor
+    return found
+
+
+async def _scrub_tree(store: Rewritable, root: str) -> bool:
+    forms = forms_of([value async for data in _events(store, root) for value in _values_in(data.line)])
+    changed = False
+    async for event in _events(store, root):
+        line = _scrubbed(event.line, forms)
+        if line is not None:
+            changed = True
+            await store.rewrite(event.cursor, line)
+    return changed
+
+
+class _Line(msgspec.Struct, frozen=True):
+    cursor: int
+    line: bytes
+
+
+async def _events(store: Rewritable, root: str) -> Any:
+    cursor = 0
+    while stored := await store.read(cursor, tree=root, limit=PAGE):
+        for each in stored:
+            yield _Line(each.cursor, each.data)
+        cursor = stored[-1].cursor
+
+
+def _scrub_transcripts(transcripts: pathlib.Path) -> list[str]:
+    """Replace values in the transcripts of all trees; says which files were passed over, and why."""
+    passed_over: list[str] = []
+    if transcripts.is_symlink() or not transcripts.is_dir():
+        return passed_over
+    with opened_folder(transcripts) as top:
+        for name in sorted(os.listdir(top)):  # noqa: PTH208 - of a descriptor
+            if not stat.S_ISDIR(os.stat(name, dir_fd=top, follow_symlinks=False).st_mode):
+                continue
+            try:
+                with trees.opened(pathlib.Path(name), top) as folder:
+                    passed_over += [f"{name}/{problem}" for problem in _scrub_folder(folder)]
+            except OSError as problem:
+                passed_over.append(f"{name}: {problem.strerror or problem}")
+    return passed_over
+
+
+def _scrub_folder(folder: int) -> list[str]:
+    """Replace values in the transcripts of one tree; says which files were passed over, and why."""
+    values, size, problems = set[str](), 0, dict[str, str]()
+    for found in _transcripts(folder, problems):
+        for value in (each for line in found.lines for each in _values_in(line)):
+            size += max(len(value), _LEAST_COST)
+            if size > _MOST_VALUES:
+                return [f"{found.path}: it has too many values, so none of this tree was replaced"]
+            values.add(value)
+    forms = forms_of(values)
+    for found in _transcripts(folder, problems):
+        try:
+            _scrub_file(found, forms)
+        except OSError as problem:
+            problems[found.path] = problem.strerror or str(problem)
+    return [f"{path}: {why}" for path, why in problems.items()]
+
+
+class _Transcript(NamedTuple):
+    """A transcript that is open until the next one is asked for."""
+
+    folder: int
+    name: str
+    path: str
+    lines: BinaryIO
+
+
+def _transcripts(folder: int, problems: dict[str, str]) -> Iterator[_Transcript]:
+    """All transcripts below a folder, in which there may be anything: says of each that is passed over why."""
+    with contextlib.closing(trees.walk(folder)) as entries:
+        for entry in entries:
+            if entry.problem:
+                problems[entry.path] = entry.problem
+            if entry.stat is None or stat.S_ISDIR(entry.stat.st_mode) or not entry.name.endswith(".jsonl"):
+                continue
+            try:
+                with open(open_regular(entry.name, folder=entry.folder), "rb") as lines:  # noqa: PTH123 - a descriptor
+                    if entry.stat.st_size > _MOST_TRANSCRIPT or has_hole(lines.fileno()):
+                        problems[entry.path] = "it is too large, or parts of it were never written"
+                    else:
+                        yield _Transcript(entry.folder, entry.name, entry.path, lines)
+            except OSError as problem:
+                problems[entry.path] = problem.strerror or str(problem)
+
+
+def _scrub_file(found: _Transcript, forms: frozenset[str]) -> None:
+    if all(_scrubbed(line, forms) is None for line in found.lines):
+        return
+    found.lines.seek(0)
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(_DRAFT, dir_fd=found.folder)
+    with open(os.open(_DRAFT, _NEW, 0o600, dir_fd=found.folder), "wb") as draft:  # noqa: PTH123 - a descriptor
+        draft.writelines((_scrubbed(line, forms) or line.removesuffix(b"\n")) + b"\n" for line in found.lines)
+    os.rename(_DRAFT, found.name, src_dir_fd=found.folder, dst_dir_fd=found.folder)
+
+
+def _values_in(line: bytes) -> Iterator[str]:
+    """The values of variables in a birth that are too long to occur elsewhere by chance."""
+    if _MARK not in line:
+        return
+    for grant in _grants(_decoded(line)):
+        yield from (value for value in grant["env_vars"].values() if isinstance(value, str) and len(value) >= LEAST)
+
+
+def _grants(data: Data) -> list[Data]:
+    """The grants of a birth in which variables have values."""
+    birth = data.get("birth")
+    found = [birth.get("grant"), birth.get("bound")] if isinstance(birth, dict) else []
+    return [each for each in found if isinstance(each, dict) and isinstance(each.get("env_vars"), dict)]
+
+
+def _scrubbed(line: bytes, forms: Iterable[str]) -> bytes | None:
+    """An event without values; None if there are none in it."""
+    forms = frozenset(forms)
+    if _MARK not in line and not forms:
+        return None
+    data = _decoded(line)
+    changed = False
+    for grant in _grants(data):
+        if grant["env_vars"]:
+            grant["env_vars"], changed = sorted(grant["env_vars"]), True
+    for path in _TEXTS.get(str(data.get("type")), ()):
+        changed = _mask_at(data, path, forms) or changed
+    return msgspec.json.encode(data) if changed else None
+
+
+def _mask_at(data: Data, path: tuple[str, ...], forms: frozenset[str]) -> bool:
+    for key in path[:-1]:
+        below = data.get(key)
+        if not isinstance(below, dict):
+            return False
+        data = below
+    text = data.get(path[-1])
+    if not isinstance(text, str) or (shown := masked(text, forms)) == text:
+        return False
+    data[path[-1]] = shown
+    return True
+
+
+def _decoded(line: bytes) -> Data:
+    """An event as data; one that cannot be read holds nothing to be replaced."""
+    try:
+        data = msgspec.json.decode(line)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return {}
+    return data if isinstance(data, dict) else {}

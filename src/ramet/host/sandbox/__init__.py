@@ -1,0 +1,1 @@
+"""Sandboxes of the host's trees: started, reached, and cleaned up."""

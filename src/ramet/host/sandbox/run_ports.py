@@ -1,0 +1,282 @@
+"""The named ports of one run, for programs of this machine: a Unix socket each, and a loopback port where one is asked.
+
+The sockets are in a folder of the run's own that only the kernel's user may enter. What connects to one is joined with
+a connection to the port of that name on the loopback of the run's sandbox, and of no other: the host says where it
+leads, the guest does not. What one side is slow to take is not read from the other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import pathlib
+import socket
+import stat
+from asyncio import StreamReader, StreamWriter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from ramet.core.errors import Gone, InvalidValue, RametError, SandboxFailed, Unknown
+from ramet.host.egress.connection import Room
+from ramet.host.egress.tunnel import End, Joined
+from ramet.host.unix_listener import accepted, listen
+from ramet.isolation.contract import Sandbox
+
+SOCKET_SUFFIX = ".sock"
+_LONGEST_PATH = 107  #: bytes of a socket's address on Linux
+_BREATH_S = 1.0  #: until accepting is tried again where no descriptor is left
+#: A client that ended its side and then went is not told of otherwise.
+_KEEPALIVE = {
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE): 1,
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE): 15,  #: seconds
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL): 15,
+}
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class PortRefused(RametError, ConnectionError):
+    """A named port of a run that takes no connection now: nobody listens there, or too many are open."""
+
+    def __init__(self, port: str, reason: str) -> None:
+        self.port, self.reason = port, reason
+        super().__init__(f"port {port!r} takes no connection: {reason}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PortLimits:
+    """Bounds of what connections to the ports of one run may take of the host. More than that waits, or is refused."""
+
+    connections: int = 64  #: open at once through sockets, and as many through `RunPorts.connect`
+    connect_s: float = 10.0  #: until the guest takes one
+    idle_s: float = 600.0  #: without a byte in either direction
+    gone_s: float = 10.0  #: until the guest has taken what a client left that has gone
+
+
+class RunPorts:
+    """The ports of one sandbox, from `open` to `close`. Make it on a running event loop."""
+
+    def __init__(
+        self,
+        box: Sandbox,
+        ports: Mapping[str, int],
+        folder: pathlib.Path,
+        *,
+        limits: PortLimits,
+        room: Room,
+        on_closed: Callable[[RunPorts], object] = bool,
+    ) -> None:
+        self._box, self._ports, self._folder = box, dict(ports), folder
+        self._limits, self._room, self._on_closed = limits, room, on_closed
+        self._free = asyncio.Semaphore(limits.connections)
+        self._listeners: list[socket.socket] = []
+        self._accepting: set[asyncio.Task[None]] = set()
+        self._connections: set[asyncio.Task[None]] = set()
+        self._direct: set[StreamWriter] = set()
+        self._coming = 0  #: connections that are being opened for `connect`
+        self._loopback: dict[str, int] = {}
+        self._is_closed = False
+
+    @classmethod
+    def open(
+        cls,
+        box: Sandbox,
+        ports: Mapping[str, int],
+        folder: pathlib.Path,
+        *,
+        limits: PortLimits | None = None,
+        room: Room,
+        on_closed: Callable[[RunPorts], object] = bool,
+    ) -> RunPorts:
+        """Listen for every port in `folder`, which is made. Sockets that a dead kernel left there are replaced.
+
+        Raises InvalidValue for a port whose place something else has, SandboxFailed.
+        """
+        opened = cls(box, ports, folder, limits=limits or PortLimits(), room=room, on_closed=on_closed)
+        try:
+            with _entered(folder, make=True) as descriptor:
+                for name in ports:
+                    opened._accept_at(_listen(descriptor, name, folder), name)
+        except OSError as error:
+            opened._drop()
+            raise SandboxFailed(f"the sockets of its ports could not be made: {error.strerror}") from error
+        except BaseException:
+            opened._drop()
+            raise
+        return opened
+
+    def path(self, name: str) -> pathlib.Path:
+        """Return the Unix socket of a port.
+
+        Raises Unknown, InvalidValue where its path is too long for a program to connect to, Gone.
+        """
+        self._check(name)
+        path = self._folder / f"{name}{SOCKET_SUFFIX}"
+        if (size := len(os.fsencode(path))) > _LONGEST_PATH:
+            accepted = f"a shorter path: a Unix socket's may have {_LONGEST_PATH} bytes, and this one has {size}"
+            raise InvalidValue("working_dir", str(path), f"{accepted}. connect() and loopback_port() work with any")
+        return path
+
+    async def connect(self, name: str) -> tuple[StreamReader, StreamWriter]:
+        """Open a connection of this process to a port. Raises Unknown, PortRefused, Gone."""
+        self._check(name)
+        self._direct = {each for each in self._direct if not each.transport.is_closing()}
+        if (count := len(self._direct) + self._coming) >= self._limits.connections:
+            raise PortRefused(name, f"{count} connections of this program are open")
+        self._coming += 1
+        try:
+            sock = await self._dial(name)
+            try:
+                reader, writer = await asyncio.open_connection(sock=sock)
+            except BaseException:
+                sock.close()
+                raise
+        finally:
+            self._coming -= 1
+        if self._is_closed:
+            writer.transport.abort()
+            raise Gone("the sandbox has ended")
+        self._direct.add(writer)
+        return reader, writer
+
+    async def loopback_port(self, name: str) -> int:
+        """Listen on the host's loopback, too, at a port that the machine chooses; the same one from then on.
+
+        Every user and program of this machine can connect to it. Raises Unknown, Gone, SandboxFailed.
+        """
+        self._check(name)
+        if name not in self._loopback:
+            try:
+                listener = socket.create_server(("127.0.0.1", 0), backlog=self._limits.connections)
+            except OSError as error:
+                raise SandboxFailed(f"no port of the loopback is to be had: {error.strerror}") from error
+            listener.setblocking(False)
+            for option, value in _KEEPALIVE.items():  # What is accepted has them, too.
+                listener.setsockopt(*option, value)
+            self._loopback[name] = int(listener.getsockname()[1])
+            self._accept_at(listener, name)
+        return self._loopback[name]
+
+    def unlink(self) -> None:
+        """Remove the sockets, so that nobody connects any more. What is in their place by now stays."""
+        with contextlib.suppress(OSError):
+            with _entered(self._folder) as descriptor:
+                for name in self._ports:
+                    if _is_socket(descriptor, name):
+                        os.unlink(f"{name}{SOCKET_SUFFIX}", dir_fd=descriptor)
+            self._folder.rmdir()
+
+    async def close(self) -> None:
+        """Cut every connection and remove the sockets. Idempotent."""
+        tasks = self._drop()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    def _drop(self) -> set[asyncio.Task[None]]:
+        """Listen no more, and cut what is open; returns what has yet to see it."""
+        if not self._is_closed:
+            self._is_closed = True  # Once: another sandbox of the run may have its own there later.
+            self.unlink()
+            self._on_closed(self)
+        tasks = {*self._accepting, *self._connections}
+        for task in tasks:
+            task.cancel()
+        for writer in self._direct:
+            writer.transport.abort()
+        self._direct.clear()
+        return tasks
+
+    def _check(self, name: str) -> None:
+        if name not in self._ports:
+            raise Unknown("port", name, tuple(self._ports))
+        if self._is_closed:
+            raise Gone("the sandbox has ended")
+
+    def _accept_at(self, listener: socket.socket, name: str) -> None:
+        task = asyncio.get_running_loop().create_task(self._accept(listener, name))
+        self._accepting.add(task)
+        task.add_done_callback(lambda _: listener.close())
+
+    async def _accept(self, listener: socket.socket, name: str) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                sock = await accepted(listener)
+            except OSError:  # No descriptor is left, of the process or of the machine.
+                await asyncio.sleep(_BREATH_S)
+                continue
+            try:
+                await self._free.acquire()
+            except BaseException:
+                sock.close()
+                raise
+            self._room.taken += 1
+            task = loop.create_task(self._serve(sock, name))
+            self._connections.add(task)
+            task.add_done_callback(lambda done, sock=sock: self._served(done, sock))  # type: ignore[misc]
+
+    def _served(self, task: asyncio.Task[None], sock: socket.socket) -> None:
+        self._room.taken -= 1
+        self._free.release()
+        self._connections.discard(task)
+        sock.close()  # Still open only if the task was cancelled before it began.
+
+    async def _serve(self, sock: socket.socket, name: str) -> None:
+        if self._room.taken > self._room.most:
+            return
+        async with contextlib.AsyncExitStack() as leaving:
+            client = await leaving.enter_async_context(End.on(sock))
+            try:
+                way = await self._dial(name)
+            except RametError:
+                return  # Its connection is closed, as one to a port is on which nobody listens.
+            server = await leaving.enter_async_context(End.on(way))
+            await Joined(client, server, gone_s=self._limits.gone_s).run(idle_s=self._limits.idle_s)
+
+    async def _dial(self, name: str) -> socket.socket:
+        """Raises PortRefused, Gone, SandboxFailed."""
+        port = self._ports[name]
+        try:
+            async with asyncio.timeout(self._limits.connect_s):
+                return await self._box.dial(port)
+        except TimeoutError:
+            reason = f"who listens on {port} took none within {self._limits.connect_s:g} s"
+            raise PortRefused(name, reason) from None
+        except OSError as error:
+            raise PortRefused(name, f"nobody listens on 127.0.0.1:{port} ({error.strerror})") from error
+
+
+@contextlib.contextmanager
+def _entered(folder: pathlib.Path, *, make: bool = False) -> Iterator[int]:
+    """Give a descriptor of a folder that nobody else may enter; no link is followed to it. Raises OSError."""
+    above = os.open(folder.parent, _FOLDER)
+    try:
+        if make:
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(folder.name, 0o700, dir_fd=above)
+        descriptor = os.open(folder.name, _FOLDER, dir_fd=above)
+    finally:
+        os.close(above)
+    try:
+        if make:
+            os.fchmod(descriptor, 0o700)
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _listen(folder: int, name: str, shown: pathlib.Path) -> socket.socket:
+    file = f"{name}{SOCKET_SUFFIX}"
+    if not _is_socket(folder, name):
+        with contextlib.suppress(FileNotFoundError):
+            os.stat(file, dir_fd=folder, follow_symlinks=False)
+            raise InvalidValue(f"ports.{name}", str(shown / file), "a free place for its socket; remove what is there")
+    return listen(pathlib.Path(f"/proc/self/fd/{folder}/{file}"))
+
+
+def _is_socket(folder: int, name: str) -> bool:
+    try:
+        found = os.stat(f"{name}{SOCKET_SUFFIX}", dir_fd=folder, follow_symlinks=False)
+    except OSError:
+        return False
+    return stat.S_ISSOCK(found.st_mode)

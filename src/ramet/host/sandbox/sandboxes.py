@@ -1,0 +1,402 @@
+"""Where a runtime's sandboxed runs work: the backend it was told to use, their folders, their way to the network."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import pathlib
+import resource
+import shutil
+import tempfile
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from ramet.concurrency.clock import Clock
+from ramet.concurrency.deadline import to_its_end
+from ramet.core.errors import InvalidValue, IsolationUnavailable, MissingExtra, RametError, SandboxFailed, Unknown
+from ramet.core.events import EndpointAsked, ThresholdCrossed
+from ramet.core.policy.policy import Grant, Isolation, Policy
+from ramet.core.policy.reservation import Reservation
+from ramet.host.egress.addresses import is_own_endpoint
+from ramet.host.egress.connection import ProxyDecision, Room
+from ramet.host.egress.proxy import Proxy
+from ramet.host.sandbox.run_ports import RunPorts
+from ramet.isolation.contract import Backend, ConfigurableBackend, ProcessBackend, ReservingBackend, Sandbox
+from ramet.isolation.limits.cgroups import reap_groups
+from ramet.isolation.mounts import Roots, roots_of, sources_of
+from ramet.isolation.workspace.folder_retention import FolderLimits
+from ramet.isolation.workspace.run_dirs import PROXY_SOCKET, RunFolder, RunFolders
+from ramet.tools.context import RunInfo, ToolUseContext
+
+_log = logging.getLogger("ramet.sandboxes")
+BackendName = Literal["bwrap", "local"]
+
+
+class Sandboxes:
+    """One per runtime. Nothing is started, and no folder made, before the first sandboxed run."""
+
+    def __init__(
+        self,
+        working_dir: pathlib.Path | None,
+        backend: BackendName | Backend | None,
+        traceparent: Callable[[str], str] = lambda _: "",
+        folder_limits: FolderLimits | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        if isinstance(backend, str) and backend not in ("bwrap", "local"):
+            raise InvalidValue("backend", backend, "'bwrap', 'local', None, or an object that is a backend")
+        self._working_dir, self._wanted = working_dir, backend
+        self._folder_limits, self._clock = folder_limits, clock
+        self.traceparent = traceparent
+        #: Of folders that others than the operator may ask for: nothing below them is reached through a link.
+        self.mount_rules: Roots = {}
+        self._temporary: pathlib.Path | None = None
+        self._folders: RunFolders | None = None
+        self._backend: Backend | None = None
+        self._asked: Backend | None = None  #: one that may have something to let go of, though no sandbox was started
+        self._together: frozenset[str] = frozenset()
+        self._opening = asyncio.Lock()
+        self._later: set[asyncio.Task[None]] = set()
+        self.attended: dict[str, ToolUseContext] = {}  #: runs whose sandboxes live, by id
+        self.proxy = Proxy()
+        self.open_ports: set[RunPorts] = set()
+        self.room_of_ports = Room(resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 8)
+        self._local: Backend | None = None  #: of synchronous tools
+        self._tools: pathlib.Path | None = None  #: holds their folders, and goes with the runtime
+
+    def placement(self, children: Policy | None = None) -> TreePlacement:
+        """The sandboxes as one tree sees them. `children` is for what a run of the host starts with no policy."""
+        return TreePlacement(self, children)
+
+    @property
+    def folders(self) -> RunFolders:
+        """The runs' folders: in the working directory, else in a temporary one that goes with the runtime."""
+        if self._folders is None:
+            where = self._working_dir
+            if where is None:
+                where = self._temporary = pathlib.Path(tempfile.mkdtemp(prefix="ramet-"))
+            self._folders = RunFolders(where, limits=self._folder_limits, clock=self._clock)
+        return self._folders
+
+    def remove_leftovers(self) -> None:
+        """Remove what a process that was killed had for its agents, but their files. Blocks. Raises OSError.
+
+        That is: shelves and sockets of proxies in the working directory, and control groups of any that has ended.
+        """
+        if self._working_dir is not None:
+            self.folders.drop_shelf()
+            self.folders.remove_sockets()
+        try:
+            reap_groups(("bwrap-", "local-"))
+        except (SandboxFailed, OSError) as problem:
+            _log.warning("control groups of kernels that have ended stay for now: %s", problem)
+
+    @property
+    def parked(self) -> int:
+        """How many processes of this machine wait to become a run's sandbox."""
+        return self._backend.parked if isinstance(self._backend, ProcessBackend) else 0
+
+    def terminate(self) -> None:
+        """Kill every sandbox that ends with this process, and leave nothing of it but its files. Blocks for seconds.
+
+        For a process that exits next: no run is told of it.
+        """
+        self.proxy.unlink()
+        for ports in self.open_ports:
+            ports.unlink()
+        for backend in (self._backend, self._local):
+            if isinstance(backend, ProcessBackend):
+                backend.terminate()
+        for temporary in (self._tools, self._temporary):
+            if temporary is not None:
+                shutil.rmtree(temporary, ignore_errors=True)
+
+    def folder_of(self, run: str) -> RunFolder | None:
+        """The folder of a run of this or an earlier runtime, if there is one."""
+        if self._folders is None and self._working_dir is None:
+            return None
+        try:
+            return self.folders.find(run)
+        except (Unknown, InvalidValue):
+            return None
+
+    async def backend(self) -> Backend:
+        """The backend, opened. Raises IsolationUnavailable where none was named and bwrap does not work."""
+        if self._backend is None:
+            async with self._opening:
+                if self._backend is None:
+                    self._backend = await self._open()
+        return self._backend
+
+    @property
+    def together(self) -> frozenset[str]:
+        """What of a reservation the machine itself bounds; nothing before the backend is open, for nobody knows."""
+        return self._together
+
+    async def reserve(self, reservation: Reservation) -> None:
+        """Have the machine set it aside now, where it can. Raises SpawnRefused, SandboxFailed, IsolationUnavailable."""
+        if isinstance(self._wanted, ReservingBackend):  # Our own bound it from the first sandbox on, and need no word.
+            self._asked = self._wanted
+            await self._wanted.reserve(reservation)
+
+    def check_team(self, config: Any) -> None:
+        """Raise InvalidValue for a configuration of a team that the backend does not take; None is none."""
+        if isinstance(self._wanted, ConfigurableBackend):
+            self._wanted.check_team(config)
+        elif config is not None:
+            raise InvalidValue("config", config, "null: the backend of this server takes no configuration of teams")
+
+    async def configure_team(self, team: str, config: Any) -> None:
+        """Tell the backend the configuration of a team. Raises SpawnRefused, SandboxFailed, IsolationUnavailable."""
+        if config is not None and isinstance(self._wanted, ConfigurableBackend):
+            self._asked = self._wanted
+            await self._wanted.configure_team(team, config)
+
+    async def keep(self, names: Callable[[], Awaitable[Collection[str]]]) -> None:
+        """Let go of what was reserved, but for these. What goes wrong is for the next runtime to find.
+
+        Raises InvalidValue, MissingExtra where the backend was not told well: it would never work.
+        """
+        if isinstance(self._wanted, ReservingBackend):
+            self._asked = self._wanted
+            try:
+                for each in await self._wanted.keep(names):
+                    _log.info("removed, since no team has it any more: %s", each)
+            except (InvalidValue, MissingExtra):
+                raise
+            except RametError as problem:
+                _log.warning("what earlier teams had reserved stays for now: %s", problem)
+
+    async def warm(self) -> None:
+        """Have made ahead what a sandbox takes long to get, where that is so. What goes wrong is for the first one."""
+        if isinstance(self._wanted, ReservingBackend):
+            self._asked = self._wanted
+            try:
+                await self._wanted.warm()
+            except RametError as problem:
+                _log.warning("nothing waits for the first run: %s", problem)
+
+    async def reap(self) -> None:
+        """Remove what kernels that live no more had elsewhere. What goes wrong is for the next time."""
+        backend = self._backend
+        if backend is None:  # It reaps when it is opened.
+            return
+        try:
+            if (await backend.probe()).remote:
+                for each in await backend.reap():
+                    _log.info("removed, since its kernel lives no more: %s", each)
+        except RametError as problem:
+            _log.warning("what kernels have left stays for now: %s", problem)
+
+    async def disband(self, name: str) -> None:
+        """Let go of a reservation whose sandboxes have ended. What goes wrong is for the next runtime to find."""
+        backend = self._backend or self._wanted  # What was reserved may have had no sandbox.
+        if isinstance(backend, ReservingBackend):
+            try:
+                await backend.disband(name)
+            except SandboxFailed as problem:
+                _log.warning("what %s has reserved stays for now: %s", name, problem)
+
+    async def _open(self) -> Backend:
+        wanted = self._wanted
+        if wanted == "local":
+            from ramet.isolation.local import LocalBackend
+
+            backend: Backend = LocalBackend(runs=self.folders.root, on_threshold=self._crossed)
+        elif wanted in (None, "bwrap"):
+            from ramet.isolation.bwrap import BwrapBackend
+
+            backend = BwrapBackend(runs=self.folders.root, on_threshold=self._crossed)
+        else:
+            assert not isinstance(wanted, str), "checked when it was given"
+            assert wanted is not None, "as above"
+            self._together = (await wanted.probe()).together
+            await wanted.reap()
+            return wanted
+        probe = await backend.probe()
+        if backend.name == "bwrap" and probe.level.rank < Isolation.L2.rank:
+            await backend.close()
+            way_out = probe.remedy if wanted else f"{probe.remedy}, or say backend='local' and accept less"
+            raise IsolationUnavailable(Isolation.L2, probe.level, probe.missing, way_out)
+        await backend.reap()
+        self._together = probe.together
+        return backend
+
+    async def local(self) -> Backend:
+        """What runs synchronous tools that are not to run in threads: processes of the kind `local`."""
+        if self._local is None:
+            from ramet.isolation.local import LocalBackend
+
+            self._local = LocalBackend(runs=self._tools_root)
+        return self._local
+
+    @property
+    def _tools_root(self) -> pathlib.Path:
+        if self._tools is None:
+            self._tools = pathlib.Path(tempfile.mkdtemp(prefix="ramet-tools-"))
+        return self._tools
+
+    def tool_folder(self, root: str, run: str) -> pathlib.Path:
+        """Where the tools of a run may write, below `work`: made now, or as they have left it."""
+        folder = self._tools_root / root / run
+        (folder / "work").mkdir(mode=0o700, parents=True, exist_ok=True)
+        return folder
+
+    def drop_tool_folders(self, root: str) -> None:
+        """A tree is over: what its tools have written goes."""
+        if self._tools is not None and (self._tools / root).exists():
+            self.later(asyncio.to_thread(shutil.rmtree, self._tools / root, ignore_errors=True))
+
+    def _crossed(self, run: str, resource: str, used: float, limit: float) -> None:
+        context = self.attended.get(run)
+        if context is not None:
+            context.emit(ThresholdCrossed, resource=resource, used=round(used, 3), limit=limit)
+
+    def later(self, work: Coroutine[Any, Any, None]) -> None:
+        """Done beside everything else, and waited for by `close`."""
+        task = asyncio.create_task(work)
+        self._later.add(task)
+        task.add_done_callback(self._done_later)
+
+    def _done_later(self, task: asyncio.Task[None]) -> None:
+        self._later.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.error("a sandbox could not be cleaned up", exc_info=error)
+
+    async def close(self) -> None:
+        """End every sandbox, and remove what was temporary, all of it even if whoever closes is cancelled."""
+        await to_its_end(self._close())
+
+    async def _close(self) -> None:
+        backend = self._backend or self._asked
+        self._backend = self._asked = None
+        if backend is not None:
+            await backend.close()
+        if self._local is not None:
+            local, self._local = self._local, None
+            await local.close()
+        while self._later:
+            await asyncio.wait(list(self._later))
+        if self._tools is not None:
+            tools, self._tools = self._tools, None
+            await asyncio.to_thread(shutil.rmtree, tools, ignore_errors=True)
+        if self._temporary is not None:
+            self._folders = None
+            temporary, self._temporary = self._temporary, None
+            await asyncio.to_thread(shutil.rmtree, temporary, ignore_errors=True)
+
+
+@dataclass(frozen=True)
+class TreePlacement:
+    """What `ramet.spawn.ports.Placement` promises, for one tree."""
+
+    sandboxes: Sandboxes
+    children: Policy | None
+    environ: Mapping[str, str] | None = None  #: None: the host's own
+
+    async def backend(self, grant: Grant) -> Backend:
+        """What keeps a run of this grant in. Raises IsolationUnavailable."""
+        backend = await self.sandboxes.backend()
+        probe = await backend.probe()
+        if grant.isolation.rank > probe.level.rank and not _can_be_fresh(backend, probe.level, grant):
+            missing = probe.missing or (f"a backend that offers {grant.isolation}",)
+            way_out = probe.remedy or f"ask for at most {probe.level}: {backend.name} offers no more anywhere"
+            raise IsolationUnavailable(grant.isolation, probe.level, missing, way_out)
+        return backend
+
+    def folder(self, run: RunInfo, *, is_there: bool = False) -> RunFolder:
+        """The run's own folder."""
+        if is_there:
+            return self.sandboxes.folders.find(run.id)
+        return self.sandboxes.folders.create(run.id, path=run.path, agent=run.agent)
+
+    def env(self, run: RunInfo, grant: Grant) -> dict[str, str]:
+        """What it is allowed of the host's variables, the trace that it belongs to, and what its policy sets."""
+        environ = os.environ if self.environ is None else self.environ
+        allowed = {name: environ[name] for name in grant.allowed_env_vars if name in environ}
+        header = self.sandboxes.traceparent(run.id)
+        return allowed | ({"TRACEPARENT": header} if header else {}) | dict(grant.env_vars)
+
+    def mount_roots(self, mounts: Sequence[str]) -> Mapping[str, str]:
+        """See `Placement`."""
+        return roots_of(mounts, self.sandboxes.mount_rules)
+
+    def check_mounts(self, mounts: Sequence[str], roots: Mapping[str, str]) -> None:
+        """See `Placement`."""
+        sources_of(mounts, roots, str(self.sandboxes.folders.root))
+
+    def check_endpoints(self, endpoints: Sequence[str], above: Collection[str]) -> None:
+        """See `Placement`."""
+        for each in endpoints:
+            if each not in above and is_own_endpoint(each):
+                raise InvalidValue("allowed_endpoints", each, "no address of the host itself, unless its parent has it")
+
+    def later(self, work: Coroutine[Any, Any, None]) -> None:
+        """Done beside everything else, and waited for when the runtime stops."""
+        self.sandboxes.later(work)
+
+    @asynccontextmanager
+    async def serving(self, run: RunInfo, grant: Grant, box: Sandbox) -> AsyncGenerator[RunPorts]:
+        """See `Placement`."""
+        sandboxes = self.sandboxes
+        ports = RunPorts.open(
+            box,
+            grant.ports,
+            sandboxes.folders.find(run.id).ports,
+            room=sandboxes.room_of_ports,
+            on_closed=sandboxes.open_ports.discard,
+        )
+        sandboxes.open_ports.add(ports)
+        try:
+            yield ports
+        finally:
+            await to_its_end(ports.close())
+
+    @asynccontextmanager
+    async def attending(self, run: ToolUseContext, grant: Grant) -> AsyncGenerator[pathlib.Path | None]:
+        """Thresholds and endpoints go on the run's record; gives a proxy's socket, or None without any endpoint."""
+        self.sandboxes.attended[run.run.id] = run
+        try:
+            async with self._network(run, grant) as proxy:
+                yield proxy
+        finally:
+            del self.sandboxes.attended[run.run.id]
+
+    @asynccontextmanager
+    async def _network(self, run: ToolUseContext, grant: Grant) -> AsyncGenerator[pathlib.Path | None]:
+        if not grant.allowed_endpoints:
+            yield None
+            return
+        backend = await self.sandboxes.backend()
+        path = self.sandboxes.folders.find(run.run.id).path / PROXY_SOCKET
+        async with self.way_out(run, grant, path, backend):
+            yield path
+
+    @asynccontextmanager
+    async def way_out(
+        self, run: ToolUseContext, grant: Grant, path: pathlib.Path, backend: Backend
+    ) -> AsyncGenerator[None]:
+        """While this is open, a process of this backend reaches its allowed endpoints through a socket at `path`."""
+
+        def tell(decision: ProxyDecision) -> None:
+            run.emit(
+                EndpointAsked,
+                host=decision.host,
+                port=decision.port,
+                allowed=decision.allowed,
+                reason=decision.reason,
+            )
+
+        door = await self.sandboxes.proxy.open(path, grant.allowed_endpoints, owner=backend.owner, on_event=tell)
+        try:
+            yield
+        finally:
+            await to_its_end(door.close())
+
+
+def _can_be_fresh(backend: Backend, offered: Isolation, grant: Grant) -> bool:
+    """A backend that offers L2 with a zygote offers it without one, too."""
+    return backend.name == "bwrap" and grant.isolation is Isolation.FRESH and offered is Isolation.L2

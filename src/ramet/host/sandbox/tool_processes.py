@@ -1,0 +1,181 @@
+"""Synchronous tools in processes of the kind `local`, one for each call: what they are at, they can be cut off from.
+
+A process is told no more than one function and its arguments, and believed in no more than a sandboxed agent's: its
+result is data, its errors are a name and a text. It has what the session's policy grants, or the session's folder to
+read; a folder of the agent's own, to write, is there again for the agent's next call.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+from collections.abc import AsyncGenerator, Coroutine, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from ramet.concurrency.deadline import to_its_end
+from ramet.core.errors import Denied, InvalidValue, OutputTooLarge, RametError
+from ramet.core.outcome import ErrorInfo
+from ramet.core.policy.policy import Grant, Isolation, Policy, grant_root
+from ramet.host.sandbox.sandboxes import Sandboxes, TreePlacement
+from ramet.isolation.contract import KILL_GRACE_S, Exit, SandboxSpec
+from ramet.isolation.masking.secret_forms import masked
+from ramet.isolation.mounts import roots_of
+from ramet.isolation.workspace.output import Stream
+from ramet.spawn.masking import forms_of_grant
+from ramet.spawn.sandbox.channel import Door, Finished, Reply
+from ramet.spawn.sandbox.process import Inside, hear_out, how_it_ended, in_plain_words, leave, started
+from ramet.tools.context import ToolUseContext
+from ramet.tools.workers.process_tools import check_tools
+from ramet.wire.code.capsule import Capsule
+from ramet.wire.error_codec import error_from, errors_to_fields
+from ramet.wire.guest_protocol import Request, Said, StartFunction
+from ramet.wire.values import values
+
+if TYPE_CHECKING:
+    from langchain_core.tools import BaseTool
+
+_log = logging.getLogger("ramet.tools")
+
+
+class ToolProcesses:
+    """Of one tree. Nothing is started before the first call."""
+
+    def __init__(self, sandboxes: Sandboxes, policy: Policy) -> None:
+        """Raises InvalidValue for a policy that no process of the kind `local` can keep."""
+        self._sandboxes, self._grant = sandboxes, _granted(policy)
+        self._mount_roots = roots_of(self._grant.readonly_mounts)
+        self._placement: TreePlacement = sandboxes.placement()
+        self._checked: dict[int, BaseTool] = {}  #: held, so that an id means the same tool
+        self._numbers = itertools.count(1)
+        self._root = ""  #: of the tree, once a call has said it
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """Values that no function may carry along."""
+        return tuple(self._grant.secrets.values())
+
+    def check(self, tools: Sequence[BaseTool]) -> None:
+        """Raise NotShippable for a tool that cannot run there."""
+        new = [tool for tool in tools if id(tool) not in self._checked]
+        check_tools(new)
+        self._checked.update((id(tool), tool) for tool in new)
+
+    async def call(self, context: ToolUseContext, tool: str, packed: Capsule) -> Any:
+        """Do what is in a capsule in a process of its own; when this returns or raises, it is gone or being taken down.
+
+        Cancelled, this returns when no process of it is left. Raises RametError with what the function raised, or how
+        its process ended; OutputTooLarge, SandboxFailed, IsolationUnavailable, ProtocolError.
+        """
+        async with self._spec(context, packed) as spec:
+            with context.holding_process():
+                finished, gone = await self._heard(context, tool, packed, spec)
+        if finished is None:
+            assert gone is not None, "who said nothing was waited for"
+            how = how_it_ended(gone)
+            raise RametError(f"{how.kind}: {how.message}")
+        done = finished.done
+        if done.oom or (gone is not None and gone.reason == "oom"):
+            raise RametError(f"OutOfMemory: {(gone and gone.detail) or 'it ran out of memory'}")
+        if not done.ok:
+            told = in_plain_words(done.error or ErrorInfo(type="Error", message="it failed without a word"))
+            if isinstance(said := error_from(told, done.fields), OutputTooLarge):
+                raise values.result_too_large(said.size, self._grant.max_output_bytes)
+            raise RametError(masked(f"{told.type}: {told.message}", forms_of_grant(self._grant)))
+        if len(finished.body) > self._grant.max_output_bytes:
+            raise values.result_too_large(len(finished.body), self._grant.max_output_bytes)
+        return values.decode(finished.body, done.json_size, what=tool)
+
+    def close(self) -> None:
+        """The tree is over: what its tools have written goes."""
+        if self._root:
+            self._sandboxes.drop_tool_folders(self._root)
+
+    async def _heard(
+        self, context: ToolUseContext, tool: str, packed: Capsule, spec: SandboxSpec
+    ) -> tuple[Finished | None, Exit | None]:
+        """Its last word, and how it ended if that was waited for."""
+        inside = Inside(await started((await self._sandboxes.local()).start(spec)), Door(_Deaf()))
+        box = inside.box
+        try:
+            mask = forms_of_grant(spec.grant)
+            inside.streams = tuple(Stream(os.dup(fd), mask=mask) for fd in (box.stdout, box.stderr))
+            await inside.door.open(box.channel)
+            start = StartFunction(
+                run=context.run.id,
+                path=context.run.path,
+                name=tool,
+                capsule_tag=packed.tag,
+                max_result_bytes=spec.grant.max_output_bytes,
+            )
+            await inside.door.tell(start, packed.data)
+            finished = await hear_out(inside)
+            gone = await leave(box, finished)
+            inside.is_gone = True
+            return finished, gone
+        finally:
+            try:
+                await to_its_end(_end(inside, tool))
+            finally:
+                self._sandboxes.later(box.clean_up())
+
+    @asynccontextmanager
+    async def _spec(self, context: ToolUseContext, packed: Capsule) -> AsyncGenerator[SandboxSpec]:
+        grant, cwd = self._grant, context.cwd.resolve()
+        self._root = context.run.root
+        folder = self._sandboxes.tool_folder(context.run.root, context.run.id)
+        spec = SandboxSpec(
+            run=context.run.id,
+            grant=grant,
+            workspace=folder / "work",
+            cwd=cwd if any(cwd.is_relative_to(mount) for mount in grant.readonly_mounts) else None,
+            mount_roots=self._mount_roots,
+            image="llm" if packed.is_heavy else "bare",
+            env=self._placement.env(context.run, grant),
+        )
+        if not grant.allowed_endpoints:
+            yield spec
+            return
+        proxy = folder / f"{next(self._numbers)}.sock"  # For each call: the next one's is not yet closed with it.
+        async with self._placement.way_out(context, grant, proxy, await self._sandboxes.local()):
+            yield replace(spec, proxy=proxy)
+
+
+async def _end(inside: Inside, tool: str) -> None:
+    """However a call ends, nothing of it goes on, and nothing is listened to."""
+    try:
+        if not inside.is_gone:
+            await inside.box.kill(KILL_GRACE_S)
+    finally:
+        await inside.door.close()
+        for stream, name in zip(inside.streams, ("stdout", "stderr"), strict=False):
+            stream.close()
+            if stream.text:
+                _log.debug("%s wrote to %s: %s", tool, name, stream.text)
+
+
+class _Deaf:
+    """What is behind the door of a tool: nothing."""
+
+    async def answer(self, request: Request, body: bytes) -> Reply:
+        """Refuse."""
+        raise Denied(type(request).__name__, "a tool in a process of its own may ask its host for nothing")
+
+    def hear(self, said: Said, body: bytes) -> Coroutine[Any, Any, None] | None:
+        """Pass over it."""
+        return None
+
+    def failed(self, error: Exception) -> tuple[ErrorInfo, dict[str, Any]]:
+        """As it is."""
+        return errors_to_fields(error)
+
+
+def _granted(policy: Policy) -> Grant:
+    if policy.isolation is not None and policy.isolation.rank > Isolation.L1.rank:
+        accepted = f"'thread' beside a policy that asks for {policy.isolation}: a process of the kind local offers L1"
+        raise InvalidValue("sync_tools", "process", accepted)
+    return msgspec.structs.replace(grant_root(policy), allow_sub_agents=False)

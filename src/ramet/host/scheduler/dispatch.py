@@ -1,0 +1,184 @@
+"""A claimed tick becomes a run: noted before it is born, born where all runs are, noted when it has ended."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from ramet.agent.definition import Agent, as_agent
+from ramet.agent.placement import needs_sandbox
+from ramet.concurrency.deadline import to_its_end
+from ramet.core.budget import NO_LIMITS
+from ramet.core.errors import BusyError, DefinitionMissing, Expired, StoreFailed, Unknown
+from ramet.core.outcome import ErrorInfo, Result, Status
+from ramet.core.policy.policy import Policy
+from ramet.core.schedules import ticks
+from ramet.core.schedules.schedule import Schedule
+from ramet.core.schedules.ticks import Claim, TickResult, TickStatus
+from ramet.host.retention.results import result_on_record
+from ramet.host.runtime import AgentRuntime, living
+from ramet.host.scheduler.status import kept, kept_error
+from ramet.host.schedules.table import Books
+from ramet.host.schedules.target import load
+from ramet.spawn.handle import Handle
+from ramet.tools.workspace import workspace_tools
+
+if TYPE_CHECKING:
+    from ramet.host.schedules.target import Loaded
+
+_log = logging.getLogger("ramet.scheduler")
+
+
+class Firing:
+    """Runs ticks in one runtime, for one scheduler."""
+
+    def __init__(self, runtime: AgentRuntime, books: Books, definitions: Callable[[], Mapping[str, Agent]]) -> None:
+        self._runtime, self._books, self._definitions = runtime, books, definitions
+        self._following: dict[asyncio.Task[None], Handle] = {}
+        self._leaves = False  #: other schedulers go on with what they can go on with
+
+    async def fire(self, schedule: Schedule, claim: Claim) -> None:
+        """Run a claimed tick to its end and note that; whoever gives up waiting ends the run first.
+
+        Whatever is wrong with the tick is its result. Raises StoreFailed.
+        """
+        try:
+            loaded = load(schedule.target, self._definitions)
+        except Exception as problem:  # loading runs the user's own code
+            await self._failed(schedule, claim, problem)
+            return
+        begun = replace(claim, run=self._runtime.mint())
+        try:
+            if await self._books.change(schedule.id, lambda book: ticks.amend(book, claim, begun)) is None:
+                return  # The schedule was cancelled, or somebody who believed us to be dead took the claim over.
+        except asyncio.CancelledError:
+            await to_its_end(self._give_back(schedule, claim))
+            raise
+        await self.bear(schedule, begun, loaded)
+
+    async def bear(self, schedule: Schedule, claim: Claim, loaded: Loaded) -> None:
+        """Have the run born that a claim names, and follow it to its end; like `fire`. Raises StoreFailed."""
+        try:
+            handle = await self._spawn(schedule, claim, loaded)
+        except asyncio.CancelledError:  # A birth does not wait once it has begun: none happened.
+            await to_its_end(self._give_back(schedule, claim))
+            raise
+        except StoreFailed:
+            raise
+        except Exception as problem:
+            if self._runtime not in living():
+                await self._give_back(schedule, claim)
+            else:
+                await self._failed(schedule, claim, problem)
+            return
+        await self.follow(schedule, claim, handle)
+
+    async def _spawn(self, schedule: Schedule, claim: Claim, loaded: Loaded) -> Handle:
+        folder = self._runtime.working_dir
+        return await self._runtime.spawn(
+            loaded.agent,
+            schedule.prompt,
+            args=schedule.args,
+            kwargs=schedule.kwargs,
+            tools=workspace_tools() if isinstance(loaded.agent, Agent) and loaded.agent.tools else (),
+            agents=loaded.definitions,
+            cwd=folder if folder is not None and folder.is_dir() else None,
+            limits=schedule.limits if schedule.limits != NO_LIMITS else None,
+            policy=_policy_of(schedule, as_agent(loaded.agent)),
+            run=claim.run or "",
+            repeatable=schedule.repeatable,
+        )
+
+    async def follow(self, schedule: Schedule, claim: Claim, handle: Handle) -> None:
+        """Wait for the end of a tick's run, and note it; whoever gives up waiting ends the run first."""
+        task = asyncio.current_task()
+        assert task is not None, "it runs in one"
+        self._following[task] = handle
+        try:
+            if self._leaves and _goes_on(handle):
+                return
+            result = await handle.result()
+        except asyncio.CancelledError:
+            if not (self._leaves and (schedule.repeatable or _goes_on(handle))):
+                await to_its_end(self._cut_off(schedule, claim, handle))
+            raise
+        finally:
+            del self._following[task]
+        told = result if result.status is Status.COMPLETED else await self._on_record(claim, result)
+        if told is not None:
+            await self.ended(schedule, claim, told)
+
+    def leave(self) -> None:
+        """Leave to other schedulers the runs that can go on in their middle; who gives up waiting then ends others."""
+        self._leaves = True
+        for task, handle in self._following.items():
+            if _goes_on(handle):
+                task.cancel()
+
+    async def _cut_off(self, schedule: Schedule, claim: Claim, handle: Handle) -> None:
+        await handle.cancel("its scheduler was closed")
+        await self.ended(schedule, claim, await handle.result())
+
+    async def ended(self, schedule: Schedule, claim: Claim, result: Result) -> None:
+        """Note how a claim's run ended. Raises StoreFailed."""
+        await self._note(schedule, claim, result.status, run=claim.run, text=result.text, error=result.error)
+
+    async def _on_record(self, claim: Claim, result: Result) -> Result | None:
+        """How a run ended, where another kernel may have gone on with it; None where one does so still."""
+        journal, run = self._runtime.journal, claim.run or ""
+        if journal is None or not journal.is_open:
+            return result
+        if (owner := await journal.store.owner_of(run)) is not None:
+            return result if owner.name == journal.store.kernel else None
+        with suppress(Unknown, Expired, BusyError):
+            return await result_on_record(journal, run, self._runtime.clock.now())
+        return result
+
+    async def _failed(self, schedule: Schedule, claim: Claim, problem: Exception) -> None:
+        why = f"{problem} ({problem.__cause__})" if isinstance(problem, DefinitionMissing) else str(problem)
+        _log.warning("a tick of schedule %s was not run: %s: %s", schedule.id, type(problem).__name__, why[:500])
+        error = ErrorInfo(type=type(problem).__name__, message=why)
+        await self._note(schedule, claim, Status.FAILED, error=error)
+
+    async def _give_back(self, schedule: Schedule, claim: Claim) -> None:
+        await self._books.change(schedule.id, lambda book: ticks.release(book, claim))
+
+    async def _note(
+        self,
+        schedule: Schedule,
+        claim: Claim,
+        status: Status,
+        *,
+        run: str | None = None,
+        text: str = "",
+        error: ErrorInfo | None = None,
+    ) -> None:
+        result = TickResult(
+            id=claim.id,
+            tick=claim.due.tick,
+            status=TickStatus(status.value),
+            manual=claim.due.manual,
+            run=run,
+            began=claim.at,
+            ended=self._runtime.clock.now(),
+            text=kept(text),
+            error=kept_error(error),
+        )
+        await self._books.change(schedule.id, lambda book: ticks.end(book, result, claim.owner))
+
+
+def _policy_of(schedule: Schedule, agent: Agent) -> Policy | None:
+    """By which a run works that nobody gave a policy: the default one, as of `run_agent`, unless it touches nothing."""
+    if schedule.policy is not None or agent.policy is not None or schedule.in_process or not needs_sandbox(agent):
+        return schedule.policy
+    return Policy()
+
+
+def _goes_on(handle: Handle) -> bool:
+    """Whether another kernel goes on in the middle of a run: of a function that is in a sandbox that outlives this."""
+    return not handle.run.begins_anew or handle.run.outlives

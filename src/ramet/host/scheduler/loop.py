@@ -1,0 +1,198 @@
+"""The scheduler's eye on the clock: looks at each schedule when its time comes, claims what is due, and begins it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import datetime, timedelta
+
+from ramet.concurrency.deadline import within
+from ramet.core.errors import Damaged, InvalidValue
+from ramet.core.schedules import ticks
+from ramet.core.schedules.schedule import Schedule, seconds_until
+from ramet.core.schedules.ticks import Book, Claim
+from ramet.host.runtime import AgentRuntime, living
+from ramet.host.scheduler.dispatch import Firing
+from ramet.host.scheduler.takeover import Heir
+from ramet.host.schedules.cron import next_fire
+from ramet.host.schedules.table import Books, Found
+from ramet.store.contract import Seat, Store
+
+#: The longest wait: so soon a clock that was set is noticed, and a schedule that somebody else added.
+LOOK_S = 60.0
+#: When to look again whether a kernel still has the run of a scheduler that died.
+AGAIN = timedelta(seconds=1)
+#: A schedule whose last tick ended so long ago is forgotten.
+KEPT = timedelta(days=7)
+
+_log = logging.getLogger("ramet.scheduler")
+#: Those that are open in this process. A claim of any other is one whose owner died, unless its kernel is another.
+_open: set[str] = set()
+
+
+class Lookout:
+    """One scheduler at work, from `serve` to its cancellation, or to the end of its runtime."""
+
+    def __init__(
+        self,
+        runtime: AgentRuntime,
+        books: Books,
+        firing: Firing,
+        heir: Heir,
+        entropy: Callable[[int], bytes],
+        store: Store | None = None,
+    ) -> None:
+        """`store` is where the books are; who does not `serve` needs none."""
+        self._runtime, self._books, self._firing, self._heir, self._entropy = runtime, books, firing, heir, entropy
+        self._store = store
+        self._id = f"scheduler-{entropy(8).hex()}"
+        self._wake = asyncio.Event()
+        self._all_at = 0.0  #: when to look at all of them, by the monotonic clock
+        self._agenda: dict[str, datetime] = {}  #: when to look at which schedule
+        self._taking_up: set[str] = set()  #: claims of schedulers that died
+        self._leaves = False  #: it begins nothing more
+        self.failure: BaseException | None = None  #: what ended it, if it was not its owner
+
+    def look_at(self, id: str) -> None:
+        """Look at a schedule now: something about it changed."""
+        self._agenda[id] = self._runtime.clock.now()
+        self._wake.set()
+
+    def leave(self) -> None:
+        """Begin nothing more: `serve` returns once the runs that were begun have ended, or are left to others."""
+        self._leaves = True
+        self._firing.leave()
+        self._wake.set()
+
+    async def serve(self) -> None:
+        """Fire what is due, until cancelled: which ends every run that was begun here, and notes that."""
+        clock = self._runtime.clock
+        leaves = [self._books.watch(self.look_at)]
+        try:
+            if self._store is not None:
+                self._id = f"{self._id}@{await _seat_of(self._store)}"
+                leaves.append(self._store.on_kernels(self._look_again))
+            _open.add(self._id)
+            async with asyncio.TaskGroup() as group:
+                self._all_at = clock.monotonic()
+                while self._runtime in living() and not self._leaves:
+                    if clock.monotonic() >= self._all_at:
+                        self._all_at = clock.monotonic() + LOOK_S
+                        await self._look_at_all(group)
+                    now = clock.now()
+                    for id in [id for id, at in self._agenda.items() if at <= now]:
+                        del self._agenda[id]  # before the store is asked: a mark set meanwhile stays
+                        await self._try(group, id)
+                    await self._rest()
+        except* Exception as problem:
+            self.failure = problem.exceptions[0]
+            _log.error("the scheduler ends: %s: %s", type(self.failure).__name__, self.failure)
+        finally:
+            for leave in leaves:
+                leave()
+            _open.discard(self._id)
+
+    def _look_again(self) -> None:
+        """A kernel came or fell: what it had claimed may have no owner any more."""
+        self._all_at = self._runtime.clock.monotonic()
+        self._wake.set()
+
+    async def _look_at_all(self, group: asyncio.TaskGroup) -> None:
+        self._agenda.clear()  # before the store is asked: what is added meanwhile stays
+        for found in await self._books.all():
+            await self._try(group, found.book.schedule.id, found)
+
+    async def _rest(self) -> None:
+        """Wait for the next time, or for somebody who changed something."""
+        clock = self._runtime.clock
+        wait = max(0.0, self._all_at - clock.monotonic())
+        if self._agenda:
+            wait = seconds_until(min(self._agenda.values()), clock.now(), most=wait)
+        with suppress(TimeoutError):
+            await within(self._wake.wait(), clock=clock, seconds=wait)
+        self._wake.clear()
+
+    async def _try(self, group: asyncio.TaskGroup, id: str, found: Found | None = None) -> None:
+        """Consider one; that of a zone which this machine does not know is said in the log and left as it is."""
+        try:
+            await self._consider(group, id, found)
+        except InvalidValue as problem:
+            _log.error("schedule %s rests: %s", id, problem)
+
+    async def _consider(self, group: asyncio.TaskGroup, id: str, found: Found | None = None) -> None:
+        """Decide on what has come of one schedule, claim what may begin, and begin it."""
+        while (found := found or await self._read(id)) is not None:
+            owners = await self._living(found.book)
+            now = self._runtime.clock.now()
+            settled = ticks.settle(found.book, now, next_fire, owners.__contains__)
+            if ticks.is_forgotten(settled) or _is_old(settled, now):
+                await self._books.remove(id, found.version)
+                return
+            book, claims = ticks.begin(settled, now, self._id, self._claim_id)
+            if book is found.book or await self._books.write(book, found.version):
+                for claim in claims:
+                    group.create_task(self._fire(book.schedule, claim), name=f"ramet tick of {id}")
+                for claim in ticks.left(book, owners.__contains__):
+                    if claim.id not in self._taking_up:
+                        self._taking_up.add(claim.id)
+                        group.create_task(self._take_up(book.schedule, claim), name=f"ramet tick of {id}")
+                if (at := ticks.next_tick(book, next_fire)) is not None and id not in self._agenda:
+                    self._agenda[id] = at
+                return
+            found = None
+
+    async def _living(self, book: Book) -> set[str]:
+        """The owners of claims that live: schedulers of this kernel that are open, and those of others that live."""
+        owners = {claim.owner for claim in book.state.claims}
+        here = {each for each in owners & _open if _seat_in(each) == _seat_in(self._id)}
+        if self._store is None or owners == here:
+            return here
+        seats = {_seat(each) for each in await self._store.kernels() if each.alive and each.name != self._store.kernel}
+        return here | {each for each in owners if _seat_in(each) in seats}
+
+    async def _read(self, id: str) -> Found | None:
+        try:
+            return await self._books.read(id)
+        except Damaged:  # said in the log when all are listed
+            return None
+
+    async def _fire(self, schedule: Schedule, claim: Claim) -> None:
+        await self._firing.fire(schedule, claim)
+        self.look_at(schedule.id)
+
+    async def _take_up(self, schedule: Schedule, claim: Claim) -> None:
+        try:
+            is_over = await self._heir.take_up(schedule, claim, self._id)
+        finally:
+            self._taking_up.discard(claim.id)
+        if is_over:
+            self.look_at(schedule.id)
+        else:
+            again = self._runtime.clock.now() + AGAIN
+            self._agenda[schedule.id] = min(again, self._agenda.get(schedule.id, again))
+            self._wake.set()
+
+    def _claim_id(self) -> str:
+        return f"claim-{self._entropy(8).hex()}"
+
+
+async def _seat_of(store: Store) -> str:
+    """How schedulers of this kernel are known to those of others."""
+    return next(_seat(each) for each in await store.kernels() if each.name == store.kernel)
+
+
+def _seat(kernel: Seat) -> str:
+    return f"{kernel.epoch}/{kernel.name}"
+
+
+def _seat_in(scheduler: str) -> str:
+    return scheduler.partition("@")[2]
+
+
+def _is_old(book: Book, now: datetime) -> bool:
+    """Whether a schedule is over, and was for long."""
+    results = book.state.results
+    last = results[-1].ended if results else book.state.decided
+    return last is not None and last + KEPT < now and ticks.is_over(book, next_fire)

@@ -1,0 +1,103 @@
+"""Schedules changed by somebody who does not stay: nothing is fired here, whatever is due."""
+
+from __future__ import annotations
+
+import builtins
+import pathlib
+from typing import Any, Self
+
+from ramet.core.errors import Conflict, StoreInUse
+from ramet.disk.state_folder import JOURNAL, checked_state_folder
+from ramet.host.control.socket import NoKernel, ring
+from ramet.host.scheduler.scheduler import AgentScheduler
+from ramet.host.schedules.control import DropSchedule, PutSchedule
+from ramet.host.schedules.table import Books
+from ramet.store.contract import Document
+from ramet.store.sqlite.store import SqliteStore
+
+
+class Desk(AgentScheduler):
+    """An `AgentScheduler` that only writes down: the next one at work on the same store does what is written.
+
+    While a kernel holds the working directory, it reads beside that and asks it to write.
+    """
+
+    _beside: Beside | None = None
+
+    async def start(self) -> Self:
+        """Begin; idempotent. No tick fires until somebody else's scheduler looks. Raises StoreInUse, StoreFailed."""
+        async with self._starting:
+            if not hasattr(self, "_lookout"):
+                self._runtime, self._own_runtime = self._find_runtime()
+                await self._runtime.start()
+                try:
+                    self._books = await self._find_books()
+                except BaseException:
+                    await self._stop_own_runtime()
+                    raise
+                self._lookout = self._made_lookout(None)  # It never serves.
+        return self
+
+    async def close(self) -> None:
+        """Let go of the store; idempotent."""
+        async with self._starting:
+            if hasattr(self, "_lookout"):
+                if self._beside is not None:
+                    await self._beside.close()
+                await self._stop_own_runtime()
+
+    async def _find_books(self) -> Books:
+        try:
+            return Books(await self._find_store())
+        except StoreInUse as refusal:
+            folder = self._runtime.working_dir
+            if folder is None or self._given_store is not None:
+                raise
+            self._beside = await Beside(folder, refusal).open()
+            return Books(self._beside)
+
+
+class Beside:
+    """The documents of a folder whose kernel lives: read from the file, written through the kernel's door."""
+
+    def __init__(self, working_dir: pathlib.Path, held: StoreInUse) -> None:
+        """`held` says by whom, should that one not answer."""
+        self._working_dir, self._held = working_dir, held
+        self._read = SqliteStore(checked_state_folder(working_dir) / JOURNAL, read_only=True)
+
+    async def open(self) -> Self:
+        """Begin to read; idempotent."""
+        await self._read.open()
+        return self
+
+    async def close(self) -> None:
+        """End; idempotent."""
+        await self._read.close()
+
+    async def get(self, kind: str, key: str) -> Document | None:
+        """The newest version, if there is one."""
+        return await self._read.get(kind, key)
+
+    async def list(self, kind: str, *, prefix: str = "") -> builtins.list[Document]:
+        """All of a kind whose keys begin like this, in order of their keys."""
+        return await self._read.list(kind, prefix=prefix)
+
+    async def put(self, kind: str, key: str, data: bytes, *, expected: int | None = None) -> Document:
+        """Have a schedule written. Raises Conflict; StoreInUse if the kernel does not answer; Refused."""
+        said = await self._ask(PutSchedule(id=key, data=data, expected=expected or 0))
+        if said["version"] is None:
+            raise Conflict(kind, key, expected=expected or 0, found=said["found"])
+        return Document(kind, key, said["version"], data)
+
+    async def delete(self, kind: str, key: str, *, expected: int | None = None) -> bool:
+        """Have a schedule forgotten; False if there was none. Raises Conflict, StoreInUse, Refused."""
+        said = await self._ask(DropSchedule(id=key, expected=expected))
+        if said["found"] is not None:
+            raise Conflict(kind, key, expected=expected or 0, found=said["found"])
+        return bool(said["was_there"])
+
+    async def _ask(self, request: PutSchedule | DropSchedule) -> dict[str, Any]:
+        try:
+            return await ring(self._working_dir, request)
+        except NoKernel:
+            raise self._held from None

@@ -1,0 +1,71 @@
+"""How a tick stands, as the journal knows it: whether its run was born, and how it did if nobody was there to note."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from msgspec.structs import replace
+
+from ramet.core.errors import InvalidValue, Unknown
+from ramet.core.outcome import ErrorInfo
+from ramet.core.schedules.ticks import TickResult, TickStatus
+from ramet.host.control.run_queries import Records, RunRow
+
+#: Characters of a result that are kept with its tick; all of it is in the run's own record.
+KEPT_TEXT = 4096
+
+
+async def all_as_they_stand(records: Records | None, ticks: Iterable[TickResult]) -> tuple[TickResult, ...]:
+    """The same ticks; those that were noted as lost as their runs tell it, where these are on record."""
+    return tuple([await as_it_stands(records, each) for each in ticks])
+
+
+async def with_runs_that_are_born(records: Records, ticks: Iterable[TickResult]) -> tuple[TickResult, ...]:
+    """The same ticks; one whose run has an id and is not on record yet is starting. `records` has all their runs."""
+    return tuple([each if await _is_born(records, each) else _starting(each) for each in ticks])
+
+
+async def _is_born(records: Records, tick: TickResult) -> bool:
+    return tick.status is not TickStatus.RUNNING or bool(await records.store.read(run=tick.run, limit=1))
+
+
+def _starting(tick: TickResult) -> TickResult:
+    return replace(tick, status=TickStatus.STARTING, run=None)
+
+
+async def as_it_stands(records: Records | None, tick: TickResult) -> TickResult:
+    """The same tick, or how the run of a lost one does now: running again, or ended."""
+    if records is None or tick.status is not TickStatus.LOST or tick.run is None:
+        return tick
+    try:
+        root = await records.tree_of(tick.run)
+        row = next(row for row in await records.rows(root) if row.id == tick.run)
+    except (Unknown, InvalidValue, StopIteration):  # Collected since, or of a newer version.
+        return tick
+    if row.is_over:
+        return _ended(tick, row)
+    return replace(tick, status=TickStatus.RUNNING, ended=None, error=None) if records.lives(root) else tick
+
+
+def _ended(tick: TickResult, row: RunRow) -> TickResult:
+    result = row.result
+    assert result is not None, "it is over"
+    return replace(
+        tick,
+        status=TickStatus(result.status.value),
+        ended=row.ended,
+        text=kept(result.text),
+        error=kept_error(result.error),
+    )
+
+
+def kept(text: str) -> str:
+    """The beginning of a text, as JSON can hold it."""
+    return text[:KEPT_TEXT].encode(errors="replace").decode()
+
+
+def kept_error(error: ErrorInfo | None) -> ErrorInfo | None:
+    """The same of an error."""
+    if error is None:
+        return None
+    return ErrorInfo(type=kept(error.type), message=kept(error.message), scope=error.scope)

@@ -1,0 +1,96 @@
+"""What a scheduler had begun that died: its tick's run goes on here, or it is noted what became of that."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from ramet.agent.definition import Agent
+from ramet.core.errors import BusyError, DefinitionMissing, StoreFailed, Unknown
+from ramet.core.outcome import Result
+from ramet.core.policy.policy import Policy, secrets_of, variables_of
+from ramet.core.schedules import ticks
+from ramet.core.schedules.schedule import NamedTarget, Schedule
+from ramet.core.schedules.ticks import Claim
+from ramet.host.runtime import AgentRuntime, living
+from ramet.host.scheduler.dispatch import Firing
+from ramet.host.schedules.table import Books
+from ramet.host.schedules.target import load
+from ramet.spawn.handle import Handle
+
+if TYPE_CHECKING:
+    from ramet.host.schedules.target import Loaded
+
+_log = logging.getLogger("ramet.scheduler")
+
+
+class Heir:
+    """Goes on, in one runtime, with ticks whose schedulers have died."""
+
+    def __init__(
+        self, runtime: AgentRuntime, books: Books, firing: Firing, definitions: Callable[[], Mapping[str, Agent]]
+    ) -> None:
+        self._runtime, self._books, self._firing, self._definitions = runtime, books, firing, definitions
+
+    async def take_up(self, schedule: Schedule, claim: Claim, owner: str) -> bool:
+        """Go on with the run of a claim to its end, and note that; False where another kernel has it, and lives.
+
+        A run that was not born yet is born, under the id that was noted. A function is called again only if its
+        schedule says so. Raises StoreFailed; whatever else keeps the run from going on is the tick's result.
+        """
+        try:
+            found = await self._find(schedule, claim)
+        except BusyError:
+            return False
+        except StoreFailed:
+            raise
+        except Exception as problem:  # Whatever it is, among it what loading the user's own code raises.
+            if self._runtime in living():  # Else that is what is wrong, and not the run.
+                await self._lose(schedule, claim, problem)
+            return True
+        mine = replace(claim, owner=owner)
+        if await self._books.change(schedule.id, lambda book: ticks.amend(book, claim, mine)) is None:
+            return True  # The schedule was cancelled, or another scheduler that lives has the claim.
+        if isinstance(found, Handle):
+            await self._firing.follow(schedule, mine, found)
+        elif isinstance(found, Result):
+            await self._firing.ended(schedule, mine, found)
+        else:
+            await self._firing.bear(schedule, mine, found)
+        return True
+
+    async def _find(self, schedule: Schedule, claim: Claim) -> Handle | Result | Loaded:
+        """Its run, at work here; or how that ended; or, where it was not born, what is to be.
+
+        Raises BusyError where another kernel has it, DefinitionMissing, and whatever keeps it from going on here.
+        """
+        assert claim.run is not None, "it was started"
+        policy = self._policy(schedule)
+        for handle in await self._runtime.resume(
+            only=claim.run, secrets=secrets_of(policy), env_vars=variables_of(policy)
+        ):
+            return handle
+        with suppress(Unknown):
+            return self._runtime.get(claim.run)  # Whoever adopts the trees of others was faster.
+        try:
+            return await self._runtime.result(claim.run)
+        except Unknown:
+            journal = self._runtime.journal
+            if journal is None or not self._books.are_in(journal.store):
+                raise  # It may have been born elsewhere.
+            return load(schedule.target, self._definitions)
+
+    def _policy(self, schedule: Schedule) -> Policy | None:
+        """That of its definition, with values: neither a schedule nor a journal keeps any."""
+        named = self._definitions().get(schedule.target.name) if isinstance(schedule.target, NamedTarget) else None
+        return named.policy if named is not None else None
+
+    async def _lose(self, schedule: Schedule, claim: Claim, problem: Exception) -> None:
+        why = f"{problem} ({problem.__cause__})" if isinstance(problem, DefinitionMissing) else str(problem)
+        _log.warning("run %s of schedule %s cannot go on: %s", claim.run, schedule.id, why[:500])
+        now, why = self._runtime.clock.now(), f"its process ended, and nobody can go on with it: {why}"
+        await self._books.change(schedule.id, lambda book: ticks.lose(book, claim, now, why))

@@ -1,0 +1,1 @@
+"""Agents as data, for the journal."""

@@ -1,0 +1,147 @@
+"""A definition as data and back, for the journal: what only a process can hold is named, and must be supplied again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+
+from ramet.agent.composition.steps import Composed
+from ramet.agent.definition import Agent
+from ramet.agent.typed.from_schema import hint_of
+from ramet.agent.typed.schema import Types
+from ramet.agent.typed.to_schema import schema_of
+from ramet.core.agent_ref import AgentRef
+from ramet.core.budget import Limits
+from ramet.core.errors import DefinitionMissing, InvalidValue
+from ramet.core.policy.policy import describe
+from ramet.core.recipe import capability
+from ramet.host.serialize import compositions
+from ramet.host.serialize.references import reference_of, resolve
+from ramet.models.resolve import model_name
+from ramet.spawn.grants import Shipped
+
+_PLAIN = (
+    *("name", "description", "primer", "instructions", "read_only", "max_turns", "memory", "background"),
+    *("initial_prompt", "setup", "concludes", "cache_ttl_seconds"),
+)
+_NAMES = ("disallowed_tools", "skills", "source_modules")
+
+
+def recipe(agent: Agent) -> dict[str, Any]:
+    """What can be written down of a definition; the rest by name."""
+    data: dict[str, Any] = {name: getattr(agent, name) for name in _PLAIN if getattr(agent, name)}
+    data |= {name: list(getattr(agent, name)) for name in _NAMES if getattr(agent, name)}
+    if agent.capabilities:
+        data["capabilities"] = [each.data() for each in agent.capabilities]
+    if agent.ref is not None:
+        data["ref"] = str(agent.ref)
+    if agent.tools is not None:
+        data["tools"] = [each if isinstance(each, str) else each.name for each in agent.tool_entries or ()]
+    if agent.model is not None:
+        data["model"] = agent.model if isinstance(agent.model, str) else {"@object": model_name(agent.model)}
+    if agent.function is not None:
+        data["function"] = _function(agent.function)
+    if agent.output is not None:
+        data["output"] = dict(agent.output) if isinstance(agent.output, Mapping) else _type(agent.output)
+    if agent.hooks is not None:
+        data["hooks"] = {"@object": agent.name} if not _is_plain(agent.hooks) else msgspec.to_builtins(agent.hooks)
+    if agent.policy is not None:
+        data["policy"] = describe(agent.policy)
+    if limits := agent.limits.as_data():
+        data["limits"] = limits
+    return data
+
+
+def agent_of(data: Mapping[str, Any], *, agents: Mapping[str, Agent], model: Callable[[str], Any]) -> Agent:
+    """The definition again: the supplied one of that name, else what the data says.
+
+    `model` finds a model object by its name, or raises DefinitionMissing. Raises DefinitionMissing for a function or
+    type that is found nowhere.
+    """
+    fields: dict[str, Any] = {name: data[name] for name in (*_PLAIN, *_NAMES) if name in data}
+    fields["capabilities"] = tuple(capability(each) for each in data.get("capabilities", ()))
+    if "ref" in data:
+        fields["ref"] = AgentRef.parse(data["ref"])
+    known = agents.get(data["name"])
+    if "tools" in data:
+        own = (
+            {} if known is None else {each.name: each for each in known.tool_entries or () if not isinstance(each, str)}
+        )
+        fields["tools"] = tuple(own.get(name, name) for name in data["tools"])
+    if "model" in data:
+        said = data["model"]
+        if isinstance(said, str):
+            fields["model"] = said
+        elif known is not None and known.model is not None:
+            fields["model"] = known.model
+        else:
+            fields["model"] = model(said["@object"])
+    if "function" in data:
+        fields["function"] = _found(data["function"], known, lambda step: agent_of(step, agents=agents, model=model))
+    if "output" in data:
+        said = data["output"]
+        fields["output"] = known.output if known is not None and known.output is not None else _schema(said)
+    if "hooks" in data:
+        hooks = known.hooks if known is not None else data["hooks"]
+        if isinstance(hooks, Mapping) and "@object" in hooks:
+            raise DefinitionMissing("hooks of", data["name"])
+        fields["hooks"] = hooks
+    return Agent(limits=Limits(**data.get("limits", {})), **fields)
+
+
+def _function(function: Any) -> dict[str, Any]:
+    if isinstance(function, Composed):
+        return {"@composition": compositions.data_of(function, recipe, _function)}
+    if isinstance(function, Shipped):
+        return {"@capsule": function.__name__}
+    try:
+        return {"@reference": reference_of(function)}
+    except InvalidValue:
+        return {"@object": getattr(function, "__qualname__", repr(function))[:200]}
+
+
+def _found(
+    said: Mapping[str, Any], known: Agent | None, step: Callable[[Mapping[str, Any]], Agent]
+) -> Callable[..., Any]:
+    if "@reference" in said:
+        return resolve(said["@reference"])
+    if known is not None and known.function is not None:
+        return known.function
+    if "@composition" in said:
+        return compositions.made_of(said["@composition"], step, lambda each: _found(each, None, step))
+    name = said.get("@capsule") or said.get("@object") or "?"
+
+    def missing(*_: Any, **__: Any) -> Any:
+        raise DefinitionMissing("function", name)
+
+    missing.__name__ = name.rpartition(".")[2] or "function"
+    return missing
+
+
+def _type(kind: Any) -> dict[str, Any]:
+    """A class by its name; what has none that leads back to it, such as one that was made from data, as data."""
+    place = f"{getattr(kind, '__module__', '')}:{getattr(kind, '__qualname__', '')}"
+    with suppress(DefinitionMissing, InvalidValue):
+        if resolve(place) is kind:
+            return {"@type": place}
+    types: Types = {}
+    with suppress(InvalidValue):
+        return {"@schema": schema_of(kind, types, "output"), "types": types}
+    return {"@type": place}
+
+
+def _schema(said: Mapping[str, Any]) -> Any:
+    if "@schema" in said:
+        return hint_of(said["@schema"], said["types"], "output")
+    return resolve(said["@type"]) if "@type" in said else said
+
+
+def _is_plain(value: Any) -> bool:
+    try:
+        msgspec.json.encode(value)
+    except (TypeError, ValueError):
+        return False
+    return True

@@ -1,0 +1,123 @@
+"""Conversations on record, for those who only look: rows for listings, and what was said."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, Final
+
+from msgspec import Struct
+
+from ramet.core.errors import DamagedTree, InvalidValue, Unknown
+from ramet.core.outcome import Usage
+from ramet.core.replay.replay import RunStory, TreeStory
+from ramet.host import session_ids
+from ramet.host.control.run_queries import INTERRUPTED, Records
+from ramet.host.journal.journal import TREES, said_of
+from ramet.host.journal.stored_events import location_of
+from ramet.host.journal.ttl import read_lifetime
+from ramet.store.contract import Document
+
+OPEN: Final = "open"  #: a kernel has it
+CLOSED: Final = "closed"  #: it rests until it is opened again
+_MOST_SHOWN = 200  #: characters of a first prompt
+
+
+class SessionRow(Struct, frozen=True, kw_only=True):
+    """A conversation on record, as a line of a list."""
+
+    id: str  #: of the session; that of the root where the session has none
+    root: str
+    state: str  #: open | interrupted | closed
+    agent: str
+    began: datetime | None
+    ended: datetime | None  #: when it was closed last
+    turns: int
+    usage: Usage  #: of the whole tree
+    first_prompt: str  #: at most 200 characters
+
+
+async def sessions(records: Records, limit: int = 0, after: str = "") -> tuple[list[SessionRow], int]:
+    """Return the newest conversations, the newest first, and how many more there are; without a limit all of them.
+
+    With the root of one of them as `after`, those that are older. A conversation that cannot be read is passed over,
+    and is in `records.damaged` then. Raises Unknown for a root of none.
+    """
+    found = list[tuple[str, Document, Mapping[str, Any]]]()
+    for each in await records.store.list(TREES):
+        try:
+            about: Mapping[str, Any] = said_of(each, location_of(records.store))
+        except DamagedTree as problem:
+            records.damaged[each.key] = problem
+            continue
+        if _is_conversation(about):
+            found.append((str(about.get("began", "")), each, about))
+    found.sort(key=lambda each: each[0], reverse=True)
+    if after:
+        begin = next((at + 1 for at, each in enumerate(found) if each[1].key == after), 0)
+        if not begin:
+            raise Unknown("session", after)
+        found = found[begin:]
+    shown = found[:limit] if limit else found
+    rows = list[SessionRow]()
+    for _, document, about in shown:
+        try:
+            rows.append(await _row(records, document, about))
+        except DamagedTree as problem:
+            records.damaged[document.key] = problem
+    return rows, len(found) - len(shown)
+
+
+async def session_row(records: Records, name: str, last: int | None = None) -> tuple[SessionRow, list[dict[str, Any]]]:
+    """Return one conversation, by the session's id or its root's, and its messages, or the `last` of them, as data.
+
+    Raises Unknown, also for the root of a tree that is no conversation, and InvalidValue for a `last` below 1.
+    """
+    if last is not None and last < 1:
+        raise InvalidValue("last", last, "a whole number from 1")
+    for root in (name, (await session_ids.root_of(records.store, name))[0]):
+        found = await records.store.get(TREES, root) if root else None
+        about = said_of(found, location_of(records.store)) if found is not None else {}
+        if found is not None and _is_conversation(about):
+            row = await _row(records, found, about)
+            story = await _story(records, found.key)
+            said = story.root.said if story.runs else []
+            return row, [each.data for each in (said if last is None else said[-last:])]
+    known = tuple(each.key for each in await records.store.list(session_ids.SESSIONS))
+    raise Unknown("session", name, known)
+
+
+def _is_conversation(about: Mapping[str, Any]) -> bool:
+    return bool(about.get("conversation") or about.get("session"))
+
+
+async def _row(records: Records, document: Document, about: Mapping[str, Any]) -> SessionRow:
+    lifetime, story = read_lifetime(document, location_of(records.store)), await _story(records, document.key)
+    root = story.root if story.runs else None
+    is_closed = lifetime.over or story.is_over
+    return SessionRow(
+        id=about.get("session") or document.key,
+        root=document.key,
+        state=CLOSED if is_closed else OPEN if records.lives(document.key) else INTERRUPTED,
+        agent=root.born.agent if root is not None else "",
+        began=lifetime.began,
+        ended=lifetime.ended,
+        turns=root.turn if root is not None else 0,
+        usage=root.subtree if root is not None else Usage(),
+        first_prompt=_first_prompt(root),
+    )
+
+
+async def _story(records: Records, root: str) -> TreeStory:
+    story = TreeStory()
+    async for event in records.events(root):
+        story.tell(event)
+    return story
+
+
+def _first_prompt(root: RunStory | None) -> str:
+    for each in root.said if root is not None else ():
+        if each.kind == "human":
+            content = each.data.get("content")
+            return content[:_MOST_SHOWN] if isinstance(content, str) else ""
+    return ""

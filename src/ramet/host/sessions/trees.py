@@ -1,0 +1,186 @@
+"""The tree of a session: begun, or gone on with where it is on record under the session's id.
+
+A session id is the name of one conversation. Closing a session does not end the conversation: it rests on record, until
+it is opened again or removed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import pathlib
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple, Unpack
+
+from ramet.agent.definition import Agent
+from ramet.core.budget import Limits
+from ramet.core.errors import BusyError, Denied, OwnedElsewhere, Unknown
+from ramet.disk.state_folder import state_folder
+from ramet.host import session_ids
+from ramet.host.control.run_queries import Records
+from ramet.host.journal.journal import TREES, Journal
+from ramet.host.journal.ttl import lifetime_of
+from ramet.host.recovery.resume import Brought, left_behind, supplied_by
+from ramet.host.retention.sweep import Removal
+from ramet.host.sessions.rows import OPEN, session_row
+from ramet.host.trees.factory import OpenTree, TreePlan
+from ramet.spawn.birth.policy_decisions import DecidedRequest
+from ramet.spawn.run import Run
+from ramet.tools.context import SpawnRequest
+
+if TYPE_CHECKING:
+    from langchain_core.messages import BaseMessage
+    from langchain_core.tools import BaseTool
+
+    from ramet.host.runtime import AgentRuntime
+
+_MOST_NEAR = 5  #: ids that an error names
+
+
+class Conversation(NamedTuple):
+    """An open tree and its root, which a session talks with."""
+
+    opened: OpenTree
+    root: Run
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Beginning:
+    """The settings that a session begins a conversation with, or supplies to go on with one."""
+
+    runtime: AgentRuntime
+    plan: TreePlan
+    agent: Agent
+    tools: Sequence[BaseTool]
+    limits: Limits
+    request: SpawnRequest
+    brought: Brought
+    history: Sequence[BaseMessage] = ()  #: that a conversation begins with
+
+    @property
+    def begins_at_once(self) -> bool:
+        """Whether nothing is to be waited for: no conversation of its id on record, no answer of a policy adapter."""
+        may_be_on_record = self.plan.session is not None and self.runtime.journal is not None
+        return not may_be_on_record and not self.runtime.has_policy_adapter
+
+    def begin(self) -> Conversation:
+        """Begin a conversation at once, where no policy adapter is to be asked.
+
+        Raises like `AgentRuntime.open_tree`, and like the birth of a root.
+        """
+        opened = self.runtime.open_tree(self.plan)
+        return self._born(opened, self.request)
+
+    async def _begin(self) -> Conversation:
+        """Begin a conversation, once the policy adapter has answered. Raises SpawnRefused, too."""
+        opened = self.runtime.open_tree(self.plan)
+        session = self.plan.session
+        request = await opened.tree.spawner.decide_root(self.agent, self.request, self.limits, session=session)
+        self.runtime.check_open()
+        return self._born(opened, request)
+
+    def _born(self, opened: OpenTree, request: SpawnRequest | DecidedRequest) -> Conversation:
+        root = opened.tree.spawner.root(
+            self.agent,
+            tools=self.tools,
+            cwd=self.plan.cwd or pathlib.Path.cwd(),
+            limits=self.limits,
+            session=self.plan.session,
+            persistent=True,
+            request=request,
+            history=self.history,
+        )
+        self.runtime.keep(opened, root)
+        return Conversation(opened, root)
+
+    async def open(self) -> Conversation:
+        """Go on with the conversation of the session id, or begin it.
+
+        Raises BusyError or OwnedElsewhere where the conversation is open already, and DefinitionMissing.
+        """
+        session, journal = self.plan.session, self.runtime.journal
+        if session is None or journal is None:
+            return await self._begin()
+        journal.users.add(self.runtime)
+        await journal.open()
+        if self.history and await left_behind(journal, session):
+            raise BusyError(f"the conversation {session!r} is on record already: it has a history of its own")
+        while (found := await _resumed(self.runtime, journal, session, **self.brought)) is None:
+            _, version = await session_ids.root_of(journal.store, session)
+            begun = await self._begin()
+            if begun.opened.recorder.durable is not None:
+                await begun.opened.recorder.durable()  # Before its id: an id never leads to nothing but a removed tree.
+            root = begun.root.info.id
+            if await session_ids.register(journal.store, session, root, expected=version):
+                return begun
+            await self.runtime.close_tree(root, "another process began this conversation in the same moment")
+        return found
+
+
+async def resume(
+    runtime: AgentRuntime, session: str, *, prepare: Callable[[Run], None] | None = None, **brought: Unpack[Brought]
+) -> Conversation:
+    """Go on with the conversation of a session id, or of a root's id.
+
+    Raises Unknown, which names ids like it, BusyError or OwnedElsewhere where it is open already, DefinitionMissing.
+    """
+    supplied_by(**brought)  # It refuses what is of a wrong type, before a session is looked for.
+    journal = runtime.journal
+    found = None
+    if journal is not None:
+        found = await _resumed(runtime, journal, session, prepare, **brought)
+    if found is None:
+        raise Unknown("session", session, await _near(journal, session))
+    return found
+
+
+async def _resumed(
+    runtime: AgentRuntime,
+    journal: Journal,
+    session: str,
+    prepare: Callable[[Run], None] | None = None,
+    **brought: Unpack[Brought],
+) -> Conversation | None:
+    journal.users.add(runtime)
+    for left in await left_behind(journal, session):
+        if left.is_alive:
+            raise BusyError(f"the conversation {session!r} is open in this process already")
+        handles = await runtime.resume(only=left.root, prepare=prepare, **brought)
+        for handle in handles:
+            return Conversation(runtime.trees[handle.run.info.id], handle.run)
+        owner = await journal.store.owner_of(left.root)
+        if owner is not None and owner.alive and owner.name != journal.store.kernel:
+            raise OwnedElsewhere(left.root, owner.name, owner.address)
+    return None
+
+
+async def remove(records: Records, working_dir: pathlib.Path | None, session: str) -> str:
+    """Remove a conversation that no kernel has open, with all that its tree left; the id of its root.
+
+    Raises Unknown, BusyError for a conversation that is open, and Denied for one that is to be kept.
+    """
+    row, _ = await session_row(records, session)
+    if row.state == OPEN:
+        raise BusyError(f"the conversation {session!r} is open: close it first")
+    transcripts = state_folder(working_dir) / "transcripts" if working_dir is not None else None
+    removal = Removal(records.store, working_dir, transcripts)
+    found = await records.store.get(TREES, row.root)
+    rows, told = await records.rows(row.root), await removal.index()
+    if (
+        found is None
+        or lifetime_of(found.data).keep
+        or await removal.remove(row.root, rows, told, dry_run=True) is None
+    ):
+        raise Denied("removal", f"the tree of {session!r} is to be kept (ramet keep --off {row.root})")
+    if not await removal.mark(found):  # From here on nobody opens it.
+        raise BusyError(f"the conversation {session!r} was opened meanwhile: close it first")
+    await removal.remove(row.root, rows, told)
+    return row.root
+
+
+async def _near(journal: Journal | None, session: str) -> tuple[str, ...]:
+    """Ids on record that look like this one; where none does, the newest."""
+    if journal is None:
+        return ()
+    ids = [each.key for each in await journal.store.list(session_ids.SESSIONS)]
+    return tuple(difflib.get_close_matches(session, ids, _MOST_NEAR, 0.5) or ids[-_MOST_NEAR:])

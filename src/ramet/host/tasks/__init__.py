@@ -1,0 +1,1 @@
+"""Typed tasks that host code asks of agents."""

@@ -1,0 +1,159 @@
+"""Tasks called in the host: as a child of the run that calls, else as a tree of the runtime that lives here."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Coroutine, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+from ramet.agent.capabilities.task import Task
+from ramet.core.agent_ref import AgentRef
+from ramet.core.errors import InvalidValue, RametError
+from ramet.core.events import Event
+from ramet.core.ids import RunId
+from ramet.host.runtime import AgentRuntime, reachable
+from ramet.host.tasks.tasks import Asked, Outcome, answer, begin
+from ramet.tools.context import ToolUseContext, current_call
+
+T = TypeVar("T")
+#: Where runs of a program are kept that opened no runtime of its own.
+DEFAULT_DIR = "."
+
+
+class Streamed:
+    """A task that begins when it is first iterated or asked for its value."""
+
+    def __init__(self, task: Task, arguments: Mapping[str, Any]) -> None:
+        self._task, self._arguments = task, arguments
+        self._asked: asyncio.Task[Asked] | None = None
+
+    def _begun(self) -> asyncio.Task[Asked]:
+        if self._asked is None:
+            self._asked = asyncio.ensure_future(_submit(self._task, self._arguments))
+        return self._asked
+
+    async def __aiter__(self) -> AsyncGenerator[Event]:
+        async for event in (await self._begun()).events():
+            yield event
+
+    async def result(self) -> Any:
+        """Wait for its value. Raises TaskFailed, NeedsInput."""
+        return await (await self._begun()).result()
+
+    async def exception(self) -> RametError | None:
+        """Wait for its end: why there is no value, or None if there is one."""
+        return await (await self._begun()).exception()
+
+
+class Host:
+    """What `ramet.agent.capabilities.task_runner` finds where no agent's own code runs."""
+
+    def create(self, agent: Any) -> AgentRef | None:
+        """Code of the host declares: nothing is kept, the code itself is found again."""
+        return None
+
+    def call(self, task: Task, arguments: Mapping[str, Any]) -> Any:
+        """The task's value; in an event loop an awaitable of it."""
+        return _either(_call(task, arguments))
+
+    def submit(self, task: Task, arguments: Mapping[str, Any]) -> Any:
+        """An awaitable of what was begun."""
+        _needs_loop("submit")
+        return _submit(task, arguments)
+
+    def stream(self, task: Task, arguments: Mapping[str, Any]) -> Streamed:
+        """Events while it works, and its value."""
+        return Streamed(task, arguments)
+
+    def map(self, task: Task, several: list[Mapping[str, Any]], *, max_parallel: int) -> Any:
+        """The outcomes in order; in an event loop an awaitable of them."""
+        return _either(_map(task, several, max_parallel))
+
+    def answer(self, task: Task, token: str, text: str) -> Any:
+        """The value of the run that goes on; in an event loop an awaitable of it."""
+        return _either(_answer(task, token, text))
+
+
+HOST = Host()
+
+
+async def _call(task: Task, arguments: Mapping[str, Any]) -> Any:
+    async with _runtime() as (runtime, context):
+        return await Asked(runtime, task, await begin(runtime, task, arguments, context)).result()
+
+
+async def _submit(task: Task, arguments: Mapping[str, Any]) -> Asked:
+    runtime, context = _living()
+    if runtime is None:
+        raise RametError(f"{task.name}.submit() needs a runtime that lives on: `async with AgentRuntime(…):` around it")
+    return Asked(runtime, task, await begin(runtime, task, arguments, context))
+
+
+async def _map(task: Task, several: list[Mapping[str, Any]], max_parallel: int) -> list[Outcome]:
+    async with _runtime() as (runtime, context):
+        room = asyncio.Semaphore(max_parallel)
+
+        async def one(arguments: Mapping[str, Any]) -> Outcome:
+            async with room:
+                try:
+                    begun = await begin(runtime, task, arguments, context)
+                    return Outcome(await Asked(runtime, task, begun).result(), None)
+                except RametError as failed:
+                    return Outcome(None, failed)
+
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(one(each)) for each in several]
+        return [each.result() for each in tasks]
+
+
+async def _answer(task: Task, token: str, text: str) -> Any:
+    async with _runtime() as (runtime, _):
+        return await answer(runtime, task, token, text)
+
+
+@asynccontextmanager
+async def _runtime() -> AsyncGenerator[tuple[AgentRuntime, ToolUseContext | None]]:
+    """The runtime of the run that calls, the one that lives here, or one for this call alone."""
+    runtime, context = _living()
+    if runtime is not None:
+        yield runtime, context
+        return
+    async with AgentRuntime(DEFAULT_DIR) as own:
+        yield own, None
+
+
+def _living() -> tuple[AgentRuntime | None, ToolUseContext | None]:
+    running, call = reachable(), current_call.get(None)
+    if call is not None:
+        for each in running:
+            if RunId(call.context.run.root) in each.trees:
+                return each, call.context
+    if len(running) > 1:
+        raise InvalidValue("runtime", f"{len(running)} that run", "one in this process, or a call from inside a run")
+    return (running[0] if running else None), None
+
+
+def _either(work: Coroutine[Any, Any, T]) -> Any:
+    """In an event loop an awaitable; elsewhere what comes of it, when it has come."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        pass
+    else:
+        return work
+    try:
+        runtime, _ = _living()
+        if runtime is None:
+            return asyncio.run(work)
+        return runtime.call_in_loop(work)
+    except BaseException:
+        work.close()
+        raise
+
+
+def _needs_loop(what: str) -> None:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        raise RametError(f"{what}() goes on while the program does something else: it needs an event loop") from None

@@ -1,0 +1,161 @@
+"""A task is asked: one run of its agent, whose answer becomes a value of the task's type, or a typed failure."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import AsyncGenerator, Generator, Mapping
+from typing import Any
+
+import msgspec
+
+from ramet.agent.capabilities.task import Task
+from ramet.agent.definition import Agent
+from ramet.agent.typed.values import checked
+from ramet.core.errors import AgentNotResolved, BusyError, InvalidValue, NeedsInput, RametError, TaskFailed
+from ramet.core.events import Event
+from ramet.core.outcome import Result, Status
+from ramet.host.dynamic.agents import ref_of
+from ramet.host.dynamic.task_run import asked, worker
+from ramet.host.runtime import AgentRuntime
+from ramet.spawn.handle import Handle
+from ramet.tools.context import SpawnHandle, ToolUseContext
+
+#: Documents: what a run was answered that had asked back, and the run that went on with it.
+ANSWERS = "answer"
+
+
+class Asked:
+    """A task that was begun: `await` it, or its `result()`, or look at its `exception()`."""
+
+    def __init__(self, runtime: AgentRuntime, task: Task, handle: SpawnHandle) -> None:
+        self._runtime, self._task, self._handle = runtime, task, handle
+
+    @property
+    def id(self) -> str:
+        """The run's id, by which `AgentRuntime.result` finds it in any process."""
+        return self._handle.id
+
+    async def result(self) -> Any:
+        """Wait for its value. Raises TaskFailed, NeedsInput."""
+        return await value(self._runtime, self._task, await self._handle.result(), self._handle.id)
+
+    async def exception(self) -> RametError | None:
+        """Wait for its end: why there is no value, or None if there is one."""
+        try:
+            await self.result()
+        except RametError as failed:
+            return failed
+        return None
+
+    async def events(self) -> AsyncGenerator[Event]:
+        """What happens in its run, from its birth to its end."""
+        assert isinstance(self._handle, Handle), "a run of this process"
+        async for event in self._handle.events():
+            yield event
+
+    async def cancel(self, reason: str = "cancelled by its owner") -> Any:
+        """End it and all below it; when this returns they are gone."""
+        return await self._handle.cancel(reason)
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        return self.result().__await__()
+
+
+class Outcome:
+    """What came of one item of a `map`."""
+
+    def __init__(self, worth: Any, error: RametError | None) -> None:
+        self._worth, self._error = worth, error
+
+    def result(self) -> Any:
+        """Its value. Raises TaskFailed, NeedsInput, SpawnRefused: why there is none."""
+        if self._error is not None:
+            raise self._error
+        return self._worth
+
+    def exception(self) -> RametError | None:
+        """Why there is no value; None if there is one."""
+        return self._error
+
+
+async def begin(
+    runtime: AgentRuntime, task: Task, arguments: Mapping[str, Any], context: ToolUseContext | None = None
+) -> SpawnHandle:
+    """Start the run: below the one whose context this is, else as a tree of its own."""
+    request = asked(task, arguments)
+    request = dataclasses.replace(request, agent=await runtime.dynamic.current(request.agent))
+    if context is not None and context.tree is not None:
+        return await context.tree.spawn(context, request)
+    if request.branch:
+        raise InvalidValue("on_branch", task.name, "a call from inside a run, of whose state it is a branch")
+    return await runtime.spawn(request.agent, request.prompt)
+
+
+async def answer(runtime: AgentRuntime, task: Task, token: str, text: str) -> Any:
+    """Go on with a run that asked back, once. Raises InvalidValue for one that did not, BusyError for a second word."""
+    if not isinstance(text, str) or not text.strip():
+        raise InvalidValue("answer", text, "text")
+    asking = await runtime.result(token)
+    if asking.status is not Status.NEEDS_INPUT:
+        raise InvalidValue("token", token, f"the token of a run that asked back; that one is {asking.status}")
+    store = await runtime.open_store()
+    before = await store.get(ANSWERS, token)
+    said = msgspec.json.decode(before.data) if before is not None else None
+    if said is not None and said["text"] != text:
+        raise BusyError(f"{token} was answered already, otherwise")
+    if said is not None and said["run"]:
+        return await value(runtime, task, await runtime.result(said["run"]), said["run"])
+    noted = await store.put(ANSWERS, token, _answered(text, ""), expected=before.version if before else 0)
+    handle = await runtime.fork(token, text, agents=(worker(task),))
+    await store.put(ANSWERS, token, _answered(text, handle.id), expected=noted.version)
+    return await value(runtime, task, await handle.result(), handle.id)
+
+
+def _answered(text: str, run: str) -> bytes:
+    return msgspec.json.encode({"text": text, "run": run})
+
+
+async def value(runtime: AgentRuntime, task: Task, result: Result, run: str) -> Any:
+    """What a run's result is worth to whoever asked. Raises TaskFailed, NeedsInput."""
+    if result.status is Status.NEEDS_INPUT:
+        raise NeedsInput(result.error.message if result.error is not None else "?", token=run)
+    if result.status is not Status.COMPLETED:
+        reason = result.error.message if result.error is not None else str(result.status)
+        raise TaskFailed(reason, task=f"{task.agent.name}.{task.name}", status=str(result.status), run=run)
+    if task.definition.returns is None:
+        return None
+    if task.gives_task:
+        return await _task(runtime, task, result.value, run)
+    if task.output is None:
+        return result.value
+    try:
+        return checked(task.returns, result.value, task.name) if _is_data(result.value) else result.value
+    except InvalidValue as problem:
+        raise TaskFailed(str(problem), task=f"{task.agent.name}.{task.name}", run=run) from None
+
+
+async def _task(runtime: AgentRuntime, task: Task, said: Any, run: str) -> Task:
+    """The task that an agent gave as its result: by its handle, or by the local id of an agent that it made."""
+    failed = {"task": f"{task.agent.name}.{task.name}", "run": run}
+    text = said.strip().strip("`'\"") if isinstance(said, str) else ""
+    agents, mine = runtime.dynamic, ref_of(worker(task))
+    try:
+        if "@" in text:
+            found = await agents.task(text)
+        else:
+            local, _, name = text.replace(".", ":").partition(":")
+            agent = await agents.load(await agents.local(mine, local))
+            names = [name] if name else list(agent.tasks)
+            if len(names) != 1 or names[0] not in agent.tasks:
+                raise TaskFailed(f"{said!r} names none of the tasks of {local}: {', '.join(agent.tasks)}", **failed)
+            found = agent.tasks[names[0]]
+    except (AgentNotResolved, InvalidValue) as problem:
+        raise TaskFailed(f"{str(said)[:200]!r} is no task of an agent that it made: {problem}", **failed) from None
+    ref = ref_of(found.agent) if isinstance(found.agent, Agent) else mine
+    if (ref.root, ref.path[: len(mine.path)]) != (mine.root, mine.path):
+        raise TaskFailed(f"{text} is not an agent below {mine.place}", **failed)
+    return found
+
+
+def _is_data(found: Any) -> bool:
+    return found is None or isinstance(found, str | int | float | bool | list | dict)

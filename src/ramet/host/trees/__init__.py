@@ -1,0 +1,1 @@
+"""Trees of runs: opened, worked on, and closed."""

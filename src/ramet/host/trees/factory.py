@@ -1,0 +1,250 @@
+"""A tree is opened: each gets services of its own here, and only here."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from types import NoneType
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from ramet.agent.definition import Agent
+from ramet.agent.files.permissions import find_permissions
+from ramet.agent.history.compaction import Compaction, check_compaction
+from ramet.agent.hooks.config import HookConfig
+from ramet.agent.hooks.hooks import HookRunner
+from ramet.concurrency.clock import Clock
+from ramet.core.arguments import check_callable, check_instance, check_yes_or_no
+from ramet.core.errors import InvalidValue
+from ramet.core.ids import RunId, run_id
+from ramet.core.limits import SpawnLimits
+from ramet.core.policy.permissions import NO_PERMISSIONS, Permissions, to_data
+from ramet.core.policy.policy import Policy, describe
+from ramet.host.approvals import Inbox
+from ramet.host.dynamic.agents import DynamicAgents
+from ramet.host.dynamic.authoring import HostAuthoring
+from ramet.host.dynamic.state import HostMemory
+from ramet.host.gateway import Gateway
+from ramet.host.journal.blobs import keep_blob
+from ramet.host.journal.journal import Journal
+from ramet.host.journal.recorder import Recorder
+from ramet.host.journal.result_cache import KeptResults
+from ramet.host.observability.audit import Audit
+from ramet.host.observability.telemetry import Telemetry
+from ramet.host.safety.gate import SafetyGate
+from ramet.host.sandbox.sandboxes import Sandboxes
+from ramet.host.sandbox.tool_processes import ToolProcesses
+from ramet.host.serialize.recipes import recipe
+from ramet.host.trees.project import git_of
+from ramet.host.trees.prompts import Prompts
+from ramet.host.trees.spill import Spill
+from ramet.spawn.ports import Decide, Services
+from ramet.spawn.tree import RunTree
+from ramet.tools.context import RunInfo
+
+if TYPE_CHECKING:
+    from langchain_core.messages import AIMessageChunk
+
+#: Tokens that a model is taken to read where it does not say how many.
+UNKNOWN_WINDOW = 128_000
+
+
+SyncTools = Literal["thread", "process"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TreePlan:
+    """What is to be true for a whole tree."""
+
+    definitions: Mapping[str, Agent]
+    cwd: pathlib.Path | None
+    spawn_limits: SpawnLimits
+    hooks: Sequence[HookRunner | HookConfig] = ()
+    session: str | None = None
+    approver: Any = None
+    unattended: bool = False
+    omitted_type: Literal["fork", "general-purpose"] = "fork"
+    compaction: Compaction | Literal[False] | None = None
+    children: Policy | None = None  #: of children of a run of the host; None leaves them there
+    sync_tools: SyncTools = "thread"  #: where a run of the host has its synchronous tools run
+    keep_s: float | None = None  #: how long it stays on record after its end; None: as its runtime says
+    gate: SafetyGate | None = None  #: that every tool call of the tree must pass
+    permissions: Permissions | None = None  #: rules of settings files; None: those of `cwd` are read
+    number: str = ""  #: of a tree that another process opened: where its transcripts are
+    root: str = ""  #: the id of its root, of one who had to know it before
+    repeatable: bool = True  #: its root, a function, is called again where it was cut off
+    conversation: bool = False  #: its root is that of a session, which can be opened again after its end
+
+    def __post_init__(self) -> None:
+        check_instance("agents", self.definitions, Mapping, "a mapping of names to ramet.Agent")
+        check_instance("spawn_limits", self.spawn_limits, SpawnLimits, "ramet.SpawnLimits")
+        check_callable("approver", self.approver)
+        check_yes_or_no("unattended", self.unattended)
+        if self.omitted_type not in ("fork", "general-purpose"):
+            raise InvalidValue("omitted_type", self.omitted_type, "'fork' or 'general-purpose'")
+        check_compaction(self.compaction)
+        check_instance("policy", self.children, (Policy, NoneType), "ramet.Policy")
+
+
+class OpenTree(NamedTuple):
+    """A tree with the parts that belong to it alone."""
+
+    tree: RunTree
+    recorder: Recorder
+    inbox: Inbox
+    spill: Spill
+    processes: ToolProcesses | None = None
+    gate: SafetyGate | None = None
+
+    def close(self) -> None:
+        """Let readers and questions end, and remove what was temporary."""
+        self.inbox.close()
+        self.recorder.close()
+        self.spill.close()
+        if self.processes is not None:
+            self.processes.close()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Opening:
+    """What the trees of one runtime share."""
+
+    gateway: Gateway
+    sandboxes: Sandboxes
+    clock: Clock
+    transcripts: pathlib.Path | None
+    user_dir: pathlib.Path | None
+    user_texts: bool  #: whether agents are told what lies in `user_dir`: skills and memory
+    grace_s: float
+    entropy: Callable[[int], bytes]
+    telemetry: Telemetry
+    dynamic: DynamicAgents
+    journal: Journal | None = None
+    audit: Audit | None = None
+    keep_s: float | None = None
+    results: KeptResults | None = None
+    decide: Decide | None = None  #: asks the policy adapter
+
+    def _keep_blob(self, run: RunInfo) -> Callable[[bytes], Awaitable[str]] | None:
+        journal = self.journal
+        return None if journal is None else lambda data: keep_blob(journal.store, run.root, data)
+
+    def _about(self, plan: TreePlan, number: str) -> Callable[[], dict[str, Any]]:
+        keep_s = plan.keep_s if plan.keep_s is not None else self.keep_s
+        return lambda: {**about(plan, number), "began": self.clock.now(), "keep_s": keep_s}
+
+    def open(self, plan: TreePlan) -> OpenTree:
+        """A tree without a root yet.
+
+        Raises InvalidValue for a policy that its tools' processes cannot keep, and for a gate that is none; Unreadable
+        and InvalidValue for permissions of its folder's settings that cannot be understood.
+        """
+        if plan.gate is not None and not isinstance(plan.gate, SafetyGate):
+            raise InvalidValue("gate", plan.gate, "a ramet.host.safety.SafetyGate")
+        if plan.permissions is None:
+            found = find_permissions(plan.cwd or pathlib.Path.cwd(), user_dir=self.user_dir)
+            plan = dataclasses.replace(plan, permissions=found.held)
+        processes = None
+        if plan.sync_tools == "process":
+            processes = ToolProcesses(self.sandboxes, plan.children or may_read(plan.cwd))
+        number = plan.number or self.entropy(8).hex()
+        folder = self.transcripts / number if self.transcripts is not None else None
+        recorder = Recorder(self.clock, folder, self.journal, about=self._about(plan, number))
+        self.telemetry.attach(recorder)
+        if self.audit is not None:
+            self.audit.attach(recorder)
+        inbox = Inbox(
+            clock=self.clock,
+            mint=lambda: self.entropy(6).hex(),
+            approver=plan.approver,
+            unattended=plan.unattended,
+        )
+        prompts = Prompts(plan.cwd, self.user_dir if self.user_texts else None, plan.session)
+        runner = _merged(plan.hooks, plan.cwd, recorder)
+        spill = Spill(folder, number)
+
+        def feed(run: RunInfo, chunk: AIMessageChunk, step: str) -> None:
+            recorder.feed(run, chunk, step)
+
+        def hooks_of(agent: Agent, gates: tuple[HookConfig, ...], is_child: bool) -> HookRunner | None:
+            merged = runner
+            for gate in gates:
+                merged = merged.extended(gate)
+            if agent.hooks:
+                merged = merged.extended(agent.hooks, child=is_child)
+            return merged if len(merged) else None
+
+        def compaction_for(window: int | None) -> Compaction | None:
+            if plan.compaction is None:
+                return Compaction(window_tokens=window or UNKNOWN_WINDOW)
+            return plan.compaction or None
+
+        ids = chain([RunId(plan.root)] if plan.root else (), iter(lambda: run_id(self.entropy(8)), None))
+        services = Services(
+            model=self.gateway.port,
+            record=recorder.append,
+            feed=feed,
+            clock=self.clock,
+            mint=lambda: next(ids),
+            definitions=plan.definitions,
+            instructions=prompts.system,
+            own_tools=prompts.tools,
+            spill=spill.of,
+            read_roots=spill.roots,
+            follow=recorder.follow,
+            hooks=hooks_of,
+            refused=self.telemetry.spawn_refused,
+            meter=self.gateway.meter,
+            approve=inbox.ask,
+            safety=plan.gate,
+            decide=self.decide,
+            permissions=plan.permissions or NO_PERMISSIONS,
+            compaction=compaction_for,
+            grace_s=self.grace_s,
+            omitted_type=plan.omitted_type,
+            placement=self.sandboxes.placement(plan.children),
+            processes=processes,
+            recipe=recipe,
+            durable=recorder.durable,
+            keep_blob=self._keep_blob,
+            memory=HostMemory(self.dynamic.registries),
+            after=recorder.after,
+            authoring=HostAuthoring(self.dynamic),
+            results=self.results,
+            git=git_of(self.user_dir),
+        )
+        return OpenTree(RunTree(services, plan.spawn_limits), recorder, inbox, spill, processes, plan.gate)
+
+
+def about(plan: TreePlan, number: str) -> dict[str, Any]:
+    """What is to be true for a whole tree, as data: enough to open it again, beside what only a process can hold."""
+    return {
+        "number": number,
+        "cwd": str(plan.cwd) if plan.cwd is not None else None,
+        "spawn_limits": dataclasses.asdict(plan.spawn_limits),
+        "session": plan.session,
+        "unattended": plan.unattended,
+        "omitted_type": plan.omitted_type,
+        "hooks": len(plan.hooks),
+        "children": describe(plan.children) if plan.children is not None else None,
+        "sync_tools": plan.sync_tools,
+        **({"gated": True} if plan.gate is not None else {}),
+        **({"permissions": to_data(plan.permissions.narrowing())} if plan.permissions else {}),
+        **({"repeatable": False} if not plan.repeatable else {}),
+        **({"conversation": True} if plan.conversation else {}),
+    }
+
+
+def may_read(cwd: pathlib.Path | None) -> Policy:
+    """The defaults, and a folder to read."""
+    return Policy(readonly_mounts=(str(cwd.resolve()),) if cwd is not None else ())
+
+
+def _merged(configured: Sequence[HookRunner | HookConfig], cwd: pathlib.Path | None, recorder: Recorder) -> HookRunner:
+    """All hooks of a tree in one runner, each knowing where transcripts are."""
+    runner = HookRunner(project_dir=cwd, transcript=recorder.transcript_of)
+    for each in configured:
+        runner = runner.extended(each)
+    return runner

@@ -1,0 +1,89 @@
+"""A turn of a run as its reader gets it: what the model says, in chunks, and the run's events, until it is over."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing
+
+from langchain_core.messages import AIMessageChunk
+
+from ramet.core.events import Event, MessageRecorded
+from ramet.core.outcome import Result
+from ramet.host.journal.recorder import Recorder
+from ramet.models.messages import decode
+from ramet.spawn.run import Run
+
+#: Blocks of a chunk that its text, or its `tool_call_chunks`, say again.
+_SAID_AGAIN = frozenset({"text", "tool_use", "input_json_delta"})
+
+
+class TurnStream:
+    """Reads one turn of a run from now on, until it is over; `result` is how it ended, and `over` is told that.
+
+    `async for item in stream` yields chunks of text and events. Leaving that iteration ends the reading, not the turn.
+    """
+
+    def __init__(self, run: Run, recorder: Recorder, over: Callable[[Result], None] = lambda result: None) -> None:
+        self._run, self._tell = run, over
+        self._reader = recorder.subscribe(run=run.info.id, chunks=True, past=False)
+        self.result: Result | None = None
+        run.on_turn = self._over
+
+    def close(self) -> None:
+        """Read no more of it; it goes on. Idempotent."""
+        self._reader.close()
+        if self._run.on_turn == self._over:
+            self._run.on_turn = None
+
+    def __aiter__(self) -> AsyncIterator[AIMessageChunk | Event]:
+        return self.reading()
+
+    async def reading(self) -> AsyncGenerator[AIMessageChunk | Event]:
+        """Yield the items of the turn, and stop reading at the end of the iteration."""
+        try:
+            async with aclosing(self.items()) as items:
+                async for item in items:
+                    yield item
+        finally:
+            self.close()
+
+    async def items(self, after: int = -1) -> AsyncGenerator[AIMessageChunk | Event]:
+        """What was said since it began to read, and what comes; of events those behind the number `after`.
+
+        A reply that does not stream comes as one chunk before its event: every model is read the same way.
+        """
+        streamed = False
+        async with aclosing(self._reader.items()) as items:
+            async for item in items:
+                if isinstance(item, AIMessageChunk):
+                    streamed = True
+                    yield _readable(item)
+                elif item.seq > after:
+                    if isinstance(item, MessageRecorded):
+                        if item.step_id is not None and not streamed:
+                            yield whole_chunk(item)
+                        streamed = False
+                    yield item
+
+    def _over(self, result: Result) -> None:
+        self.result = result
+        self.close()
+        self._tell(result)
+
+
+def whole_chunk(event: MessageRecorded) -> AIMessageChunk:
+    """A reply that did not stream, as one that did."""
+    message = decode(event.message)
+    return AIMessageChunk(content=message.content, id=message.id)
+
+
+def _readable(chunk: AIMessageChunk) -> AIMessageChunk:
+    """The chunk with text as its content if that is all it says: once there are tools, some providers stream blocks."""
+    blocks = chunk.content
+    if isinstance(blocks, str) or not all(_is_said_again(block) for block in blocks):
+        return chunk
+    return chunk.model_copy(update={"content": str(chunk.text)})
+
+
+def _is_said_again(block: object) -> bool:
+    return isinstance(block, dict) and block.get("type") in _SAID_AGAIN and not block.get("citations")

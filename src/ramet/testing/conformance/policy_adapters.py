@@ -1,0 +1,180 @@
+"""The suite that every policy adapter passes: each check is one promise of `ramet.host.policy_adapters.PolicyAdapter`.
+
+    for check in CHECKS:
+        await run(check, MyAdapter)
+
+`make` gives an adapter; it is called for each check. A check raises Violation, with the promise that is not kept. No
+test framework is needed: `python -m ramet.testing.conformance.policy_adapters package.module:MyAdapter` is the same,
+with status 1 if a promise is not kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.metadata
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from ramet.core.errors import InvalidValue
+from ramet.core.policy.decision import Allow, Narrow, PolicyRequest, Refuse, check_narrow
+from ramet.core.policy.policy import Policy, describe, grant_root
+from ramet.host.policy_adapters.adapter import TIMEOUT_S, PolicyAdapter, check_policy_adapter
+
+PATIENCE_S = TIMEOUT_S  #: how long one answer may take, and the end of a call that is cancelled
+_USAGE = "usage: python -m ramet.testing.conformance.policy_adapters package.module:Name"
+_AT_ONCE = 100
+
+
+class Violation(AssertionError):
+    """An adapter that does not do what the contract promises."""
+
+
+Make = Callable[[], PolicyAdapter]
+Check = Callable[[PolicyAdapter], Awaitable[None]]
+
+_HAS_NETWORK: Final = describe(grant_root(Policy(allowed_endpoints=("*",), allow_sub_agents=True)))
+_BARE: Final = describe(grant_root(Policy()))
+#: Births of every kind, the strange ones too: names and prompts come from models.
+REQUESTS: Final[tuple[PolicyRequest, ...]] = (
+    PolicyRequest(agent="general-purpose"),
+    PolicyRequest(agent="function", granted=_HAS_NETWORK, asked={"allowed_endpoints": ["*"]}),
+    PolicyRequest(
+        agent="general-purpose",
+        name="scout",
+        root="run-1",
+        parent="run-1",
+        parent_agent="main",
+        parent_path="main",
+        depth=1,
+        prompt="Look.",
+        tools=("Read", "Grep"),
+        limits={"tokens": 1000},
+    ),
+    PolicyRequest(agent="deep", root="run-1", parent="run-9", parent_path="main/1/1", depth=3, inherited=_HAS_NETWORK),
+    PolicyRequest(agent="child", root="run-1", parent="run-1", depth=1, inherited=_HAS_NETWORK, granted=_BARE),
+    PolicyRequest(agent="main", root="run-1", parent="run-1", depth=1, mode="fork", background=True, detached=True),
+    PolicyRequest(agent="", prompt=""),
+    PolicyRequest(agent="\x00\u202e'; drop table agents; --", name="../../x", prompt="{{7*7}} " * 1000, depth=1),
+    PolicyRequest(agent="ä" * 200, session="s" * 200, model="anthropic:claude-sonnet-4-5", depth=100),
+)
+
+
+async def it_can_be_asked(adapter: PolicyAdapter) -> None:
+    """Expect a name of 1 to 100 printable characters, and an async `decide`."""
+    try:
+        check_policy_adapter("adapter", adapter)
+    except InvalidValue as problem:
+        raise Violation(problem.accepted) from None
+
+
+async def every_birth_has_an_answer(adapter: PolicyAdapter) -> None:
+    """Whatever is asked for, one of the three comes back: an adapter refuses what it does not understand."""
+    for request in REQUESTS:
+        await _answer(adapter, request)
+
+
+async def a_request_is_data(adapter: PolicyAdapter) -> None:
+    """What came over a wire is answered as what was made here: nothing but the fields counts."""
+    for request in REQUESTS:
+        again = msgspec.json.decode(msgspec.json.encode(request), type=PolicyRequest)
+        first, second = await _answer(adapter, request), await _answer(adapter, again)
+        if type(first) is not type(second):
+            raise Violation(f"equal requests about {request.agent!r} were answered {first!r} and {second!r}")
+
+
+async def many_are_asked_about_at_once(adapter: PolicyAdapter) -> None:
+    """Births of all trees are asked about side by side."""
+    requests = [REQUESTS[each % len(REQUESTS)] for each in range(_AT_ONCE)]
+    await asyncio.gather(*(_answer(adapter, each) for each in requests))
+
+
+async def a_call_ends_when_it_is_cancelled(adapter: PolicyAdapter) -> None:
+    """A run that is stopped waits for no answer; and the adapter answers afterwards."""
+    for request in REQUESTS:
+        call = asyncio.ensure_future(adapter.decide(request))
+        await asyncio.sleep(0)
+        call.cancel()
+        done, _ = await asyncio.wait({call}, timeout=PATIENCE_S)
+        if not done:
+            raise Violation(f"a call about {request.agent!r} did not end when it was cancelled")
+        if not call.cancelled():
+            call.exception()  # It had ended before, or failed: that is what other checks are for.
+        await _answer(adapter, request)
+
+
+CHECKS: Final[tuple[Check, ...]] = (
+    it_can_be_asked,
+    every_birth_has_an_answer,
+    a_request_is_data,
+    many_are_asked_about_at_once,
+    a_call_ends_when_it_is_cancelled,
+)
+
+
+async def run(check: Check, make: Make) -> None:
+    """Raises Violation if the promise is not kept."""
+    try:
+        adapter = make()
+    except Exception as error:
+        raise Violation(f"it cannot be made: {type(error).__name__}: {error}") from error
+    if check is not it_can_be_asked:
+        await it_can_be_asked(adapter)
+    await check(adapter)
+
+
+async def _answer(adapter: PolicyAdapter, request: PolicyRequest) -> Allow | Narrow | Refuse:
+    """The answer to one request. Raises Violation if there is none in time, or none that can be used."""
+    about = f"a birth of {request.agent!r}"
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            answer: Any = await adapter.decide(request)  # Any: a stranger's may return anything
+    except TimeoutError:
+        raise Violation(f"{about} was not answered within {PATIENCE_S:g} s") from None
+    except (Exception, SystemExit) as error:
+        raise Violation(f"{about}: {type(error).__name__} was raised: {error}") from error
+    if not isinstance(answer, Allow | Narrow | Refuse):
+        raise Violation(f"{about} was answered with a value of type {type(answer).__name__}")
+    if not isinstance(answer.reason, str):
+        raise Violation(f"{about}: the reason is no text")
+    if isinstance(answer, Refuse) and not answer.reason.strip():
+        raise Violation(f"{about} was refused without a reason")
+    if isinstance(answer, Narrow):
+        try:
+            check_narrow(answer)
+        except InvalidValue as problem:
+            raise Violation(f"{about}: {problem}") from None
+    return answer
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run all checks on what is named; the exit status."""
+    if len(arguments) != 1 or arguments[0].startswith("-") or ":" not in arguments[0]:
+        sys.stderr.write(f"{_USAGE}\n")
+        return 2
+    try:
+        make: Any = importlib.metadata.EntryPoint("adapter", arguments[0], "ramet.policy_adapters").load()
+    except Exception as problem:  # The module's own code runs in there.
+        sys.stderr.write(f"{arguments[0]} cannot be loaded: {_words(problem)}\n")
+        return 2
+    broken = 0
+    for check in CHECKS:
+        try:
+            asyncio.run(run(check, make))
+        except Violation as why:
+            broken += 1
+            sys.stdout.write(f"broken  {check.__name__}: {_words(why)}\n")
+        else:
+            sys.stdout.write(f"kept    {check.__name__}\n")
+    sys.stdout.write(f"{len(CHECKS)} checks, {broken} broken\n")
+    return 1 if broken else 0
+
+
+def _words(problem: BaseException) -> str:
+    return " ".join(str(problem).split())[:500]
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))
