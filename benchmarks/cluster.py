@@ -16,8 +16,8 @@ from lightkube.resources.core_v1 import Namespace, Pod
 
 from ramet.core.policy.policy import Grant
 from ramet.isolation.contract import SandboxSpec
-from ramet.services.packaging.registry import Registry
-from ramet.services.packaging.runtime_image import RuntimeImage, runtime_image
+from ramet.services.packaging.oci.registry import Registry
+from ramet.services.packaging.runtime_image.build import RuntimeImage, runtime_image
 from ramet.testing.conformance.isolation.harness import ENTRY
 
 _BASE = "base:1"

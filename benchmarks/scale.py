@@ -41,7 +41,7 @@ class Room:
 
     memory_gb: float = 4.0  #: of a kernel
     busy: float = 0.5  #: of a kernel's one processor; the rest is for peaks
-    connections: float = 10_000  #: of a kernel: `Bounds.connections` of ramet.services.connections
+    connections: float = 10_000  #: of a kernel: `Bounds.connections` of ramet.services.http.connections
     takeover_s: float = 10.0  #: until the other kernels have all trees of one that fell
     sessions: float = 97  #: at the server: its default of 100 without those for its superuser
     disk_gb_a_day: float = 100.0  #: that the operator lets the journal grow

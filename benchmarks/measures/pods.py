@@ -15,7 +15,7 @@ from ramet.isolation.kubernetes.api import manifest
 from ramet.isolation.kubernetes.api.client import Api
 from ramet.isolation.kubernetes.backend import KubernetesBackend
 from ramet.isolation.remote.host_agent import Machine
-from ramet.services.packaging.runtime_image import RuntimeImage
+from ramet.services.packaging.runtime_image.build import RuntimeImage
 
 _BYTE = "import os, time; os.write(1, b'x'); [(os.write(1, b'x'), time.sleep(0.01)) for _ in range(6000)]"
 _RESERVED = 0.05  #: of a processor, for each: 20 fit on a node of 2 cores

@@ -16,9 +16,9 @@ from msgspec import Raw
 from benchmarks.cost import Cost, Figures, rss_mb
 from benchmarks.measures.services import TellerType
 from benchmarks.visitors import visitors
+from ramet.services.agent_types.llm.type import LlmType
 from ramet.services.contract import CreatedTeam, CreateTeam, SpawnAgent, SpawnedAgent
-from ramet.services.server import Server
-from ramet.services.types.llm import LlmType
+from ramet.services.server.server import Server
 
 FIRST = 10  #: what the first ones import and cache is not theirs
 AT_ONCE = 20  #: conversations: the model takes its time

@@ -23,9 +23,9 @@ from msgspec import Raw, Struct
 from benchmarks.cost import Cost, Figures, rss_mb
 from benchmarks.visitors import visitors
 from ramet.core.outcome import ErrorInfo
-from ramet.services.client.connecting import connect
+from ramet.services.client.connect import connect
 from ramet.services.contract import CreatedTeam, CreateTeam, Opening, Served, SpawnAgent, SpawnedAgent
-from ramet.services.server import Server
+from ramet.services.server.server import Server
 
 CONNECTIONS = 32
 

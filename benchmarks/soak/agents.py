@@ -12,9 +12,9 @@ from langchain_core.messages.ai import UsageMetadata
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 
 from ramet.core.errors import ModelFailed
+from ramet.services.agent_types.function.type import FunctionType
+from ramet.services.agent_types.llm.type import LlmType
 from ramet.services.contract import Image
-from ramet.services.types.function import FunctionType
-from ramet.services.types.llm import LlmType
 
 SLOW_S: Final = 5.0  #: how long a slow answer takes where nobody interrupts it
 PIECES: Final = 8  #: of each answer

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from ramet.host.sync_session import SyncSession as SyncSession
     from ramet.models.resolve import resolve as resolve
     from ramet.models.scripted.model import ScriptedModel as ScriptedModel
-    from ramet.services.client.connecting import connect as connect
+    from ramet.services.client.connect import connect as connect
     from ramet.tools.agents.authoring import authoring_tools as authoring_tools
     from ramet.tools.context import SpawnRequest as SpawnRequest
     from ramet.tools.context import ToolUseContext as ToolUseContext
@@ -80,7 +80,7 @@ _WHERE = {
     "python_tool": "tools.python",
     "cache": "agent.decorators",
     "chain": "agent.composition.chain",
-    "connect": "services.client.connecting",
+    "connect": "services.client.connect",
     "parallel": "agent.composition.parallel",
     "policy": "agent.decorators",
     "query": "agent.loop",

@@ -14,12 +14,12 @@ SOURCE = Path(ramet.__file__).parent  #: of the package that is tested, which `m
 #: Where keys are presented by clients, by other kernels and by pods.
 PLACES = (
     "isolation/transport",
-    "services/app",
-    "services/kernels",
-    "services/operator_token.py",
-    "services/server.py",
-    "services/spawning",
-    "services/views",
+    "services/http",
+    "services/cluster",
+    "services/server/operator_token.py",
+    "services/server/server.py",
+    "services/teams",
+    "services/operator",
 )
 #: Names of variables, attributes and functions that hold or return a key, or the hash of one.
 SECRETS = frozenset({"key", "hash", "hashes", "hash_of", "_hash", "_pass", "token", "nonce", "presented", "shown"})
@@ -27,11 +27,11 @@ SECRETS = frozenset({"key", "hash", "hashes", "hash_of", "_hash", "_pass", "toke
 DECIDING = (
     ("isolation/transport/join_keys.py", "admit"),
     ("isolation/transport/join_keys.py", "confirm"),
-    ("services/kernels/directory.py", "team_of"),
-    ("services/kernels/passes.py", "check"),
-    ("services/spawning/keys.py", "opens"),
-    ("services/spawning/keys.py", "held_by"),
-    ("services/spawning/spawner.py", "_rooms_of"),
+    ("services/cluster/directory.py", "team_of"),
+    ("services/cluster/auth.py", "check"),
+    ("services/teams/keys.py", "opens"),
+    ("services/teams/keys.py", "held_by"),
+    ("services/teams/service.py", "_rooms_of"),
 )
 
 

@@ -10,7 +10,7 @@ from typing import get_args
 import pytest
 from msgspec import Struct
 
-from ramet.services.types.command import CommandInfo, CommandType
+from ramet.services.agent_types.command.type import CommandInfo, CommandType
 from ramet.wire import command_protocol
 from tests.docs.test_blocks_run import ROOT
 

@@ -34,7 +34,7 @@ from ramet.host.sandbox.handle import AgentHandle
 from ramet.host.session import Session
 from ramet.models.prices import Price
 from ramet.models.rate_limit import RetryPolicy
-from ramet.services.config.reading import SETTINGS
+from ramet.services.config.load import SETTINGS
 from ramet.spawn.handle import Handle
 from ramet.store.state.mapping import Keys
 from ramet.store.state.versioned import Versioned

@@ -12,8 +12,8 @@ from ramet.isolation.kubernetes.connect.dial import Dial
 from ramet.isolation.transport import certificates
 from ramet.isolation.transport.listener import PATH, Landing
 from ramet.isolation.transport.resuming import ResumingLine
-from ramet.services.packaging.registry import Registry
-from ramet.services.packaging.runtime_image import runtime_image
+from ramet.services.packaging.oci.registry import Registry
+from ramet.services.packaging.runtime_image.build import runtime_image
 from ramet.testing.conformance.isolation import boundaries, limits
 from ramet.testing.conformance.isolation.harness import Check, Ground, Site
 from tests.support.account import Account

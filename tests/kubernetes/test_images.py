@@ -11,9 +11,9 @@ from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Pod
 
 from ramet.isolation.zygote.main import IMAGES
-from ramet.services.packaging.registry import Registry
-from ramet.services.packaging.runtime_files import LIB, Kind
-from ramet.services.packaging.runtime_image import BYTECODE, RuntimeImage, image_on, runtime_image
+from ramet.services.packaging.oci.registry import Registry
+from ramet.services.packaging.runtime_image.build import BYTECODE, RuntimeImage, image_on, runtime_image
+from ramet.services.packaging.runtime_image.files import LIB, Kind
 from ramet.services.packaging.service import PackagingService
 from tests.support.cluster import Cluster
 from tests.support.tars import tar

@@ -14,12 +14,12 @@ import pytest
 from ramet.core.errors import SandboxFailed
 from ramet.isolation.contract import Sandbox
 from ramet.isolation.workspace.run_dirs import RunFolders
-from ramet.services.config.pods import pods_of
-from ramet.services.config.reading import load
+from ramet.services.config.kubernetes import pods_of
+from ramet.services.config.load import load
 from ramet.services.contract import Image
-from ramet.services.packaging.pod_images import PodImages
-from ramet.services.packaging.publishing import Progress
-from ramet.services.packaging.registries import Opened, opened
+from ramet.services.packaging.oci.push import Progress
+from ramet.services.packaging.oci.registries import Opened, opened
+from ramet.services.packaging.runtime_image.pod_images import PodImages
 from ramet.services.packaging.service import PackagingService
 from tests.support.pod_runs import spec
 from tests.support.pods import Pods

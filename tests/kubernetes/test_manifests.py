@@ -9,10 +9,10 @@ import pytest
 
 from ramet.core.policy.reservation import Reservation
 from ramet.isolation.kubernetes.api import quotas
-from ramet.services.app.table import OPERATIONS
-from ramet.services.config.reading import load
+from ramet.services.config.load import load
 from ramet.services.config.settings import TcpAddress
-from ramet.services.connections import Bounds
+from ramet.services.http.connections import Bounds
+from ramet.services.http.routes.table import OPERATIONS
 from tests.support.manifests import DEPLOY, Manifest, built, files_of, misread, one
 from tests.support.rights import granted
 

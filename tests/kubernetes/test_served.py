@@ -15,8 +15,8 @@ from ramet.examples.simple_agent import simple_agent
 from ramet.isolation.kubernetes.api import quotas
 from ramet.isolation.kubernetes.api.client import Api
 from ramet.isolation.kubernetes.team_backend import TeamNamespaces
-from ramet.services.config.pods import Standings
-from ramet.services.config.reading import load
+from ramet.services.config.kubernetes import Standings
+from ramet.services.config.load import load
 from ramet.store.postgres import PostgresStore
 from tests.support.account import Account
 from tests.support.cluster import Cluster, remove_namespaces

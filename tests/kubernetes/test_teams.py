@@ -25,8 +25,8 @@ from ramet.isolation.kubernetes.api.namespaces import Spaces
 from ramet.isolation.kubernetes.api.objects import Objects
 from ramet.isolation.workspace.run_dirs import RunFolders
 from ramet.services.client.client import Client as Asking
-from ramet.services.config.building import server_of
-from ramet.services.config.reading import load
+from ramet.services.config.build import server_of
+from ramet.services.config.load import load
 from ramet.services.contract import CreatedTeam
 from tests.support.acceptance import Server, at_work, image_of, spawn
 from tests.support.acceptance_types import ENTRY_POINTS

@@ -17,12 +17,12 @@ from ramet.core.errors import SandboxFailed, Unknown
 from ramet.core.policy.policy import Policy
 from ramet.isolation.kubernetes.backend import KubernetesBackend
 from ramet.isolation.kubernetes.images import FindImage
-from ramet.services.config.building import server_of
-from ramet.services.config.reading import load
-from ramet.services.packaging.authentication import Login
-from ramet.services.packaging.docker_config import pull_secret
-from ramet.services.packaging.pod_images import PodImages
-from ramet.services.packaging.registries import Opened, opened
+from ramet.services.config.build import server_of
+from ramet.services.config.load import load
+from ramet.services.packaging.oci.auth import Login
+from ramet.services.packaging.oci.docker_config import pull_secret
+from ramet.services.packaging.oci.registries import Opened, opened
+from ramet.services.packaging.runtime_image.pod_images import PodImages
 from ramet.services.packaging.service import PackagingService
 from tests.support.acceptance import image_of, spawn
 from tests.support.account import Account

@@ -25,8 +25,8 @@ from ramet.isolation.kubernetes.placement import warm_pool
 from ramet.isolation.kubernetes.pods.pod import Pod
 from ramet.isolation.kubernetes.team_backend import TeamNamespaces
 from ramet.isolation.workspace.run_dirs import RunFolders
-from ramet.services.packaging import registries
-from ramet.services.packaging.pod_images import PodImages
+from ramet.services.packaging.oci import registries
+from ramet.services.packaging.runtime_image.pod_images import PodImages
 from ramet.services.packaging.service import PackagingService
 from ramet.testing.conformance.isolation.harness import Site
 from tests.support.left_pods import LEFT, Talk, abandoned, spec_of

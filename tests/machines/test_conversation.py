@@ -15,9 +15,9 @@ from ramet.concurrency.clock import FakeClock
 from ramet.core.errors import BusyError, Gone, ModelFailed
 from ramet.core.outcome import ErrorInfo
 from ramet.services.contract import Chunk
-from ramet.services.refusals import Missed
-from ramet.services.talking.conversation import Conversation, TalkLimits
-from ramet.services.talking.turns import CHUNK_BYTES, OnLeave, Turn
+from ramet.services.errors import Missed
+from ramet.services.turns.queue import Conversation, TalkLimits
+from ramet.services.turns.turn import CHUNK_BYTES, OnLeave, Turn
 
 LIMITS = TalkLimits(waiting=3, kept_bytes=5 * CHUNK_BYTES, kept_turns=2, keep_s=10, patience_s=5)
 indexes = st.integers(0, 11)

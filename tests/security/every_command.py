@@ -11,7 +11,7 @@ import sys
 from ramet.cli.main import main
 from ramet.core.errors import Damaged, InvalidValue
 from ramet.isolation.workspace.run_dirs import RunFolders
-from ramet.services.server import Server
+from ramet.services.server.server import Server
 
 RUN = "r" * 16
 MARK = "#### "  #: begins a line of this program among what the commands say

@@ -18,7 +18,7 @@ from ramet.cli.main import main
 from ramet.core.errors import Damaged, InvalidValue
 from ramet.host.control.socket import NoKernel, Trees, ring
 from ramet.isolation.workspace.run_dirs import RunFolders
-from ramet.services.server import Server
+from ramet.services.server.server import Server
 from ramet.store.sqlite.store import SqliteStore
 
 Plant = Callable[[pathlib.Path, pathlib.Path], None]  #: is told of the state folder, and of one outside

@@ -22,7 +22,7 @@ from ramet.core.errors import RametError
 from ramet.core.safety import SafetyPolicy
 from ramet.host.safety.policies import SafetyPolicies
 from ramet.services.client.client import Client
-from ramet.services.client.refusals import error_of
+from ramet.services.client.errors import error_of
 from ramet.services.contract import AgentInfo, CreatedTeam, SpawnedAgent
 from ramet.store.sqlite.store import SqliteStore
 from ramet.testing.conformance.isolation.harness import cgroups

@@ -13,9 +13,9 @@ from ramet.core.errors import Bug, InvalidValue, MailRefused
 from ramet.core.outcome import ErrorInfo
 from ramet.models.scripted.dialogue import Call, Step
 from ramet.models.scripted.model import ScriptedModel
+from ramet.services.agent_types.llm.type import LlmType
+from ramet.services.agent_types.sandbox import isolation_of
 from ramet.services.contract import Opening, Served
-from ramet.services.types.llm import LlmType
-from ramet.services.types.place import isolation_of
 
 ENTRY_POINTS = """\
 [ramet.agent_types]

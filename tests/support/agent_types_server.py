@@ -19,12 +19,12 @@ from langchain_core.messages import AIMessageChunk, BaseMessage, HumanMessage, T
 from langchain_core.messages.tool import tool_call_chunk
 from langchain_core.outputs import ChatGenerationChunk, ChatResult
 
+from ramet.services.agent_types.command.type import CommandType
+from ramet.services.agent_types.function.type import FunctionType
+from ramet.services.agent_types.llm.type import LlmType
 from ramet.services.contract import AgentType
 from ramet.services.rules import Rules
-from ramet.services.server import Server
-from ramet.services.types.command import CommandType
-from ramet.services.types.function import FunctionType
-from ramet.services.types.llm import LlmType
+from ramet.services.server.server import Server
 
 PYTHON = "python3"  #: as a sandbox and the host have it
 _COMMANDS = {"log": "head -c 10000000 /dev/zero >&2; echo done", "die": "kill -9 $PPID"}

@@ -23,8 +23,8 @@ from ramet.isolation.kubernetes.pods.pod import Pod
 from ramet.isolation.remote.host_agent import Machine
 from ramet.isolation.transport import certificates
 from ramet.isolation.transport.listener import PATH, Landing
-from ramet.services.packaging.runtime_files import PYTHON
-from ramet.services.packaging.runtime_image import RuntimeImage
+from ramet.services.packaging.runtime_image.build import RuntimeImage
+from ramet.services.packaging.runtime_image.files import PYTHON
 from tests.support.pod_runs import SMALL, spec
 
 _LONG_S = 600  #: of both ends: whoever is gone, is gone because somebody came

@@ -13,9 +13,9 @@ import sys
 from typing import Any
 
 from ramet.cli.main import main
-from ramet.services import server
 from ramet.services.idempotency.attempts import Attempt
 from ramet.services.idempotency.ledger import Ledger
+from ramet.services.server import server
 
 FOLDER = pathlib.Path(sys.argv[sys.argv.index("--dir") + 1])
 

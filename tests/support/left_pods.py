@@ -23,8 +23,8 @@ from ramet.isolation.kubernetes.backend import KubernetesBackend
 from ramet.isolation.kubernetes.connect.dial import Dial
 from ramet.isolation.transport import certificates
 from ramet.isolation.transport.listener import PATH, Landing
-from ramet.services.packaging.runtime_files import PYTHON
-from ramet.services.packaging.runtime_image import RuntimeImage
+from ramet.services.packaging.runtime_image.build import RuntimeImage
+from ramet.services.packaging.runtime_image.files import PYTHON
 from ramet.wire import frames, guest_protocol
 from ramet.wire.code.capsule import pack
 from ramet.wire.frames import Frame, FrameReader

@@ -9,7 +9,7 @@ from typing import Any
 from ramet.core.errors import ModelFailed
 from ramet.core.outcome import Usage
 from ramet.services.contract import Opening, Served
-from ramet.services.formats.shipped import format_of
+from ramet.services.formats.registry import format_of
 from tests.support.echo_agents import Echo, EchoInfo
 
 

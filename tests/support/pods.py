@@ -41,9 +41,9 @@ from ramet.isolation.remote.transfer import Departure
 from ramet.isolation.transport import certificates
 from ramet.isolation.transport.listener import PATH, Landing
 from ramet.isolation.workspace.run_dirs import RunFolders
-from ramet.services.packaging.registry import Registry
-from ramet.services.packaging.runtime_files import PYTHON
-from ramet.services.packaging.runtime_image import RuntimeImage, runtime_image
+from ramet.services.packaging.oci.registry import Registry
+from ramet.services.packaging.runtime_image.build import RuntimeImage, runtime_image
+from ramet.services.packaging.runtime_image.files import PYTHON
 from tests.support.account import Account
 from tests.support.cluster import Cluster, namespaced
 from tests.support.pod_runs import wait_for

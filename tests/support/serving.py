@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx2
 
-from ramet.services.server import Server
+from ramet.services.server.server import Server
 from tests.support.echo_agents import EchoType
 
 

@@ -25,7 +25,7 @@ from ramet.services.contract import (
     SpawnedAgent,
 )
 from ramet.services.rules import Rules
-from ramet.services.spawning.spawner import AgentSpawnerService
+from ramet.services.teams.service import AgentSpawnerService
 from ramet.store.contract import Document, Store
 from ramet.store.memory import MemoryStore
 from tests.support.echo_agents import Echo, EchoType

@@ -11,7 +11,7 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 
-from ramet.services.types.llm import LlmType
+from ramet.services.agent_types.llm.type import LlmType
 from tests.support.plain_models import Answering
 
 LOOK_S = 0.01

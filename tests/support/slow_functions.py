@@ -9,8 +9,8 @@ import uuid
 from collections.abc import Generator
 from typing import Any
 
+from ramet.services.agent_types.function.type import FunctionType
 from ramet.services.contract import Image
-from ramet.services.types.function import FunctionType
 
 LOOK_S = 0.01
 

@@ -8,7 +8,7 @@ from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage, To
 
 from ramet.models.scripted.dialogue import Call, Step
 from ramet.models.scripted.model import ScriptedModel
-from ramet.services.types.llm import LlmType
+from ramet.services.agent_types.llm.type import LlmType
 
 ENTRY_POINTS = """\
 told = tests.support.told_types:ToldType

@@ -8,8 +8,8 @@ import pathlib
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 
-from ramet.services.client.asking import Ask
 from ramet.services.client.client import Client
+from ramet.services.client.requests import Ask
 from ramet.services.contract import Chunk, SpawnedAgent
 from ramet.wire.sse import ServerSentEvent
 

@@ -15,10 +15,10 @@ import ramet
 from ramet.core.errors import InvalidValue
 from ramet.core.events import PolicyDecided
 from ramet.services.config.adapters import find_policy_adapter, find_store
-from ramet.services.config.building import server_of
-from ramet.services.config.reading import load
+from ramet.services.config.build import server_of
+from ramet.services.config.load import load
 from ramet.services.config.settings import StoreAdapter
-from ramet.services.server import Server
+from ramet.services.server.server import Server
 from ramet.testing.conformance import policy_adapters
 from tests.support import house_rules
 from tests.support.plain_store import PlainStore

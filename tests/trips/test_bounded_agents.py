@@ -10,8 +10,8 @@ import httpx2
 import pytest
 
 from ramet.services.rules import Rules
-from ramet.services.spawning.books import AGENT
-from ramet.services.spawning.keys import MOST_KEYS
+from ramet.services.teams.keys import MOST_KEYS
+from ramet.services.teams.tables import AGENT
 from tests.support.serving import Served, serving, short_folder
 from tests.support.waiting import eventually
 

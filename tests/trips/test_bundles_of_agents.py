@@ -17,13 +17,13 @@ import ramet
 from ramet import Policy, ScriptedModel
 from ramet.core.errors import InvalidValue, NotYours, RametError, Unknown
 from ramet.models.scripted.dialogue import Call, Say, Script, Step
+from ramet.services.agent_types.function.type import FunctionType
+from ramet.services.agent_types.llm.type import LlmType
 from ramet.services.client.client import Client
 from ramet.services.contract import AgentType, SpawnedAgent
-from ramet.services.packaging.requirements import Installs
-from ramet.services.refusals import InUse
-from ramet.services.server import Server
-from ramet.services.types.function import FunctionType
-from ramet.services.types.llm import LlmType
+from ramet.services.errors import InUse
+from ramet.services.packaging.bundles.requirements import Installs
+from ramet.services.server.server import Server
 from tests.support.tars import member, tar
 from tests.support.waiting import eventually
 

@@ -22,7 +22,7 @@ from ramet.cli.main import main
 from ramet.cli.sources.served import Served
 from ramet.models.scripted.dialogue import Call
 from ramet.services.client.client import Client
-from ramet.services.server import Server
+from ramet.services.server.server import Server
 from ramet.spawn.handle import Handle
 from ramet.tools.context import HookDecision
 from ramet.tools.workspace import workspace_tools

@@ -13,10 +13,10 @@ import pytest
 
 import ramet
 from ramet.core.errors import BusyError, Gone, InvalidValue, ModelFailed, NotYours, OverCapacity, RametError, Unknown
-from ramet.services.client.asking import Ask
 from ramet.services.client.client import Client
-from ramet.services.client.refusals import Refused
-from ramet.services.refusals import Undecodable
+from ramet.services.client.errors import Refused
+from ramet.services.client.requests import Ask
+from ramet.services.errors import Undecodable
 from tests.support.serving import Served
 from tests.support.tls import make_certificate
 from tests.support.waiting import eventually

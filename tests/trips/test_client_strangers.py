@@ -14,8 +14,8 @@ import pytest
 import ramet
 from ramet.core.errors import Denied, Gone, InvalidValue, NotYours, ProtocolError
 from ramet.core.events import TurnStarted, encode
-from ramet.services.client import tries
-from ramet.services.client.refusals import Refused, error_of
+from ramet.services.client import retry
+from ramet.services.client.errors import Refused, error_of
 from tests.support.http import Answer, Received, serve
 from tests.support.serving import serving
 
@@ -137,7 +137,7 @@ NOT_NOW = [
 @pytest.mark.parametrize("what", ["turn", "agent", "run"])
 async def test_what_is_read_goes_on_when_somebody_can_answer_again(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A kernel is lost in the middle: who takes over, or a proxy, says for a while that nobody can answer now."""
-    monkeypatch.setattr(tries, "_AWAY_S", 0)
+    monkeypatch.setattr(retry, "_AWAY_S", 0)
     asked = []
 
     async def lost_and_back(received: Received, answer: Answer) -> None:

@@ -27,9 +27,9 @@ from ramet.core.errors import (
     TaskFailed,
     Unknown,
 )
+from ramet.services.agent_types.command.agent import Call, Log
+from ramet.services.agent_types.command.type import CommandInfo, CommandType
 from ramet.services.contract import Image, Opening, Served
-from ramet.services.types.command import CommandInfo, CommandType
-from ramet.services.types.command_agent import Call, Log
 from tests.support.waiting import alive, eventually, pid_in
 
 Backend = Literal["bwrap", "local"]
@@ -305,7 +305,7 @@ async def test_a_kernel_with_nothing_of_it_but_the_record_tells_the_conversation
 
 async def test_an_answer_without_end_is_no_answer(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All of it would be kept here: its turn fails, no more of it is kept, and the next one is answered."""
-    monkeypatch.setattr("ramet.services.types.kept_turns.MOST_SAID", 1_000)
+    monkeypatch.setattr("ramet.services.agent_types.kept_turns.MOST_SAID", 1_000)
     async with runtime_of(tmp_path, None) as runtime:
         start = opening(runtime, tmp_path / "ada", None, argv=[PYTHON, "-c", PROGRAM], formats=["raw"])
         async with opened(start) as agent:

@@ -22,8 +22,8 @@ from ramet.core.events import IntentionRecorded, encode
 from ramet.host.control.operator import Steering
 from ramet.host.journal.journal import TREES, Journal
 from ramet.host.safety.inspection import Filter, passages
-from ramet.services.views.contract import RunFilter
-from ramet.services.views.runs import RunViews
+from ramet.services.operator.contract import RunFilter
+from ramet.services.operator.runs import RunViews
 from ramet.store.contract import Entry
 from ramet.store.sqlite.store import SqliteStore
 

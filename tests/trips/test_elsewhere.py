@@ -12,11 +12,11 @@ import pytest
 import ramet
 from ramet.core.outcome import AgentResult
 from ramet.isolation.workspace.run_dirs import RunFolders
+from ramet.services.agent_types.bundle_operations import LoadBundle
+from ramet.services.agent_types.function.type import FunctionInfo
 from ramet.services.contract import PLAIN
 from ramet.services.packaging.service import PackagingService
-from ramet.services.spawning.shelves import AgentShelf
-from ramet.services.types.function import FunctionInfo
-from ramet.services.types.loading import LoadBundle
+from ramet.services.teams.loaded_bundles import AgentShelf
 from tests.support.machines import MachineBackend
 from tests.support.tars import tar
 from tests.trips import isolated_agents as agents

@@ -19,11 +19,11 @@ from ramet.core import events
 from ramet.core.errors import DefinitionMissing
 from ramet.core.events import Notice
 from ramet.core.outcome import Status
+from ramet.services.agent_types.function import invoke
+from ramet.services.agent_types.function.agent import FunctionAgent
+from ramet.services.agent_types.function.turn_log import FunctionTurn, FunctionTurns
 from ramet.services.client.client import Client
 from ramet.services.contract import SpawnedAgent
-from ramet.services.types import calling
-from ramet.services.types.function_agent import FunctionAgent
-from ramet.services.types.function_turns import FunctionTurn, FunctionTurns
 from ramet.spawn.run import Run
 from tests.support.serve_process import serve
 from tests.support.tars import tar
@@ -148,14 +148,14 @@ async def test_a_turn_that_an_older_ramet_began_has_its_history_once(
     policy, history = policy_for(backend), [{"role": "user", "content": "before"}]
     called = function_agents.measures_and_waits
 
-    async def call(text: str, history: calling.History) -> Any:
+    async def call(text: str, history: invoke.History) -> Any:
         await asyncio.sleep(600)
 
     async with lost(tmp_path, backend) as runtime:
         run, turns = runtime.mint(), FunctionTurns(await runtime.open_store(), "a-1")
         await turns.write(FunctionTurn(number=1, run=run, asked="go"))
         call.__name__ = called.__name__
-        old = (calling.call_inside, (called, "go", history)) if policy is not None else (call, ("go", history))
+        old = (invoke.call_inside, (called, "go", history)) if policy is not None else (call, ("go", history))
         await (await runtime.spawn(old[0], args=old[1], policy=policy, run=run)).run.context.settled()
     async with restarted(tmp_path, backend) as runtime:
         start = function("measures_and_waits", policy=policy, run=run)
@@ -180,7 +180,7 @@ async def test_a_function_is_not_called_without_its_late_arguments(tmp_path: pat
     async with lost(tmp_path, "local") as runtime:
         args = (function_agents.measures_and_waits, "go")
         handle = await runtime.spawn(
-            calling.call_inside, args=args, late_args=lambda: ([],), policy=Policy(), run=runtime.mint()
+            invoke.call_inside, args=args, late_args=lambda: ([],), policy=Policy(), run=runtime.mint()
         )
         await handle.run.context.settled()
         run = handle.id

@@ -15,8 +15,8 @@ import pytest
 from ramet.core import events
 from ramet.core.events import SandboxStarted
 from ramet.core.policy.policy import Policy
+from ramet.services.agent_types.function.call import BEGINS_AGAIN
 from ramet.services.contract import Chunk
-from ramet.services.types.function_call import BEGINS_AGAIN
 from ramet.store.postgres import PostgresStore
 from tests.support.kernels import Kernels, all_kernels, stack
 from tests.support.outliving_kernels import begin_outliving, outliving_kernels

@@ -19,7 +19,7 @@ from ramet.host.retention.janitor import Caretaker
 from ramet.host.retention.sweep import EXPIRED
 from ramet.isolation.workspace.run_dirs import RunFolders
 from ramet.services.contract import CreateTeam, SpawnAgent, SpawnedAgent
-from ramet.services.server import Server
+from ramet.services.server.server import Server
 from ramet.store.sqlite.store import SqliteStore
 from tests.support.serving import short_folder
 from tests.support.waiting import eventually

@@ -17,7 +17,7 @@ import pytest
 
 from ramet.core.errors import OverCapacity, Unknown
 from ramet.services.client.client import Client
-from ramet.services.client.refusals import Refused
+from ramet.services.client.errors import Refused
 from ramet.services.contract import SpawnedAgent
 from tests.support.kernels import Kernel, Kernels, all_kernels, stack
 from tests.support.kernels_images import GREETER, greeting, image_of, spawn_greeter

@@ -15,10 +15,10 @@ import pytest
 from ramet.core.errors import InvalidValue, NotYours, OverCapacity, Unknown
 from ramet.core.policy.policy import Policy
 from ramet.services.client.client import Client
-from ramet.services.client.refusals import error_of
+from ramet.services.client.errors import error_of
+from ramet.services.cluster.auth import FROM, PASS, Passes
 from ramet.services.contract import SpawnedAgent
-from ramet.services.kernels.passes import FROM, PASS, Passes
-from ramet.services.refusals import InUse, Withdrawn
+from ramet.services.errors import InUse, Withdrawn
 from tests.support import postgres
 from tests.support.kernels import TOKEN, Kernel, Kernels, kernels
 from tests.support.kernels_images import GREETER, greeting, image_of, spawn_greeter

@@ -11,9 +11,9 @@ import pytest
 from ramet import AgentRuntime
 from ramet.core.errors import RametError
 from ramet.host.policy_adapters import Allow, PolicyAnswer, PolicyRequest
+from ramet.services.agent_types.function.agent import FunctionAgent
+from ramet.services.agent_types.function.turn_log import KIND
 from ramet.services.contract import Served
-from ramet.services.types.function_agent import FunctionAgent
-from ramet.services.types.function_turns import KIND
 from ramet.store.contract import Document
 from ramet.store.memory import MemoryStore
 from tests.support.waiting import eventually

@@ -27,15 +27,15 @@ from ramet.host.safety.policies import SafetyPolicies
 from ramet.host.scheduler.offline import Desk
 from ramet.host.trees.project import Project
 from ramet.models.scripted.dialogue import Call
-from ramet.services.app import gates, records, runs, schedules
-from ramet.services.client.asking import Ask
 from ramet.services.client.client import Client
-from ramet.services.client.kernel import Kernel, RunEvent
-from ramet.services.client.sync_kernel import SyncKernel
-from ramet.services.client.tries import Lost
+from ramet.services.client.operator import Kernel, RunEvent
+from ramet.services.client.requests import Ask
+from ramet.services.client.retry import Lost
+from ramet.services.client.sync_operator import SyncKernel
+from ramet.services.http.routes import runs, safety, schedules, states
+from ramet.services.operator.contract import PlainAgent
+from ramet.services.operator.runs import _Ends
 from ramet.services.rules import Rules
-from ramet.services.views.contract import PlainAgent
-from ramet.services.views.runs import _Ends
 from ramet.spawn.handle import Handle
 from ramet.store.contract import Entry
 from ramet.store.memory import MemoryStore
@@ -339,7 +339,7 @@ async def test_only_the_operator_sees_it(served: Served) -> None:
     bodies: dict[str, Any] = {"answer_approval": {"allowed": True}, "send_run": {"text": "x"}, "stop_run": {},
                               "keep_run": {}, "add_schedule": {"agent": "a", "in_s": 0},
                               "put_policy": {"policy": {}, "expected": 0}}  # fmt: skip
-    for operation in (*runs.OPERATIONS, *schedules.OPERATIONS, *records.OPERATIONS, *gates.OPERATIONS):
+    for operation in (*runs.OPERATIONS, *schedules.OPERATIONS, *states.OPERATIONS, *safety.OPERATIONS):
         for real in (True, False):
             names = {"run": handle.id, "approval": question.id} if real else {"run": "run-0", "approval": "0"}
             path = operation.path.format(**names, schedule="none", policy="house")

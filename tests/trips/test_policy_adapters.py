@@ -17,7 +17,7 @@ from ramet.core.errors import InvalidValue, PolicyAdapterFailed, SpawnRefused
 from ramet.core.events import PolicyDecided, RunSpawned, SandboxStarted, StateChanged
 from ramet.host.policy_adapters import Allow, Narrow, PolicyAnswer, PolicyRequest, Refuse
 from ramet.models.scripted.model import ScriptedModel
-from ramet.services.types.registry import installed
+from ramet.services.agent_types.registry import installed
 from ramet.spawn.birth import policy_decisions
 from ramet.store.sqlite.store import SqliteStore
 from tests.support.serving import serving

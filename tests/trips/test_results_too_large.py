@@ -14,9 +14,9 @@ from ramet import Agent, AgentRuntime, Policy, ScriptedModel, Session, chain, pa
 from ramet.core.errors import OutputTooLarge
 from ramet.core.outcome import ErrorInfo, Result, Status
 from ramet.models.scripted.dialogue import Call
+from ramet.services.agent_types.function.type import FunctionInfo, FunctionType
+from ramet.services.agent_types.outcome import problem_of
 from ramet.services.problems import problem_of as http_problem
-from ramet.services.types.ends import problem_of
-from ramet.services.types.function import FunctionInfo, FunctionType
 from tests.trips import isolated_agents as agents
 from tests.trips.isolated_kit import Name, backend, runtime
 from tests.trips.kit import answers

@@ -13,7 +13,7 @@ import ramet
 from ramet import AgentRuntime, Session
 from ramet.cli.main import main
 from ramet.models.scripted.model import ScriptedModel
-from ramet.services.types.llm import LlmType
+from ramet.services.agent_types.llm.type import LlmType
 from tests.support.serving import serving
 
 HI = b'{"messages": [{"role": "user", "content": "Hi"}]}'

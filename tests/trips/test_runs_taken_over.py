@@ -12,11 +12,11 @@ import httpx2
 import psycopg
 import pytest
 
+from ramet.services.agent_types.llm import model_set
+from ramet.services.agent_types.llm.type import LlmType
 from ramet.services.contract import Opening
 from ramet.services.contract import Served as Agent
 from ramet.services.rules import Rules
-from ramet.services.types import model_set
-from ramet.services.types.llm import LlmType
 from ramet.store.postgres import PostgresStore
 from tests.support.postgres import Server, fresh_schema, postgres
 from tests.support.postgres_stores import cut_off
@@ -304,7 +304,7 @@ async def test_a_kernel_that_leaves_ends_functions_of_schedules_that_do_not(
     """They are told as what they are, not as lost with their process."""
     long = await triggered(both.one, "for_ever")
     first, _, second = await at_work(both)
-    monkeypatch.setattr("ramet.services.server.PATIENCE_S", 0.1)
+    monkeypatch.setattr("ramet.services.server.server.PATIENCE_S", 0.1)
     await first.server.hand_over()
 
     assert await result(second, long) == ("cancelled", "")

@@ -16,8 +16,8 @@ from ramet.core.events import RunEnded, SandboxStarted, ToolStarted
 from ramet.core.policy.policy import Policy
 from ramet.core.schedules.ticks import TickResult
 from ramet.services.client.client import Client
-from ramet.services.client.refusals import Refused
-from ramet.services.views.contract import PlainAgent
+from ramet.services.client.errors import Refused
+from ramet.services.operator.contract import PlainAgent
 from tests.support.kernels import Kernel, Kernels, all_kernels, stack
 from tests.support.outliving_kernels import begin_outliving, outliving_kernels
 from tests.support.providers import Call, Hang, Provider, provider

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from ramet.services.app.table import OPERATIONS
-from ramet.services.talking.conversation import TalkLimits
+from ramet.services.http.routes.table import OPERATIONS
+from ramet.services.turns.queue import TalkLimits
 from tests.support import schemathesis_hooks
 from tests.support.echo_agents import EchoType
 from tests.support.parrot_agents import ParrotType

@@ -18,10 +18,10 @@ from ramet.agent.files.trust import trust
 from ramet.cli.main import main
 from ramet.core.errors import BusyError, InvalidValue, NotYours, RametError, SpawnRefused
 from ramet.services.client.client import Client
-from ramet.services.config.building import server_of
-from ramet.services.config.reading import load
-from ramet.services.refusals import BodyTooLarge
-from ramet.services.talking.conversation import TalkLimits
+from ramet.services.config.build import server_of
+from ramet.services.config.load import load
+from ramet.services.errors import BodyTooLarge
+from ramet.services.turns.queue import TalkLimits
 from tests.support.echo_agents import EchoType
 from tests.support.parrot_agents import said
 from tests.support.postgres import Server as Postgres

@@ -12,9 +12,9 @@ from ramet.core.safety import Rule, SafetyPolicy
 from ramet.host.safety.inspection import Filter, passages
 from ramet.host.safety.policies import SafetyPolicies
 from ramet.models.scripted.dialogue import Call
+from ramet.services.agent_types.function.type import FunctionInfo, FunctionType
+from ramet.services.agent_types.llm.type import LlmInfo, LlmType
 from ramet.services.contract import Served
-from ramet.services.types.function import FunctionInfo, FunctionType
-from ramet.services.types.llm import LlmInfo, LlmType
 from tests.trips.test_service_types import FUNCTIONS, Backend, lost, opened, opening, restarted, say
 
 READS = Call("Bash", {"command": "cat secret; echo done"})

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from ramet.services.app.calls import Call
-from ramet.services.connections import Bounds
 from ramet.services.contract import Opening, Served
+from ramet.services.http.connections import Bounds
+from ramet.services.http.request import Call
 from tests.support.echo_agents import Echo, EchoType
 from tests.support.serving import Served as Serving
 from tests.support.serving import serving
@@ -261,8 +261,8 @@ async def test_nothing_of_a_strangers_body_is_taken_in(
 
 async def test_a_body_that_is_promised_and_never_sent(served: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is waited for no longer than a piece may take."""
-    monkeypatch.setattr("ramet.services.app.calls.PIECE_S", 0.5)
-    monkeypatch.setattr("ramet.services.app.calls._SPILL_S", 0.05)
+    monkeypatch.setattr("ramet.services.http.request.PIECE_S", 0.5)
+    monkeypatch.setattr("ramet.services.http.request._SPILL_S", 0.05)
     head = f"POST /v1/teams HTTP/1.1\r\nhost: x\r\nx-api-key: {served.server.operator}\r\ncontent-length: 99\r\n\r\n{{"
 
     status, headers, body = await answer_to(served, head.encode())

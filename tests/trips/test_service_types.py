@@ -17,19 +17,19 @@ from langchain_core.messages.tool import tool_call
 from ramet import AgentRuntime, Limits, Policy, ScriptedModel
 from ramet.core.errors import Aborted, BusyError, InvalidValue, MailRefused, RametError, TaskFailed, Unknown
 from ramet.models.scripted.dialogue import Call, Fail, Hang, Say, Script
+from ramet.services.agent_types.bundle_operations import LoadBundle
+from ramet.services.agent_types.function.agent import FunctionAgent
+from ramet.services.agent_types.function.call import MAY_MISS
+from ramet.services.agent_types.function.invoke import call_inside
+from ramet.services.agent_types.function.turn_log import FunctionTurn, FunctionTurns
+from ramet.services.agent_types.function.type import FunctionInfo, FunctionType
+from ramet.services.agent_types.llm.agent import Compact, ListTools, SetModel
+from ramet.services.agent_types.llm.type import LlmInfo, LlmType
 from ramet.services.contract import PLAIN, AgentType, Image, Opening, Served
-from ramet.services.formats.shipped import format_of
+from ramet.services.errors import TakenOver
+from ramet.services.formats.registry import format_of
 from ramet.services.packaging.service import PackagingService
-from ramet.services.refusals import TakenOver
-from ramet.services.spawning.shelves import AgentShelf
-from ramet.services.types.calling import call_inside
-from ramet.services.types.function import FunctionInfo, FunctionType
-from ramet.services.types.function_agent import FunctionAgent
-from ramet.services.types.function_call import MAY_MISS
-from ramet.services.types.function_turns import FunctionTurn, FunctionTurns
-from ramet.services.types.llm import LlmInfo, LlmType
-from ramet.services.types.llm_agent import Compact, ListTools, SetModel
-from ramet.services.types.loading import LoadBundle
+from ramet.services.teams.loaded_bundles import AgentShelf
 from ramet.store.sqlite.store import SqliteStore
 from tests.support.tars import tar
 from tests.support.waiting import eventually

@@ -12,9 +12,9 @@ import ramet
 from ramet import ScriptedModel, Session
 from ramet.cli.main import main
 from ramet.core.errors import Denied, NotYours, Unknown
+from ramet.services.agent_types.llm.type import LlmType
 from ramet.services.client.client import Client
-from ramet.services.refusals import InUse
-from ramet.services.types.llm import LlmType
+from ramet.services.errors import InUse
 from tests.support.plain_models import Plain
 from tests.support.serving import Served, serving
 

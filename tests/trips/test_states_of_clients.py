@@ -16,10 +16,10 @@ from ramet import Agent, Policy
 from ramet.core.errors import AgentNotResolved, NotYours
 from ramet.host.dynamic.authoring import HostAuthoring
 from ramet.models.scripted.dialogue import Call
+from ramet.services.agent_types.function.type import FunctionType
 from ramet.services.client.client import Client
 from ramet.services.contract import SpawnedAgent
-from ramet.services.server import Server
-from ramet.services.types.function import FunctionType
+from ramet.services.server.server import Server
 from ramet.store.state.branch import KIND
 from ramet.tools.python import python_tool
 from tests.support.told_types import ToldType

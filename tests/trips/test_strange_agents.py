@@ -10,10 +10,10 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 import pytest
 
 from ramet.core.outcome import ErrorInfo
+from ramet.services.agent_types.function.type import FunctionType
 from ramet.services.contract import Opening
 from ramet.services.contract import Served as Agent
 from ramet.services.rules import Rules
-from ramet.services.types.function import FunctionType
 from tests.support.echo_agents import Echo, EchoType
 from tests.support.serving import Served, serving
 from tests.support.waiting import eventually
@@ -171,7 +171,7 @@ ENDED: list[str] = []
 
 async def test_a_function_that_says_too_much_is_stopped(folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All that it says is kept in the host: its turn fails, it is ended, and no more than that is kept."""
-    monkeypatch.setattr("ramet.services.types.kept_turns.MOST_SAID", 1_000_000)
+    monkeypatch.setattr("ramet.services.agent_types.kept_turns.MOST_SAID", 1_000_000)
     ENDED.clear()
     async with serving(folder, types={"echo": FunctionType([__name__])}, rules=IN_HOST) as served:
         agent, nonce = await served.agent(spawn_info={"function": f"{__name__}:endless"})

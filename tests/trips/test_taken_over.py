@@ -10,9 +10,9 @@ import psycopg
 import pytest
 from msgspec.structs import replace
 
-from ramet.services.kernels.passes import Passes
-from ramet.services.spawning.books import Books
-from ramet.services.talking.turn_log import ASKED
+from ramet.services.cluster.auth import Passes
+from ramet.services.teams.tables import Books
+from ramet.services.turns.log import ASKED
 from ramet.store.postgres import PostgresStore
 from tests.support.postgres import Server, fresh_schema, postgres
 from tests.support.serving import Served, serving, short_folder

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from ramet.services.app.operations import Operation
-from ramet.services.app.table import OPERATIONS
+from ramet.services.http.operation import Operation
+from ramet.services.http.routes.table import OPERATIONS
 from tests.support.serving import Served, serving, short_folder
 
 #: Every path that answers without a key. A new one must be added here on purpose.

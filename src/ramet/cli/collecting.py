@@ -118,7 +118,7 @@ def _moment(options: Namespace) -> datetime:
 
 
 async def _removed(options: Namespace, store: SqliteStore) -> _Swept:
-    from ramet.services.spawning.needs import needed_trees
+    from ramet.services.teams.needed_trees import needed_trees
 
     now, before = SystemClock().now(), _moment(options)
     await store.open()
@@ -137,8 +137,8 @@ async def _removed(options: Namespace, store: SqliteStore) -> _Swept:
 
 async def _scrub_agents(store: SqliteStore) -> None:
     """Take values of variables out of records of agents that are over; others go on from theirs."""
-    from ramet.services.spawning.books import Books
-    from ramet.services.spawning.values import without_values
+    from ramet.services.teams.secret_values import without_values
+    from ramet.services.teams.tables import Books
 
     books = Books(store)
     for row in (await books.agents()).whole:

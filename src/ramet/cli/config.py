@@ -17,7 +17,7 @@ from ramet.cli.consoles import console
 from ramet.cli.figures import count
 from ramet.cli.settings_file import usual_file, why_not_trusted
 from ramet.core.errors import InvalidValue
-from ramet.services.config.reading import SETTINGS, Config, examine, references
+from ramet.services.config.load import SETTINGS, Config, examine, references
 
 
 def config(options: Namespace) -> int:

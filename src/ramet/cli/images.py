@@ -11,11 +11,11 @@ from typing import NamedTuple
 
 from ramet.cli.settings_file import settings_file
 from ramet.core.errors import InvalidValue
-from ramet.services.config.reading import Config, load
-from ramet.services.packaging.base_image import push_base
-from ramet.services.packaging.publishing import Progress
-from ramet.services.packaging.registries import open_registry, opened
-from ramet.services.packaging.runtime_image import runtime_image
+from ramet.services.config.load import Config, load
+from ramet.services.packaging.oci.push import Progress
+from ramet.services.packaging.oci.registries import open_registry, opened
+from ramet.services.packaging.runtime_image.base import push_base
+from ramet.services.packaging.runtime_image.build import runtime_image
 
 
 def images(options: Namespace) -> int:

@@ -18,11 +18,11 @@ from ramet.cli.problems import FAILURE, say
 from ramet.cli.settings_file import settings_file
 from ramet.host.observability.logs import setup_logging
 from ramet.host.observability.stalls import StallWatch
-from ramet.services.config.building import server_of
-from ramet.services.config.reading import Config, load
+from ramet.services.config.build import server_of
+from ramet.services.config.load import Config, load
 from ramet.services.config.settings import TcpAddress
-from ramet.services.operator_token import TOKEN
-from ramet.services.server import Server
+from ramet.services.server.operator_token import TOKEN
+from ramet.services.server.server import Server
 
 
 def serve(options: Namespace) -> int:

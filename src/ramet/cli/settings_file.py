@@ -8,7 +8,7 @@ from pathlib import Path
 from ramet.agent.files.trust import trust_of
 from ramet.cli.places import nearby, user_dir
 from ramet.core.errors import InvalidValue
-from ramet.services.config.reading import DEFAULT_FILE
+from ramet.services.config.load import DEFAULT_FILE
 
 
 def usual_file(folder: Path) -> Path | None:

@@ -22,10 +22,10 @@ from msgspec.structs import replace
 import ramet
 from ramet.core.errors import InvalidValue, RametError, Unknown
 from ramet.services.client.client import Client
-from ramet.services.client.refusals import error_of
-from ramet.services.config.building import server_of
-from ramet.services.config.checks import KUBERNETES
-from ramet.services.config.reading import Config, load
+from ramet.services.client.errors import error_of
+from ramet.services.config.build import server_of
+from ramet.services.config.load import Config, load
+from ramet.services.config.validators import KUBERNETES
 from ramet.services.contract import CreatedTeam, SpawnedAgent
 
 BUNDLES = pathlib.Path(__file__).with_name("bundles")

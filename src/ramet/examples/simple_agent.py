@@ -12,7 +12,7 @@ import sys
 
 from ramet import Policy
 from ramet.examples.running import ask, connected, image_of, main, real_model, reserved
-from ramet.services.config.reading import Config
+from ramet.services.config.load import Config
 
 QUESTION = "Why is the lamp dark at night?"
 

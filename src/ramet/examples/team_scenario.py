@@ -17,7 +17,7 @@ from ramet import Policy
 from ramet.core.errors import RametError
 from ramet.examples.running import ask, connected, image_of, main, real_model, reserved
 from ramet.services.client.client import Client
-from ramet.services.config.reading import Config
+from ramet.services.config.load import Config
 from ramet.services.contract import CreatedTeam, SpawnedAgent
 
 POEM = """\

@@ -20,9 +20,9 @@ from msgspec import Raw, Struct
 from ramet.core.budget import Limits
 from ramet.core.outcome import ErrorInfo
 from ramet.core.policy.policy import Policy
-from ramet.services.misfits import hidden, misfit
-from ramet.services.refusals import Undecodable
+from ramet.services.errors import Undecodable
 from ramet.services.rules import Rules
+from ramet.services.validation_errors import hidden, misfit
 
 if TYPE_CHECKING:  # Clients need the data, and none of what runs agents.
     from ramet.host.runtime import AgentRuntime

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from ramet.core import errors
 from ramet.core.outcome import ErrorInfo
-from ramet.services import refusals
+from ramet.services import errors as refusals
 
 PREFIX = "urn:ramet:problem:"  #: of every type; the rest names the error
 MEDIA_TYPE = "application/problem+json"

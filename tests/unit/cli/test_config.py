@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ramet.cli.main import main
-from ramet.services.config.reading import SETTINGS
+from ramet.services.config.load import SETTINGS
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "ramet.yaml"
 

@@ -9,7 +9,7 @@ import os
 import sys
 from pathlib import Path
 
-from ramet.services.packaging.runtime_files import PYTHON
+from ramet.services.packaging.runtime_image.files import PYTHON
 from tests.support.registries import PASSWORD, USER, needs_registry, registry
 from tests.support.tars import tar
 

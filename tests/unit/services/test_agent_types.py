@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from ramet.core.errors import InvalidValue, Unknown
-from ramet.services.types.function import FunctionType
-from ramet.services.types.llm import LlmType
-from ramet.services.types.registry import GROUP, AgentTypes
+from ramet.services.agent_types.function.type import FunctionType
+from ramet.services.agent_types.llm.type import LlmType
+from ramet.services.agent_types.registry import GROUP, AgentTypes
 from tests.support.echo_agents import EchoType
 
 Install = Callable[[str, str], None]

@@ -21,10 +21,10 @@ from ramet.host.runtime import AgentRuntime
 from ramet.host.session import Session
 from ramet.models.scripted.model import ScriptedModel
 from ramet.services.contract import RIGHTS, AgentInfo, AgentState, Opening, Right
-from ramet.services.refusals import BodyTooLarge, Missed, Undecodable
-from ramet.services.talking.agents import AgentService
-from ramet.services.talking.conversation import TalkLimits
-from ramet.services.talking.following import TreeEvent
+from ramet.services.errors import BodyTooLarge, Missed, Undecodable
+from ramet.services.turns.queue import TalkLimits
+from ramet.services.turns.service import AgentService
+from ramet.services.turns.tree_events import TreeEvent
 from ramet.store.contract import Store
 from ramet.store.memory import MemoryStore
 from ramet.store.sqlite.store import SqliteStore

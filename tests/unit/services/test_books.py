@@ -14,9 +14,9 @@ from msgspec.structs import replace
 from ramet.core.errors import Conflict
 from ramet.core.outcome import ErrorInfo
 from ramet.core.policy.policy import Policy
-from ramet.services.refusals import TakenOver
-from ramet.services.spawning import keys
-from ramet.services.spawning.books import AGENT, TEAM, AgentRow, Books, TeamRow
+from ramet.services.errors import TakenOver
+from ramet.services.teams import keys
+from ramet.services.teams.tables import AGENT, TEAM, AgentRow, Books, TeamRow
 from ramet.store.contract import Store
 from ramet.store.memory import MemoryStore
 from ramet.store.sqlite.store import SqliteStore

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 from ramet.agent.files import safe_yaml
 from ramet.core.errors import InvalidValue
-from ramet.services.packaging import manifest
+from ramet.services.packaging.bundles import manifest
+from ramet.services.packaging.bundles.manifest import MANIFEST, manifest_of
+from ramet.services.packaging.bundles.requirements import Installs
 from ramet.services.packaging.contract import BundleLimits, BundleTooLarge
-from ramet.services.packaging.manifest import MANIFEST, manifest_of
-from ramet.services.packaging.requirements import Installs
 from ramet.services.packaging.service import PackagingService
 from tests.support.tars import tar
 
@@ -254,7 +254,7 @@ async def test_bundles_that_are_used_together_have_a_bounded_number_of_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The names of all their files are compared; too many are refused before they are read."""
-    monkeypatch.setattr("ramet.services.packaging.assembling.MAX_FILES", 5)
+    monkeypatch.setattr("ramet.services.packaging.build.MAX_FILES", 5)
     async with PackagingService(tmp_path) as service:
         one, two, small = [
             (await service.upload(tar({f"{name}{number}": b"" for number in range(count)}))).id

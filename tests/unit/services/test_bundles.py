@@ -22,10 +22,10 @@ from hypothesis import strategies as st
 
 from ramet.core.errors import InvalidValue, RametError, StoreInUse, Unknown
 from ramet.isolation.limits.disk import ENTRY_BYTES
+from ramet.services.errors import InUse
+from ramet.services.packaging.bundles.unpack import extract, scan
 from ramet.services.packaging.contract import BundleInfo, BundleLimits, BundleTooLarge, Job
 from ramet.services.packaging.service import PackagingService
-from ramet.services.packaging.unpacking import extract, scan
-from ramet.services.refusals import InUse
 from tests.support.tars import END, header, member, record, tar
 
 SMALL = BundleLimits(upload=400_000, total=100_000, file=60_000, members=50, depth=4)
@@ -160,7 +160,7 @@ async def test_bundles_outlast_a_restart_and_what_was_unfinished_does_not(tmp_pa
 
 KILLED = """
 import asyncio, pathlib, sys, time
-from ramet.services.packaging import folders
+from ramet.services.packaging import atomic_dirs as folders
 from ramet.services.packaging.service import PackagingService
 
 def stuck(*_):
@@ -471,7 +471,7 @@ async def test_a_failed_extraction_leaves_no_bundle(tmp_path: Path, monkeypatch:
     async with PackagingService(tmp_path) as service:
         before = everything(tmp_path)
         with monkeypatch.context() as patched:
-            patched.setattr("ramet.services.packaging.bundles.extract", full)
+            patched.setattr("ramet.services.packaging.bundles.store.extract", full)
             with pytest.raises(OSError, match="No space"):
                 await service.upload(tar(FILES))
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from ramet.agent.files.safe_yaml import MAX_NODES
 from ramet.core.errors import InvalidValue
-from ramet.services.config.building import bundle_limits, installs_of
-from ramet.services.config.reading import MAX_FILE, SETTINGS, Config, examine, load, references
+from ramet.services.config.build import bundle_limits, installs_of
+from ramet.services.config.load import MAX_FILE, SETTINGS, Config, examine, load, references
 from ramet.services.config.settings import (
     MAX_SECRET,
     BundleSettings,
@@ -26,9 +26,9 @@ from ramet.services.config.settings import (
     TcpAddress,
     UnixSocket,
 )
+from ramet.services.packaging.bundles.requirements import Installs
 from ramet.services.packaging.contract import BundleLimits
-from ramet.services.packaging.requirements import Installs
-from ramet.services.talking.conversation import TalkLimits
+from ramet.services.turns.queue import TalkLimits
 
 EXAMPLE = pathlib.Path(__file__).parents[3] / "examples" / "ramet.yaml"
 SECRET = "sk-ant-api03-abcdefghijklmnop"

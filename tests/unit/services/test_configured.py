@@ -8,12 +8,12 @@ import pytest
 from langchain_openai import ChatOpenAI
 
 from ramet.core.errors import InvalidValue, ModelFailed
-from ramet.services.config.aliases import Models
+from ramet.services.agent_types.llm.type import LlmType
 from ramet.services.config.backends import find_backend
-from ramet.services.config.building import store_of, talk_limits
+from ramet.services.config.build import store_of, talk_limits
+from ramet.services.config.models import Models
 from ramet.services.config.settings import ModelAlias, PostgresUrl, Reference, ServiceLimits
-from ramet.services.talking.conversation import TalkLimits
-from ramet.services.types.llm import LlmType
+from ramet.services.turns.queue import TalkLimits
 from ramet.store.postgres import PostgresStore
 from ramet.store.sqlite.store import SqliteStore
 

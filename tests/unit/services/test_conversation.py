@@ -17,9 +17,9 @@ from ramet.core.errors import BusyError, Gone, InvalidValue, Unknown
 from ramet.core.outcome import ErrorInfo
 from ramet.host.runtime import AgentRuntime
 from ramet.services.contract import Chunk, Opening
-from ramet.services.refusals import BodyTooLarge, Missed
-from ramet.services.talking.conversation import Conversation, TalkLimits
-from ramet.services.talking.turns import CHUNK_BYTES, Turn
+from ramet.services.errors import BodyTooLarge, Missed
+from ramet.services.turns.queue import Conversation, TalkLimits
+from ramet.services.turns.turn import CHUNK_BYTES, Turn
 from tests.support.echo_agents import Echo, EchoInfo
 from tests.support.waiting import eventually
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from ramet.core.errors import InvalidValue
-from ramet.services.packaging.authentication import NOBODY, Login
-from ramet.services.packaging.docker_config import HelperFailed, login_for, pull_secret
+from ramet.services.packaging.oci.auth import NOBODY, Login
+from ramet.services.packaging.oci.docker_config import HelperFailed, login_for, pull_secret
 
 SECRET = "pa:ss word"
 AUTH = base64.b64encode(f"me:{SECRET}".encode()).decode()

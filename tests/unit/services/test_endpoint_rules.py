@@ -9,7 +9,7 @@ import pytest
 
 from ramet.core.errors import InvalidValue, SpawnRefused
 from ramet.core.policy.policy import Policy
-from ramet.services.config.reading import load
+from ramet.services.config.load import load
 from ramet.services.rules import Rules
 
 OWN = "9.9.9.9:80"

@@ -10,13 +10,14 @@ from functools import partial
 import pytest
 
 from ramet.core.errors import InvalidValue, NotYours, StoreFailed
+from ramet.services.agent_types import kept_turns
+from ramet.services.agent_types.function import turn_log as function_turns
 from ramet.services.contract import SpawnedAgent
-from ramet.services.server import _forget
-from ramet.services.spawning.books import AGENT, TEAM
-from ramet.services.talking import turn_log
-from ramet.services.talking.agents import AgentService
-from ramet.services.talking.turn_log import TurnLog
-from ramet.services.types import function_turns, kept_turns
+from ramet.services.server.server import _forget
+from ramet.services.teams.tables import AGENT, TEAM
+from ramet.services.turns import log
+from ramet.services.turns.log import TurnLog
+from ramet.services.turns.service import AgentService
 from ramet.store.contract import Document, Put
 from ramet.store.memory import MemoryStore
 from tests.support.sites import OPERATOR, Site
@@ -219,7 +220,7 @@ class Slow(Failing):
     async def put(
         self, kind: str, key: str, data: bytes, *, expected: int | None = None, tree: str | None = None
     ) -> Document:
-        if kind == turn_log.ASKED:
+        if kind == log.ASKED:
             self.is_writing = True
             await self.may_write.wait()
             self.is_writing = False

@@ -13,7 +13,7 @@ from ramet.concurrency.clock import FakeClock
 from ramet.core.events import ToolEnded
 from ramet.host.journal.recorder import Recorder
 from ramet.host.observability.counters import OTHER, Counts, Histogram
-from ramet.services.views.exposition import Family, Sample, buckets, by, exposition
+from ramet.services.operator.prometheus import Family, Sample, buckets, by, exposition
 from tests.support.context import run_info
 from tests.support.prometheus import scrape
 

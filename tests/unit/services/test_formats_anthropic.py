@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 from ramet.core.errors import InvalidValue, Unknown
 from ramet.core.outcome import Usage
 from ramet.services.formats import anthropic as format_
-from ramet.services.formats.shipped import FORMATS, format_of
+from ramet.services.formats.registry import FORMATS, format_of
 
 USED = Usage(input_tokens=30, output_tokens=12, cache_read_tokens=10)
 EVENT: TypeAdapter[Any] = TypeAdapter(RawMessageStreamEvent)

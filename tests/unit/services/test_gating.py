@@ -7,7 +7,7 @@ import pytest
 from ramet.core.errors import InvalidValue
 from ramet.host.runtime import AgentRuntime
 from ramet.host.safety.policies import POLICY
-from ramet.services.types.gating import gate_of
+from ramet.services.agent_types.gates import gate_of
 from ramet.store.memory import MemoryStore
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ramet.services.types.going_on import Onward
+from ramet.services.agent_types.llm.resume_turn import Onward
 
 NOTE = "[again]"
 

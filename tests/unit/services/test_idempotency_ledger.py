@@ -11,11 +11,11 @@ import pytest
 
 from ramet.concurrency.clock import FakeClock
 from ramet.core.errors import InvalidValue
+from ramet.services.errors import KeyReused, RequestInProgress
 from ramet.services.idempotency.attempts import Attempt, Sender, checked_key
 from ramet.services.idempotency.ledger import Ledger
 from ramet.services.idempotency.records import ANSWER, ANSWER_BYTES, REQUEST, Answered
 from ramet.services.idempotency.retention import Retention
-from ramet.services.refusals import KeyReused, RequestInProgress
 from ramet.store.contract import Store
 from ramet.store.memory import MemoryStore
 from ramet.store.postgres import PostgresStore

@@ -13,9 +13,9 @@ import pytest
 
 from ramet.core.errors import Damaged, InvalidValue, Unknown
 from ramet.services.contract import PLAIN, Image
-from ramet.services.packaging.assembling import MAX_BUNDLES
+from ramet.services.packaging.build import MAX_BUNDLES
+from ramet.services.packaging.bundles.requirements import Installs, parsed
 from ramet.services.packaging.contract import BundlesClash, Job
-from ramet.services.packaging.requirements import Installs, parsed
 from ramet.services.packaging.service import PackagingService
 from tests.support.tars import tar
 from tests.support.wheels import wheel

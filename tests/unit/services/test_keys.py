@@ -11,8 +11,8 @@ import pytest
 
 from ramet.core.errors import InvalidValue, Unknown
 from ramet.services.contract import RIGHTS, Right
-from ramet.services.spawning import keys
-from ramet.services.spawning.keys import Keyring
+from ramet.services.teams import keys
+from ramet.services.teams.keys import Keyring
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 LATER = NOW + timedelta(seconds=60)

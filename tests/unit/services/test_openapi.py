@@ -9,8 +9,8 @@ from typing import Any
 import jsonschema
 import msgspec
 
-from ramet.services.app import openapi
-from ramet.services.app.table import OPERATIONS, document
+from ramet.services.http import openapi
+from ramet.services.http.routes.table import OPERATIONS, document
 from tests.unit.cli.golden import assert_golden
 
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from ramet.core.errors import InvalidValue
-from ramet.services.operator_token import operator_token
-from ramet.services.server import Server
+from ramet.services.server.operator_token import operator_token
+from ramet.services.server.server import Server
 
 
 def test_it_is_made_once_and_only_its_user_reads_it(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ramet.core.errors import Denied
-from ramet.services.kernels.passes import FROM, PASS, Passes
+from ramet.services.cluster.auth import FROM, PASS, Passes
 
 TOKEN = "op_all_kernels_have_the_same_one"
 

@@ -12,8 +12,8 @@ import pytest
 
 from ramet.core.errors import InvalidValue, SandboxFailed
 from ramet.isolation.transport import certificates, join_token
-from ramet.services.config.pods import Standings, door_of, images_of, pods_of
-from ramet.services.config.reading import Config, examine, load
+from ramet.services.config.kubernetes import Standings, door_of, images_of, pods_of
+from ramet.services.config.load import Config, examine, load
 from ramet.services.config.settings import TcpAddress
 from ramet.store.postgres import PostgresStore
 from tests.support.postgres import Server, postgres

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from ramet.core import errors
+from ramet.services.errors import BodyTooLarge, Missed, TakenOver, Undecodable
 from ramet.services.problems import MAX_DETAIL, PREFIX, error_of, problem_of
-from ramet.services.refusals import BodyTooLarge, Missed, TakenOver, Undecodable
 
 CASES: list[tuple[str, BaseException, int, str, dict[str, Any]]] = [
     ("invalid", errors.InvalidValue("a", 1, "2"), 422, "invalid-value", {"field": "a", "accepted": "2"}),

@@ -15,9 +15,9 @@ import pytest
 
 from ramet.core.errors import InvalidValue, Unknown
 from ramet.services.contract import Image
-from ramet.services.packaging.authentication import Login, RegistryFailed
-from ramet.services.packaging.layers import Layer, write_layer
-from ramet.services.packaging.oci import (
+from ramet.services.packaging.oci.auth import Login, RegistryFailed
+from ramet.services.packaging.oci.layers import Layer, write_layer
+from ramet.services.packaging.oci.manifest import (
     TYPES,
     Descriptor,
     append,
@@ -26,8 +26,8 @@ from ramet.services.packaging.oci import (
     places,
     read_manifest,
 )
-from ramet.services.packaging.publishing import LABEL, publish
-from ramet.services.packaging.registry import MAX_JSON, Reference, Registry, reference
+from ramet.services.packaging.oci.push import LABEL, publish
+from ramet.services.packaging.oci.registry import MAX_JSON, Reference, Registry, reference
 from ramet.services.packaging.service import PackagingService
 from tests.support.http import Answer, Handler, Received, serve
 from tests.support.registries import IDENTITY, PASSWORD, USER, TokenServer, layout, needs_registry, registry, skopeo

@@ -8,8 +8,8 @@ import pytest
 
 from ramet.core.errors import InvalidValue
 from ramet.isolation.workspace.folder_retention import FolderLimits
-from ramet.services.config.building import folder_limits
-from ramet.services.config.reading import load
+from ramet.services.config.build import folder_limits
+from ramet.services.config.load import load
 from ramet.services.config.settings import RetentionSettings
 
 

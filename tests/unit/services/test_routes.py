@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ramet.services.app.routes import Found, Routes
+from ramet.services.http.router import Found, Routes
 
 ROUTES = Routes({"/a": 1, "/a/{one}": 2, "/a/new": 3, "/a/{two}/b/{three}": 4})
 

@@ -22,16 +22,16 @@ from ramet.core.errors import InvalidValue, Unknown
 from ramet.isolation.kubernetes.images import PlainImage
 from ramet.isolation.zygote.main import IMAGES
 from ramet.services.contract import PLAIN
-from ramet.services.packaging.authentication import NOBODY, Login
-from ramet.services.packaging.bytecode import compiled
 from ramet.services.packaging.contract import Job
-from ramet.services.packaging.oci import Descriptor, digest_of
-from ramet.services.packaging.pod_images import PodImages
-from ramet.services.packaging.publishing import Progress
-from ramet.services.packaging.registries import open_registry, opened, split, url_of
-from ramet.services.packaging.registry import Registry, reference
-from ramet.services.packaging.runtime_files import LIB, PYTHON, ROOTS, Kind, content_digest, here, runtime_files
-from ramet.services.packaging.runtime_image import BYTECODE, image_on, runtime_image
+from ramet.services.packaging.oci.auth import NOBODY, Login
+from ramet.services.packaging.oci.manifest import Descriptor, digest_of
+from ramet.services.packaging.oci.push import Progress
+from ramet.services.packaging.oci.registries import open_registry, opened, split, url_of
+from ramet.services.packaging.oci.registry import Registry, reference
+from ramet.services.packaging.runtime_image.build import BYTECODE, image_on, runtime_image
+from ramet.services.packaging.runtime_image.bytecode import compiled
+from ramet.services.packaging.runtime_image.files import LIB, PYTHON, ROOTS, Kind, content_digest, here, runtime_files
+from ramet.services.packaging.runtime_image.pod_images import PodImages
 from ramet.services.packaging.service import PackagingService
 from tests.support.registries import PASSWORD, USER, layout, needs_registry, registry, skopeo
 from tests.support.tars import tar

@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 
 from ramet.core.errors import Damaged, InvalidValue, SpawnRefused, StoreFailed, Unknown
+from ramet.services.errors import InUse
+from ramet.services.packaging.bundles.requirements import Installs
+from ramet.services.packaging.catalog.shared import DRAFT, PART
 from ramet.services.packaging.contract import BundleLimits, BundleTooLarge, Job
-from ramet.services.packaging.requirements import Installs
 from ramet.services.packaging.service import PackagingService
-from ramet.services.packaging.shared import DRAFT, PART
-from ramet.services.refusals import InUse
-from ramet.services.spawning.books import Books
+from ramet.services.teams.tables import Books
 from ramet.store.contract import Document
 from ramet.store.postgres import PostgresStore
 from tests.support.postgres import Server, own_postgres, postgres

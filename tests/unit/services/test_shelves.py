@@ -11,7 +11,7 @@ import pytest
 from ramet.core.errors import StoreFailed, Unknown
 from ramet.isolation.workspace.run_dirs import RunFolders
 from ramet.services.contract import PLAIN, Image, Loadable
-from ramet.services.spawning.shelves import AgentShelf
+from ramet.services.teams.loaded_bundles import AgentShelf
 
 
 class Images:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from ramet.core.errors import InvalidValue
-from ramet.services.sockets import tcp_listener, unix_listener
+from ramet.services.http.sockets import tcp_listener, unix_listener
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def test_a_strangers_socket_is_left_alone(folder: Path) -> None:
 def test_what_a_killed_server_left_is_taken_over(folder: Path) -> None:
     """Its lock went with it, and nobody listens at its socket."""
     path = folder / "serve.sock"
-    program = "import os, sys, pathlib; from ramet.services.sockets import unix_listener as u"
+    program = "import os, sys, pathlib; from ramet.services.http.sockets import unix_listener as u"
     program += "; u(pathlib.Path(sys.argv[1])); os.kill(os.getpid(), 9)"
     killed = subprocess.run([sys.executable, "-c", program, str(path)], check=False)
     assert (killed.returncode, path.is_socket(), answers(path)) == (-9, True, False)

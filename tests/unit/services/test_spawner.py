@@ -30,8 +30,8 @@ from ramet.core.policy.reservation import Reservation
 from ramet.isolation.local import LocalBackend
 from ramet.services.contract import CreateTeam, ListAgents, Opening, Served, SpawnAgent, SpawnedAgent
 from ramet.services.rules import Rules
-from ramet.services.spawning import lives
-from ramet.services.spawning.books import Books
+from ramet.services.teams import agent_lifecycle
+from ramet.services.teams.tables import Books
 from ramet.store.contract import Store
 from ramet.store.memory import MemoryStore
 from ramet.store.sqlite.store import SqliteStore
@@ -475,14 +475,14 @@ async def test_a_name_is_free_when_nothing_of_who_had_it_is_left(site: Site, mon
     team = await site.team()
     spawned = await site.agent(team)
     await died(site, spawned)
-    removing, go_on, remove = threading.Event(), threading.Event(), lives._remove
+    removing, go_on, remove = threading.Event(), threading.Event(), agent_lifecycle._remove
 
     def slowly(folder: pathlib.Path, name: str) -> None:
         removing.set()
         go_on.wait(180)
         remove(folder, name)
 
-    monkeypatch.setattr(lives, "_remove", slowly)
+    monkeypatch.setattr(agent_lifecycle, "_remove", slowly)
     killing = asyncio.create_task(site.spawner.kill_agent(spawned.agent.id, spawned.nonce))
     await eventually(removing.is_set)
     try:

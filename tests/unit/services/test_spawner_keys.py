@@ -12,7 +12,7 @@ import pytest
 
 from ramet.core.errors import InvalidValue, NotYours, Unknown
 from ramet.services.contract import RIGHTS, CreateTeam, Delegate, ListAgents, SpawnAgent, SpawnedAgent
-from ramet.services.spawning.spawner import AgentSpawnerService
+from ramet.services.teams.service import AgentSpawnerService
 from ramet.store.memory import MemoryStore
 from tests.support.sites import OPERATOR, Images, Site
 

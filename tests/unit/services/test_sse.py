@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ramet.services.app.sse import EventStream, Streams
+from ramet.services.http.sse import EventStream, Streams
 from ramet.wire.sse import HEARTBEAT
 from tests.support.waiting import eventually
 

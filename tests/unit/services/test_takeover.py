@@ -11,10 +11,10 @@ import psycopg
 import pytest
 
 from ramet.core.errors import Damaged, NotYours
+from ramet.services.cluster.directory import Directory
 from ramet.services.contract import CreatedTeam, SpawnedAgent
-from ramet.services.kernels.directory import Directory
-from ramet.services.spawning.books import AGENT, TEAM
-from ramet.services.standing import reserve
+from ramet.services.server.initial_teams import reserve
+from ramet.services.teams.tables import AGENT, TEAM
 from ramet.store.contract import Document
 from ramet.store.postgres import PostgresStore
 from tests.support.postgres import Server, fresh_schema, postgres

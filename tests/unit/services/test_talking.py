@@ -24,9 +24,9 @@ from ramet.services.contract import (
     SpawnAgent,
     SpawnedAgent,
 )
-from ramet.services.spawning.spawner import AgentSpawnerService
-from ramet.services.talking.agents import AgentService
-from ramet.services.talking.turns import Turn
+from ramet.services.teams.service import AgentSpawnerService
+from ramet.services.turns.service import AgentService
+from ramet.services.turns.turn import Turn
 from tests.support.echo_agents import EchoType
 from tests.support.waiting import eventually
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from ramet.core.errors import InvalidValue
+from ramet.services.agent_types.tool_schemas import tool_of, tools_of
 from ramet.services.packaging.service import PackagingService
-from ramet.services.types.tool_sources import tool_of, tools_of
 from tests.support.tars import tar
 
 STRING, WHOLE = {"type": "string"}, {"type": "integer"}

@@ -12,10 +12,10 @@ from ramet.concurrency.clock import SystemClock
 from ramet.core.errors import Gone, ModelFailed
 from ramet.core.outcome import ErrorInfo
 from ramet.services.contract import Chunk, GoesOn
-from ramet.services.refusals import TakenOver
-from ramet.services.talking.conversation import Conversation
-from ramet.services.talking.turn_log import ASKED, SAID, TurnLog, clear
-from ramet.services.talking.turns import Turn
+from ramet.services.errors import TakenOver
+from ramet.services.turns.log import ASKED, SAID, TurnLog, clear
+from ramet.services.turns.queue import Conversation
+from ramet.services.turns.turn import Turn
 from ramet.store.memory import MemoryStore
 from tests.support.waiting import eventually
 

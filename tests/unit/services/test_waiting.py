@@ -10,7 +10,7 @@ import pytest
 
 from ramet.core.errors import InvalidValue, NotYours
 from ramet.services.contract import CreatedTeam, Delegate, SpawnedAgent, SupplyValues
-from ramet.services.refusals import ValuesMissing
+from ramet.services.errors import ValuesMissing
 from tests.support.sites import OPERATOR, Site
 from tests.support.waiting import eventually
 

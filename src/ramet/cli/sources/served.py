@@ -17,7 +17,7 @@ from ramet.host.safety.inspection import Filter, Page, Passage
 from ramet.host.scheduler.view import ScheduleView
 from ramet.host.sessions.rows import SessionRow
 from ramet.services.client.client import Client
-from ramet.services.client.refusals import Refused
+from ramet.services.client.errors import Refused
 from ramet.services.config.settings import TOKEN_VARIABLE, Reference
 
 _KEY = f"{TOKEN_VARIABLE} holds the operator's, or RAMET_TOKEN says where it is, or it is in a file beside the socket"
@@ -168,9 +168,7 @@ def key_in(environ: Mapping[str, str]) -> str | None:
     """The operator's key as `ramet serve` finds it in the environment; None leaves it to the file beside a socket."""
     place, said_by = environ.get("RAMET_TOKEN", ""), ""
     if place.strip():
-        from ramet.services.config.checks import (
-            reference_of,  # It knows all providers, which takes time to import.
-        )
+        from ramet.services.config.validators import reference_of
 
         reference, said_by = reference_of("RAMET_TOKEN", place, Path.cwd()), "RAMET_TOKEN: "
     elif environ.get(TOKEN_VARIABLE, "").strip():

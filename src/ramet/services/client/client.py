@@ -12,14 +12,14 @@ import msgspec
 
 from ramet.core.errors import Gone, ProtocolError, RametError
 from ramet.core.policy.policy import Policy
-from ramet.services.app.messages import Interrupted
-from ramet.services.client import asking
-from ramet.services.client.asking import Ask
-from ramet.services.client.kernel import Kernel
-from ramet.services.client.peers import see_who_listens
-from ramet.services.client.refusals import error_of
-from ramet.services.client.tries import Lost, Tries, followed, number_of
+from ramet.services.client import requests
+from ramet.services.client.errors import error_of
+from ramet.services.client.operator import Kernel
+from ramet.services.client.peer_credentials import see_who_listens
+from ramet.services.client.requests import Ask
+from ramet.services.client.retry import Lost, Tries, followed, number_of
 from ramet.services.contract import AgentInfo, Chunk, CreatedTeam, DelegatedKey, Right, SpawnedAgent, TeamInfo
+from ramet.services.http.schemas import Interrupted
 from ramet.services.packaging.contract import BundleInfo, ImageInfo, Job
 from ramet.wire.sse import Parser, ServerSentEvent
 
@@ -50,13 +50,13 @@ class Client:
 
     def __init__(self, where: str | os.PathLike[str], key: str | None = None) -> None:
         """See `ramet.connect`."""
-        self._place = asking.place_of(where, key)
+        self._place = requests.place_of(where, key)
         self._http: Any = None
         #: What goes on in the server, for its operator.
         self.kernel = Kernel(self)
 
     async def __aenter__(self) -> Self:
-        http = asking.http()
+        http = requests.http()
         # To read the certificates of this machine takes longer than a request, and only https needs them.
         verify = self._place.url.startswith("https://")
         transport = http.AsyncHTTPTransport(uds=self._place.socket, trust_env=False, verify=verify)
@@ -84,20 +84,20 @@ class Client:
         key: str | None = None,
     ) -> CreatedTeam:
         """Reserve a team, with the operator's key. `defaults` are limits of its agents that do not state them."""
-        ask = asking.create_team(resources, name, config, labels, defaults)
+        ask = requests.create_team(resources, name, config, labels, defaults)
         return await self.send(ask.once(idempotency_key), key)
 
     async def list_teams(self, *, key: str | None = None) -> Sequence[TeamInfo]:
         """The teams that the key opens."""
-        return (await self.send(asking.list_teams(), key)).teams
+        return (await self.send(requests.list_teams(), key)).teams
 
     async def get_team(self, team: str, *, key: str | None = None) -> TeamInfo:
         """What a team has, holds and has left."""
-        return await self.send(asking.get_team(team), key)
+        return await self.send(requests.get_team(team), key)
 
     async def delete_team(self, team: str, *, key: str | None = None) -> None:
         """End all agents of a team, wait until they are gone, and forget it."""
-        await self.send(asking.delete_team(team), key, waits=True)
+        await self.send(requests.delete_team(team), key, waits=True)
 
     # ---- agents
 
@@ -121,7 +121,7 @@ class Client:
         key: str | None = None,
     ) -> SpawnedAgent:
         """Start an agent in a team, with the team's key; `spawn_info` is plain data, or a structure."""
-        ask = asking.spawn_agent(
+        ask = requests.spawn_agent(
             team,
             name,
             agent_type,
@@ -148,11 +148,11 @@ class Client:
         key: str | None = None,
     ) -> Sequence[AgentInfo]:
         """The agents of a team, or of all that the key opens."""
-        return (await self.send(asking.list_agents(team, state, under, labels), key)).agents
+        return (await self.send(requests.list_agents(team, state, under, labels), key)).agents
 
     async def get_agent(self, agent: str, *, key: str | None = None) -> AgentInfo:
         """What an agent is and does."""
-        return await self.send(asking.get_agent(agent), key)
+        return await self.send(requests.get_agent(agent), key)
 
     async def supply_values(
         self,
@@ -166,12 +166,12 @@ class Client:
     ) -> AgentInfo:
         """Supply all values that an agent waits for, with its owner's key or the operator's; the agent goes on."""
         return await self.send(
-            asking.supply_values(agent, env, env_vars, secrets).once(idempotency_key), key, waits=True
+            requests.supply_values(agent, env, env_vars, secrets).once(idempotency_key), key, waits=True
         )
 
     async def kill_agent(self, agent: str, *, key: str | None = None) -> None:
         """End an agent and all below it, wait until they are gone, and forget it."""
-        await self.send(asking.kill_agent(agent), key, waits=True)
+        await self.send(requests.kill_agent(agent), key, waits=True)
 
     async def delegate(
         self,
@@ -184,15 +184,15 @@ class Client:
         key: str | None = None,
     ) -> DelegatedKey:
         """A narrower key, or the ownership."""
-        return await self.send(asking.delegate(agent, rights, owner, seconds).once(idempotency_key), key)
+        return await self.send(requests.delegate(agent, rights, owner, seconds).once(idempotency_key), key)
 
     async def revoke(self, agent: str, key_id: str, *, key: str | None = None) -> None:
         """Let a narrower key open nothing any more."""
-        await self.send(asking.revoke(agent, key_id), key)
+        await self.send(requests.revoke(agent, key_id), key)
 
     async def rotate(self, agent: str, *, idempotency_key: str | None = None, key: str | None = None) -> str:
         """Another key for the owner; the old one is dead."""
-        return (await self.send(asking.rotate(agent).once(idempotency_key), key)).nonce
+        return (await self.send(requests.rotate(agent).once(idempotency_key), key)).nonce
 
     # ---- talking
 
@@ -211,7 +211,7 @@ class Client:
         Goes on by itself where a connection is lost in between, or nobody can answer for a while. Closing the iteration
         leaves the turn alone, unless `on_leave` is "interrupt".
         """
-        ask: Ask[None] = asking.turn(agent, body, format, on_leave).once(idempotency_key)
+        ask: Ask[None] = requests.turn(agent, body, format, on_leave).once(idempotency_key)
         turn, number, kind, tries = "", 0, "chunk", Tries()
         broken: RametError
 
@@ -238,13 +238,13 @@ class Client:
                 raise broken
             await tries.again(broken)
             if turn:
-                ask = asking.read_turn(agent, turn, number)
+                ask = requests.read_turn(agent, turn, number)
 
     async def read_turn(
         self, agent: str, turn: str, after: int = 0, *, key: str | None = None
     ) -> AsyncGenerator[Chunk, None]:
         """The chunks of a turn behind a number, and those that come."""
-        async with aclosing(self.stream(asking.read_turn(agent, turn, after), key)) as events:
+        async with aclosing(self.stream(requests.read_turn(agent, turn, after), key)) as events:
             async for event in events:
                 yield _chunk(event)
 
@@ -264,26 +264,26 @@ class Client:
         self, agent: str, turn: str = "", *, idempotency_key: str | None = None, key: str | None = None
     ) -> Interrupted:
         """End the turn under way, or the one of that id; the agent and its history stay."""
-        return await self.send(asking.interrupt(agent, turn).once(idempotency_key), key)
+        return await self.send(requests.interrupt(agent, turn).once(idempotency_key), key)
 
     async def control(
         self, agent: str, operation: Mapping[str, Any], *, idempotency_key: str | None = None, key: str | None = None
     ) -> Any:
         """Do `{"@type": name, …}`, an operation of the agent's type."""
-        return await self.send(asking.control(agent, operation).once(idempotency_key), key, waits=True)
+        return await self.send(requests.control(agent, operation).once(idempotency_key), key, waits=True)
 
     async def history(
         self, agent: str, *, last: int | None = None, key: str | None = None
     ) -> Sequence[Mapping[str, Any]]:
         """The conversation so far, or its `last` messages."""
-        return (await self.send(asking.history(agent, last), key)).messages
+        return (await self.send(requests.history(agent, last), key)).messages
 
     async def events(self, agent: str, after: int = 0, *, key: str | None = None) -> AsyncGenerator[AgentEvent, None]:
         """The events of its tree behind a cursor, and those that come, until it has ended.
 
         What breaks off is taken up again where it did.
         """
-        found = followed(lambda last: self.stream(asking.events(agent, last), key), after)
+        found = followed(lambda last: self.stream(requests.events(agent, last), key), after)
         async with aclosing(found):
             async for each in found:
                 yield AgentEvent(*each)
@@ -302,7 +302,7 @@ class Client:
         With `dedupe_s`, a message that equals one of the last so many seconds is left out. Raises InvalidValue for an
         agent that cannot do that.
         """
-        await self.send(asking.mail(agent, text, dedupe_s).once(idempotency_key), key)
+        await self.send(requests.mail(agent, text, dedupe_s).once(idempotency_key), key)
 
     # ---- packaging
 
@@ -310,37 +310,37 @@ class Client:
         self, data: bytes, *, idempotency_key: str | None = None, key: str | None = None
     ) -> BundleInfo:
         """Keep what is in a tar, plain or with gzip."""
-        return await self.send(asking.upload_bundle(data).once(idempotency_key), key)
+        return await self.send(requests.upload_bundle(data).once(idempotency_key), key)
 
     async def list_bundles(self, *, key: str | None = None) -> Sequence[BundleInfo]:
         """The bundles of the key's team and of the operator; for the operator all."""
-        return (await self.send(asking.list_bundles(), key)).bundles
+        return (await self.send(requests.list_bundles(), key)).bundles
 
     async def delete_bundle(self, bundle: str, *, key: str | None = None) -> None:
         """Remove a bundle that no image has and no living agent has loaded. Raises InUse."""
-        await self.send(asking.delete_bundle(bundle), key)
+        await self.send(requests.delete_bundle(bundle), key)
 
     async def delete_image(self, image: str, *, key: str | None = None) -> None:
         """Forget an image that no living agent was spawned from. Raises InUse."""
-        await self.send(asking.delete_image(image), key)
+        await self.send(requests.delete_image(image), key)
 
     async def create_image(
         self, bundles: Sequence[str], *, base: str = "", idempotency_key: str | None = None, key: str | None = None
     ) -> Job:
         """Have an image made of bundles, on top of another one."""
-        return await self.send(asking.create_image(bundles, base).once(idempotency_key), key)
+        return await self.send(requests.create_image(bundles, base).once(idempotency_key), key)
 
     async def list_images(self, *, key: str | None = None) -> Sequence[ImageInfo]:
         """The images that agents of the key's team can be spawned from; for the operator all."""
-        return (await self.send(asking.list_images(), key)).images
+        return (await self.send(requests.list_images(), key)).images
 
     async def get_image(self, image: str, *, key: str | None = None) -> ImageInfo:
         """One image."""
-        return await self.send(asking.get_image(image), key)
+        return await self.send(requests.get_image(image), key)
 
     async def job(self, id: str, *, key: str | None = None) -> Job:
         """How far the making of an image is."""
-        return await self.send(asking.job(id), key)
+        return await self.send(requests.job(id), key)
 
     # ---- any request
 
@@ -389,7 +389,7 @@ class Client:
                 params=ask.params,
                 headers=self._headers(ask, key),
                 extensions=_WATCHED,
-                timeout=asking.http().Timeout(TIMEOUT_S, read=SILENCE_S, pool=None),
+                timeout=requests.http().Timeout(TIMEOUT_S, read=SILENCE_S, pool=None),
             ) as answer:
                 if answer.status_code >= 400:
                     raise error_of(await answer.aread(), answer.status_code)
@@ -402,7 +402,7 @@ class Client:
             raise self._gone(problem) from None
 
     def _headers(self, ask: Ask[Any], key: str | None) -> dict[str, str]:
-        shown = self._place.key if key is None else asking.checked_key(key)
+        shown = self._place.key if key is None else requests.checked_key(key)
         return {**ask.headers, **({"authorization": f"Bearer {shown}"} if shown else {})}
 
     def _opened(self) -> Any:

@@ -9,7 +9,7 @@ from ramet.core.errors import RametError
 from ramet.host.loop_thread import HomeLoop, refuse_in_loop
 from ramet.services.client.blocking import blocking, iterating
 from ramet.services.client.client import Client
-from ramet.services.client.sync_kernel import SyncKernel
+from ramet.services.client.sync_operator import SyncKernel
 
 T = TypeVar("T")
 

@@ -14,7 +14,7 @@ from ramet.core.errors import InvalidValue
 from ramet.host.sandbox.sandboxes import BackendName
 from ramet.isolation.contract import Backend
 from ramet.isolation.workspace.run_dirs import RunFolders
-from ramet.services.config.checks import BACKENDS_GROUP
+from ramet.services.config.validators import BACKENDS_GROUP
 
 _METHODS: Final = ("probe", "start", "adopt", "reap", "close")
 _ACCEPTED: Final = "what makes a backend (ramet.isolation.contract.Backend) when it is called with `runs`"

@@ -12,9 +12,9 @@ import msgspec
 
 from ramet.core.outcome import NOTHING_USED, Usage
 from ramet.services.formats import parameters
-from ramet.services.formats.question import Stop
-from ramet.services.formats.question import read as read
-from ramet.services.formats.question import wants_stream as wants_stream
+from ramet.services.formats.request import Stop
+from ramet.services.formats.request import read as read
+from ramet.services.formats.request import wants_stream as wants_stream
 
 NAME: Final = "anthropic"
 #: What a stream of events says last: nothing, the event `message_stop` has said it.

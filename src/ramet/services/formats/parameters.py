@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Raw
 
 from ramet.core.errors import InvalidValue
-from ramet.services.formats.question import decoded, read, shown
+from ramet.services.formats.request import decoded, read, shown
 
 _ROLES: Final = ("user", "assistant")
 _OWN: Final = "the agent has its own"

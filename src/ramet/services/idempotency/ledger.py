@@ -15,10 +15,10 @@ from msgspec.structs import replace
 
 from ramet.concurrency.clock import Clock
 from ramet.core.errors import Conflict
+from ramet.services.errors import KeyReused, RequestInProgress
 from ramet.services.idempotency.attempts import Attempt, Sender
 from ramet.services.idempotency.records import ANSWER, ANSWER_BYTES, KEEP_S, REQUEST, Answered, Record, decoded
 from ramet.services.idempotency.retention import Retention
-from ramet.services.refusals import KeyReused, RequestInProgress
 from ramet.store.contract import Document, Put, Store
 
 _SALT_BYTES: Final = 16

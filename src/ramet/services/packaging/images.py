@@ -13,10 +13,10 @@ from msgspec import Struct
 
 from ramet.core.errors import Damaged, InvalidValue, Unknown
 from ramet.disk.regular_files import read_regular
-from ramet.services.packaging import folders
-from ramet.services.packaging.bundles import REQUIREMENTS, Bundle
+from ramet.services.packaging import atomic_dirs
+from ramet.services.packaging.bundles.manifest import MANIFEST
+from ramet.services.packaging.bundles.store import REQUIREMENTS, Bundle
 from ramet.services.packaging.contract import OPERATOR, BundlesClash, ImageInfo
-from ramet.services.packaging.manifest import MANIFEST
 
 #: Files that are read when an image is made, and never by who has it: each bundle may have its own.
 FOR_PACKAGING = (REQUIREMENTS, MANIFEST)
@@ -52,7 +52,7 @@ class Records:
 
     def open(self) -> None:
         """Make the folder, and clear away what an earlier process did not finish."""
-        folders.open_place(self._folder)
+        atomic_dirs.open_place(self._folder)
 
     def find(self, id: str) -> Recorded | None:
         """The image of that id, None if there is none. Raises Damaged."""
@@ -75,7 +75,7 @@ class Records:
 
     def put(self, recorded: Recorded) -> None:
         """Keep it, or another of the same id, which is the same."""
-        folders.write_json(self._file(recorded.info.id), msgspec.to_builtins(recorded))
+        atomic_dirs.write_json(self._file(recorded.info.id), msgspec.to_builtins(recorded))
 
     def all(self) -> Sequence[Recorded]:
         """Every image, the oldest first."""

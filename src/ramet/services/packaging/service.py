@@ -17,15 +17,15 @@ from ramet.concurrency.threads import in_thread
 from ramet.core.errors import InvalidValue, RametError, SpawnRefused, Unknown
 from ramet.core.outcome import ErrorInfo
 from ramet.services.contract import PLAIN, Image, Loadable
-from ramet.services.packaging.assembling import Assembly, parts_of
-from ramet.services.packaging.bundles import Bundles
-from ramet.services.packaging.catalogue import Catalogue, Elsewhere, OwnCatalogue, nobody
+from ramet.services.errors import InUse
+from ramet.services.packaging.build import Assembly, parts_of
+from ramet.services.packaging.bundles.requirements import InstallFailed, Installs, Packages
+from ramet.services.packaging.bundles.store import Bundles
+from ramet.services.packaging.catalog.local import Catalogue, Elsewhere, OwnCatalogue, nobody
+from ramet.services.packaging.catalog.shared import SharedCatalogue
 from ramet.services.packaging.contract import OPERATOR, BundleInfo, BundleLimits, ImageInfo, Job, OwnedJob
 from ramet.services.packaging.images import Recorded, image_id
-from ramet.services.packaging.requirements import InstallFailed, Installs, Packages
-from ramet.services.packaging.shared import SharedCatalogue
 from ramet.services.problems import error_of
-from ramet.services.refusals import InUse
 from ramet.store.contract import Store
 from ramet.store.sqlite.lock import KernelLock
 

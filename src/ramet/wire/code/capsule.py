@@ -44,7 +44,7 @@ _LIGHT: Final = (
     "ramet.concurrency",
     "ramet.core",
     "ramet.guest.client",
-    "ramet.services.types.calling",
+    "ramet.services.agent_types.function.invoke",
     "ramet.sub_agent_client",
     "ramet.tools.context",
     "ramet.tools.workers.process_worker",

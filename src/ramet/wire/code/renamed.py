@@ -36,6 +36,7 @@ MODULES: Final[Mapping[str, str]] = {
     "ramet.models.gate": "ramet.models.rate_limit",
     "ramet.models.offline": "ramet.models.research.model",
     "ramet.models.scripted": "ramet.models.scripted.model",
+    "ramet.services.types.calling": "ramet.services.agent_types.function.invoke",
     "ramet.tools.agents": "ramet.tools.agents.agents",
     "ramet.tools.authoring": "ramet.tools.agents.authoring",
     "ramet.tools.board": "ramet.tools.agents.board",

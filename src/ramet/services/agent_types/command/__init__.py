@@ -1,0 +1,1 @@
+"""Agents of the type "command": programs that speak frames on stdin and stdout."""

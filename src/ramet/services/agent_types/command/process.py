@@ -1,0 +1,227 @@
+"""A program that speaks frames: started as a tree of its own, in a sandbox or in the host, with pipes to it.
+
+Its tree is a run that lives as long as the program, so that it is on record, under its policy, and ends with all that
+the program started. What it writes to stderr is read as fast as it comes, and the newest of it kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import stat
+from collections.abc import AsyncGenerator, Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from ramet.concurrency import processes
+from ramet.concurrency.deadline import to_its_end
+from ramet.concurrency.pipes import Capture
+from ramet.core.budget import Limits
+from ramet.core.errors import BusyError, InvalidValue, ProtocolError
+from ramet.core.policy.policy import Policy, grant_root
+from ramet.host.runtime import AgentRuntime
+from ramet.isolation.masking.masking import Mask
+from ramet.services.agent_types.command import exec_in_sandbox
+from ramet.spawn.handle import Handle
+from ramet.spawn.masking import forms_of_grant, masked_text
+from ramet.wire.command_protocol import Told, encode
+from ramet.wire.frames import Frame
+from ramet.wire.stdio_frames import LineReader
+
+#: Of what it writes to stderr, this much of the newest is kept in memory.
+LOG_BYTES = 64 * 1024
+#: Of what it is told and has not read, so much waits: a few messages of the largest kind.
+UNREAD_BYTES = 32 * 1024 * 1024
+_READ = 64 * 1024
+_FOR_LIFE = 366 * 86400.0  #: seconds: the longest that a policy can say
+
+
+class Started(NamedTuple):
+    """A program that has been started, or soon tells by its end that it could not be."""
+
+    handle: Handle
+    line: Line
+    log: Callable[[], str]  #: the newest of what it wrote to stderr, without private values
+
+    def masked(self, text: str) -> str:
+        """Return a text that the program wrote, or that is about it, without private values."""
+        return masked_text(self.handle.run, text)
+
+
+async def start_inside(
+    runtime: AgentRuntime, argv: Sequence[str], cwd: str, policy: Policy, limits: Limits, *, state_owner: str
+) -> Started:
+    """Start a program in a sandbox. It has the policy's time for each turn, not for its life: that is the caller's.
+
+    Raises what keeps the sandbox from being there, and InvalidValue where sandboxes are on other machines: its pipes
+    are files. Nothing is left then.
+    """
+    grant = grant_root(policy)
+    backend = await runtime.sandboxes.placement().backend(grant)
+    if (await backend.probe()).remote:
+        raise InvalidValue("agent_type", "command", f"another type: sandboxes of {backend.name} are on other machines")
+    log, is_there = Capture(head=0, tail=LOG_BYTES), asyncio.Event()
+    mask = Mask(forms_of_grant(grant))  # Before the log is cut, as what is left of a value could not be found.
+
+    def printed(stream: str, text: str) -> None:
+        if stream == "stderr":
+            log.take(mask.feed(text.encode(errors="replace")))
+        else:
+            is_there.set()
+
+    handle = await runtime.spawn(
+        exec_in_sandbox.start,
+        args=(list(argv), cwd),
+        policy=replace(policy, timeout_seconds=_FOR_LIFE, retry_count=0),
+        limits=limits,
+        on_output=printed,
+        state_owner=state_owner,
+    )
+    try:
+        await _either(is_there.wait(), handle.result())
+        line = await Line.over(*(_pipes_of(handle) if is_there.is_set() else _closed_pipes()))
+    except BaseException:
+        await to_its_end(handle.cancel("it could not be talked with"))
+        raise
+    return Started(handle, line, lambda: masked_text(handle.run, _text(log)))
+
+
+async def start_in_host(
+    runtime: AgentRuntime, argv: Sequence[str], cwd: Path, limits: Limits, *, state_owner: str
+) -> Started:
+    """Start a program beside the server, with its rights and little of its environment."""
+    log = Capture(head=0, tail=LOG_BYTES)
+    (stdin, to_it), (from_it, stdout) = os.pipe(), os.pipe()
+
+    async def program() -> int | str:
+        try:
+            ended = await processes.run(
+                argv,
+                clock=runtime.clock,
+                timeout_s=None,
+                cwd=cwd,
+                env=processes.environment(),
+                stdin=stdin,
+                stdout=stdout,
+                stderr=log,
+            )
+        except OSError as problem:
+            return exec_in_sandbox.told(problem)
+        return ended.code
+
+    def over(_: object) -> None:
+        os.close(stdin)
+        os.close(stdout)
+
+    try:
+        handle = await runtime.spawn(program, limits=limits, state_owner=state_owner)
+    except BaseException:
+        for fd in (stdin, stdout, to_it, from_it):
+            os.close(fd)
+        raise
+    handle.run.ended().add_done_callback(over)
+    try:
+        line = await Line.over(to_it, from_it)
+    except BaseException:
+        await to_its_end(handle.cancel("it could not be talked with"))
+        raise
+    return Started(handle, line, lambda: masked_text(handle.run, _text(log)))
+
+
+class Line:
+    """The host's ends of a program's stdin and stdout."""
+
+    def __init__(self, writing: asyncio.WriteTransport, reading: asyncio.ReadTransport, read: asyncio.StreamReader):
+        self._writing, self._reading, self._stream = writing, reading, read
+
+    @classmethod
+    async def over(cls, to_it: int, from_it: int) -> Line:
+        """Take two pipes over, whatever becomes of this."""
+        loop, stream = asyncio.get_running_loop(), asyncio.StreamReader(limit=_READ)
+        sink, source = os.fdopen(to_it, "wb", 0), os.fdopen(from_it, "rb", 0)
+        try:
+            reading, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(stream), source)
+            writing, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, sink)
+        except BaseException:
+            source.close()
+            sink.close()
+            raise
+        return cls(writing, reading, stream)
+
+    def say(self, told: Told, body: bytes = b"") -> None:
+        """Tell it something, whole, as soon as it reads; to one that has ended, nothing.
+
+        Raises BusyError if it does not read what it was told before.
+        """
+        if self._writing.is_closing():
+            return
+        frame = encode(told, body)
+        if self._writing.get_write_buffer_size() + len(frame) > UNREAD_BYTES:
+            raise BusyError(f"the program has not read what it was told before; {UNREAD_BYTES} bytes may wait")
+        self._writing.write(frame)
+
+    async def frames(self, masked: Callable[[str], str]) -> AsyncGenerator[Frame]:
+        """What it says, until it closes its stdout. Raises ProtocolError, whose text shows what `masked` returns."""
+        reader = LineReader(masked)
+        while data := await self._stream.read(_READ):
+            for frame in reader.feed(data):
+                yield frame
+        if reader.is_partial:
+            raise ProtocolError("it ended in the middle of a frame")
+
+    def hang_up(self) -> None:
+        """Let it see the end of its stdin, at once: what it has not read by then it never will. Idempotent."""
+        if not self._writing.is_closing():  # It closes by itself when nobody can read any more.
+            self._writing.abort()
+
+    def close(self) -> None:
+        """Close both ends. Idempotent."""
+        self.hang_up()
+        self._reading.close()
+
+
+def _pipes_of(handle: Handle) -> tuple[int, int]:
+    """The host's ends of the pipes in a run's own folder. Raises OSError, and ProtocolError for what is no pipe."""
+    assert handle.run.folder is not None, "who works inside has a folder"
+    folder = os.open(handle.run.folder.workspace, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    with contextlib.ExitStack() as opened:
+        opened.callback(os.close, folder)
+        to_it = _opened(folder, exec_in_sandbox.STDIN, os.O_WRONLY)
+        with contextlib.ExitStack() as unwanted:
+            unwanted.callback(os.close, to_it)
+            from_it = _opened(folder, exec_in_sandbox.STDOUT, os.O_RDONLY)
+            unwanted.pop_all()
+    return to_it, from_it
+
+
+def _opened(folder: int, name: str, how: int) -> int:
+    fd = os.open(name, how | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+    if not stat.S_ISFIFO(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise ProtocolError(f"{name} in its folder is no pipe")
+    return fd
+
+
+def _closed_pipes() -> tuple[int, int]:
+    """Ends of pipes that nobody has the other ends of: what a program has that never began."""
+    (stdin, to_it), (from_it, stdout) = os.pipe(), os.pipe()
+    os.close(stdin)
+    os.close(stdout)
+    return to_it, from_it
+
+
+async def _either(*works: object) -> None:
+    tasks = [asyncio.ensure_future(each) for each in works]  # type: ignore[call-overload]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+
+
+def _text(log: Capture) -> str:
+    return log.data().decode(errors="replace")

@@ -1,0 +1,61 @@
+"""Operations that a program was asked for and has not answered."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from ramet.concurrency.clock import Clock
+from ramet.concurrency.deadline import within
+from ramet.core.errors import ProtocolError, RametError, TaskFailed
+from ramet.core.outcome import Status
+from ramet.services.agent_types.command.process import Line
+from ramet.wire.command_protocol import Answer, Control, Refusal, words
+
+
+class Calls:
+    """Those of one program."""
+
+    def __init__(self, line: Line, clock: Clock, masked: Callable[[str], str]) -> None:
+        """`masked` takes out of a refusal what it must not show."""
+        self._line, self._clock, self._masked = line, clock, masked
+        self._open: dict[int, asyncio.Future[Any]] = {}
+        self._last = 0
+
+    async def ask(self, operation: str, arguments: bytes, timeout_s: float) -> Any:
+        """What the program answers. Raises BusyError if it does not read, TaskFailed if it refuses, or is too late."""
+        number = self._last + 1
+        self._line.say(Control(id=number, operation=operation), arguments)
+        self._last = number
+        answer = self._open[number] = asyncio.get_running_loop().create_future()
+        try:
+            return await within(answer, clock=self._clock, seconds=timeout_s)
+        except TimeoutError:
+            why = f"{operation!r} was not answered within {timeout_s:g} s"
+            raise TaskFailed(why, status=str(Status.TIMEOUT)) from None
+        finally:
+            del self._open[number]
+
+    def take(self, said: Answer | Refusal, body: bytes) -> None:
+        """The program has answered one. Raises ProtocolError for one that nobody asked for."""
+        if said.id > self._last:
+            raise ProtocolError(f"it answers operation {said.id}, which nobody has asked for")
+        answer = self._open.get(said.id)
+        if answer is None or answer.done():
+            return  # Too late.
+        if isinstance(said, Refusal):
+            answer.set_exception(TaskFailed(self._masked(words(body))))
+            return
+        try:
+            answer.set_result(msgspec.json.decode(body or b"null"))
+        except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:
+            answer.set_exception(TaskFailed(f"what the program answered is no JSON: {problem}"))
+
+    def fail(self, error: RametError) -> None:
+        """None of them will be answered."""
+        for answer in self._open.values():
+            if not answer.done():
+                answer.set_exception(error)

@@ -1,0 +1,145 @@
+"""The agent type "command": any program that speaks frames on its stdin and stdout, in a sandbox or in the host."""
+
+from __future__ import annotations
+
+import pathlib
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+
+from msgspec import Struct
+
+from ramet.core.errors import DefinitionMissing, InvalidValue
+from ramet.core.policy.policy import Policy, grant_root, secrets_of, variables_of
+from ramet.services.agent_types.command.agent import Call, CommandAgent, Log
+from ramet.services.agent_types.command.process import Started, start_in_host, start_inside
+from ramet.services.agent_types.kept_turns import KeptTurns
+from ramet.services.agent_types.sandbox import isolation_of, policy_of
+from ramet.services.contract import Opening, Served
+from ramet.services.formats.registry import FORMATS
+
+_FORMAT = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}\Z")
+_MAX_ARGV, _MAX_FORMATS, _MAX_START_S = 128 * 1024, 20, 3600.0
+
+
+class CommandInfo(Struct, forbid_unknown_fields=True, kw_only=True):
+    """What is started: a program and its arguments, by name or by path as it is seen where it works.
+
+    Without `formats` the program speaks plain text, and whoever talks with it any format that ships. With `formats`
+    these are what it is talked with in, the first by default, and bodies pass byte for byte.
+    """
+
+    argv: Sequence[str]
+    cwd: str = ""  #: absolute; none is a folder of the agent's own
+    in_image: bool = False  #: whether it works in the folder of its image
+    formats: Sequence[str] = ()
+    start_s: float = 30.0  #: how long it may take until it says that it is ready
+
+
+class CommandType:
+    """Programs that answer. In the host only those that are `allowed` are started: by the very `argv[0]`.
+
+    In a sandbox, any may be.
+    """
+
+    name = "command"
+    spawn_info: type = CommandInfo
+    transport_formats: Sequence[str] = tuple(FORMATS)
+    operations: Mapping[str, type] = {"call": Call, "log": Log}
+
+    def __init__(self, allowed: Sequence[str] = ()) -> None:
+        self._allowed = tuple(allowed)
+
+    def formats_of(self, info: CommandInfo) -> Sequence[str]:
+        """What the program declares, else those that ship. Raises InvalidValue."""
+        for number, each in enumerate(info.formats):
+            if not _FORMAT.match(each) or each in info.formats[:number]:
+                raise InvalidValue(f"spawn_info.formats[{number}]", each, "names, each once: a-z, 0-9, '.', '_', '-'")
+        if len(info.formats) > _MAX_FORMATS:
+            raise InvalidValue("spawn_info.formats", len(info.formats), f"at most {_MAX_FORMATS}")
+        return tuple(info.formats) or tuple(FORMATS)
+
+    def reads_parameters(self, info: CommandInfo, format: str) -> bool:
+        """Whether the program gets bodies as they are: it declares the format."""
+        return format in info.formats
+
+    async def check(self, opening: Opening) -> None:
+        """Raises InvalidValue for what is no command, or is not allowed in the host, and IsolationUnavailable.
+
+        Whether the program is there is seen when it is started: what a sandbox has is not what the host has.
+        """
+        info: CommandInfo = opening.info
+        self.formats_of(info)
+        if not info.argv or not info.argv[0]:
+            raise InvalidValue("spawn_info.argv", list(info.argv), "a program, and its arguments")
+        if any("\0" in each for each in info.argv) or sum(len(each.encode()) for each in info.argv) > _MAX_ARGV:
+            raise InvalidValue("spawn_info.argv", info.argv[0], f"no NUL, and at most {_MAX_ARGV} bytes")
+        if not 0 < info.start_s <= _MAX_START_S:
+            raise InvalidValue("spawn_info.start_s", info.start_s, f"seconds, up to {_MAX_START_S:g}")
+        _works_in(opening)
+        policy = policy_of(opening)
+        if policy is None and info.argv[0] not in self._allowed:
+            known = ", ".join(self._allowed) or "nothing"
+            raise InvalidValue("spawn_info.argv", info.argv[0], f"in the host one of: {known}; else say a policy")
+        await isolation_of(opening.runtime, policy)
+
+    async def open(self, opening: Opening) -> Served:
+        """One that has said that it is ready. After a restart it is started anew, and told what was said before.
+
+        Then nobody waits for it but its turns: a server that begins must not wait for the slowest program of anybody.
+        Raises like `check`; InvalidValue for a program that is not there, SpawnRefused for one that is not ready.
+        """
+        policy = policy_of(opening)
+        isolation = await isolation_of(opening.runtime, policy)
+        turns = KeptTurns(await opening.runtime.open_store(), opening.id)
+        if opening.run:
+            await turns.read()
+            await _end_what_is_left(opening, policy)
+        seconds = _seconds_of(opening, policy)
+        agent = CommandAgent(opening, turns, await _started(opening, policy), isolation, seconds)
+        if opening.run:
+            agent.begin_again()
+        else:
+            await agent.begin()
+        return agent
+
+
+async def _started(opening: Opening, policy: Policy | None) -> Started:
+    limits = replace(opening.limits, seconds=None)  # Time is each turn's.
+    argv, cwd = opening.info.argv, _works_in(opening)
+    runtime, owner = opening.runtime, opening.id
+    if policy is not None:
+        return await start_inside(runtime, argv, str(cwd or ""), policy, limits, state_owner=owner)
+    return await start_in_host(runtime, argv, cwd or opening.folder, limits, state_owner=owner)
+
+
+async def _end_what_is_left(opening: Opening, policy: Policy | None) -> None:
+    """End the tree that a killed server left on record; the program itself has ended with that server."""
+    with suppress(DefinitionMissing):
+        for left in await opening.runtime.resume(
+            only=opening.run, secrets=secrets_of(policy), env_vars=variables_of(policy)
+        ):
+            await left.cancel("its server was killed")
+
+
+def _seconds_of(opening: Opening, policy: Policy | None) -> float | None:
+    """What a turn may take; None is as long as it likes."""
+    given = [] if policy is None else [grant_root(policy).timeout_seconds]
+    if opening.limits.seconds is not None:
+        given.append(opening.limits.seconds)
+    return min(given, default=None)
+
+
+def _works_in(opening: Opening) -> pathlib.Path | None:
+    """Where it works; None is a folder of its own. Raises InvalidValue."""
+    info: CommandInfo = opening.info
+    if info.in_image:
+        if opening.policy is None or len(opening.image.folders) != 1:
+            raise InvalidValue("spawn_info.in_image", True, "it with a policy, and an image of one bundle")
+        if info.cwd:
+            raise InvalidValue("spawn_info.cwd", info.cwd, "none beside in_image")
+        return opening.image.folders[0].resolve()
+    if info.cwd and (not info.cwd.startswith("/") or "\0" in info.cwd):
+        raise InvalidValue("spawn_info.cwd", info.cwd, "an absolute path, as the program sees it")
+    return pathlib.Path(info.cwd) if info.cwd else None

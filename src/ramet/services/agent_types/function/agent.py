@@ -1,0 +1,338 @@
+"""An agent of the type "function": a conversation whose every answer is one call, each a tree of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import inspect
+import logging
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import aclosing, suppress
+from typing import Any
+
+from msgspec.structs import replace
+
+from ramet.agent.definition import Agent, as_agent
+from ramet.concurrency.cancel import is_being_cancelled
+from ramet.concurrency.deadline import to_its_end
+from ramet.core.errors import Aborted, Bug, BusyError, DefinitionMissing, Expired, MailRefused, RametError, Unknown
+from ramet.core.events import Notice
+from ramet.core.outcome import NOTHING_USED, ErrorInfo, Result, Status
+from ramet.core.policy.decision import within
+from ramet.core.policy.policy import Policy, grant_root, secrets_of, variables_of
+from ramet.host.safety.gate import SafetyGate
+from ramet.services.agent_types import bundle_operations
+from ramet.services.agent_types.bundle_operations import LoadBundle, UnloadBundle
+from ramet.services.agent_types.function import invoke
+from ramet.services.agent_types.function.call import Call
+from ramet.services.agent_types.function.turn_log import HISTORY_BYTES, FunctionTurn, FunctionTurns
+from ramet.services.agent_types.imports import Reference
+from ramet.services.agent_types.llm.restart import left_of
+from ramet.services.agent_types.outcome import as_spent
+from ramet.services.contract import Opening
+from ramet.services.formats.registry import Format, format_of
+from ramet.spawn.handle import Handle
+from ramet.spawn.run import Run
+
+_log = logging.getLogger("ramet.services")
+
+#: Why nobody can go on with a call, which is not called again either.
+_LEFT = (DefinitionMissing, BusyError, Expired)
+
+
+class FunctionAgent:
+    """One conversation. Its calls share nothing but what is in it: each sandbox is a new one."""
+
+    def __init__(
+        self,
+        opening: Opening,
+        function: Callable[..., Any] | Reference,
+        policy: Policy | None,
+        isolation: str,
+        turns: FunctionTurns,
+        gate: SafetyGate | None = None,
+    ) -> None:
+        """`function` is a reference where only its sandbox can import it; `turns` are those on record, not read yet."""
+        self.isolation, self.run, self._gate = isolation, opening.run, gate
+        self._opening, self._function, self._policy = opening, function, policy
+        self._turns = turns
+        self._takes_history = isinstance(function, Reference) or invoke.takes_history(function)
+        self._has_warned = False  #: that a part of its history is not told
+        self._usage = NOTHING_USED
+        self._beginning: asyncio.Task[None] | None = None  #: of the newest turn
+        self._call: Call | None = None  #: the newest
+        self._left: Call | None = None  #: that another kernel had begun, until its turn is gone on with
+        self.ended: asyncio.Future[ErrorInfo | None] = asyncio.get_running_loop().create_future()
+
+    async def take_up(self) -> None:
+        """Go on where another kernel left it: with the call that was under way, in its sandbox or from its beginning.
+
+        One that cannot be gone on with is over: what its function had begun to do is not done again.
+
+        Raises StoreFailed, Damaged.
+        """
+        for turn in await self._turns.read():
+            self._usage += turn.used
+            self.run = turn.run
+        if self._turns.under_way is not None:
+            self._call = self._left = await self._taken_up(self._turns.under_way)
+
+    # ---- talking
+
+    async def turn(self, body: bytes, format: str) -> AsyncGenerator[bytes]:
+        """Answer the last message of a body. Leaving the iteration interrupts the turn.
+
+        Raises InvalidValue for a body that is none; after what was said Aborted for a turn that was interrupted, and
+        TaskFailed, of the status that it had, for one that failed; OutputTooLarge for an answer without end.
+        """
+        async with aclosing(self._begun(body, format_of(format), ())) as chunks:
+            async for chunk in chunks:
+                yield chunk
+
+    @property
+    def turns_taken(self) -> int:
+        """How many turns are on record, the one under way among them."""
+        return self._turns.taken
+
+    @property
+    def tree(self) -> str:
+        """None: each turn is one."""
+        return ""
+
+    @property
+    def begins_anew(self) -> bool:
+        """Unless its sandbox outlives its kernel."""
+        return self._call is None or not self._call.outlives
+
+    async def go_on(self, number: int, body: bytes, format: str, said: Sequence[bytes]) -> AsyncGenerator[bytes]:
+        """Go on with a turn that another kernel had begun: its function goes on, is called again, or had ended.
+
+        Yields what comes behind the chunks that were `said`. Leaving the iteration interrupts the turn. Raises like
+        `turn`, and Aborted for one that cannot be gone on with, Damaged, StoreFailed.
+        """
+        shape, left = format_of(format), self._left
+        self._left = None
+        if number > self._turns.taken:  # It had not come to its call.
+            answer = self._begun(body, shape, said)
+        elif left is not None and left.turn.number == number:
+            answer = self._answered(left, shape, said)
+        elif (over := await self._turns.of(number)) is not None:
+            answer = self._answered(Call.known(over), shape, said)
+        else:
+            raise Bug(f"turn {number} is not on record, and later ones are")
+        async with aclosing(answer) as chunks:
+            async for chunk in chunks:
+                yield chunk
+
+    async def interrupt(self) -> None:
+        """End the turn under way, keeping the agent and its history."""
+        if self._call is not None:
+            await self._call.cancel("it was interrupted")
+
+    async def mail(self, text: str) -> None:
+        """Refused. Raises MailRefused."""
+        raise MailRefused(self._opening.path, "it is a function and reads no mail")
+
+    async def close(self, reason: str) -> None:
+        """End it and all below it, and wait until they are gone. Idempotent."""
+        if not self.ended.done():
+            self.ended.set_result(None)
+        if self._beginning is not None:
+            self._beginning.cancel()
+            await asyncio.wait({self._beginning})
+        if self._call is not None:
+            await self._call.cancel(reason)
+        self._turns.close()
+
+    # ---- looking
+
+    async def history(self) -> Sequence[Mapping[str, Any]]:
+        """Return `role` (user, assistant) and `content` of each message. Raises Damaged, StoreFailed."""
+        return await self._turns.history()
+
+    def spent(self) -> Mapping[str, float]:
+        """What it and what it started has used: tokens, usd, model_calls, tool_calls, agents."""
+        return as_spent(self._usage)
+
+    async def control(self, operation: Any) -> Any:
+        """Load and unload bundles: what a call imports, also the one under way, may come from them."""
+        if isinstance(operation, LoadBundle | UnloadBundle):
+            return await bundle_operations.change(self._opening, operation)
+        raise Bug(f"an operation that was not declared: {type(operation).__name__}")
+
+    # ---- a turn
+
+    async def _begun(self, body: bytes, shape: Format, said: Sequence[bytes]) -> AsyncGenerator[bytes]:
+        text = shape.read(body).encode("utf-8", "replace").decode()
+        self._left = None
+        if self._call is not None:  # Of a turn that an earlier server had begun, which nobody follows.
+            await self._call.over()
+        if self.ended.done():
+            raise _has_ended()
+        turn = FunctionTurn(number=self._turns.taken + 1, run=self._opening.runtime.mint(), asked=text)
+        call = Call(turn, self._keep)
+        self._beginning = asyncio.create_task(self._begin(call), name=f"ramet begins {turn.run}")
+        try:
+            await self._beginning
+        except asyncio.CancelledError:
+            await call.cancel("the reader left")  # It may be at work by now.
+            if is_being_cancelled():
+                raise
+            raise _has_ended() from None
+        async with aclosing(self._answered(call, shape, said)) as chunks:
+            async for chunk in chunks:
+                yield chunk
+
+    async def _begin(self, call: Call) -> None:
+        """Have a turn on record and its call at work. Nothing is left of it when this raises, or is cancelled."""
+        try:
+            await to_its_end(self._turns.write(call.turn))
+            handle = await self._started(call)
+        except BaseException:
+            with suppress(RametError):
+                await to_its_end(self._turns.forget(call.turn))
+            raise
+        self._note_omission(handle)
+        call.begun(handle)
+        self._call, self.run = call, call.turn.run
+
+    async def _answered(self, call: Call, shape: Format, said: Sequence[bytes]) -> AsyncGenerator[bytes]:
+        """What a call says, behind the chunks that were said. Raises what it ends with."""
+        new = shape.Writer(call.turn.run, _name_of(self._function), int(self._opening.runtime.clock.now().timestamp()))
+        writer, first = shape.writer_of(said[0]) if said else new, new.begin()
+        texts = [shape.text_of(each) for each in said[len(first) :]]
+        before, heard = "".join(texts), list[str]()
+        try:
+            for chunk in first[len(said) :]:
+                yield chunk
+            async with aclosing(call.text(before)) as pieces:
+                async for piece in pieces:
+                    if before:
+                        heard.append(piece)
+                    for chunk in writer.text(piece):
+                        yield chunk
+        finally:
+            if not call.is_over:
+                await call.cancel("the reader left")
+        whole = "".join((before, *heard))
+        if (
+            before and call.place != "from the beginning" and whole != call.turn.said
+        ):  # It had ended before it was heard.
+            await self._turns.write(replace(call.turn, said=whole))
+        call.check()
+        for chunk in writer.end(call.turn.used)[texts.count("") :]:
+            yield chunk
+
+    async def _started(self, call: Call) -> Handle:
+        spawn, function, run = self._opening.runtime.spawn, self._function, call.turn.run
+        limits = left_of(self._opening.limits, self._usage)  # Each turn is a tree, with a budget of its own.
+        text, late = call.turn.asked, self._late_args
+        if self._policy is None:
+            called = self._in_the_host(call)
+            return await spawn(
+                called, args=(text,), late_args=late, limits=limits, run=run, state_owner=self._opening.id
+            )
+        is_named = isinstance(function, Reference)
+        return await spawn(
+            invoke.call_named if is_named else invoke.call_inside,
+            args=(*function, text) if isinstance(function, Reference) else (function, text),
+            late_args=late,
+            policy=self._policy,
+            limits=limits,
+            on_output=call.pieces.printed,
+            shelf=self._opening.shelf.folder if self._opening.shelf is not None else None,
+            gate=self._gate,
+            run=run,
+            state_owner=self._opening.id,
+        )
+
+    async def _taken_up(self, turn: FunctionTurn) -> Call | None:
+        """Its call, at work or over; None if there never was one. Raises StoreFailed."""
+        call, runtime = Call(turn, self._keep), self._opening.runtime
+        self.run = turn.run
+        await self._turns.write(turn)  # Whoever had it before can write no more of it.
+        try:
+            for handle in await runtime.resume(
+                only=turn.run,
+                agents=[self._in_the_host(call)] if self._policy is None else (),
+                secrets=secrets_of(self._policy),
+                env_vars=variables_of(self._policy),
+                gate=self._gate,
+                prepare=lambda run: self._prepare(run, call),
+            ):
+                call.begun(handle, was_begun=True)
+                return call
+            await call.ended(await runtime.result(turn.run), in_the_host=self._policy is None)
+        except Unknown:
+            await self._turns.forget(turn)
+            return None
+        except _LEFT as problem:
+            why = Aborted(f"its kernel was lost in the middle of this turn, and nobody can go on with it: {problem}")
+            result = Result(status=Status.CANCELLED, error=ErrorInfo(type="Aborted", message=str(why)))
+            await call.ended(result, in_the_host=self._policy is None)
+        return call
+
+    def _prepare(self, run: Run, call: Call) -> None:
+        """Have a run that goes on heard here, with what it may see as it is here: other kernels have other folders.
+
+        One of an older ramet has its history in its arguments.
+        """
+        if run.request.late_args is not None:
+            run.request = dataclasses.replace(run.request, late_args=self._late_args)
+        if self._policy is not None and run.grant is not None:
+            shelf = self._opening.shelf.folder if self._opening.shelf is not None else None
+            run.grant = grant_root(self._policy)
+            if run.narrowed is not None:  # By a policy adapter, at its birth.
+                run.grant = within(run.grant, run.narrowed)
+            placement = self._opening.runtime.sandboxes.placement()
+            run.mount_roots = placement.mount_roots(run.grant.readonly_mounts)
+            run.request = dataclasses.replace(run.request, on_output=call.pieces.printed, shelf=shelf)
+
+    def _late_args(self) -> tuple[invoke.History]:
+        """Return the history that the function is called with, which the record of each turn's tree does not repeat."""
+        return (self._turns.recent_history() if self._takes_history else [],)
+
+    def _note_omission(self, handle: Handle) -> None:
+        """Say on the record of a turn, and once in the log, that its function is not told all of the history."""
+        omitted = self._turns.omitted if self._takes_history else 0
+        if not omitted:
+            return
+        whole = omitted + len(self._turns.recent_history())
+        most = f"as many of the newest as have {HISTORY_BYTES} bytes"
+        text = f"its function is told {whole - omitted} of {whole} messages of its history, {most}"
+        handle.run.context.emit(Notice, text=text)
+        if not self._has_warned:
+            self._has_warned = True
+            _log.warning("agent %s (%s): %s", self._opening.id, self._opening.path, text)
+
+    def _in_the_host(self, call: Call) -> Agent:
+        assert not isinstance(self._function, Reference), "the code of an image is called in a sandbox"
+        return as_agent(_bound(self._function, call.pieces.put))
+
+    async def _keep(self, turn: FunctionTurn) -> None:
+        """Put a turn that is over on record, and what it used onto the account, however it ended."""
+        self._usage += turn.used
+        await self._turns.write(turn)
+
+
+def _has_ended() -> RametError:
+    return RametError("this agent has ended")
+
+
+def _bound(function: Callable[..., Any], out: Callable[[str], None]) -> Callable[..., Any]:
+    """The function with its way out bound. Synchronous code gets a thread by that, async code none."""
+
+    def call(text: str, history: invoke.History) -> Any:
+        return invoke.call(function, text, history, out)
+
+    async def wait(text: str, history: invoke.History) -> Any:
+        return await invoke.finish(invoke.begin(function, text, history), out)
+
+    is_async = inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
+    bound: Callable[..., Any] = wait if is_async else call
+    bound.__name__ = _name_of(function)
+    return bound
+
+
+def _name_of(function: Callable[..., Any] | Reference) -> str:
+    return function.name if isinstance(function, Reference) else str(getattr(function, "__name__", "function"))

@@ -1,0 +1,266 @@
+"""One call of a function, for one turn: what it says, from its beginning on, and how it ended."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
+from typing import Literal
+
+from msgspec.structs import replace
+
+from ramet.core.errors import NotShippable, RametError
+from ramet.core.events import SandboxStarted
+from ramet.core.outcome import Result, Status
+from ramet.services.agent_types import kept_turns
+from ramet.services.agent_types.function.turn_log import FunctionTurn
+from ramet.services.agent_types.kept_turns import Said
+from ramet.services.agent_types.llm.resume_turn import Onward
+from ramet.services.agent_types.outcome import problem_of
+from ramet.services.problems import error_of, told
+from ramet.spawn.handle import Handle
+from ramet.spawn.lifecycle.supervisor import RECORDED_CHARS
+
+#: How what it says here goes with what its turn had said in an earlier kernel: from the beginning, or behind that; or
+#: it had ended there, and the end of what it printed is on record.
+Place = Literal["from the beginning", "behind", "at its end"]
+BEGINS_AGAIN = "[its kernel was lost; it begins again]"
+MAY_MISS = "[its kernel was lost; what it said last may be missing]"
+
+
+class Pieces:
+    """What is said, from whichever thread, for one reader."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._queue: asyncio.Queue[str | None] = asyncio.Queue()
+        self.size = 0  #: characters that were said, those as well that nobody reads any more
+
+    def printed(self, stream: str, text: str) -> None:
+        """What a sandbox prints; its errors are not for the reader."""
+        if stream == "stdout":
+            self.put(text)
+
+    def put(self, text: str) -> None:
+        """From any thread."""
+        if (
+            self.size <= kept_turns.MOST_SAID
+        ):  # Else it is known already that it is too much: nothing more is kept of it.
+            self.size += len(text)
+            self._loop.call_soon_threadsafe(self._queue.put_nowait, _unicode(text))
+
+    def close(self, _: object) -> None:
+        """Nothing more comes: what was put before is read first."""
+        self._loop.call_soon(self._queue.put_nowait, None)
+
+    async def next(self) -> str | None:
+        """The next one; None after the last."""
+        return await self._queue.get()
+
+
+class Call:
+    """It has `begun`, or had `ended` elsewhere. Its end is put on record, by `keep`, before its reader hears of it."""
+
+    def __init__(self, turn: FunctionTurn, keep: Callable[[FunctionTurn], Awaitable[None]]) -> None:
+        self.turn, self.pieces = turn, Pieces()
+        self.place: Place = "from the beginning"
+        self.outlives = False  #: its kernel, in its sandbox: another one can go on with it there
+        self.problem: RametError | None = None
+        self.is_over = False
+        self._keep = keep
+        self._said: list[str] = []
+        self._before = ""  #: what its reader had heard of its turn elsewhere
+        self._value = ""  #: as text
+        self._printed: str | None = ""  #: of one that was over elsewhere: the end of it, where that is on record
+        self._news = asyncio.Event()
+        self._living: asyncio.Task[None] | None = None
+        self._handle: Handle | None = None
+
+    @classmethod
+    def known(cls, turn: FunctionTurn) -> Call:
+        """One that is over, as it is on record."""
+
+        async def keep(_: FunctionTurn) -> None:
+            """It is."""
+
+        call = cls(turn, keep)
+        call._said, call.is_over = [turn.said] if turn.said else [], True
+        call.problem = problem_of(turn.result, turn.run)
+        return call
+
+    # ---- what becomes of it
+
+    def begun(self, handle: Handle, *, was_begun: bool = False) -> None:
+        """It is at work; `was_begun`: by an earlier kernel."""
+        self._handle = handle
+        self._living = asyncio.create_task(self._live(handle, was_begun), name=f"ramet hears {handle.id}")
+
+    async def ended(self, result: Result, *, in_the_host: bool) -> None:
+        """It was over before anybody here heard of it. Raises what `keep` does."""
+        self.place, said = "at its end", Said()
+        self._printed = None if in_the_host else _unicode(result.stdout)
+        said.take(self._printed or "")
+        await self._end(result, said)
+
+    async def cancel(self, reason: str) -> None:
+        """End it, and return when that is on record; idempotent."""
+        if self._handle is not None and not self.is_over:
+            await self._handle.cancel(reason)
+        await self.over()
+
+    async def over(self) -> None:
+        """Return once it is over, and on record."""
+        if self._living is not None:
+            await asyncio.wait({self._living})
+
+    def check(self) -> None:
+        """Raise what it ended with, if it did not end well: TaskFailed, Aborted, what its answer was refused for."""
+        if self._living is not None and self._living.done():
+            self._living.result()
+        if self.problem is not None:
+            raise self.problem
+
+    async def _live(self, handle: Handle, was_begun: bool) -> None:
+        ending = asyncio.ensure_future(handle.result())
+        ending.add_done_callback(self.pieces.close)
+        placed, said = asyncio.Event(), Said()
+        watching = asyncio.create_task(self._watch(handle, placed), name=f"ramet watches {handle.id}")
+        try:
+            if was_begun and handle.run.grant is not None:
+                await placed.wait()  # Whether it goes on or begins again is to be known before what it says.
+            try:
+                while (piece := await self.pieces.next()) is not None:
+                    if piece:
+                        said.take(piece)
+                        self._tell(piece)
+            except RametError as problem:
+                self.problem = problem
+                await handle.cancel(str(problem))
+            await self._end(await ending, said)
+        except RametError as problem:  # It cannot be written down: who can go on with it says the rest.
+            self._value, self.problem = "", self.problem or problem
+        finally:
+            watching.cancel()
+            self.is_over = True
+            self._news.set()
+        await asyncio.wait({watching})
+
+    async def _watch(self, handle: Handle, placed: asyncio.Event) -> None:
+        try:
+            async with aclosing(handle.events()) as events:
+                async for event in events:
+                    if isinstance(event, SandboxStarted):
+                        if event.adopted:
+                            self.place = "behind"
+                        self.outlives = bool(event.sandbox) and handle.run.context.safety is None
+                        placed.set()
+        finally:
+            placed.set()
+
+    async def _end(self, result: Result, said: Said) -> None:
+        if self.problem is None:
+            try:
+                self._value = _text_of(result)
+                said.take(_apart(self._value, said.ends_a_line))
+            except RametError as problem:
+                self._value, self.problem = "", problem
+        status, error = result.status, result.error
+        if self.problem is not None:
+            status, error = Status.FAILED, error_of(self.problem)
+        error = told(error) if error is not None else None
+        text = said.text if self.place == "from the beginning" else self._before + said.text
+        self.turn = replace(self.turn, said=text, status=status, error=error, used=result.usage_subtree)
+        await self._keep(self.turn)
+        self.problem = self.problem or problem_of(result, self.turn.run)
+        self.is_over = True
+
+    def _tell(self, piece: str) -> None:
+        self._said.append(piece)
+        self._news.set()
+
+    # ---- who hears it
+
+    async def text(self, before: str = "") -> AsyncGenerator[str]:
+        """What it says behind what its reader has heard of this turn, piece by piece, to its end, however that is."""
+        heard: _Heard | None = None
+        self._before = before
+        async with aclosing(self._items()) as items:
+            async for piece in items:
+                heard = heard or self._heard(before)
+                if text := heard.pass_on(piece):
+                    yield text
+        heard = heard or self._heard(before)
+        for text in (heard.pass_on(self._unheard(before)), heard.last(self._value)):
+            if text:
+                yield text
+
+    def _heard(self, before: str) -> _Heard:
+        return _Heard(before, is_again=self.place == "from the beginning")
+
+    def _unheard(self, before: str) -> str:
+        """What it had said elsewhere that is not in `before`, as far as that is known."""
+        if self._printed is None:
+            return f"\n\n{MAY_MISS}\n" if self.problem is None and (before or not self._value) else ""
+        rest = _missing(before, self._printed)
+        has_gap = before and rest == self._printed and len(rest) >= RECORDED_CHARS
+        return f"\n\n{MAY_MISS}\n\n{rest}" if has_gap else rest
+
+    async def _items(self) -> AsyncGenerator[str]:
+        at = 0
+        while True:
+            while at < len(self._said):
+                at += 1
+                yield self._said[at - 1]
+            if self.is_over:
+                return
+            self._news.clear()
+            await self._news.wait()
+
+
+class _Heard:
+    """What a reader has heard of an answer, and what of it is new to him."""
+
+    def __init__(self, before: str, *, is_again: bool) -> None:
+        """`is_again`: what comes begins where what was heard `before` began."""
+        self._onward = Onward(before if is_again else "", BEGINS_AGAIN)
+        self._ends_a_line = is_again or not before or before.endswith("\n")
+
+    def pass_on(self, piece: str) -> str:
+        """What of the next piece is new."""
+        if not piece:
+            return ""
+        self._ends_a_line = piece.endswith("\n")
+        return self._onward.pass_on(piece)
+
+    def last(self, value: str) -> str:
+        """The same of what comes last, apart from what was printed."""
+        return self.pass_on(_apart(value, self._ends_a_line)) + self._onward.rest()
+
+
+def _text_of(result: Result) -> str:
+    """What it returned, as text. Raises NotShippable."""
+    value = result.value
+    if value is None:
+        return ""
+    try:
+        return _unicode(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str))
+    except (ValueError, TypeError, RecursionError) as problem:
+        raise NotShippable("what the function returned", str(problem), "return text, or data in few levels") from None
+
+
+def _apart(text: str, ends_a_line: bool) -> str:
+    return text if ends_a_line or not text else f"\n{text}"
+
+
+def _missing(before: str, end: str) -> str:
+    """What of the end of a text is not in its beginning, as far as that was heard."""
+    common = min(len(before), len(end))
+    while common and not before.endswith(end[:common]):
+        common -= 1
+    return end[common:]
+
+
+def _unicode(text: str) -> str:
+    """Text that can be written down: a lone surrogate is none."""
+    return text.encode("utf-8", "replace").decode()

@@ -1,0 +1,94 @@
+"""The agent type "function": each turn is one call of a plain function, in the host or in a sandbox of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from ramet.core.errors import InvalidValue
+from ramet.host.safety.gate import SafetyGate
+from ramet.services.agent_types import imports
+from ramet.services.agent_types.bundle_operations import LoadBundle, UnloadBundle
+from ramet.services.agent_types.function.agent import FunctionAgent
+from ramet.services.agent_types.function.turn_log import FunctionTurns
+from ramet.services.agent_types.gates import gate_of
+from ramet.services.agent_types.imports import Reference
+from ramet.services.agent_types.sandbox import isolation_of, policy_of
+from ramet.services.contract import Opening, Served
+from ramet.services.formats.registry import FORMATS
+from ramet.wire.code.capsule import pack
+
+
+class FunctionInfo(Struct, forbid_unknown_fields=True, kw_only=True):
+    """What is called: "module:name". It takes the message's text, and if it takes a second one, the history.
+
+    What it returns is the answer; what it yields, if it is a generator, and what it prints in a sandbox is streamed.
+    """
+
+    function: str
+    gate: str = ""  #: name of a safety policy of the server, which what it asks of others must pass; none is no gate
+
+
+class FunctionType:
+    """Functions that answer. In the host only those below `allowed` are called: modules, by name, and what is in them.
+
+    In a sandbox, what its image brings may be called, too.
+    """
+
+    name = "function"
+    spawn_info: type = FunctionInfo
+    transport_formats: Sequence[str] = tuple(FORMATS)
+    operations: Mapping[str, type] = {"load_bundle": LoadBundle, "unload_bundle": UnloadBundle}
+
+    def __init__(self, allowed: Sequence[str] = ()) -> None:
+        self._allowed = tuple(allowed)
+
+    async def check(self, opening: Opening) -> None:
+        """Raises InvalidValue for what is no function, is not allowed, or is not there, and IsolationUnavailable.
+
+        Raises Unknown for a safety policy that is not there, InvalidValue for a gate where it could be gone around.
+        Raises NotShippable for one that cannot travel. Code of an image is not run for that, only looked at.
+        """
+        policy = policy_of(opening)
+        self._function(opening)
+        await _gate(opening)
+        await isolation_of(opening.runtime, policy)
+
+    async def open(self, opening: Opening) -> Served:
+        """One that waits for its first turn, or goes on where another server left it, in the middle of a turn."""
+        policy = policy_of(opening)
+        function = self._function(opening)
+        isolation = await isolation_of(opening.runtime, policy)
+        turns = FunctionTurns(await opening.runtime.open_store(), opening.id)
+        agent = FunctionAgent(opening, function, policy, isolation, turns, await _gate(opening))
+        await agent.take_up()
+        return agent
+
+    def _function(self, opening: Opening) -> Callable[..., Any] | Reference:
+        """The function itself, or where it is found inside. Raises InvalidValue, NotShippable."""
+        called = imports.parsed(opening.info.function)
+        if opening.policy is not None and imports.top_level(opening.image.folders).count(called.top):
+            imports.check_source(called, opening.image.folders)
+            return called
+        if any(called.module == each or called.module.startswith(f"{each}.") for each in self._allowed):
+            function = imports.imported(called)
+            if opening.policy is not None:
+                pack(function)
+            return function
+        raise InvalidValue(imports.FIELD, opening.info.function, self._may_be_called(opening))
+
+    def _may_be_called(self, opening: Opening) -> str:
+        """For whoever asked for something else."""
+        below = f"a function of {', '.join(self._allowed)}" if self._allowed else ""
+        if opening.policy is None:
+            return below or "a policy and an image with its code: this server calls no function in its own process"
+        return f"a function at the top of a module of the agent's image{', or ' if below else ''}{below}"
+
+
+async def _gate(opening: Opening) -> SafetyGate | None:
+    """Raises InvalidValue for one that would not hold: code in the host asks nobody."""
+    if opening.info.gate and opening.policy is None:
+        raise InvalidValue("spawn_info.gate", opening.info.gate, "none for a function in the host: say a policy")
+    return await gate_of(opening.runtime, opening.info.gate)

@@ -1,0 +1,344 @@
+"""An agent of the type "llm": a session, answering in a transport format."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any
+
+from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, ToolMessage
+from langchain_core.tools import BaseTool
+from langchain_core.utils.function_calling import convert_to_openai_tool
+from msgspec import Struct
+
+from ramet.core.errors import Aborted, Bug
+from ramet.core.events import Event, MessageDiscarded, MessageRecorded, SandboxStarted, ToolStarted
+from ramet.core.lifecycle import State
+from ramet.core.outcome import ErrorInfo, Result, Status, Usage
+from ramet.host.session import Session
+from ramet.host.trees import reconfigure
+from ramet.services.agent_types import bundle_operations
+from ramet.services.agent_types.bundle_operations import LoadBundle, UnloadBundle
+from ramet.services.agent_types.llm import model_set
+from ramet.services.agent_types.llm.resume_turn import Onward, TurnAgain
+from ramet.services.agent_types.llm.settings import Outfit
+from ramet.services.agent_types.outcome import as_spent, problem_of, used_since
+from ramet.services.contract import Opening
+from ramet.services.formats.registry import format_of
+from ramet.services.formats.request import Stop
+
+if TYPE_CHECKING:
+    from langchain_core.language_models import BaseChatModel
+
+_ROLES = {"human": "user", "ai": "assistant"}
+_NO_ROOM = frozenset({"length", "max_tokens", "MAX_TOKENS"})  #: as providers say that a reply was cut off
+_MOST_SHOWN = 200  #: characters of a tool call's arguments
+BEGINS_AGAIN = "[the reply was cut off; it begins again]"
+
+
+class ListTools(Struct, forbid_unknown_fields=True):
+    """Which tools its next turn has: a list of `name`, `description` and `input_schema`, a JSON schema."""
+
+
+class SetModel(Struct, forbid_unknown_fields=True):
+    """Ask this model from its next question on; the answer is its `model`."""
+
+    model: str
+
+
+class Compact(Struct, forbid_unknown_fields=True):
+    """Shorten its conversation now; the answer says whether it was `compacted`, and how many `messages` there are."""
+
+
+class LlmAgent:
+    """One conversation."""
+
+    def __init__(
+        self,
+        session: Session,
+        opening: Opening,
+        isolation: str,
+        model: Callable[[str], str | BaseChatModel],
+        outfit: Outfit,
+        used_before: Usage,
+    ) -> None:
+        """`model` finds one by its name; `outfit` is what it wears, put on; `used_before` is of earlier trees."""
+        self.isolation = isolation
+        self._session, self._clock, self._gateway = session, opening.runtime.clock, opening.runtime.gateway
+        self._show_tools: bool = opening.info.show_tools
+        self._model, self._outfit, self._opening = model, outfit, opening
+        self._root = session.handle(session.id).run
+        self._used_before = used_before
+        self._changing: asyncio.Future[None] | None = None  #: while its conversation is being shortened
+        self._closing = False
+        self.ended: asyncio.Future[ErrorInfo | None] = asyncio.get_running_loop().create_future()
+        #: to a turn that another kernel had begun, until it is gone on with
+        self._listening = session.listen() if session.id == opening.run else None
+        self._root.ended().add_done_callback(lambda end: self._over(end.result()))
+
+    @property
+    def run(self) -> str:
+        """The id of the root of its tree."""
+        return self._session.id
+
+    # ---- talking
+
+    async def turn(self, body: bytes, format: str) -> AsyncGenerator[bytes]:
+        """Answer the last message of a body. Leaving the iteration interrupts the turn.
+
+        Raises InvalidValue for a body that is none; after what was said Aborted for a turn that was interrupted, and
+        TaskFailed, of the status that it had, for one that failed.
+        """
+        shape = format_of(format)
+        text = shape.read(body)
+        await self._rested()
+        before = self._session.usage
+        created = int(self._clock.now().timestamp())
+        writer = shape.Writer(f"{self.run}-{self._root.turns + 1}", self._root.model, created)
+        said = _Said(self._show_tools)
+        has_begun = False
+        async with aclosing(self._session.submit_message(text)) as items:
+            async for item in items:
+                if not has_begun:
+                    has_begun = True
+                    for chunk in writer.begin():
+                        yield chunk
+                if isinstance(item, SandboxStarted):
+                    self.isolation = item.level
+                if piece := said.piece(item):
+                    for chunk in writer.text(piece):
+                        yield chunk
+        result = self._session.result
+        if result is None:
+            raise Aborted("the agent ended before it answered")
+        problem = problem_of(result, self.run)
+        if problem is not None:
+            raise problem
+        if rest := said.rest(result):
+            for chunk in writer.text(rest):
+                yield chunk
+        for chunk in writer.end(used_since(before, self._session.usage), self._stop()):
+            yield chunk
+
+    @property
+    def turns_taken(self) -> int:
+        """How many turns its record has, the one under way among them."""
+        return self._root.turns
+
+    @property
+    def tree(self) -> str:
+        """That of its session."""
+        return self.run
+
+    @property
+    def begins_anew(self) -> bool:
+        """Never: what was said and done is on record."""
+        return False
+
+    async def go_on(self, number: int, body: bytes, format: str, said: Sequence[bytes]) -> AsyncGenerator[bytes]:
+        """Go on with a turn that another kernel had begun: it is on record what was said, or else asked again.
+
+        Yields what comes behind the chunks that were `said`. Leaving the iteration interrupts the turn. Raises like
+        `turn`.
+        """
+        if self._root.turns < number:  # It had not come to the session.
+            async with aclosing(self.turn(body, format)) as chunks:
+                async for chunk in chunks:
+                    yield chunk
+            return
+        shape, journal = format_of(format), self._opening.runtime.journal
+        assert journal is not None, "there is nothing to go on with where nothing is on record"
+        created = int(self._clock.now().timestamp())
+        new = shape.Writer(f"{self.run}-{number}", self._root.model, created)
+        writer, first = shape.writer_of(said[0]) if said else new, new.begin()
+        for chunk in first[len(said) :]:
+            yield chunk
+        texts = [shape.text_of(each) for each in said[len(first) :]]
+        turn = TurnAgain(self._session, journal.store, self._listening, number)
+        answer, onward = _Said(self._show_tools), Onward("".join(texts), BEGINS_AGAIN)
+        is_over = False
+        try:
+            async with aclosing(turn.items()) as items:
+                async for item in items:
+                    if isinstance(item, SandboxStarted):
+                        self.isolation = item.level
+                    if isinstance(item, MessageDiscarded) and onward.void():
+                        continue
+                    if (piece := answer.piece(item)) and (piece := onward.pass_on(piece)):
+                        for chunk in writer.text(piece):
+                            yield chunk
+                    if isinstance(item, MessageRecorded | ToolStarted | MessageDiscarded):
+                        onward.begin()
+            is_over = True
+        finally:
+            self._stop_listening()
+            if not is_over:
+                await self.interrupt()
+        result = turn.result or Result(status=Status(turn.status), value=self._newest_text())
+        if (problem := problem_of(result, self.run)) is not None:
+            raise problem
+        for piece in (onward.rest(), onward.pass_on(answer.rest(result))):
+            for chunk in writer.text(piece) if piece else ():
+                yield chunk
+        for chunk in writer.end(turn.used, self._stop())[texts.count("") :]:
+            yield chunk
+
+    async def interrupt(self) -> None:
+        """End the turn under way, keeping the agent and its history."""
+        await self._session.interrupt("it was interrupted")
+
+    async def mail(self, text: str) -> None:
+        """A message that is read at its next step; one at rest is woken by it. Raises MailRefused."""
+        self._session.send(text)
+
+    async def mail_once(self, text: str, dedupe_s: float) -> None:
+        """Take a message like `mail`, unless it equals one of the last `dedupe_s` seconds. Raises MailRefused."""
+        self._session.send(text, dedupe_s=dedupe_s)
+
+    async def close(self, reason: str) -> None:
+        """End it and all below it, and wait until they are gone. Idempotent."""
+        self._closing = True
+        await self._session.close(reason)
+        if not self.ended.done():
+            self.ended.set_result(None)
+
+    # ---- looking
+
+    async def history(self) -> Sequence[Mapping[str, Any]]:
+        """Its conversation: `role` (user, assistant, tool) and `content` of each message, and the calls of tools."""
+        return [_plain(each) for each in self._session.messages]
+
+    def spent(self) -> Mapping[str, float]:
+        """What its whole tree has used: tokens, usd, model_calls, tool_calls, agents."""
+        return as_spent(self._used_before + self._session.usage)
+
+    # ---- changing
+
+    async def control(self, operation: Any) -> Any:
+        """List its tools, load and unload bundles, set its model, or shorten its conversation.
+
+        Raises BusyError for that in a turn, and InvalidValue, Unknown, Damaged for a bundle.
+        """
+        match operation:
+            case ListTools():
+                return [_told(tool) for tool in self._outfit.tools]
+            case LoadBundle() | UnloadBundle():
+                return await bundle_operations.change(self._opening, operation, self._outfit.check, self._outfit.put_on)
+            case SetModel():
+                self._opening.rules.check_model("model", operation.model)
+                name = reconfigure.set_model(self._root, self._model(operation.model), self._gateway)
+                await model_set.write(self._opening, self.run, operation.model)
+                return {"model": name}
+            case Compact():
+                return {"compacted": await self._compact(), "messages": len(self._session.messages)}
+        raise Bug(f"an operation that was not declared: {type(operation).__name__}")
+
+    async def _compact(self) -> bool:
+        if self._changing is not None:
+            await asyncio.shield(self._changing)
+        self._changing = asyncio.get_running_loop().create_future()
+        try:
+            return await reconfigure.compact(self._root)
+        finally:
+            self._changing.set_result(None)
+            self._changing = None
+
+    # ----
+
+    async def _rested(self) -> None:
+        """Wait while it shortens its conversation, or ends the turn that a killed server had begun."""
+        self._stop_listening()
+        while self._changing is not None:
+            await asyncio.shield(self._changing)
+        if self._is_free():
+            return
+        async with aclosing(self._session.events(tree=False)) as events:
+            async for _ in events:
+                if self._is_free():
+                    return
+
+    def _is_free(self) -> bool:
+        run = self._root
+        return run.turns == 0 or run.state is State.IDLE or run.waking or not run.is_living
+
+    def _stop_listening(self) -> None:
+        if self._listening is not None:
+            self._listening.close()
+            self._listening = None
+
+    def _newest_text(self) -> str:
+        newest = self._session.messages[-1] if self._session.messages else None
+        return str(newest.text) if isinstance(newest, AIMessage) else ""
+
+    def _over(self, result: Result) -> None:
+        if not self.ended.done():
+            error = result.error or ErrorInfo(type="Ended", message="its run has ended")
+            self.ended.set_result(None if self._closing else error)
+
+    def _stop(self) -> Stop:
+        newest = self._session.messages[-1] if self._session.messages else None
+        told = newest.response_metadata if isinstance(newest, AIMessage) else {}
+        return "length" if _NO_ROOM & {told.get("finish_reason"), told.get("stop_reason")} else "end"
+
+
+class _Said:
+    """What a turn has said so far, as one text: the replies of its model apart from each other, and from notes."""
+
+    def __init__(self, show_tools: bool) -> None:
+        self._show_tools = show_tools
+        self._newest = ""  #: of all that was said
+        self._apart = False  #: another reply begins
+
+    def piece(self, item: AIMessageChunk | Event) -> str:
+        """What this adds to it; mostly nothing."""
+        if isinstance(item, AIMessageChunk):
+            return self._add(str(item.text))
+        if isinstance(item, MessageRecorded):
+            self._apart = True
+        elif isinstance(item, MessageDiscarded) and self._newest:
+            return self._note(BEGINS_AGAIN)
+        elif isinstance(item, ToolStarted) and self._show_tools:
+            shown = json.dumps(item.args, ensure_ascii=False, default=str)
+            return self._note(f"[{item.tool} {shown if len(shown) <= _MOST_SHOWN else shown[:_MOST_SHOWN] + '…'}]")
+        return ""
+
+    def rest(self, result: Result) -> str:
+        """What a result says that no reply has said."""
+        if isinstance(result.value, str):
+            return "" if self._newest else result.value
+        return self._note(json.dumps(result.value, ensure_ascii=False, default=str))
+
+    def _note(self, text: str) -> str:
+        self._apart = True
+        noted = self._add(text)
+        self._apart = True
+        return noted
+
+    def _add(self, text: str) -> str:
+        if not text:
+            return ""
+        if self._apart and self._newest:
+            text = f"{_gap(self._newest)}{text}"
+        self._apart, self._newest = False, (self._newest + text)[-2:]
+        return text
+
+
+def _gap(newest: str) -> str:
+    return "\n" * (2 - (len(newest) - len(newest.rstrip("\n"))))
+
+
+def _plain(message: BaseMessage) -> dict[str, Any]:
+    plain: dict[str, Any] = {"role": _ROLES.get(message.type, message.type), "content": str(message.text)}
+    if isinstance(message, AIMessage) and message.tool_calls:
+        calls = [{"id": call["id"], "name": call["name"], "args": call["args"]} for call in message.tool_calls]
+        plain["tool_calls"] = calls
+    if isinstance(message, ToolMessage):
+        plain |= {"tool_call_id": message.tool_call_id, "name": message.name, "status": message.status}
+    return plain
+
+
+def _told(tool: BaseTool) -> dict[str, Any]:
+    schema = convert_to_openai_tool(tool)["function"].get("parameters", {"type": "object", "properties": {}})
+    return {"name": tool.name, "description": tool.description, "input_schema": schema}

@@ -1,0 +1,135 @@
+"""A turn of a conversation that another kernel had begun: what is on record of it, what comes, and what is unsaid."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Final
+
+from langchain_core.messages import AIMessageChunk
+
+from ramet.core.errors import Aborted
+from ramet.core.events import (
+    Event,
+    MessageDiscarded,
+    MessageRecorded,
+    RunEnded,
+    SandboxStarted,
+    ToolStarted,
+    TurnEnded,
+    TurnStarted,
+)
+from ramet.core.outcome import NOTHING_USED, Result, Usage
+from ramet.host.journal.stored_events import decoded
+from ramet.host.session import Session
+from ramet.host.trees.turn_stream import TurnStream, whole_chunk
+from ramet.services.agent_types.outcome import used_since
+from ramet.store.contract import Store
+
+PAGE: Final = 1_000
+_TOLD: Final = (TurnStarted, TurnEnded, MessageRecorded, MessageDiscarded, SandboxStarted, ToolStarted, RunEnded)
+_TAGS: Final = frozenset(str(each.__struct_config__.tag) for each in _TOLD)
+
+
+class Onward:
+    """Lets through what was not said yet of a text that is told again from its beginning, reply by reply.
+
+    A reply that was cut off is asked for again. One that begins as the first did goes on where that ended; of one that
+    does not, a note says that it begins again, and then comes all of it.
+    """
+
+    def __init__(self, said: str, note: str) -> None:
+        self._said, self._note = said, note
+        self._at = self._mark = 0
+        self._reply = ""
+
+    def begin(self) -> None:
+        """Another reply begins, or what is no reply."""
+        self._mark, self._reply = self._at, ""
+
+    def void(self) -> bool:
+        """What came of this reply is void; False if some of it was let through, and a reader must be told."""
+        is_unheard = self._at < len(self._said) or not self._reply
+        if is_unheard:
+            self._at, self._reply = self._mark, ""
+        return is_unheard
+
+    def pass_on(self, text: str) -> str:
+        """What of this comes behind all that was said."""
+        left = len(self._said) - self._at
+        if not left:
+            self._reply = self._reply or text
+            return text
+        self._reply += text
+        if self._said.startswith(text, self._at):
+            self._at += len(text)
+            return ""
+        rest = self._said[self._at : self._at + len(text)]
+        self._at = len(self._said)
+        return text[left:] if len(rest) == left and text.startswith(rest) else self._again()
+
+    def rest(self) -> str:
+        """What is to be said at the end: more was said than came again."""
+        if self._at == len(self._said):
+            return ""
+        self._at = len(self._said)
+        return self._again()
+
+    def _again(self) -> str:
+        return f"\n\n{self._note}\n\n{self._reply.lstrip()}"
+
+
+class TurnAgain:
+    """The turn of a number, as its session's record has it, and then as it goes on."""
+
+    def __init__(self, session: Session, store: Store, listening: TurnStream | None, number: int) -> None:
+        self._session, self._store, self._listening, self._number = session, store, listening, number
+        self.result: Result | None = None  #: once it is over here
+        self.status = ""  #: with which it ended
+        self.used = NOTHING_USED
+        self._before: Usage = NOTHING_USED
+        self._seen = 0
+
+    async def items(self) -> AsyncGenerator[AIMessageChunk | Event]:
+        """As `Session.submit_message` yields them. Raises Aborted for a turn that never came to its end."""
+        async with aclosing(self._on_record()) as events:
+            async for event in events:
+                if isinstance(event, MessageRecorded) and event.step_id is not None:
+                    yield whole_chunk(event)
+                yield event
+        if self.status:
+            return
+        if self._listening is None:
+            raise Aborted("the agent ended before it answered")
+        async with aclosing(self._listening.items(after=self._seen)) as items:
+            async for item in items:
+                if isinstance(item, Event):
+                    self._tell(item)
+                yield item
+        self.result = self._listening.result
+        if self.result is None and not self.status:
+            raise Aborted("the agent ended before it answered")
+
+    async def _on_record(self) -> AsyncGenerator[Event]:
+        id, after, inside = self._session.id, 0, False
+        while page := await self._store.read(after, tree=id, run=id, limit=PAGE):
+            after, self._seen = page[-1].cursor, page[-1].seq
+            for each in page:
+                if each.type not in _TAGS:
+                    continue
+                event = decoded(self._store, each)
+                if isinstance(event, TurnStarted):
+                    inside = event.turn == self._number
+                elif isinstance(event, TurnEnded) and event.turn < self._number:
+                    self._before = event.usage
+                if inside:
+                    self._tell(event)
+                    yield event
+                if self.status:
+                    return
+            await asyncio.sleep(0)
+
+    def _tell(self, event: Event) -> None:
+        if isinstance(event, TurnEnded) and event.turn == self._number:
+            self.status, self.used = event.status, used_since(self._before, event.usage)

@@ -1,0 +1,262 @@
+"""The agent type "llm": a model with tools, in the host or in a sandbox, and a conversation of many turns."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+from langchain_core.tools import BaseTool
+from msgspec import Struct
+
+from ramet.agent.definition import Agent
+from ramet.agent.files.search_paths import Place
+from ramet.agent.files.skills import load_skills, render_skills
+from ramet.agent.loop import MAX_TURNS, keep
+from ramet.concurrency.deadline import to_its_end
+from ramet.concurrency.threads import in_thread
+from ramet.core.errors import InvalidValue, Unknown
+from ramet.core.policy.capabilities import Capability
+from ramet.core.policy.policy import Policy, secrets_of, variables_of
+from ramet.host.session import Session
+from ramet.services.agent_types import imports
+from ramet.services.agent_types.bundle_operations import LoadBundle, UnloadBundle
+from ramet.services.agent_types.gates import gate_of
+from ramet.services.agent_types.llm import model_set
+from ramet.services.agent_types.llm.agent import Compact, ListTools, LlmAgent, SetModel
+from ramet.services.agent_types.llm.restart import TreesOver, left_of, said_before, trees_over
+from ramet.services.agent_types.llm.settings import Outfit, code_tools, image_skills, served_skills
+from ramet.services.agent_types.sandbox import isolation_of, policy_of
+from ramet.services.agent_types.tool_schemas import tools_of
+from ramet.services.contract import Image, Opening, Served
+from ramet.services.formats.registry import FORMATS
+from ramet.spawn.run import Run
+from ramet.tools.agents.agents import spawning_tools
+from ramet.tools.builtins import stock_tools
+from ramet.tools.python import NAME as PYTHON
+from ramet.tools.workspace import workspace_tools
+
+if TYPE_CHECKING:
+    from langchain_core.language_models import BaseChatModel
+
+FIELD: Final = "spawn_info.tools"
+MAX_TOOLS: Final = 200  #: names in it
+
+
+class LlmInfo(Struct, forbid_unknown_fields=True, kw_only=True):
+    """What an agent of this type is made of.
+
+    `model` is a name of the server's own models, "provider:model", or "offline". `tools` are names of ramet's: Read,
+    Write, Edit, Glob, Grep, Bash, and in a sandbox `python`; "*" is those of the workspace; and "module:function" of
+    its image. The tools and skills that bundles of its image declare it has without being asked.
+    """
+
+    model: str = ""  #: none is the server's default
+    system_prompt: str = ""
+    tools: Sequence[str] = ()
+    skills: Sequence[str] = ()  #: by their names: of its image's, then of the served folder's `.ramet/skills`
+    modules: Sequence[str] | None = None  #: what its `python` may import; None is what its image has at the top
+    in_image: bool = False  #: whether it works in the folder of its image, and reads it, not in an empty one
+    spawn: bool = False  #: whether it may start agents below it
+    gate: str = (
+        ""  #: name of a safety policy of the server, which all tool calls of its tree must pass; none is no gate
+    )
+    show_tools: bool = False  #: whether answers tell of its tool calls, as text
+    max_turns: int = MAX_TURNS
+
+
+class LlmType:
+    """Models that talk. `models` are the server's own names for some; `default` is asked where nobody names one."""
+
+    name = "llm"
+    spawn_info: type = LlmInfo
+    transport_formats: Sequence[str] = tuple(FORMATS)
+    operations: Mapping[str, type] = {
+        "list_tools": ListTools,
+        "set_model": SetModel,
+        "compact": Compact,
+        "load_bundle": LoadBundle,
+        "unload_bundle": UnloadBundle,
+    }
+
+    def __init__(self, models: Mapping[str, str | BaseChatModel] | None = None, *, default: str = "") -> None:
+        self._models, self._default = models or {}, default
+
+    async def check(self, opening: Opening) -> None:
+        """Raises Unknown for a model, tool, skill or safety policy that is not there, InvalidValue for what clashes.
+
+        Raises MissingExtra and ModelFailed for a model that cannot be asked from here, IsolationUnavailable.
+        """
+        await self._definition(opening)
+        await gate_of(opening.runtime, opening.info.gate)
+        opening.rules.check_model("spawn_info.model", opening.info.model or self._default)
+        opening.runtime.gateway.port(self.model(opening.info.model))
+        await isolation_of(opening.runtime, self._policy(opening))
+
+    def needs_sandbox(self, info: LlmInfo, image: Image) -> bool:
+        """Whether it has tools or may start agents, which may have some; a model that only talks stays in the host."""
+        return bool(info.tools or info.spawn or image.tools)
+
+    async def open(self, opening: Opening) -> Served:
+        """One that waits for its first turn, or goes on where another server left it. Raises like `check`.
+
+        After a server that was killed or stopped it is the same run, in the middle of its turn if it was in one. After
+        one of an older version that closed its agents it is a new run that knows what was said, and has what the limits
+        leave it. In a sandbox that one has a new folder.
+        """
+        policy = self._policy(opening)
+        isolation = await isolation_of(opening.runtime, policy)
+        over = await trees_over(opening)
+        if opening.run:
+            session, outfit = await self._taken_up(opening, policy, over)
+        else:
+            session = await self._begun(opening, policy, over)
+            outfit = Outfit(opening, session.handle(session.id).run)
+        return LlmAgent(session, opening, isolation, self.model, outfit, over.used_before(session.id))
+
+    def model(self, name: str) -> str | BaseChatModel:
+        """The model of that name, or its name where a provider has it. Raises InvalidValue where there is none."""
+        name = name or self._default
+        if not name:
+            raise InvalidValue("spawn_info.model", name, "a model's name: this server has no default")
+        return self._models.get(name, name)
+
+    # ----
+
+    def _policy(self, opening: Opening) -> Policy | None:
+        return policy_of(opening, may_spawn=opening.info.spawn)
+
+    async def _begun(self, opening: Opening, policy: Policy | None, over: TreesOver) -> Session:
+        session = Session(
+            agent=await self._definition(opening),
+            tools=await _tools(opening),
+            cwd=_works_in(opening),
+            limits=left_of(opening.limits, over.used_before("")),
+            spawn=opening.info.spawn,
+            runtime=opening.runtime,
+            root_policy=policy,
+            shelf=opening.shelf.folder if opening.shelf is not None else None,
+            gate=await gate_of(opening.runtime, opening.info.gate),
+            state_owner=opening.id,
+        )
+        return await session.start()  # A policy adapter may have to be asked.
+
+    async def _taken_up(self, opening: Opening, policy: Policy | None, over: TreesOver) -> tuple[Session, Outfit]:
+        try:
+            return await self._resumed(opening, policy)
+        except Unknown:  # An older version closed it with its server.
+            gate = await gate_of(opening.runtime, opening.info.gate)
+            said = await said_before(opening, over, self.model(opening.info.model), await _tools(opening), gate)
+            session = await self._begun(opening, policy, over)
+            for message in said:
+                keep(session.context, message)
+            outfit = Outfit(opening, session.handle(session.id).run)
+            try:
+                outfit.restore(await self._set(opening))
+            except BaseException:
+                await to_its_end(session.close("it could not be gone on with"))
+                raise
+            return session, outfit
+
+    async def _resumed(self, opening: Opening, policy: Policy | None) -> tuple[Session, Outfit]:
+        model, last = self.model(opening.info.model), await self._set(opening)
+        found: list[Outfit] = []
+
+        def prepare(run: Run) -> None:
+            if opening.shelf is not None:
+                run.request = dataclasses.replace(run.request, shelf=opening.shelf.folder)
+            found.append(Outfit(opening, run))
+            found[-1].restore(last)
+
+        session = await Session.resume(
+            opening.run,
+            None if isinstance(model, str) else model,
+            await _tools(opening),
+            cwd=_works_in(opening),
+            runtime=opening.runtime,
+            secrets=secrets_of(policy),
+            env_vars=variables_of(policy),
+            gate=await gate_of(opening.runtime, opening.info.gate),
+            prepare=prepare,
+        )
+        return session, found[-1]
+
+    async def _set(self, opening: Opening) -> str | BaseChatModel | None:
+        """The model that it was set to last. Raises like `model`, and where no rule allows it."""
+        name = await model_set.read(opening)
+        if name:
+            opening.rules.check_model("model", name)
+        return self.model(name) if name else None
+
+    async def _definition(self, opening: Opening) -> Agent:
+        """Read it from the disk, without keeping the event loop. Raises Unknown, InvalidValue."""
+        return await in_thread(lambda: self._read_definition(opening), name="ramet-definition")
+
+    def _read_definition(self, opening: Opening) -> Agent:
+        info: LlmInfo = opening.info
+        _read_tools(opening)
+        _works_in(opening)
+        code: tuple[Capability, ...] = ()
+        if PYTHON in info.tools:
+            names = info.modules if info.modules is not None else imports.top_level(opening.image.folders)
+            code = tuple(Capability("module", each) for each in names)
+        elif info.modules:
+            raise InvalidValue("spawn_info.modules", list(info.modules), f"none without the tool {PYTHON!r}")
+        text = render_skills(load_skills((*opening.image.preloaded, *info.skills), _skills(opening)))
+        return Agent(
+            name=opening.name,
+            instructions=f"{info.system_prompt}\n\n{text}".strip(),
+            model=self.model(info.model),
+            max_turns=info.max_turns,
+            capabilities=code,
+        )
+
+
+def _skills(opening: Opening) -> Sequence[Place]:
+    """Where its skills may lie: in its image, then in the served folder."""
+    return (*image_skills(opening), *served_skills(opening.runtime))
+
+
+def _works_in(opening: Opening) -> pathlib.Path | None:
+    """Where it works; None is an empty folder of its sandbox. Raises InvalidValue."""
+    if opening.info.in_image:
+        if opening.policy is None or len(opening.image.folders) != 1:
+            raise InvalidValue("spawn_info.in_image", True, "it with a policy, and an image of one bundle")
+        return opening.image.folders[0]
+    return opening.folder if opening.policy is None else None  # What is not mounted is not there, inside.
+
+
+async def _tools(opening: Opening) -> tuple[BaseTool, ...]:
+    """Read them from the disk, without keeping the event loop. Raises like `_read_tools`."""
+    return await in_thread(lambda: _read_tools(opening), name="ramet-tools")
+
+
+def _read_tools(opening: Opening) -> tuple[BaseTool, ...]:
+    """By their names, and those that its image declares.
+
+    Raises Unknown, and InvalidValue for code that is to run in the host, for a function that is not there or cannot be
+    a tool, for two tools of one name, and for too many names.
+    """
+    if len(opening.info.tools) > MAX_TOOLS:
+        raise InvalidValue(FIELD, f"{len(opening.info.tools)} names", f"at most {MAX_TOOLS}")
+    workspace = [each.name for each in workspace_tools()]
+    stock, chosen = stock_tools({}), dict[str, BaseTool]()
+    named = [each for each in opening.info.tools if ":" in each]
+    if named and opening.policy is None:
+        raise InvalidValue(FIELD, named[0], "it with a policy only: code of an image does not run in the host")
+    declared = {each.reference: each for each in opening.image.tools}
+    declared |= {each.reference: each for each in tools_of(named, opening.image.folders, FIELD)}
+    for name in (each for each in opening.info.tools if ":" not in each):
+        if name == PYTHON and opening.policy is None:
+            raise InvalidValue(FIELD, name, "it with a policy only: code does not run in the host")
+        if name != "*" and name not in (*workspace, PYTHON):
+            raise Unknown("tool", name, (*workspace, PYTHON, "*", *declared))
+        chosen |= {each: stock[each] for each in (workspace if name == "*" else [name])}
+    opening.rules.check_tools(FIELD, (*chosen, *declared))
+    leading = {each.name for each in spawning_tools()} if opening.info.spawn else set[str]()
+    for each in code_tools(declared.values()):
+        if each.name in chosen or each.name in leading:
+            raise InvalidValue(FIELD, each.name, "one tool of each name")
+        chosen[each.name] = each
+    return tuple(chosen.values())

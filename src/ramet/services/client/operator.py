@@ -1,0 +1,322 @@
+"""`client.kernel`: the operator's view of a server's kernel: runs, questions, schedules, recipes, state."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from contextlib import aclosing
+from datetime import datetime
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+import msgspec
+
+from ramet.core.errors import Gone, ProtocolError
+from ramet.core.events import Event, IntentionDecided, IntentionRecorded, ToolEnded, decode
+from ramet.core.policy.policy import Policy
+from ramet.core.safety import SafetyPolicy
+from ramet.core.schedules.schedule import Misfire, Overlap
+from ramet.core.schedules.ticks import TickResult
+from ramet.host.control.run_queries import RunRow
+from ramet.host.safety.inspection import EVERYTHING, Filter, Page, Passage
+from ramet.host.scheduler.view import ScheduleView
+from ramet.host.sessions.rows import SessionRow
+from ramet.services.client import operator_requests as asks
+from ramet.services.client.errors import error_of
+from ramet.services.client.requests import Ask
+from ramet.services.client.retry import followed
+from ramet.services.operator.contract import (
+    MOST,
+    USUAL,
+    AddSchedule,
+    Approval,
+    GatePolicy,
+    Kept,
+    PassageRow,
+    PlainAgent,
+    PutGatePolicy,
+    RecipeRow,
+    ShownSession,
+    StatePage,
+    StateVersions,
+    Stopped,
+)
+from ramet.wire.sse import ServerSentEvent
+
+T = TypeVar("T")
+
+
+class Paged(Protocol):
+    """A page of something."""
+
+    @property
+    def more(self) -> str:
+        """What the next one is asked for with; "" where there is none."""
+
+
+P = TypeVar("P", bound=Paged)
+
+
+class RunEvent(NamedTuple):
+    """An event on record; `cursor` is what a reader goes on by, and means nothing else."""
+
+    cursor: int
+    event: Event
+
+
+class Way(Protocol):
+    """How requests reach the server."""
+
+    async def send(self, ask: Ask[T], key: str | None = None, *, waits: bool = False) -> T:
+        """Its answer. `waits` is for what may take as long as it takes."""
+
+    def stream(self, ask: Ask[None], key: str | None = None) -> AsyncGenerator[ServerSentEvent, None]:
+        """The events of its answer."""
+
+
+class Kernel:
+    """What goes on in a server, for its operator: any other key is told that there is nothing, whatever it asks for.
+
+    Raises what the same question raises in the server's process, such as Unknown for a run that is not on record.
+    """
+
+    def __init__(self, way: Way) -> None:
+        self._way = way
+
+    # ---- runs
+
+    async def runs(self, *, ended: bool = False) -> Sequence[RunRow]:
+        """The runs that live, or were interrupted; with `ended` all on record. Without their results."""
+        pages = self._pages(lambda after: asks.runs(ended, after, MOST))
+        return [each async for page in pages for each in page.runs]
+
+    async def run(self, id: str) -> RunRow:
+        """One run, with its result. Raises Unknown."""
+        return await self._way.send(asks.run(id))
+
+    async def tree(self, id: str) -> Sequence[RunRow]:
+        """Every run of the tree that a run is in, in the order of their births. Raises Unknown."""
+        pages = self._pages(lambda after: asks.tree(id, after, MOST))
+        return [each async for page in pages for each in page.runs]
+
+    async def events(
+        self, id: str, *, tree: bool = False, after: int = 0, follow: bool = False
+    ) -> AsyncGenerator[RunEvent, None]:
+        """What is on record of a run, or of its whole tree, behind a cursor; with `follow` what comes, until its end.
+
+        What breaks off is taken up again where it did, also where nobody can answer for a while. Raises Unknown, and
+        Gone once no server answers.
+        """
+        async with aclosing(
+            followed(lambda last: self._way.stream(asks.events(id, tree, last, follow)), after)
+        ) as told:
+            async for cursor, data in told:
+                yield RunEvent(cursor, decode(data))
+
+    async def send(
+        self, id: str, text: str, *, dedupe_s: float | None = None, idempotency_key: str | None = None
+    ) -> str:
+        """A message that a run reads at its next step; what becomes of it. Raises Unknown, MailRefused.
+
+        With `dedupe_s`, a message that equals one of the last so many seconds is not delivered again.
+        """
+        return (await self._way.send(asks.send(id, text, dedupe_s).once(idempotency_key))).mail
+
+    async def stop(self, id: str, reason: str = "") -> Stopped:
+        """End a run and all below it, and wait until they are gone. Raises Unknown."""
+        return await self._way.send(asks.stop(id, reason), waits=True)
+
+    async def read_file(self, id: str, path: str) -> bytes:
+        """The content of a file of a run at work, by its name below the run's workspace.
+
+        Raises Unknown, Gone for a run that is not at work or works in no sandbox, InvalidValue, OutputTooLarge.
+        """
+        return await self._way.send(asks.read_file(id, path))
+
+    async def keep(self, id: str, on: bool = True) -> Kept:
+        """Keep the tree of a run on record whatever its time is, or no longer. Raises Unknown."""
+        return await self._way.send(asks.keep(id, on))
+
+    # ---- conversations
+
+    async def sessions(self, limit: int = 0) -> Sequence[SessionRow]:
+        """The newest conversations on record, the newest first; without a limit all of them."""
+        if 0 < limit <= MOST:
+            return (await self._way.send(asks.sessions("", limit))).sessions
+        found = [each async for page in self._pages(lambda after: asks.sessions(after, MOST)) for each in page.sessions]
+        return found[:limit] if limit else found
+
+    async def session(self, id: str, *, last: int | None = None) -> ShownSession:
+        """A conversation by the id of its session, or of its root, with what was said in it, or its `last` messages.
+
+        Raises Unknown, and InvalidValue for a `last` below 1.
+        """
+        return await self._way.send(asks.session(id, last))
+
+    async def remove_session(self, id: str) -> str:
+        """Remove a conversation that is not open, with all that its agents left; the id of its root.
+
+        Raises Unknown, InUse and Denied.
+        """
+        return (await self._way.send(asks.remove_session(id), waits=True)).root
+
+    # ---- questions
+
+    async def approvals(self) -> Sequence[Approval]:
+        """The questions of all agents that wait for a person, the oldest first."""
+        pages = self._pages(lambda after: asks.approvals(after, MOST))
+        return [each async for page in pages for each in page.approvals]
+
+    async def answer(self, approval: str, allowed: bool, reason: str = "") -> None:
+        """Answer a question, once. Raises Unknown for one that does not wait (any more)."""
+        await self._way.send(asks.answer(approval, allowed, reason))
+
+    # ---- schedules
+
+    async def schedules(self) -> Sequence[ScheduleView]:
+        """Every schedule, in order of ids."""
+        pages = self._pages(lambda after: asks.schedules(after, MOST))
+        return [each async for page in pages for each in page.schedules]
+
+    async def schedule(self, id: str) -> ScheduleView:
+        """One schedule. Raises Unknown."""
+        return await self._way.send(asks.schedule(id))
+
+    async def add_schedule(
+        self,
+        agent: str | PlainAgent,
+        *,
+        every_s: float | None = None,
+        anchor: datetime | None = None,
+        in_s: float | None = None,
+        at: datetime | None = None,
+        cron: str = "",
+        tz: str = "",
+        name: str | None = None,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        prompt: str = "",
+        policy: Policy | None = None,
+        limits: Mapping[str, float] | None = None,
+        misfire: Misfire = "once",
+        misfire_max: int = 10,
+        overlap: Overlap = "skip",
+        jitter_seconds: float = 0.0,
+        until: datetime | None = None,
+        repeatable: bool = False,
+        in_process: bool = False,
+        idempotency_key: str | None = None,
+    ) -> ScheduleView:
+        """Have the server run an agent later or again; see `ramet.services.operator.contract.AddSchedule`.
+
+        Raises InvalidValue, which names the field, and Unknown for a definition that is not there.
+        """
+        asked = AddSchedule(
+            agent=agent,
+            every_s=every_s,
+            anchor=anchor,
+            in_s=in_s,
+            at=at,
+            cron=cron,
+            tz=tz,
+            name=name,
+            args=list(args),
+            kwargs=dict(kwargs or {}),
+            prompt=prompt,
+            policy=policy,
+            limits=dict(limits or {}),
+            misfire=misfire,
+            misfire_max=misfire_max,
+            overlap=overlap,
+            jitter_seconds=jitter_seconds,
+            until=until,
+            repeatable=repeatable,
+            in_process=in_process,
+        )
+        return await self._way.send(asks.add_schedule(asked).once(idempotency_key))
+
+    async def pause_schedule(self, id: str) -> ScheduleView:
+        """Begin nothing of it until it is resumed; a run that is going goes on. Raises Unknown."""
+        return await self._way.send(asks.steer_schedule(id, "pause"))
+
+    async def resume_schedule(self, id: str) -> ScheduleView:
+        """Go on with its next time. Raises Unknown."""
+        return await self._way.send(asks.steer_schedule(id, "resume"))
+
+    async def trigger_schedule(self, id: str, *, idempotency_key: str | None = None) -> ScheduleView:
+        """Run it now, beside its times. Raises Unknown."""
+        return await self._way.send(asks.steer_schedule(id, "trigger").once(idempotency_key))
+
+    async def remove_schedule(self, id: str) -> None:
+        """Forget it; a run that is going goes on. Raises Unknown."""
+        await self._way.send(asks.remove_schedule(id))
+
+    async def schedule_results(self, id: str) -> Sequence[TickResult]:
+        """Its last ticks, as they stand: the newest twenty that ended, what runs, what waits. Raises Unknown."""
+        return (await self._way.send(asks.schedule_results(id))).results
+
+    # ---- what agents wrote down
+
+    async def recipes(self, place: str = "") -> Sequence[RecipeRow]:
+        """The agents that agents have made: the one who stands at `place`, or all."""
+        pages = self._pages(lambda after: asks.recipes(place, after, USUAL))
+        return [each async for page in pages for each in page.recipes]
+
+    async def state(
+        self, id: str, *, at: int = 0, commit: str = "", prefix: str = "", after: str = "", limit: int = USUAL
+    ) -> StatePage:
+        """A page of a run's own state: now, as of an event of its tree, or as of a commit of its branch.
+
+        Raises Unknown for a run, an event or a commit that is not there.
+        """
+        return await self._way.send(asks.state(id, at, commit, prefix, after, limit))
+
+    async def state_versions(self, id: str, *, limit: int = USUAL) -> StateVersions:
+        """The commits that changed something of a run's state, the newest first, and the branches there are."""
+        return await self._way.send(asks.state_versions(id, limit))
+
+    # ---- safety gates
+
+    async def policies(self) -> Mapping[str, int]:
+        """The newest version of every safety policy, by its name."""
+        pages = self._pages(lambda after: asks.policies(after, MOST))
+        return {each.name: each.version async for page in pages for each in page.policies}
+
+    async def policy(self, name: str, version: int = 0) -> GatePolicy:
+        """A safety policy: its newest version, or the one of that number. Raises Unknown."""
+        return await self._way.send(asks.policy(name, version))
+
+    async def put_policy(self, name: str, policy: SafetyPolicy, *, expected: int) -> GatePolicy:
+        """Make it the newest version; `expected` is the one that it follows, 0 for the first. Raises Conflict."""
+        return await self._way.send(asks.put_policy(name, PutGatePolicy(policy=policy, expected=expected)))
+
+    async def passages(self, wanted: Filter = EVERYTHING, *, after: int = 0, limit: int = USUAL) -> Page:
+        """A page of what came to the gates behind a cursor, as `ramet.host.safety.passages` gives it."""
+        page = await self._way.send(asks.passages(wanted, after, limit))
+        return Page(tuple(_passage(each) for each in page.entries), page.cursor, page.more)
+
+    async def follow_passages(self, wanted: Filter = EVERYTHING, *, after: int = 0) -> AsyncGenerator[Passage, None]:
+        """What came to the gates behind a cursor, and what comes, until the server ends. Raises Gone then."""
+        async with aclosing(self._way.stream(asks.follow_passages(wanted, after))) as told:
+            async for each in told:
+                match each.event:
+                    case "event":
+                        yield _passage(msgspec.json.decode(each.data, type=PassageRow))
+                    case "error":
+                        raise error_of(each.data, 0)
+        raise Gone("the server ended")
+
+    # ---- inside
+
+    async def _pages(self, ask: Callable[[str], Ask[P]]) -> AsyncIterator[P]:
+        after = ""
+        while True:
+            page = await self._way.send(ask(after))
+            yield page
+            if not (after := page.more):
+                return
+
+
+def _passage(row: PassageRow) -> Passage:
+    event = decode(msgspec.json.encode(row.event))
+    if not isinstance(event, IntentionRecorded | IntentionDecided | ToolEnded):
+        raise ProtocolError(f"a passage that is none: {row.event.get('type')!r}")
+    return Passage(row.cursor, row.kind, event)

@@ -1,0 +1,254 @@
+"""Which kernel has which team, agent and run, mostly without asking the store.
+
+An agent is where its team is, for good; a team, or a tree, changes kernels when its own is lost or leaves. What was
+looked up is kept until there is news of kernels, or one of them says that it does not have what it was asked for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from typing import Final, Generic, NamedTuple, TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from ramet.core.errors import Damaged, RametError
+from ramet.host.schedules.table import Books
+from ramet.services.teams.tables import AGENT, TEAM, is_whole
+from ramet.store.contract import Document, Seat, Store
+
+V = TypeVar("V")
+_log = logging.getLogger("ramet.serve")
+_KEPT: Final = 100_000
+_LOOK_S: Final = 0.05
+
+
+class _Team(Struct):
+    id: str
+    name: str = ""
+    key: str = ""
+    kernel: str = ""
+
+
+class _Agent(Struct):
+    team: str
+
+
+class Whose(NamedTuple):
+    """A team or a tree, and the name of the kernel that has it: "" where none has, for now."""
+
+    id: str
+    kernel: str
+
+
+class Directory:
+    """Of one store, as the kernel `me` sees it, between `open` and `close`."""
+
+    def __init__(self, store: Store, me: str) -> None:
+        self.me = me
+        self.seats: Mapping[str, Seat] = {}
+        self._store = store
+        self._teams_of: _Kept[str] = _Kept()  #: by agent
+        self._ids: _Kept[str] = _Kept()  #: of teams, by name
+        self._kernels: _Kept[str] = _Kept()  #: by team
+        self._trees: _Kept[str] = _Kept()  #: by run
+        self._owners: _Kept[str] = _Kept()  #: by tree
+        self._schedules = Books(store)
+        self.by_key: _Kept[str] = _Kept()  #: kernels, by the hash of an agent's key
+        self._heard: list[Callable[[], None]] = []
+        self._deaf: Callable[[], None] = lambda: None
+        self._looking: asyncio.Task[None] | None = None
+        self._again = False
+        self.lost: Callable[[str], object] = lambda kernel: None  #: told of each other one that lives no more
+
+    async def open(self) -> None:
+        """Know all kernels, and hear of them from now on."""
+        self._deaf = self._store.on_kernels(self._news)
+        await self._look()
+
+    async def close(self) -> None:
+        """Hear no more. Idempotent."""
+        self._deaf()
+        if self._looking is not None:
+            self._looking.cancel()
+            await asyncio.wait({self._looking})
+
+    def on_news(self, heard: Callable[[], None]) -> None:
+        """Have `heard` called when kernels have come or gone, and `seats` says so."""
+        self._heard.append(heard)
+
+    def others(self) -> list[Seat]:
+        """The kernels that live and answer, but for this one."""
+        return [each for each in self.seats.values() if each.alive and each.address and each.name != self.me]
+
+    def is_alive(self, kernel: str) -> bool:
+        """Whether a kernel is there, as far as is known here."""
+        return kernel == self.me or (kernel in self.seats and self.seats[kernel].alive)
+
+    # ---- whose it is
+
+    async def of_agent(self, agent: str) -> Whose | None:
+        """Its team, and who has that; None for an agent that is not on record."""
+        team = self._teams_of.get(agent)
+        if team is None:
+            found = await self._store.get(AGENT, agent) if "\0" not in agent else None
+            if found is None:
+                return None
+            team = self._teams_of.put(agent, _read(found, _Agent).team)
+        return await self.of_team(team)
+
+    async def of_team(self, team: str) -> Whose | None:
+        """A team by its id or name; None for one that is not on record."""
+        id = self._ids.get(team) or team
+        kernel = self._kernels.get(id)
+        if kernel is None and "\0" not in id:
+            found = await self._store.get(TEAM, id)
+            if found is not None:
+                kernel = self._kernels.put(id, _read(found, _Team).kernel)
+            elif (named := await self._named(team)) is not None:
+                id, kernel = self._ids.put(team, named.id), self._kernels.put(named.id, named.kernel)
+        return None if kernel is None else Whose(id, kernel)
+
+    async def is_gone(self, kind: str, name: str) -> bool:
+        """Whether no agent, or no team, of that id or name is on record any more, whatever is known here."""
+        if kind == "agent":
+            return await self._store.get(AGENT, name) is None
+        return await self._store.get(TEAM, name) is None and await self._named(name) is None
+
+    async def of_run(self, run: str) -> Whose | None:
+        """The tree that a run is in, and who has that; None for a run that is not on record."""
+        tree = self._trees.get(run)
+        if tree is None:
+            found = await self._store.read(run=run, limit=1) if "\0" not in run else []
+            if not found:
+                return None
+            tree = self._trees.put(run, found[0].tree)
+        owner = self._owners.get(tree)
+        if owner is None:
+            seat = await self._store.owner_of(tree)
+            if seat is None:
+                return Whose(tree, "")
+            owner = self._owners.put(tree, seat.name)
+        return Whose(tree, owner)
+
+    async def team_of(self, hash: str) -> str:
+        """The id of the team whose key has this hash; "" if there is none."""
+        found = [each.id for each in await self._all() if hmac.compare_digest(each.key, hash)]
+        return next(iter(found), "")  # Only after all were compared.
+
+    async def orphans(self) -> list[str]:
+        """Teams that no kernel has which answers, but for those that none can take over."""
+        those_that_answer = {self.me, *(each.name for each in self.others())}
+        return [team.id for team, row in await self._rows() if team.kernel not in those_that_answer and is_whole(row)]
+
+    async def is_scheduled(self, tree: str) -> bool:
+        """Whether a tree is that of a schedule's tick, and its end is not noted yet: some kernel goes on with it."""
+        return any(claim.run == tree for found in await self._schedules.all() for claim in found.book.state.claims)
+
+    async def has_left(self, seat: Seat) -> bool:
+        """Whether a kernel has left in order, and did nothing that it did not answer; returns once that is known."""
+        while True:
+            found = next((each for each in await self._store.kernels() if each.name == seat.name), None)
+            if found is None or not found.alive or found.epoch != seat.epoch:
+                return await self._store.has_left(seat.name, seat.epoch)
+            if found.address:
+                return False
+            await asyncio.sleep(_LOOK_S)  # It is about to.
+
+    async def has_changed_hands(self, mine: Collection[str]) -> bool:
+        """Whether there is a team that no living kernel has, or one of `mine` is another's, or is no more."""
+        kernels = {each.id: each.kernel for each in await self._all()}
+        is_lost = any(kernels.get(each, "") != self.me for each in mine)
+        return is_lost or not all(map(self.is_alive, kernels.values()))
+
+    def forget(self, whose: Whose) -> None:
+        """Whoever was thought to have it has not."""
+        self._kernels.drop(whose.id)
+        self._owners.drop(whose.id)
+        self._ids.drop_value(whose.id)
+
+    async def _named(self, name: str) -> _Team | None:
+        return next((each for each in await self._all() if each.name == name), None) if name else None
+
+    async def _all(self) -> list[_Team]:
+        return [team for team, _ in await self._rows()]
+
+    async def _rows(self) -> list[tuple[_Team, Document]]:
+        """All teams that say whose they are."""
+        found = list[tuple[_Team, Document]]()
+        for each in await self._store.list(TEAM):
+            with suppress(Damaged):
+                found.append((_read(each, _Team), each))
+        return found
+
+    # ---- news
+
+    def _news(self) -> None:
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.create_task(self._look_again(), name="ramet kernels")
+        else:
+            self._again = True
+
+    async def _look_again(self) -> None:
+        while True:
+            self._again = False
+            try:
+                await self._look()
+            except RametError as problem:  # There is other news once the store is there again.
+                _log.warning("the other kernels are not known for now: %s", problem)
+            if not self._again:
+                return
+
+    async def _look(self) -> None:
+        before, self.seats = self.seats, {each.name: each for each in await self._store.kernels()}
+        for each in before.values():
+            now = self.seats.get(each.name)
+            if each.alive and (now is None or not now.alive or now.epoch != each.epoch):
+                self._kernels.drop_value(each.name)
+                self._owners.drop_value(each.name)
+                self.by_key.drop_value(each.name)
+                if each.name != self.me:
+                    self.lost(each.name)
+        for heard in self._heard:
+            heard()
+
+
+def _read(document: Document, type: type[V]) -> V:
+    try:
+        return msgspec.json.decode(document.data, type=type)
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:
+        raise Damaged(document.kind, document.key, str(problem)) from None
+
+
+class _Kept(Generic[V]):
+    """What was looked up, the newest of it."""
+
+    def __init__(self) -> None:
+        self._values: OrderedDict[str, V] = OrderedDict()
+
+    def get(self, key: str) -> V | None:
+        return self._values.get(key)
+
+    def put(self, key: str, value: V) -> V:
+        self._values[key] = value
+        if len(self._values) > _KEPT:
+            self._values.popitem(last=False)
+        return value
+
+    def drop(self, key: str) -> None:
+        self._values.pop(key, None)
+
+    def drop_value(self, value: V) -> None:
+        for key in [key for key, each in self._values.items() if each == value]:
+            del self._values[key]
+
+
+def hash_of(key: str) -> str:
+    """What a key is kept by here."""
+    return hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()

@@ -1,0 +1,127 @@
+"""Requests that are about no kernel's own: all answer them together, or whichever knows of what is asked."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from ramet.core.errors import NotYours, RametError, Unknown
+from ramet.services.cluster.directory import Directory
+from ramet.services.cluster.errors import away, lost
+from ramet.services.cluster.forward import Body, Unreachable
+from ramet.services.cluster.local import Home
+from ramet.services.cluster.peer_requests import Passing
+from ramet.services.http.request import JSON_BYTES, Call
+from ramet.services.idempotency.attempts import HEADER
+from ramet.store.contract import Seat
+
+if TYPE_CHECKING:
+    from ramet.services.http.operation import Operation
+
+_log = logging.getLogger("ramet.serve")
+_LOOK_S: Final = 0.05
+#: What is not there, and a key that was known here and is not there any more.
+_NOTHING_THERE: Final = frozenset({HTTPStatus.NOT_FOUND, HTTPStatus.UNAUTHORIZED})
+
+
+class Several:
+    """All kernels of a store, asked by this one. `wait_s` is for teams of a lost one to be taken over."""
+
+    def __init__(self, directory: Directory, passing: Passing, home: Home, *, wait_s: float) -> None:
+        self._directory, self._passing, self._home, self._wait_s = directory, passing, home, wait_s
+
+    async def of_everyone(self, call: Call, operation: Operation, is_forwarded: bool) -> Any | None:
+        """What all kernels answer, as one: without those whose word is that there is nothing for this key.
+
+        None where another kernel asks for what is here: it makes one of them. Raises Refusal where that takes too long.
+        """
+        assert operation.merge is not None
+        await self._until(self._is_settled if is_forwarded else self.are_all_settled)
+        if is_forwarded:
+            return None
+        await call.check_key()
+
+        async def here() -> Any | RametError:
+            scope = {**call.request.scope, **({"query_string": operation.whole} if operation.whole else {})}
+            try:
+                return await operation.handle(Call(Request(scope, call.request.receive), call.parts))
+            except NotYours as refused:
+                return refused
+
+        answers = await asyncio.gather(
+            here(), *(self._told(call, operation, each) for each in self._directory.others())
+        )
+        found = [each for each in answers if each is not None and not isinstance(each, RametError)]
+        if not found and isinstance(answers[0], RametError):
+            raise answers[0]
+        return operation.merge(call, found)
+
+    async def _told(self, call: Call, operation: Operation, seat: Seat) -> Any | None:
+        try:
+            target = call.request.scope["raw_path"] + b"?" + operation.whole if operation.whole else None
+            async with asyncio.timeout(self._wait_s):  # One that is stopped keeps its lock, and answers nothing.
+                answer = await self._passing.on(call, Body(call), seat, target)
+                data = await answer.read()
+        except (Unreachable, TimeoutError) as problem:
+            _log.warning("kernel %s does not say what it has: %s", seat.name, str(problem) or "it does not answer")
+            raise away() from None
+        if answer.status in _NOTHING_THERE:
+            return None
+        if answer.status != HTTPStatus.OK:
+            raise away()
+        return msgspec.json.decode(data, type=operation.answers)
+
+    async def of_whoever(self, call: Call, operation: Operation) -> Any:
+        """Whoever knows of it: this kernel, or another one; that none does is said once all could be asked."""
+        await call.check_key()
+        said = await call.body(JSON_BYTES)
+        until = asyncio.get_running_loop().time() + self._wait_s
+        while True:
+            is_known = await self.are_all_settled()  # Before it is asked: whoever takes it up meanwhile may have it.
+            call.begin_again(said)
+            try:
+                answer = await operation.handle(call)
+                return Response(status_code=HTTPStatus.NO_CONTENT) if answer is None else answer
+            except (Unknown, NotYours) as refused:
+                unknown = refused
+            for seat in self._directory.others():
+                call.begin_again(said)
+                try:
+                    found = await self._passing.on(call, Body(call), seat)
+                except Unreachable as problem:
+                    is_once = HEADER in call.request.headers
+                    if problem.was_sent and not is_once and not await self._directory.has_left(seat):
+                        raise lost() from None
+                    is_known = False
+                    continue
+                if found.status not in _NOTHING_THERE:
+                    return found
+                await found.close()
+            if is_known:
+                raise unknown
+            if asyncio.get_running_loop().time() >= until:
+                raise away()
+            await asyncio.sleep(_LOOK_S)
+
+    async def _is_settled(self) -> bool:
+        """Whether all that this kernel has taken over is open."""
+        return not self._home.is_taking_up("")
+
+    async def are_all_settled(self) -> bool:
+        """Whether there are no teams of kernels that are lost, either."""
+        is_one_lost = len(self._directory.others()) < len(self._directory.seats.keys() - {self._directory.me})
+        return not (is_one_lost and await self._directory.orphans()) and await self._is_settled()
+
+    async def _until(self, is_so: Callable[[], Awaitable[bool]]) -> None:
+        until = asyncio.get_running_loop().time() + self._wait_s
+        while not await is_so():
+            if asyncio.get_running_loop().time() >= until:
+                raise away()
+            await asyncio.sleep(_LOOK_S)

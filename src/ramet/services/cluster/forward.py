@@ -1,0 +1,300 @@
+"""A request on its way to another kernel, and the answer on its way back: as they are, piece by piece, and once.
+
+Status, headers and bodies are unchanged. A client that leaves ends the request at the other kernel; a kernel that is
+lost ends its answers in the middle, as a lost connection does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing, suppress
+from typing import TYPE_CHECKING, Any, Final
+
+from starlette.requests import ClientDisconnect
+from starlette.types import Receive, Scope, Send
+
+from ramet.core.errors import MissingExtra
+from ramet.services.cluster.auth import FROM, PASS
+from ramet.services.errors import BodyTooLarge
+from ramet.services.http.request import JSON_BYTES
+
+if TYPE_CHECKING:
+    from ramet.services.http.request import Call
+
+_log = logging.getLogger("ramet.serve")
+CONNECT_S, ASK_S = 2.0, 10.0
+KEPT_BYTES: Final = 16 * 1024 * 1024
+#: Shorter than what a server keeps a connection without a request for: no request is sent on one that it closes.
+_IDLE_S: Final = 20.0
+#: Of one connection, and so not another's.
+_HOP_BY_HOP: Final = frozenset(
+    (b"connection", b"keep-alive", b"proxy-connection", b"te", b"trailer", b"transfer-encoding", b"upgrade")
+)
+_OURS: Final = frozenset((b"host", FROM.encode(), PASS.encode()))
+
+
+class Unreachable(Exception):
+    """Nothing came back. `was_sent` is whether the other kernel may have begun to do it."""
+
+    def __init__(self, why: str, *, was_sent: bool) -> None:
+        self.was_sent = was_sent
+        super().__init__(why)
+
+
+class Body:
+    """A request's body, read once and kept up to `KEPT_BYTES`, so that it can be sent again, or read here after all.
+
+    One that no kernel would take is refused here: half of it would be on its way when the other kernel did so.
+    """
+
+    def __init__(self, call: Call) -> None:
+        self._call, self._size = call, 0
+        self._most = max(JSON_BYTES, call.parts.message_bytes)
+        self._kept: list[bytes] | None = []
+        self._rest = call.pieces() if call.has_body else None
+        self.read = asyncio.Event()  #: all of it
+        if self._rest is None:
+            self.read.set()
+
+    @property
+    def can_be_sent_again(self) -> bool:
+        """Whether all that was read is kept."""
+        return self._kept is not None
+
+    async def pieces(self) -> AsyncGenerator[bytes]:
+        """All of it, from its beginning. Raises BodyTooLarge."""
+        given = self._call.request.headers.get("content-length", "")
+        if given.isdigit() and int(given) > self._most:
+            raise BodyTooLarge("body", size=int(given), limit=self._most)
+        for each in list(self._kept or ()):
+            yield each
+        if self._rest is None:
+            return
+        async for piece in self._rest:
+            self._size += len(piece)
+            if self._size > self._most:
+                raise BodyTooLarge("body", size=self._size, limit=self._most)
+            if self._kept is not None:
+                self._kept.append(piece)
+                if self._size > KEPT_BYTES:
+                    self._kept = None
+            yield piece
+        self._rest = None
+        self.read.set()
+
+    async def begin(self, most: int) -> bytes:
+        """All of it, if it is at most so many bytes; else what is there by then, which is more."""
+        said, size = [], 0
+        async with aclosing(self.pieces()) as pieces:
+            async for piece in pieces:
+                said.append(piece)
+                size += len(piece)
+                if size > most:
+                    break
+        return b"".join(said)
+
+    def give_back(self) -> None:
+        """Have the call give all of it to whoever reads it next."""
+        assert self._kept is not None
+        self._call.put_back(self._kept)
+        self._kept = None
+
+
+class Forwarder:
+    """Connections to other kernels, by their addresses."""
+
+    def __init__(self) -> None:
+        """Raises MissingExtra."""
+        try:
+            import httpx2
+        except ImportError:
+            raise MissingExtra("several kernels", "server") from None
+        self._httpx: Any = httpx2
+        self._transports: dict[str, Any] = {}
+        self._under_way: dict[asyncio.Task[Any], str] = {}  #: by the kernel that it is at
+        self._streams: set[asyncio.Task[Any]] = set()  #: that are passed on
+
+    async def close(self) -> None:
+        """End what is under way, and all connections. Idempotent."""
+        await self._end(list(self._under_way))
+        transports, self._transports = list(self._transports.values()), {}
+        for each in transports:
+            await each.aclose()
+
+    async def give_up(self, kernel: str) -> None:
+        """End what is under way at a kernel that is lost: nothing more comes of it."""
+        await self._end([task for task, at in self._under_way.items() if at == kernel])
+
+    async def break_off(self) -> None:
+        """End the streams that are passed on, in their middle; what is asked elsewhere is still answered."""
+        await self._end(list(self._streams))
+
+    async def send(
+        self,
+        call: Call,
+        body: Body,
+        kernel: str,
+        address: str,
+        more: Mapping[str, str],
+        target: bytes | None = None,
+    ) -> Answer:
+        """Have another kernel answer; its answer is there to be passed on, or read, once it begins.
+
+        Raises Unreachable, BodyTooLarge, and ClientDisconnect where whoever asked has left.
+        """
+        sending = asyncio.create_task(self._send(call, body, kernel, address, more, target), name="ramet forward")
+        self._under_way[sending] = kernel
+        sending.add_done_callback(lambda task: self._under_way.pop(task, None))
+        leaving = asyncio.create_task(_leaves(call, body), name="ramet forward's client")
+        try:
+            await asyncio.wait({sending, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            if not sending.done():
+                raise ClientDisconnect
+            if sending.cancelled():
+                raise Unreachable(f"kernel {kernel} is lost", was_sent=True)
+            return sending.result()
+        finally:
+            leaving.cancel()
+            if not sending.done():
+                sending.cancel()
+            await asyncio.wait({sending, leaving})
+
+    async def ask(self, address: str, path: str, headers: Mapping[str, str]) -> int:
+        """A short question: the status of its answer. Raises Unreachable."""
+        url = self._url(address, path.encode())
+        request = self._httpx.Request("GET", url, headers=dict(headers), extensions=self._timeouts(ASK_S))
+        try:
+            answer = await self._transport(address).handle_async_request(request)
+            try:
+                await answer.aread()
+                return int(answer.status_code)
+            finally:
+                await answer.aclose()
+        except self._httpx.ConnectError as problem:
+            raise Unreachable(str(problem), was_sent=False) from None
+        except self._httpx.TransportError as problem:
+            raise Unreachable(str(problem), was_sent=True) from None
+
+    async def _send(
+        self, call: Call, body: Body, kernel: str, address: str, more: Mapping[str, str], target: bytes | None
+    ) -> Answer:
+        scope = call.request.scope
+        headers = [(name, value) for name, value in scope["headers"] if name not in _HOP_BY_HOP | _OURS]
+        headers += [(name.encode(), value.encode()) for name, value in more.items()]
+        headers.append((b"host", b"ramet"))
+        if target is None:
+            target = scope["raw_path"] + (b"?" + scope["query_string"] if scope["query_string"] else b"")
+        request = self._httpx.Request(
+            call.request.method,
+            self._url(address, target),
+            headers=headers,
+            content=body.pieces() if call.has_body else None,
+            extensions=self._timeouts(None),
+        )
+        try:
+            answer = await self._transport(address).handle_async_request(request)
+        except (self._httpx.ConnectError, self._httpx.ConnectTimeout, self._httpx.PoolTimeout) as problem:
+            raise Unreachable(str(problem) or "it does not answer", was_sent=False) from None
+        except self._httpx.TransportError as problem:
+            raise Unreachable(str(problem) or type(problem).__name__, was_sent=True) from None
+        return Answer(answer, kernel, self._under_way, self._streams, self._httpx.TransportError)
+
+    def _url(self, address: str, target: bytes) -> Any:
+        base = self._httpx.URL("http://ramet" if address.startswith("/") else address)
+        return base.copy_with(raw_path=target)
+
+    def _timeouts(self, read_s: float | None) -> dict[str, Any]:
+        return {"timeout": {"connect": CONNECT_S, "read": read_s, "write": None, "pool": None}}
+
+    def _transport(self, address: str) -> Any:
+        if address not in self._transports:
+            limits = self._httpx.Limits(max_connections=None, max_keepalive_connections=64, keepalive_expiry=_IDLE_S)
+            self._transports[address] = self._httpx.AsyncHTTPTransport(
+                uds=address if address.startswith("/") else None,
+                trust_env=False,
+                verify=address.startswith("https://"),
+                limits=limits,
+            )
+        return self._transports[address]
+
+    async def _end(self, tasks: list[asyncio.Task[Any]]) -> None:
+        for each in tasks:
+            each.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+
+class Answer:
+    """What another kernel answers: an ASGI response, or read as a whole; one of both, or `close`."""
+
+    def __init__(
+        self,
+        answer: Any,
+        kernel: str,
+        under_way: dict[asyncio.Task[Any], str],
+        streams: set[asyncio.Task[Any]],
+        lost: type[Exception],
+    ) -> None:
+        self.status: int = answer.status_code
+        self._streams = streams
+        self._answer, self._kernel, self._under_way, self._lost = answer, kernel, under_way, lost
+
+    def header(self, name: str) -> str:
+        """One of its headers, "" if it has none of that name."""
+        return str(self._answer.headers.get(name, ""))
+
+    async def read(self) -> bytes:
+        """All of it. Raises Unreachable where it breaks off."""
+        try:
+            return bytes(await self._answer.aread())
+        except self._lost as problem:
+            raise Unreachable(str(problem), was_sent=True) from None
+        finally:
+            await self.close()
+
+    async def close(self) -> None:
+        """Leave it. Idempotent."""
+        await self._answer.aclose()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass it on, each piece as it comes, until it ends, breaks off, or its reader leaves."""
+        passing = asyncio.create_task(self._pass_on(send), name="ramet forward")
+        leaving = asyncio.create_task(_disconnects(receive), name="ramet forward's client")
+        self._under_way[passing] = self._kernel
+        if self.header("content-type").startswith("text/event-stream"):
+            self._streams.add(passing)
+        try:
+            await asyncio.wait({passing, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self._under_way.pop(passing, None)
+            self._streams.discard(passing)
+            passing.cancel()
+            leaving.cancel()
+            await asyncio.wait({passing, leaving})
+            await self.close()
+        if not passing.cancelled() and (problem := passing.exception()) is not None:
+            if not isinstance(problem, self._lost):
+                raise problem
+            _log.warning("an answer of kernel %s broke off: %s", self._kernel, problem)
+
+    async def _pass_on(self, send: Send) -> None:
+        headers = [(name.lower(), value) for name, value in self._answer.headers.raw]
+        kept = [(name, value) for name, value in headers if name not in _HOP_BY_HOP]
+        await send({"type": "http.response.start", "status": self.status, "headers": kept})
+        async for piece in self._answer.stream:
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def _leaves(call: Call, body: Body) -> None:
+    """Return when whoever asked has left; while the body is read, that is heard by whoever reads it."""
+    await body.read.wait()
+    await _disconnects(call.request.receive)
+
+
+async def _disconnects(receive: Receive) -> None:
+    with suppress(asyncio.CancelledError):
+        while (await receive())["type"] != "http.disconnect":
+            pass

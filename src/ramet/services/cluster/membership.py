@@ -1,0 +1,84 @@
+"""This kernel among those of its store: it says where it answers, hears of the others, and goes on for a lost one."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from ramet.core.errors import RametError
+from ramet.services.cluster.auth import Passes
+from ramet.services.cluster.directory import Directory
+from ramet.services.cluster.forward import Forwarder
+from ramet.services.cluster.local import Home
+from ramet.services.cluster.router import Desk
+from ramet.store.contract import Store
+
+_log = logging.getLogger("ramet.serve")
+_AGAIN_S: Final = 1.0
+
+
+class Kernels:
+    """Between `open` and `close`. `take_over` goes on with teams that no living kernel has; lost ones are let go of."""
+
+    def __init__(self, store: Store, operator: str, home: Home, take_over: Callable[[], Awaitable[None]]) -> None:
+        """Raises MissingExtra."""
+        self._store, self._home, self._take_over = store, home, take_over
+        self.directory = Directory(store, store.kernel)
+        self._forwarder = Forwarder()
+        self.desk = Desk(self.directory, Passes(store.kernel, operator), self._forwarder, home)
+        self._working: set[asyncio.Task[None]] = set()
+        self._taking: asyncio.Task[None] | None = None
+        self._again = False
+
+    async def open(self) -> None:
+        """Hear of the other kernels from now on."""
+        self.directory.lost = self._lost
+        self.directory.on_news(self._news)
+        await self.directory.open()
+
+    async def announce(self, address: str) -> None:
+        """Tell the others where this kernel answers."""
+        await self._store.announce(address)
+
+    async def leave(self) -> None:
+        """Have others ask here no more, and break off what is read of them through this one."""
+        await self._store.announce("")
+        await self._forwarder.break_off()
+
+    async def close(self) -> None:
+        """Hear no more, and end what is on its way to others. Idempotent."""
+        await self.directory.close()
+        while self._working:
+            for each in self._working:
+                each.cancel()
+            await asyncio.wait(self._working)
+        await self._forwarder.close()
+
+    def _lost(self, kernel: str) -> None:
+        _log.warning("kernel %s is lost", kernel)
+        self._begin(self._forwarder.give_up(kernel))
+
+    def _news(self) -> None:
+        self._again = True
+        if self._taking is None or self._taking.done():
+            self._taking = self._begin(self._take())
+
+    async def _take(self) -> None:
+        while self._again:
+            self._again = False
+            try:
+                if await self.directory.has_changed_hands(self._home.teams):
+                    await self._take_over()
+            except Exception as problem:  # Whatever it is, there may be more to be taken over than that.
+                why = problem if isinstance(problem, RametError) else f"{type(problem).__name__}: {problem}"
+                _log.error("what other kernels left cannot be gone on with for now: %s", why)
+                self._again = True
+                await asyncio.sleep(_AGAIN_S)
+
+    def _begin(self, work: Awaitable[None]) -> asyncio.Task[None]:
+        task = asyncio.ensure_future(work)
+        self._working.add(task)
+        task.add_done_callback(self._working.discard)
+        return task

@@ -1,0 +1,295 @@
+"""Where a request is answered: here, or by the kernel that has what it is about, to which it is passed on, once.
+
+A kernel that is lost has its teams taken over by another; who asks for one meanwhile waits for that, and is told to
+come again when it takes too long. Nothing is said not to be there because its kernel is away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import suppress
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+from msgspec import Struct
+from starlette.responses import Response
+
+from ramet.core.errors import Gone, MailRefused, NotYours, OwnedElsewhere, RametError, StoreFailed, Unknown
+from ramet.services.cluster.auth import FROM, Passes
+from ramet.services.cluster.directory import Directory, Whose, hash_of
+from ramet.services.cluster.errors import NOT_MINE, away, lost, not_mine
+from ramet.services.cluster.fanout import Several
+from ramet.services.cluster.forward import Answer, Body, Forwarder, Unreachable
+from ramet.services.cluster.local import Home
+from ramet.services.cluster.peer_requests import Passing
+from ramet.services.errors import TakenOver
+from ramet.services.http.request import JSON_BYTES, Call
+from ramet.services.idempotency.attempts import HEADER
+from ramet.services.problems import MEDIA_TYPE, problem_of
+from ramet.store.contract import Seat
+
+if TYPE_CHECKING:
+    from ramet.services.http.operation import Operation
+
+_log = logging.getLogger("ramet.serve")
+#: For a team or a tree whose kernel is lost to be taken over by another one.
+WAIT_S: Final = 15.0
+_LOOK_S: Final = 0.05
+
+
+class _Said(Struct):
+    """What a problem document says that it is."""
+
+    type: str = ""
+
+
+class _Spawn(Struct):
+    team: str = ""
+
+
+class Desk:
+    """The way to other kernels, of the one that has a directory."""
+
+    def __init__(
+        self, directory: Directory, passes: Passes, forwarder: Forwarder, home: Home, *, wait_s: float = WAIT_S
+    ) -> None:
+        self._directory, self._home, self._wait_s = directory, home, wait_s
+        self._passing = Passing(passes, forwarder)
+        self._several = Several(directory, self._passing, home, wait_s=wait_s)
+
+    async def elsewhere(self, call: Call, operation: Operation) -> Any | None:
+        """What another kernel answers to a request, or several do; None where it is to be answered here.
+
+        Raises Refusal for a request that pretends to come from a kernel, and where nobody can answer now.
+        """
+        came_from = self._passing.came_from(call.request.headers)
+        match operation.of:
+            case "here":
+                if self._home.leaves and operation.begins:
+                    raise away()
+                return None
+            case "everyone":
+                return await self._several.of_everyone(call, operation, bool(came_from))
+            case "whoever":
+                return None if came_from else await self._several.of_whoever(call, operation)
+            case "key":
+                return None if came_from else await self._of_key(call, operation)
+        body = Body(call)
+        name = await self._name(call, operation, body)
+        if name is not None:
+            return await self._of_one(call, operation, name, body, bool(came_from))
+        if operation.of == "query":
+            return await self._several.of_everyone(call, operation, bool(came_from))
+        body.give_back()
+        return None
+
+    async def here(self, call: Call, operation: Operation) -> Any:
+        """What this kernel answers. Raises UnknownKey, and TakenOver for what went to another one meanwhile.
+
+        Whoever passed the request on is told that it is not here, and asks there.
+        """
+        try:
+            if not operation.own_refusals:
+                await call.check_key()
+            return await operation.handle(call)
+        except (TakenOver, OwnedElsewhere) as refused:
+            problem: RametError = refused
+        except StoreFailed as failed:
+            if not isinstance(failed.__cause__, OwnedElsewhere):
+                raise
+            problem = failed.__cause__
+        except (NotYours, Gone, MailRefused):
+            if operation.of not in ("agent", "team", "run") or not await self._went_elsewhere(operation, call):
+                raise
+            problem = TakenOver(operation.of, call.path(operation.of))
+        raise not_mine() if call.request.headers.get(FROM) else problem
+
+    async def _went_elsewhere(self, operation: Operation, call: Call) -> bool:
+        name, is_run = call.path(operation.of), operation.of == "run"
+        # A tree is here until it has ended; one that went elsewhere does not end there.
+        if (not is_run and self._is_here(operation, name)) or (whose := await self._whose(operation, name)) is None:
+            return False
+        self._directory.forget(whose)
+        whose = await self._whose(operation, name)
+        if whose is None or whose.kernel == self._directory.me:
+            return False
+        return not is_run or self._directory.is_alive(whose.kernel)
+
+    async def team_of(self, key: str) -> str:
+        """The id of the team of any kernel whose key this is; "" if there is none."""
+        return await self._directory.team_of(hash_of(key))
+
+    async def knows_key(self, call: Call) -> bool:
+        """Whether a key that opens nothing here opens something of another kernel.
+
+        Raises Refusal where that is not known, as what a lost kernel had is being taken over.
+        """
+        hash = hash_of(call.key)
+        if await self._directory.team_of(hash) or await self._holder(call) is not None:
+            return True
+        if not await self._several.are_all_settled():
+            raise away()
+        return self._home.knows_key(call.key)  # It may have come here meanwhile.
+
+    # ---- of one
+
+    async def _name(self, call: Call, operation: Operation, body: Body) -> str | None:
+        """What the request is about; None where it does not say."""
+        match operation.of:
+            case "body":
+                await call.team()  # Before a stranger's bytes are taken in.
+                try:
+                    return msgspec.json.decode(await body.begin(JSON_BYTES), type=_Spawn).team or None
+                except (msgspec.DecodeError, UnicodeError, RecursionError):
+                    return None
+            case "query":
+                return call.request.query_params.get("team") or None
+        return call.path(operation.of)
+
+    async def _of_one(self, call: Call, operation: Operation, name: str, body: Body, is_forwarded: bool) -> Any | None:
+        until = asyncio.get_running_loop().time() + self._wait_s
+        may_be_gone = False  #: since a request to remove it was sent, and not answered
+        while True:
+            whose = None if self._is_here(operation, name) else await self._whose(operation, name)
+            if whose is not None and await self._is_at_hand(operation, whose):
+                self._directory.forget(whose)  # What is known of it may be of a time before it went elsewhere.
+                whose = await self._whose(operation, name)
+            if whose is None or await self._is_at_hand(operation, whose):
+                # It is here; or nowhere, which is said in the words of whoever answers here.
+                if not (self._home.leaves and operation.begins):
+                    body.give_back()
+                    return await self._removed_here(call, operation) if may_be_gone else None
+                raise not_mine() if is_forwarded else away()
+            if whose.kernel != self._directory.me:
+                try:
+                    answer = await self._of_other(call, whose, body, is_forwarded)
+                except Unreachable:
+                    may_be_gone, answer = operation.method == "DELETE", None
+                if answer is not None:
+                    return answer if not may_be_gone else await self._removed_there(call, operation, answer)
+            self._directory.forget(whose)
+            if not body.can_be_sent_again:
+                raise away()
+            if operation.of == "run" and await self._is_left(name, whose):
+                body.give_back()
+                return None
+            if asyncio.get_running_loop().time() >= until:
+                if operation.of == "run" and operation.method == "GET":  # What is on record of it can be told.
+                    return None
+                raise away()
+            await asyncio.sleep(_LOOK_S)
+
+    async def _removed_here(self, call: Call, operation: Operation) -> Any:
+        try:
+            return await self.here(call, operation) or Response(status_code=HTTPStatus.NO_CONTENT)
+        except (NotYours, Unknown) as refused:
+            if await self._is_gone(call, operation, isinstance(refused, Unknown)):
+                return Response(status_code=HTTPStatus.NO_CONTENT)
+            raise
+
+    async def _removed_there(self, call: Call, operation: Operation, answer: Answer) -> Any:
+        if answer.status not in (HTTPStatus.NOT_FOUND, HTTPStatus.UNAUTHORIZED):  # Its key may have gone with it.
+            return answer
+        said = await answer.read()
+        is_part = msgspec.json.decode(said, type=_Said).type == problem_of(Unknown("", "")).type
+        if await self._is_gone(call, operation, is_part):
+            return Response(status_code=HTTPStatus.NO_CONTENT)
+        return Response(said, answer.status, media_type=MEDIA_TYPE)
+
+    async def _is_gone(self, call: Call, operation: Operation, is_part: bool) -> bool:
+        """Whether what was to be removed is not there; a part of something, by the word of whoever has that."""
+        return is_part or await self._directory.is_gone(operation.of, call.path(operation.of))
+
+    async def _of_other(self, call: Call, whose: Whose, body: Body, is_forwarded: bool) -> Answer | None:
+        """What the kernel says that has it; None where there is none yet, or it has it no more.
+
+        Raises Unreachable where it may have done what may be done again, as with an Idempotency-Key.
+        """
+        if is_forwarded:
+            raise not_mine()
+        seat = self._directory.seats.get(whose.kernel)
+        if seat is None or not seat.alive or not seat.address:
+            return None
+        try:
+            answer = await self._passing.on(call, body, seat)
+        except Unreachable as problem:
+            _log.info("kernel %s cannot be reached at %s: %s", seat.name, seat.address, problem)
+            if not problem.was_sent or await self._directory.has_left(seat):
+                return None
+            if call.request.method == "POST" and HEADER not in call.request.headers:
+                raise lost() from None
+            raise
+        if answer.status != NOT_MINE:
+            return answer
+        await answer.close()
+        return None
+
+    async def _is_at_hand(self, operation: Operation, whose: Whose) -> bool:
+        """Whether it is this kernel's, and nothing of it is about to come: a run's tree comes with a team, or alone."""
+        is_run = operation.of == "run"
+        if whose.kernel != self._directory.me or self._home.is_taking_up("" if is_run else whose.id):
+            return False
+        return not (is_run and await self._directory.is_scheduled(whose.id))
+
+    async def _is_left(self, run: str, whose: Whose) -> bool:
+        """Whether the kernel of a run is lost and no other takes that over: it is of no team, and of no schedule."""
+        if self._directory.is_alive(whose.kernel) or await self._directory.orphans():
+            return False
+        if await self._directory.is_scheduled(whose.id):
+            return False
+        self._directory.forget(whose)  # It may have changed hands with its team, which is no orphan since.
+        return await self._directory.of_run(run) == whose
+
+    def _is_here(self, operation: Operation, name: str) -> bool:
+        match operation.of:
+            case "agent":
+                return self._home.has_agent(name)
+            case "run":
+                return self._home.has_tree(name)
+        return self._home.has_team(name)
+
+    async def _whose(self, operation: Operation, name: str) -> Whose | None:
+        match operation.of:
+            case "agent":
+                return await self._directory.of_agent(name)
+            case "run":
+                found = await self._directory.of_run(name)
+                return found if found is not None and found.kernel else None  # One that is over is anybody's.
+        return await self._directory.of_team(name)
+
+    # ---- of a key
+
+    async def _of_key(self, call: Call, operation: Operation) -> Answer | None:
+        """Of the agent that the key is of, wherever that is."""
+        hash, body = hash_of(call.key), Body(call)
+        until = asyncio.get_running_loop().time() + self._wait_s
+        while not self._home.opens_an_agent(call.key):
+            seat = self._directory.seats.get(self._directory.by_key.get(hash) or "") or await self._holder(call)
+            answer = None
+            if seat is not None:
+                self._directory.by_key.put(hash, seat.name)
+                with suppress(Unreachable):
+                    answer = await self._of_other(call, Whose("", seat.name), body, False)
+                if answer is not None:
+                    if answer.status != HTTPStatus.UNAUTHORIZED:
+                        return answer
+                    await answer.close()
+                self._directory.by_key.drop(hash)
+            elif not self._home.is_taking_up("") and not await self._directory.orphans():
+                break
+            if asyncio.get_running_loop().time() >= until or not body.can_be_sent_again:
+                raise away()
+            await asyncio.sleep(_LOOK_S)
+        if self._home.leaves and operation.begins:
+            raise away()
+        body.give_back()
+        return None
+
+    async def _holder(self, call: Call) -> Seat | None:
+        """The other kernel that has the agent of the key."""
+
+        others = list(self._directory.others())
+        known = await asyncio.gather(*(self._passing.knows(call.key, each) for each in others))
+        return next((each for each, knows in zip(others, known, strict=True) if knows), None)

@@ -1,0 +1,190 @@
+"""A server as its configuration wants it."""
+
+from __future__ import annotations
+
+import hashlib
+import pathlib
+import secrets
+import socket
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from ramet.core.ids import safe_name
+from ramet.disk.state_folder import JOURNAL, state_folder
+from ramet.host.sandbox.sandboxes import BackendName
+from ramet.isolation.contract import Backend
+from ramet.isolation.workspace.folder_retention import FolderLimits
+from ramet.services.agent_types.registry import installed
+from ramet.services.config.adapters import find_policy_adapter, find_store
+from ramet.services.config.backends import find_backend
+from ramet.services.config.load import Config
+from ramet.services.config.models import Models
+from ramet.services.config.settings import (
+    BundleSettings,
+    InstallSettings,
+    PostgresUrl,
+    RetentionSettings,
+    ServiceLimits,
+    StoreAdapter,
+    TcpAddress,
+    UnixSocket,
+)
+from ramet.services.config.validators import KUBERNETES
+from ramet.services.packaging.bundles.requirements import Installs
+from ramet.services.packaging.contract import BundleLimits
+from ramet.services.rules import Rules
+from ramet.services.server.server import SHARED, Server
+from ramet.services.turns.queue import TalkLimits
+from ramet.store.contract import Store
+
+if TYPE_CHECKING:
+    from ramet.services.packaging.runtime_image.pod_images import PodImages
+
+
+def server_of(config: Config, environ: Mapping[str, str], **options: Any) -> Server:
+    """A server that is not started yet. `options` are further ones of `Server`, and win.
+
+    Secrets are read from `environ`, or from files: the token now, a model's key when that model is asked for. Raises
+    InvalidValue, naming the reference, for a token that is not there, and naming the entry point for a backend that is
+    none; MissingExtra.
+    """
+    limits, listen = config.limits, config.listen
+    store = options.get("store") or store_of(config.store, config.working_dir, kernel_of(config, environ))
+    pod_images = pod_images_of(config, environ)
+    settings: dict[str, Any] = {
+        "socket": listen.path if isinstance(listen, UnixSocket) else None,
+        "listen": (listen.host, listen.port) if isinstance(listen, TcpAddress) else None,
+        "backend": backend_of(config, environ, store, pod_images),
+        "pod_images": pod_images,
+        "store": store,
+        "policy_adapter": None if config.policy_adapter is None else find_policy_adapter(config.policy_adapter),
+        "policy_timeout_s": float(config.policy_timeout_s),
+        "address": config.address,
+        "types": installed(Models(config.models, environ)),
+        "token": None if config.token is None else config.token.read(environ),
+        "teams": config.teams,
+        "rules": rules_of(config),
+        "talk": talk_limits(limits),
+        "bundles": bundle_limits(config.bundles),
+        "installs": installs_of(config.installs),
+        "keep_results_seconds": config.retention.results_s,
+        "keep_folders": folder_limits(config.retention),
+        "keep_trees": config.retention.memory_trees,
+        "public_metrics": config.metrics == "public",
+    }
+    return Server(config.working_dir, **settings | options)
+
+
+def backend_of(
+    config: Config,
+    environ: Mapping[str, str],
+    store: Store | None = None,
+    pod_images: PodImages | None = None,
+) -> BackendName | Backend | None:
+    """The backend that is asked for; None is bwrap, where it works. Raises InvalidValue, MissingExtra.
+
+    `store` and `pod_images` are those that the server has.
+    """
+    if config.backend == KUBERNETES:
+        from ramet.services.config.kubernetes import pods_of
+
+        return pods_of(config, pod_images, store if store is not None and store.name == SHARED else None)
+    return None if config.backend is None else find_backend(config.backend, config.working_dir)
+
+
+def pod_images_of(config: Config, environ: Mapping[str, str]) -> PodImages | None:
+    """The images of pods, where the settings say in which registry they are; it is not asked before one is needed."""
+    if config.backend != KUBERNETES:
+        return None
+    from ramet.services.config.kubernetes import images_of
+
+    return images_of(config, environ)
+
+
+def kernel_of(config: Config, environ: Mapping[str, str]) -> str:
+    """The name of a server among those of its store: the same each time that it starts, where it can be.
+
+    That of a pod is its own. Elsewhere it is made of the machine's and of where it listens.
+    """
+    if config.kernel is not None:
+        return config.kernel
+    machine = environ.get("HOSTNAME", "") or socket.gethostname()
+    if "KUBERNETES_SERVICE_HOST" in environ:
+        return safe_name(machine, "kernel")
+    where = str(config.listen if config.listen is not None else config.working_dir.absolute())
+    if isinstance(config.listen, TcpAddress):
+        rest = f"{config.listen.port}" if config.listen.port else secrets.token_hex(4)
+    else:
+        rest = hashlib.sha256(where.encode("utf-8", "surrogateescape")).hexdigest()[:8]
+    return f"{safe_name(machine, 'kernel')}-{rest}"
+
+
+def store_of(
+    place: pathlib.Path | PostgresUrl | StoreAdapter | None, working_dir: pathlib.Path, kernel: str = "kernel"
+) -> Store | None:
+    """The store at a place; None for that of the working directory. Raises MissingExtra, InvalidValue."""
+    if place is None or (isinstance(place, pathlib.Path) and place.resolve() == _usual(working_dir)):
+        return None
+    if isinstance(place, pathlib.Path):
+        from ramet.store.sqlite.store import SqliteStore
+
+        return SqliteStore(place)
+    if isinstance(place, StoreAdapter):
+        return find_store(place, kernel)
+    from ramet.store.postgres import PostgresStore
+
+    return PostgresStore(place.url, kernel=kernel)
+
+
+def rules_of(config: Config) -> Rules:
+    """The operator's rules. A model that is named by its alias may be asked by its own name, too."""
+    rules, models = config.rules, config.rules.models
+    if models is not None:
+        models = (*models, *(config.models[name].model for name in models if name in config.models))
+    return Rules(
+        agents=config.limits.agents,
+        keep_failed_s=config.limits.keep_failed_s,
+        sandboxed=rules.sandboxed,
+        mounts=rules.mounts,
+        variables=rules.variables,
+        endpoints=rules.endpoints,
+        backends=rules.backends,
+        models=models,
+        tools=rules.tools,
+        bundles=rules.bundles,
+    )
+
+
+def talk_limits(limits: ServiceLimits) -> TalkLimits:
+    """What a conversation may take: as many turns may wait as `queue`, one of `body_bytes` always among them."""
+    usual = TalkLimits()
+    return TalkLimits(
+        body_bytes=limits.body_bytes,
+        waiting=limits.queue,
+        waiting_bytes=max(usual.waiting_bytes, limits.body_bytes),
+        kept_turns=max(usual.kept_turns, limits.queue + 1),
+    )
+
+
+def folder_limits(settings: RetentionSettings) -> FolderLimits:
+    """Which folders of runs are kept, beside those of runs that can go on."""
+    return FolderLimits(days=settings.folder_days, count=settings.folder_count, bytes=settings.folder_bytes)
+
+
+def bundle_limits(settings: BundleSettings) -> BundleLimits:
+    """What an upload may be, and all of them together; one file may be as large as an upload."""
+    return BundleLimits(
+        upload=settings.upload_bytes,
+        total=settings.total_bytes,
+        file=min(settings.total_bytes, max(BundleLimits().file, settings.upload_bytes)),
+        kept=settings.kept_bytes,
+    )
+
+
+def installs_of(settings: InstallSettings) -> Installs | None:
+    """How requirements are installed; None where none are."""
+    return Installs(pip_args=settings.pip_args, timeout_s=settings.timeout_s) if settings.allowed else None
+
+
+def _usual(working_dir: pathlib.Path) -> pathlib.Path:
+    return state_folder(working_dir) / JOURNAL

@@ -1,0 +1,158 @@
+"""The backend `kubernetes` as a configuration wants it: which cluster, which namespace, which image."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import secrets
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractAsyncContextManager
+from functools import partial
+
+from ramet.core.errors import Conflict, InvalidValue, SandboxFailed
+from ramet.disk.state_folder import made_folder, made_state_folder
+from ramet.isolation.contract import Backend
+from ramet.isolation.kubernetes.connect.listener import Door
+from ramet.isolation.kubernetes.images import PlainImage
+from ramet.isolation.kubernetes.kernels import Standing
+from ramet.isolation.kubernetes.team_backend import TeamNamespaces
+from ramet.isolation.transport import certificates
+from ramet.isolation.transport.certificates import Identity
+from ramet.isolation.workspace.run_dirs import RunFolders
+from ramet.services.config.load import Config
+from ramet.services.config.settings import TcpAddress
+from ramet.services.packaging.oci.auth import RegistryFailed
+from ramet.services.packaging.oci.push import Progress
+from ramet.services.packaging.oci.registries import Opened, opened, split, url_of
+from ramet.services.packaging.oci.registry import address, reference
+from ramet.services.packaging.runtime_image.build import RuntimeImage
+from ramet.services.packaging.runtime_image.pod_images import PodImages
+from ramet.store.contract import Store
+
+_log = logging.getLogger("ramet.kubernetes")
+_KIND, _PLACE = "kubernetes", "place"  #: of the document that says which place this is
+
+
+def pods_of(config: Config, images: PodImages | None = None, store: Store | None = None) -> Backend:
+    """A backend whose sandboxes are pods. Neither cluster nor registry is asked before it is opened.
+
+    `images` are those of `images_of`; without them, `base_image` holds ramet. `store` is the one of several kernels,
+    which clear up after each other; it is open before the backend is. Raises InvalidValue for a setting that is
+    missing, or means nothing without another.
+    """
+    if config.base_image is None:
+        accepted = (
+            "the image that pods are made of: with ramet in it, or with a Python of this version and a registry_url"
+        )
+        raise InvalidValue("base_image", None, accepted)
+    return TeamNamespaces(
+        RunFolders(config.working_dir).root,
+        namespace=config.namespace or "default",
+        kubeconfig=config.kubeconfig,
+        image=PlainImage(config.base_image) if images is None else partial(_plain_image, config, images),
+        image_with=None if images is None else images.having,
+        image_again=None if images is None else images.again,
+        door=door_of(config),
+        per=config.pods.per,
+        warm=config.pods.warm,
+        pull_secrets=() if config.pods.pull_secret is None else (config.pods.pull_secret,),
+        standing=None if store is None else Standings(store),
+    )
+
+
+def door_of(config: Config) -> Door | None:
+    """What pods dial, if they are to."""
+    pods, at = config.pods, config.pods.dial
+    files = (pods.certificate, pods.key, pods.ca)
+    if at is None:
+        for name, value in (("listen", pods.listen), ("certificate", pods.certificate), ("key", pods.key)):
+            if value is not None:
+                raise InvalidValue(f"pods.{name}", str(value), "nothing, without a pods.dial")
+        return None
+    if any(files) and not all(files):
+        accepted = "files of pods.certificate, pods.key and pods.ca, all three or none"
+        raise InvalidValue("pods.certificate", str(pods.certificate), accepted)
+    everywhere = "::" if ":" in at.host else "0.0.0.0"
+    listen = pods.listen or TcpAddress(everywhere, at.port)
+    certificate, key, ca = files
+
+    def identify() -> Identity:
+        if certificate is not None and key is not None and ca is not None:
+            return certificates.from_files(certificate, key, ca)
+        folder = made_folder(made_state_folder(config.working_dir) / "door")
+        return certificates.make([at.host], folder)
+
+    return Door((at.host, at.port), listen=(listen.host, listen.port), identify=identify)
+
+
+class Standings:
+    """How a kernel stands among those of its store. They have one place: a random name, on record there."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def __call__(self) -> Standing:
+        store = self._store
+        living = {each.name: f"{each.name}@{each.epoch}" for each in await store.kernels() if each.alive}
+        if store.kernel not in living:
+            raise SandboxFailed(f"kernel {store.kernel} is not one of those that live")
+        return Standing(await self._place(), living[store.kernel], tuple(living.values()))
+
+    async def _place(self) -> str:
+        with contextlib.suppress(Conflict):  # Another kernel was first.
+            if await self._store.get(_KIND, _PLACE) is None:
+                await self._store.put(_KIND, _PLACE, secrets.token_hex(16).encode(), expected=0)
+        found = await self._store.get(_KIND, _PLACE)
+        assert found is not None, "whoever was first has written it"
+        return found.data.decode()
+
+
+def images_of(config: Config, environ: Mapping[str, str]) -> PodImages | None:
+    """The images that pods start from where `base_image` does not hold ramet; None where it does.
+
+    Neither registry is asked, and no secret read, before one of them is needed. Raises InvalidValue.
+    """
+    url, base = config.registry_url, config.base_image
+    if url is None or base is None:
+        return None
+    with _by_their_settings(config):
+        address(url_of(url))
+        reference(split(base)[1])
+
+    def opening() -> AbstractAsyncContextManager[Opened]:
+        password = config.registry_password.read(environ) if config.registry_password is not None else ""
+        return opened(url, base, username=config.registry_username or "", password=password, environ=environ)
+
+    return PodImages(opening, told=_tell)
+
+
+async def _plain_image(config: Config, images: PodImages) -> RuntimeImage:
+    with _by_their_settings(config):
+        return await images.image()
+
+
+#: What is wrong with an image, or with a registry, by the name of the setting that said it.
+_SETTINGS = {"url": "registry_url", "username": "registry_username", "reference": "base_image", "base": "base_image"}
+
+
+@contextlib.contextmanager
+def _by_their_settings(config: Config) -> Iterator[None]:
+    """Errors name the settings. A registry that does not answer may do so later: SandboxFailed."""
+    try:
+        yield
+    except InvalidValue as problem:
+        field, value = _SETTINGS.get(problem.field, problem.field), problem.value
+        if field == "base_image" and value == split(config.base_image or "")[1]:
+            value = config.base_image  # as it was written
+        raise InvalidValue(field, value, problem.accepted) from problem
+    except RegistryFailed as problem:
+        remedy = (
+            "; see registry_username and registry_password, or docker login" if problem.status in (401, 403) else ""
+        )
+        what = f"base_image {config.base_image} and registry_url {config.registry_url}"
+        raise SandboxFailed(f"no image for pods of {what}: {problem}{remedy}") from problem
+
+
+def _tell(progress: Progress) -> None:
+    if not progress.done:
+        _log.info("the image of pods: %s", progress.step)

@@ -1,0 +1,329 @@
+"""The configuration of a server: a file, then the environment, then the command line; whatever comes later wins.
+
+Nothing is taken that is not understood: an unknown key, a value of the wrong kind and a key that stands twice are
+refused, each by its dotted name and with the place where it was written. What a later source overrides is checked, too.
+"""
+
+from __future__ import annotations
+
+import pathlib
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple
+
+from msgspec import Struct
+
+from ramet.agent.files import safe_yaml
+from ramet.agent.files.bounded_read import Unreadable, read_text
+from ramet.agent.files.trust import SERVER_SETTINGS
+from ramet.core.errors import InvalidValue
+from ramet.core.ids import checked_name
+from ramet.services.config import validators
+from ramet.services.config.settings import (
+    TOKEN_VARIABLE,
+    BundleSettings,
+    InstallSettings,
+    ModelAlias,
+    PodSettings,
+    PostgresUrl,
+    Reference,
+    RetentionSettings,
+    RuleSettings,
+    ServiceLimits,
+    StoreAdapter,
+    TcpAddress,
+    UnixSocket,
+)
+
+DEFAULT_FILE: Final = SERVER_SETTINGS
+MAX_FILE: Final = 64 * 1024
+DEFAULT: Final = "default"
+COMMAND_LINE: Final = "the command line"
+
+Check = Callable[[str, Any, pathlib.Path], Any]  #: its name, its value, the folder that relative paths begin at
+
+
+class Config(Struct, frozen=True, kw_only=True):
+    """Every setting, and of each its origin: "default", "ramet.yaml:3", "RAMET_LISTEN" or "the command line"."""
+
+    working_dir: pathlib.Path
+    backend: str | None = None  #: None: bwrap, where it works
+    store: pathlib.Path | PostgresUrl | StoreAdapter | None = None  #: None: SQLite in the working directory
+    policy_adapter: str | None = None  #: None: nobody is asked about births
+    policy_timeout_s: int = 10  #: that the policy adapter has to answer
+    listen: UnixSocket | TcpAddress | None = None  #: None: a Unix socket in the working directory
+    token: Reference | None = None
+    kernel: str | None = None  #: None: made of where it listens
+    address: str | None = None  #: None: where it listens
+    models: Mapping[str, ModelAlias] = {}
+    limits: ServiceLimits = ServiceLimits()
+    retention: RetentionSettings = RetentionSettings()
+    bundles: BundleSettings = BundleSettings()
+    installs: InstallSettings = InstallSettings()
+    teams: Mapping[str, Mapping[str, float]] = {}  #: by name, what each reserves at the start
+    log_level: str | None = None
+    metrics: str = "operator"  #: who may see them: operator | public
+    stall_s: int = 5  #: seconds that the event loop stands still after which that is told; 0: it is not watched
+    namespace: str | None = None
+    base_image: str | None = None
+    kubeconfig: pathlib.Path | None = None
+    registry_url: str | None = None
+    registry_username: str | None = None  #: None: whoever Docker's configuration says
+    registry_password: Reference | None = None
+    pods: PodSettings = PodSettings()
+    rules: RuleSettings = RuleSettings()
+    origins: Mapping[str, str] = {}  #: by dotted name: `limits.queue`, `models.fast`
+
+
+class Setting(NamedTuple):
+    """One that can be given, by its dotted name."""
+
+    name: str
+    check: Check
+    many: bool = False  #: a mapping of names to values, each a setting of its own
+    number: bool = False
+
+    @property
+    def variable(self) -> str:
+        """Its name in the environment."""
+        return "RAMET_" + self.name.upper().replace(".", "_")
+
+
+def _plain(check: Callable[[str, Any], Any]) -> Check:
+    return lambda name, value, base: check(name, value)
+
+
+SETTINGS: Final = (
+    Setting("backend", _plain(validators.backend_of)),
+    Setting("store", validators.store_of),
+    Setting("listen", validators.address_of),
+    Setting("token", validators.reference_of),
+    Setting("kernel", _plain(checked_name)),
+    Setting("address", _plain(validators.reachable_of)),
+    Setting("policy_adapter", _plain(validators.policy_adapter_of)),
+    Setting("policy_timeout_s", _plain(validators.whole_of(1, 3_600)), number=True),
+    Setting("models", validators.model_of, many=True),
+    Setting("limits.body_bytes", _plain(validators.whole_of(1_024, 2**31)), number=True),
+    Setting("limits.queue", _plain(validators.whole_of(0, 10_000)), number=True),
+    Setting("limits.agents", _plain(validators.whole_of(1, 1_000_000)), number=True),
+    Setting("limits.keep_failed_s", _plain(validators.whole_of(0, 366 * 86_400)), number=True),
+    Setting("retention.results_s", _plain(validators.whole_of(0, 100 * 366 * 86_400)), number=True),
+    Setting("retention.folder_days", _plain(validators.whole_of(0, 36_600)), number=True),
+    Setting("retention.folder_count", _plain(validators.whole_of(0, 10_000_000)), number=True),
+    Setting("retention.folder_bytes", _plain(validators.whole_of(0, 2**50)), number=True),
+    Setting("retention.memory_trees", _plain(validators.whole_of(0, 100_000)), number=True),
+    Setting("bundles.upload_bytes", _plain(validators.whole_of(1_024, 2**40)), number=True),
+    Setting("bundles.total_bytes", _plain(validators.whole_of(1_024, 2**40)), number=True),
+    Setting("bundles.kept_bytes", _plain(validators.whole_of(0, 2**50)), number=True),
+    Setting("installs.allowed", _plain(validators.yes_or_no)),
+    Setting("installs.pip_args", _plain(validators.arguments_of)),
+    Setting("installs.timeout_s", _plain(validators.whole_of(1, 86_400)), number=True),
+    Setting("teams", validators.team_of, many=True),
+    Setting("working_dir", validators.folder_of),
+    Setting("log_level", _plain(validators.level_of)),
+    Setting("metrics", _plain(validators.viewers_of)),
+    Setting("stall_s", _plain(validators.whole_of(0, 86_400)), number=True),
+    Setting("namespace", _plain(validators.namespace_of)),
+    Setting("base_image", _plain(validators.plain_text)),
+    Setting("kubeconfig", validators.path_of),
+    Setting("registry_url", _plain(validators.plain_text)),
+    Setting("registry_username", _plain(validators.plain_text)),
+    Setting("registry_password", validators.reference_of),
+    Setting("pods.per", _plain(validators.whose_of)),
+    Setting("pods.warm", _plain(validators.whole_of(0, 100)), number=True),
+    Setting("pods.dial", _plain(validators.dialled_of)),
+    Setting("pods.listen", _plain(validators.tcp_of)),
+    Setting("pods.certificate", validators.path_of),
+    Setting("pods.key", validators.path_of),
+    Setting("pods.ca", validators.path_of),
+    Setting("pods.pull_secret", _plain(validators.plain_text)),
+    Setting("rules.sandboxed", _plain(validators.yes_or_no)),
+    Setting("rules.mounts", validators.mounts_of),
+    Setting("rules.variables", _plain(validators.list_of(validators.variable_of))),
+    Setting("rules.endpoints", _plain(validators.list_of(validators.endpoint_of, "endpoints"))),
+    Setting("rules.backends", _plain(validators.list_of(validators.backend_of))),
+    Setting("rules.models", _plain(validators.list_of(validators.plain_text))),
+    Setting("rules.tools", _plain(validators.list_of(validators.tool_of))),
+    Setting("rules.bundles", _plain(validators.uploaders_of)),
+)
+_BY_NAME: Final = {each.name: each for each in SETTINGS}
+_DIGITS: Final = re.compile(r"\s*[0-9]{1,18}\s*\Z", re.ASCII)
+#: Settings that belong together, each by the structure that holds them.
+_GROUPS: Final[Mapping[str, type[Struct]]] = {
+    "limits": ServiceLimits,
+    "retention": RetentionSettings,
+    "bundles": BundleSettings,
+    "installs": InstallSettings,
+    "pods": PodSettings,
+    "rules": RuleSettings,
+}
+_TOP: Final = tuple(dict.fromkeys(name.partition(".")[0] for name in _BY_NAME))
+
+
+class Examined(NamedTuple):
+    """A configuration, or all that stands against it."""
+
+    config: Config | None
+    problems: tuple[InvalidValue, ...]
+
+
+def references(config: Config) -> Mapping[str, Reference]:
+    """Where the secrets are that a configuration speaks of, by dotted name."""
+    found = {f"models.{name}.key": each.key for name, each in config.models.items() if each.key is not None}
+    if config.registry_password is not None:
+        found["registry_password"] = config.registry_password
+    return found if config.token is None else {"token": config.token, **found}
+
+
+def load(path: pathlib.Path | None, env: Mapping[str, str], flags: Mapping[str, Any]) -> Config:
+    """The configuration. `flags` are by dotted names, None for what was not given. Raises InvalidValue, the first."""
+    found = examine(path, env, flags)
+    if found.config is None:
+        raise found.problems[0]
+    return found.config
+
+
+def examine(path: pathlib.Path | None, env: Mapping[str, str], flags: Mapping[str, Any]) -> Examined:
+    """The same, with every problem that there is."""
+    sources = _Sources()
+    if path is not None:
+        sources.take_file(path)
+    sources.take_environment(env)
+    sources.take_flags(flags)
+    return sources.settled()
+
+
+class _Place(NamedTuple):
+    """Where values were written, and where relative paths begin."""
+
+    where: str
+    base: pathlib.Path
+    lines: Mapping[str, int] = {}  #: of a file, by dotted name
+    texts: bool = True  #: numbers are texts there
+
+    def origin(self, name: str) -> str:
+        """Of a setting, or of what is next above it."""
+        while name and name not in self.lines:
+            name = name.rpartition(".")[0]
+        return f"{self.where}:{self.lines[name]}" if name else self.where
+
+
+class _Sources:
+    """What was given so far, by dotted name, and what was refused."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, Any] = {}
+        self._origins: dict[str, str] = {}
+        self._problems: list[InvalidValue] = []
+
+    def take_file(self, path: pathlib.Path) -> None:
+        try:
+            data, lines = safe_yaml.read(read_text(path, limit=MAX_FILE).text, lines=True)
+        except Unreadable as error:
+            self._problems.append(InvalidValue("config", str(path), f"a file of settings; {error.reason}"))
+            return
+        except safe_yaml.NotPlain as error:
+            line = "" if error.line is None else f"line {error.line}: "
+            self._problems.append(InvalidValue("config", str(path), f"YAML as plain data; {line}{error.reason}"))
+            return
+
+        place = _Place(str(path), path.absolute().parent, lines, texts=False)
+        for key, value in self._mapping("", {} if data is None else data, place):
+            if key in _GROUPS:
+                for below, amount in self._mapping(key, {} if value is None else value, place):
+                    self._take_if_known(f"{key}.{below}", amount, place, key, below, _GROUPS[key].__struct_fields__)
+            else:
+                self._take_if_known(key, value, place, "", key, _TOP)
+
+    def take_environment(self, env: Mapping[str, str]) -> None:
+        if env.get(TOKEN_VARIABLE, "").strip():
+            self._take(_BY_NAME["token"], f"env:{TOKEN_VARIABLE}", _Place(TOKEN_VARIABLE, pathlib.Path.cwd()))
+        for setting in SETTINGS:
+            text = env.get(setting.variable, "")
+            if not text.strip():
+                continue
+            place = _Place(setting.variable, pathlib.Path.cwd())
+            value: Any = text
+            if setting.many:
+                try:
+                    value = safe_yaml.read(text).data if len(text) <= MAX_FILE else None
+                except safe_yaml.NotPlain:
+                    value = None
+                if not isinstance(value, dict):
+                    accepted = "a mapping, as YAML or JSON: {name: value}"
+                    self._refuse(InvalidValue(setting.name, "another text", accepted), place)
+                    continue
+            self._take(setting, value, place)
+
+    def take_flags(self, flags: Mapping[str, Any]) -> None:
+        place = _Place(COMMAND_LINE, pathlib.Path.cwd())
+        for name, value in flags.items():
+            if value is not None:
+                self._take_if_known(name, value, place, "", name, tuple(_BY_NAME))
+
+    def settled(self) -> Examined:
+        values = {name: value for name, value in self._values.items() if "." not in name}
+        groups: dict[str, Any] = {name: kind(**self._below(name)) for name, kind in _GROUPS.items()}
+        listen = values.get("listen")
+        tried = "token" in values or any(each.field == "token" for each in self._problems)
+        if isinstance(listen, TcpAddress) and not tried:
+            accepted = f"env:NAME or file:/path; others can reach {listen} ({self._origins['listen']})"
+            self._problems.append(InvalidValue("token", None, accepted))
+        rules, backend = groups["rules"], values.get("backend") or "bwrap"
+        if rules.backends is not None and backend not in rules.backends:
+            accepted = f"a backend of rules.backends: {', '.join(rules.backends)} ({self._origins['rules.backends']})"
+            self._problems.append(InvalidValue("backend", backend, accepted))
+        if self._problems:
+            return Examined(None, tuple(self._problems))
+        values.setdefault("working_dir", pathlib.Path.cwd())
+        origins = {each.name: DEFAULT for each in SETTINGS if not each.many} | self._origins
+        return Examined(Config(**values, **groups, origins=origins), ())
+
+    def _below(self, group: str) -> dict[str, Any]:
+        return {
+            name.partition(".")[2]: value for name, value in self._values.items() if name.partition(".")[0] == group
+        }
+
+    def _take_if_known(
+        self, name: str, value: Any, place: _Place, above: str, key: str, known: tuple[str, ...]
+    ) -> None:
+        if name not in _BY_NAME:
+            self._refuse(validators.unknown_key(above, key, known), place)
+        elif value is not None:
+            self._take(_BY_NAME[name], value, place)
+
+    def _take(self, setting: Setting, value: Any, place: _Place) -> None:
+        if not setting.many:
+            if setting.number and place.texts and isinstance(value, str) and _DIGITS.match(value):
+                value = int(value)
+            self._checked(setting, setting.name, value, place)
+            return
+        for name, each in self._mapping(setting.name, value, place):
+            found = self._checked(setting, f"{setting.name}.{name}", each, place)
+            if found is not None:
+                self._values.setdefault(setting.name, {})[name] = found
+
+    def _checked(self, setting: Setting, name: str, value: Any, place: _Place) -> Any:
+        try:
+            found = setting.check(name, value, place.base)
+        except InvalidValue as problem:
+            self._refuse(problem, place)
+            return None
+        self._origins[name] = place.origin(name)
+        if not setting.many:
+            self._values[name] = found
+        return found
+
+    def _mapping(self, name: str, value: Any, place: _Place) -> list[tuple[str, Any]]:
+        if not isinstance(value, dict):
+            accepted = "a mapping, as lines of `name: value`"
+            self._refuse(InvalidValue(name or "config", value, accepted), place)
+            return []
+        for key in value:
+            if not isinstance(key, str):
+                self._refuse(validators.no_name(name or "config", key), place)
+        return [(key, each) for key, each in value.items() if isinstance(key, str)]
+
+    def _refuse(self, problem: InvalidValue, place: _Place) -> None:
+        accepted = f"{problem.accepted} ({place.origin(problem.field.removesuffix(' key'))})"
+        self._problems.append(InvalidValue(validators.shown(problem.field), validators.shown(problem.value), accepted))

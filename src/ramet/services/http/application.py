@@ -1,0 +1,212 @@
+"""The ASGI application: finds the operation, answers, and says so in the log. No key is ever logged."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
+from http import HTTPStatus
+from typing import Any
+
+import msgspec
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from ramet.core.errors import InvalidValue, RametError, StoreFailed
+from ramet.host.observability.counters import OTHER
+from ramet.services.http import responses
+from ramet.services.http.connections import ANSWERED
+from ramet.services.http.dependencies import Parts
+from ramet.services.http.error_forms import provider_of, provider_refusal
+from ramet.services.http.idempotent import once, secret_sender_of
+from ramet.services.http.operation import Operation
+from ramet.services.http.request import Call
+from ramet.services.http.responses import Refusal
+from ramet.services.http.router import Routes
+from ramet.services.http.routes.table import OPERATIONS
+from ramet.services.problems import problem_of
+
+HEAD_BYTES = 64 * 1024  #: of all headers and the path
+_WHY_CHARS = 300  #: of what a refusal says, in the log
+PROBES = ("/healthz", "/readyz")
+_log = logging.getLogger("ramet.serve")
+
+
+class _Refused(msgspec.Struct):
+    """What a log says of a problem document."""
+
+    detail: str = ""
+    field: str = ""
+    accepted: str = ""
+
+
+class Application:
+    """The services, as an ASGI application."""
+
+    def __init__(self, parts: Parts) -> None:
+        self.parts = parts
+        by_path: dict[str, dict[str, Operation]] = {}
+        for each in OPERATIONS:
+            each = replace(each, handle=_without_query(each))
+            if each.method == "POST":
+                each = replace(each, handle=once(each))
+            by_path.setdefault(each.path, {})[each.method] = each
+        self._routes = Routes({path: _Endpoint(path, methods, parts) for path, methods in by_path.items()})
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request; anything else than HTTP is refused."""
+        if scope["type"] != "http":
+            raise RuntimeError(f"{scope['type']} is not served")
+        began, status, why = time.perf_counter(), 0, ""
+        requests, route = self.parts.metrics.requests, (OTHER, OTHER)
+
+        async def told(message: Message) -> None:
+            nonlocal status, why
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            elif status >= 400 and not why:
+                why = _why(message.get("body", b""))
+            await send(message)
+
+        requests.under_way += 1
+        try:
+            if sum(len(name) + len(value) for name, value in scope["headers"]) + len(scope["raw_path"]) > HEAD_BYTES:
+                large = Refusal(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, f"headers are at most {HEAD_BYTES} bytes")
+                await responses.problem(large)(scope, receive, told)
+            elif (found := self._routes.find(scope["raw_path"].decode("latin-1"))) is None:
+                await _not_found(scope, receive, told)
+            else:
+                scope["path_params"] = found.names
+                route = found.what.route(scope["method"])
+                await found.what(scope, receive, told)
+        finally:
+            requests.under_way -= 1
+            requests.over(*route, status, time.perf_counter() - began)
+            level = logging.INFO if 0 < status < 400 else logging.ERROR if status == 500 else logging.WARNING
+            if level == logging.INFO and scope["path"] in PROBES:  # Every other second, for as long as it lives.
+                level = logging.DEBUG
+            if _log.isEnabledFor(level):
+                took_ms = (time.perf_counter() - began) * 1000
+                request = f"{scope['method']} {ascii(scope['path'])[1:-1]}"
+                _log.log(level, "%s %s %.1f ms%s", request, status or "left by its client", took_ms, why)
+
+
+class _Endpoint:
+    """The operations of one path."""
+
+    def __init__(self, path: str, operations: Mapping[str, Operation], parts: Parts) -> None:
+        self._path, self._operations, self._parts = path, operations, parts
+
+    def route(self, method: str) -> tuple[str, str]:
+        """Method and path as they are counted: whatever clients make up, there are no more of them than operations."""
+        return method if method in self._operations else OTHER, self._path
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        call = Call(Request(scope, receive), self._parts)
+        response: ASGIApp
+        try:
+            response = await self._answer(call, scope["method"])
+            if self._operations[scope["method"]].needs_key and getattr(response, "status_code", 200) < 400:
+                await call.spill()  # So that whoever may do this can go on with the connection.
+        except ClientDisconnect:
+            return  # Nobody is there to be told.
+        except Exception as error:
+            response = _refused(call, error, self._operations.get(scope["method"]))
+        finally:
+            call.release()
+        await _send(response, call, scope, receive, send)
+
+    async def _answer(self, call: Call, method: str) -> Response:
+        operation = self._operations.get(method)
+        if operation is None:
+            allowed: Sequence[str] = sorted(self._operations)
+            refusal = f"{method!a} is not possible here; {', '.join(allowed)} is"
+            raise Refusal(HTTPStatus.METHOD_NOT_ALLOWED, refusal, {"allow": ", ".join(allowed)})
+        if operation.needs_key:
+            _ = call.key
+            if operation.ends_key:
+                with contextlib.suppress(InvalidValue):  # It is said to a key that opens something.
+                    call.sender = secret_sender_of(call)
+        desk = self._parts.desk
+        if desk is None or not operation.needs_key:
+            if operation.needs_key and not operation.own_refusals:
+                await call.check_key()
+            answer = await operation.handle(call)
+        elif (answer := await desk.elsewhere(call, operation)) is None:
+            answer = await desk.here(call, operation)
+        if answer is None:
+            return Response(status_code=204)
+        if callable(answer):
+            return answer  # type: ignore[no-any-return]  # a response
+        return responses.json(answer, operation.status)
+
+
+async def _send(response: ASGIApp, call: Call, scope: Scope, receive: Receive, send: Send) -> None:
+    """Send an answer at once, also where a body that nobody asked for has not come.
+
+    The connection is closed behind such an answer: the body would be taken for the next request. Until then it is read
+    and thrown away, since its sender may read the answer only then; meanwhile the connection gives way to others.
+    """
+    try:
+        is_read = await call.spill(0)  # what has come already
+    except ClientDisconnect:
+        is_read = True
+
+    async def told(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message = {**message, "headers": [*message["headers"], (b"connection", b"close")]}
+        elif not message.get("more_body"):
+            await send({**message, "more_body": True})
+            if (answered := scope.get("state", {}).get(ANSWERED)) is not None:
+                answered()
+            with contextlib.suppress(ClientDisconnect):
+                await call.spill()
+            message = {"type": "http.response.body"}
+        await send(message)
+
+    await response(scope, receive, send if is_read else told)
+
+
+def _without_query(operation: Operation) -> Callable[[Call], Awaitable[Any]]:
+    """The handler of an operation, which refuses a query where there is none; clients of providers send some."""
+
+    async def handle(call: Call) -> Any:
+        for name, value in call.request.query_params.items():
+            raise InvalidValue(name[:_WHY_CHARS], value[:_WHY_CHARS], "no parameter in the query of this path")
+        return await operation.handle(call)
+
+    is_refused = operation.needs_key and operation.query is None and not operation.own_refusals
+    return handle if is_refused else operation.handle
+
+
+def _refused(call: Call, error: Exception, operation: Operation | None = None) -> Response:
+    is_ours = operation is not None and not operation.own_refusals
+    format = None if is_ours else provider_of(call.request)
+    if format is not None:
+        return provider_refusal(format, error)
+    if isinstance(error, StoreFailed):  # Where it was noticed tells nothing, and every request would tell it.
+        _log.error("an answer failed: %s", error)
+    elif not isinstance(error, RametError | Refusal) or (
+        isinstance(error, RametError) and problem_of(error).status == 500
+    ):
+        _log.error("an answer failed", exc_info=error)
+    return responses.problem(error)
+
+
+def _why(body: bytes) -> str:
+    """What a refusal says of itself, without the value of a field: a log is no place for what a client sent."""
+    try:
+        said = msgspec.json.decode(body, type=_Refused)
+    except (msgspec.DecodeError, UnicodeError):
+        return ""
+    why = said.detail if not said.field else f"{said.field}: expected {said.accepted}" if said.accepted else said.field
+    return f": {ascii(why)[1:-1][:_WHY_CHARS]}" if why else ""
+
+
+async def _not_found(scope: Scope, receive: Receive, send: Send) -> None:
+    call = Call(Request(scope, receive), None)  # type: ignore[arg-type]  # there is nothing to answer with
+    refusal = Refusal(HTTPStatus.NOT_FOUND, "there is nothing at this path; see /openapi.json")
+    await _send(_refused(call, refusal), call, scope, receive, send)

@@ -1,0 +1,253 @@
+"""HTTP connections of uvicorn, bounded in time and number: half requests and readers that take nothing are cut off.
+
+Where there are as many as there may be, one more takes the place of the one that has waited the longest for its next
+request. So whoever only holds connections keeps nobody out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import resource
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from ramet.core.errors import MissingExtra
+from ramet.services.http.sockets import Listener
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp
+    from uvicorn import Config
+    from uvicorn.server import ServerState
+
+ANSWERED = "ramet.answered"  #: in the `state` of a scope: what is called once a request has its whole answer
+_PIPELINED = 100  #: requests that wait behind one that is being answered
+_BARREN = 1024 * 1024  #: bytes of a body that bring nothing of it: the framing of chunks, and what follows the last
+_TITLES = {
+    400: "Bad Request",
+    408: "Request Timeout",
+    431: "Request Header Fields Too Large",
+    503: "Service Unavailable",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bounds:
+    """What one connection may take, and all of them."""
+
+    connections: int = 10_000  #: at once, and at most for half of the descriptors that this process may have
+    head_s: float = 10.0  #: for the head of a request, from its first byte, or from connecting
+    head_bytes: int = 64 * 1024
+    idle_s: float = 60.0  #: between two requests
+    stall_s: float = 30.0  #: for a reader to take a part of what waits for it
+    end_s: float = 5.0  #: for what is being answered when the server stops
+    body_bytes: int = 64 * 1024 * 1024  #: of bodies that are being read, all together, and two of the largest at least
+    team_body_bytes: int = 16 * 1024 * 1024  #: of those, with keys of one team, and one of the largest at least
+
+
+class HttpServer:
+    """Answers on a listener with an ASGI application, from `start` to `stop`."""
+
+    def __init__(self, app: ASGIApp, listener: Listener, bounds: Bounds | None = None) -> None:
+        """Raises MissingExtra."""
+        try:
+            from uvicorn import Config
+            from uvicorn.server import ServerState
+        except ImportError:
+            raise MissingExtra("serving over HTTP", "server") from None
+        self.listener, self._bounds = listener, _within_what_may_be_open(bounds or Bounds())
+        self._config = Config(
+            app,
+            lifespan="off",
+            ws="none",
+            log_config=None,
+            access_log=False,
+            date_header=False,
+            server_header=False,
+            proxy_headers=False,
+            timeout_keep_alive=int(self._bounds.idle_s),
+            h11_max_incomplete_event_size=self._bounds.head_bytes,
+        )
+        self._config.load()
+        self._state = ServerState()
+        self._server: asyncio.Server | None = None
+        self._connections: dict[_Connection, None] = {}  #: whose last request is the oldest first
+
+    async def start(self) -> None:
+        """Accept connections from now on."""
+        loop, sock = asyncio.get_running_loop(), self.listener.socket
+        create = loop.create_unix_server if sock.family.name == "AF_UNIX" else loop.create_server
+        self._server = await create(self._connection, sock=sock)
+
+    def end(self) -> None:
+        """Accept no connection, and close each when what it answers is answered. Idempotent."""
+        if self._server is not None:
+            self._server.close()
+        for each in tuple(self._connections):
+            each.end()
+
+    async def stop(self) -> bool:
+        """Let what is under way end for a while, and cut the rest; whether all ended by itself. Idempotent."""
+        self.end()
+        is_done = True
+        try:
+            async with asyncio.timeout(self._bounds.end_s):
+                while self._connections:
+                    await asyncio.wait([each.lost for each in self._connections])
+        except TimeoutError:
+            is_done = all(each.is_between() for each in self._connections)
+            for each in tuple(self._connections):
+                each.cut()
+        if tasks := set(self._state.tasks):
+            _, left = await asyncio.wait(tasks, timeout=self._bounds.end_s)
+            is_done = is_done and not left
+            for task in left:
+                task.cancel()
+        return is_done
+
+    def _connection(self) -> _Connection:
+        return _Connection(self._config, self._state, self._bounds, self._connections)
+
+
+class _Connection(asyncio.Protocol):
+    """Passes all on to uvicorn's own protocol, and looks at the clock."""
+
+    def __init__(
+        self, config: Config, state: ServerState, bounds: Bounds, connections: dict[_Connection, None]
+    ) -> None:
+        self._http: Any = config.http_protocol_class(
+            config=config, server_state=state, app_state={ANSWERED: self._answered}
+        )  # type: ignore[call-arg]
+        self._bounds, self._connections = bounds, connections
+        self._loop = asyncio.get_running_loop()
+        self.lost: asyncio.Future[None] = self._loop.create_future()
+        self._transport: asyncio.Transport
+        self._head_timer: asyncio.TimerHandle | None = None
+        self._stall_timer: asyncio.TimerHandle | None = None
+        self._head = 0  #: bytes of a request that has not begun
+        self._barren = 0
+        self._is_answered = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        if len(self._connections) >= self._bounds.connections and not _make_room(self._connections):
+            transport.set_protocol(asyncio.Protocol())
+            most = f"{self._bounds.connections} connections are being answered, as many as may be at once"
+            transport.write(_refusal(503, most))
+            transport.close()
+            return
+        self._transport = transport
+        transport.set_write_buffer_limits(high=0)  # So that whatever is not taken is looked at by the clock.
+        self._connections[self] = None
+        self._http.send_400_response = lambda why: self._refuse(400, why)  # in the form of all other refusals
+        self._http.connection_made(transport)
+        self._await_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._connections.pop(self, None)
+        for timer in (self._head_timer, self._stall_timer):
+            if timer is not None:
+                timer.cancel()
+        self._http.connection_lost(exc)
+        self.lost.set_result(None)
+
+    def data_received(self, data: bytes) -> None:
+        cycle = self._http.cycle
+        taken = len(cycle.body) if cycle is not None else 0
+        self._http.data_received(data)
+        if not self.is_between():
+            is_fruitful = cycle is not self._http.cycle or len(cycle.body) > taken
+            self._barren = 0 if is_fruitful else self._barren + len(data)
+            if self._barren > _BARREN or len(self._http.pipeline) > _PIPELINED:
+                self.cut()
+            self._head = 0
+            if self._connections.pop(self, 0) is None:
+                self._connections[self] = None  # The newest again, unless it is being cut.
+            if self._head_timer is not None:
+                self._head_timer.cancel()
+                self._head_timer = None
+        elif not self._transport.is_closing():
+            self._head += len(data)
+            if self._head > self._bounds.head_bytes:
+                self._refuse(431, f"the head of a request is at most {self._bounds.head_bytes} bytes")
+            elif self._head_timer is None:
+                self._await_head()
+
+    def eof_received(self) -> bool | None:
+        self._http.eof_received()
+        return None
+
+    def pause_writing(self) -> None:
+        self._http.pause_writing()
+        self._stall_timer = self._loop.call_later(self._bounds.stall_s, self.cut)
+
+    def resume_writing(self) -> None:
+        if self._stall_timer is not None:
+            self._stall_timer.cancel()
+            self._stall_timer = None
+        self._http.resume_writing()
+
+    def end(self) -> None:
+        """Close it when what it answers is answered, or at once."""
+        if self.is_between():
+            self._transport.close()
+        else:
+            self._http.shutdown()
+
+    def cut(self) -> None:
+        """Close it at once; what was not read is lost."""
+        self._transport.abort()
+
+    def is_between(self) -> bool:
+        """Whether no request is being answered."""
+        cycle = self._http.cycle
+        return cycle is None or cycle.response_complete
+
+    def gives_way(self) -> bool:
+        """Whether nobody waits for an answer on it: only the rest of a body is thrown away, or nothing is asked."""
+        return self._is_answered or self.is_between()
+
+    def _answered(self) -> None:
+        self._is_answered = True
+
+    def _await_head(self) -> None:
+        self._head_timer = self._loop.call_later(self._bounds.head_s, self._is_late)
+
+    def _is_late(self) -> None:
+        if self._head:
+            self._refuse(408, f"the head of a request was not complete after {self._bounds.head_s:g} s")
+        else:
+            self._transport.close()
+
+    def _refuse(self, status: int, detail: str) -> None:
+        cycle = self._http.cycle
+        is_told_apart = cycle is None or cycle.response_complete or not cycle.response_started
+        if is_told_apart and not self._http.pipeline:  # Never in the midst of an answer.
+            self._transport.write(_refusal(status, detail))
+        self._transport.close()
+
+
+def _within_what_may_be_open(bounds: Bounds) -> Bounds:
+    """Half of what this process may open is left for agents, files and all else."""
+    descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return replace(bounds, connections=min(bounds.connections, descriptors // 2))
+
+
+def _make_room(connections: dict[_Connection, None]) -> bool:
+    """Cut the connection that nobody has waited on for the longest; False if all are being answered."""
+    for each in connections:
+        if each.gives_way():
+            del connections[each]
+            each.cut()
+            return True
+    return False
+
+
+def _refusal(status: int, detail: str) -> bytes:
+    """A whole answer, for what never comes to the application."""
+    body = json.dumps({"type": "about:blank", "title": _TITLES[status], "status": status, "detail": detail}).encode()
+    head = (
+        f"HTTP/1.1 {status} {_TITLES[status]}\r\ncontent-type: application/problem+json\r\n"
+        f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
+    )
+    return head.encode() + body

@@ -1,0 +1,67 @@
+"""The form that a refusal has: a problem document, or the error of the provider whose clients ask."""
+
+from __future__ import annotations
+
+import logging
+from http import HTTPStatus
+from typing import Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from ramet.core.errors import InvalidValue, NotYours
+from ramet.services.errors import BodyTooLarge, KeyReused
+from ramet.services.formats import anthropic, openai
+from ramet.services.formats.registry import Format, format_of
+from ramet.services.http import responses
+from ramet.services.http.responses import Refusal
+from ramet.services.problems import Problem, problem_of
+
+_log = logging.getLogger("ramet.serve")
+#: Paths of the providers, by the first part behind /v1. What is a path of ramet, too, is told by the client's headers.
+_PATHS: Final = {
+    anthropic.NAME: ("complete", "messages", "skills"),
+    openai.NAME: (
+        "assistants", "audio", "batches", "chat", "completions", "containers", "conversations", "embeddings", "evals",
+        "files", "fine_tuning", "models", "moderations", "organization", "realtime", "responses", "threads", "uploads",
+        "vector_stores", "videos",
+    ),
+}  # fmt: skip
+
+
+def provider_of(request: Request) -> Format | None:
+    """The format of the provider whose client sends a request; None for one of ramet's own paths."""
+    if "anthropic-version" in request.headers:
+        return format_of(anthropic.NAME)
+    if request.headers.get("user-agent", "").startswith(("OpenAI/", "AsyncOpenAI/")):
+        return format_of(openai.NAME)
+    _, _, rest = request.scope["path"].partition("/v1/")
+    first = rest.partition("/")[0]
+    return next((format_of(name) for name, paths in _PATHS.items() if first in paths), None)
+
+
+def provider_refusal(format: Format, error: BaseException) -> Response:
+    """An error as an answer for clients of a provider."""
+    found = provider_problem(error)
+    body = format.error(found.detail, found.status, _parameter(error))
+    return Response(body, found.status, responses.headers_of(error, found.status), "application/json")
+
+
+def provider_problem(error: BaseException) -> Problem:
+    """An error with the status that providers have for it."""
+    if isinstance(error, Refusal):
+        return error.problem
+    found = problem_of(error)
+    if found.status == HTTPStatus.INTERNAL_SERVER_ERROR:
+        _log.error("an answer failed", exc_info=error)
+    if isinstance(error, NotYours):
+        return Problem(
+            type=found.type, title=found.title, status=HTTPStatus.UNAUTHORIZED, detail="this key opens no agent"
+        )
+    if isinstance(error, InvalidValue) and not isinstance(error, BodyTooLarge | KeyReused):
+        return Problem(type=found.type, title=found.title, status=HTTPStatus.BAD_REQUEST, detail=found.detail)
+    return found
+
+
+def _parameter(error: BaseException) -> str:
+    return error.field if isinstance(error, InvalidValue) else ""

@@ -1,0 +1,28 @@
+"""Events with cursors as server-sent events: `event` with its cursor as id, then `done`, or `error` with a problem.
+
+What goes on in another kernel breaks off: whoever reads comes again for the rest, and finds it there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+from ramet.core.errors import OwnedElsewhere, RametError
+from ramet.services.http.sse import BrokenOff
+from ramet.services.problems import problem_of
+from ramet.services.turns.tree_events import TreeEvent
+from ramet.wire.sse import encode
+
+
+async def told(found: AsyncGenerator[TreeEvent, None]) -> AsyncGenerator[bytes, None]:
+    """All that is found, encoded; what goes wrong is the last event."""
+    try:
+        async with aclosing(found):
+            async for each in found:
+                yield encode("event", each.data, str(each.cursor))
+        yield encode("done", b"")
+    except OwnedElsewhere:
+        raise BrokenOff from None
+    except RametError as error:
+        yield encode("error", problem_of(error).encode())

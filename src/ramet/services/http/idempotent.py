@@ -1,0 +1,159 @@
+"""A POST with an `Idempotency-Key`: it is done once, and a repetition gets the first answer again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
+from http import HTTPStatus
+from typing import Any, Final
+
+from starlette.requests import ClientDisconnect
+from starlette.responses import Response
+
+from ramet.concurrency.deadline import to_its_end
+from ramet.core.errors import (
+    Aborted,
+    Conflict,
+    Gone,
+    InvalidValue,
+    OutputInvalid,
+    OutputTooLarge,
+    RametError,
+    TaskFailed,
+)
+from ramet.services.errors import KeyReused, OutcomeUnknown
+from ramet.services.http import responses
+from ramet.services.http.operation import TAR, Operation
+from ramet.services.http.request import JSON_BYTES, Call
+from ramet.services.http.responses import Refusal
+from ramet.services.idempotency.attempts import HEADER, Attempt, Sender, checked_key
+from ramet.services.idempotency.ledger import Ledger
+from ramet.services.idempotency.records import Answered
+from ramet.services.problems import problem_of
+
+REPLAYED: Final = "idempotent-replayed"
+_KEPT_HEADERS: Final = ("content-type", "location")
+#: Refusals above 499 by which nothing was done.
+_NOT_DONE: Final = frozenset({HTTPStatus.NOT_IMPLEMENTED, HTTPStatus.BAD_GATEWAY, HTTPStatus.SERVICE_UNAVAILABLE})
+#: Failures of what is not repeated that come after it began: such a failure is the first answer.
+_MAY_BE_DONE: Final = (TaskFailed, Aborted, OutputInvalid, OutputTooLarge)
+
+
+def sender_of(call: Call) -> Sender | None:
+    """Who sends a request with an `Idempotency-Key`; None for one without. Raises InvalidValue."""
+    given = call.request.headers.getlist(HEADER)
+    if not given or call.request.method != "POST":
+        return None
+    if len(given) > 1:
+        raise InvalidValue(HEADER, given, "one header of this name")
+    return Sender(call.key, f"POST {call.request.scope['path']}", checked_key(given[0]))
+
+
+def secret_sender_of(call: Call) -> Sender | None:
+    """The sender, if nobody guesses the `Idempotency-Key`: then a repetition needs no rights of the sender's key."""
+    sender = sender_of(call)
+    return sender if sender is not None and sender.is_secret else None
+
+
+def once(operation: Operation) -> Callable[[Call], Awaitable[Any]]:
+    """Wrap the handler of a POST, so that it does a request with an `Idempotency-Key` once."""
+
+    async def handle(call: Call) -> Any:
+        if (sender := sender_of(call)) is None:
+            return await operation.handle(call)
+        if operation.own_refusals:  # Else the key was checked before.
+            call.parts.agent_of(call.key)
+        digest, hasher = "", sender.hasher(call.request.scope["query_string"])
+        if operation.media == TAR:  # Too large to be read before it is taken in.
+            call.hasher = hasher
+        else:
+            hasher.update(await call.whole(max(JSON_BYTES, call.parts.message_bytes)))
+            digest = hasher.hexdigest()
+        ledger = call.parts.ledger
+        found = await ledger.claim(sender, call.parts.spawner.owner_of(call.key), digest)
+        if isinstance(found, Answered):
+            return await _again(call, found, sender)
+        return await _attempted(call, operation, ledger, found, digest)
+
+    return handle
+
+
+async def _attempted(call: Call, operation: Operation, ledger: Ledger, attempt: Attempt, digest: str) -> Any:
+    if attempt.is_again and not attempt.has_begun_turn and operation.repetition == "refused":
+        ledger.release(attempt)
+        raise OutcomeUnknown(operation.look_at)
+    call.attempt = attempt
+    is_repeated = attempt.is_again
+    try:
+        try:
+            answer = await operation.handle(call)
+        except BaseException as error:
+            if operation.repetition == "refused" and isinstance(error, _MAY_BE_DONE):
+                await to_its_end(_keep(ledger, attempt, digest, responses.problem(error)))
+            elif not attempt.has_begun_turn and _is_refusal(error):
+                await to_its_end(ledger.drop(attempt))
+            raise
+        response = _response(answer, operation)
+        if response is None or (response.status_code >= 400 and attempt.has_begun_turn):
+            return answer
+        await to_its_end(_keep(ledger, attempt, digest or await _streamed(call), response))
+    finally:
+        ledger.release(attempt)
+    if is_repeated:
+        response.headers[REPLAYED] = "true"
+    return response
+
+
+async def _keep(ledger: Ledger, attempt: Attempt, digest: str, response: Response) -> None:
+    headers = {name: response.headers[name] for name in _KEPT_HEADERS if name in response.headers}
+    try:
+        await ledger.answer(attempt, digest, response.status_code, headers, bytes(response.body))
+    except Conflict:  # Another kernel answers it as well, by the same turn.
+        if not attempt.has_begun_turn:
+            raise
+
+
+async def _again(call: Call, found: Answered, sender: Sender) -> Response:
+    record, body = found
+    if call.hasher is not None:
+        if await _streamed(call) != record.digest:
+            raise KeyReused(sender.key)
+    if body is None:
+        raise Gone("the request was done, and its first answer was too large to be kept for a repetition")
+    return Response(body, record.status, {**record.headers, REPLAYED: "true"})
+
+
+def _response(answer: Any, operation: Operation) -> Response | None:
+    """An answer as it is kept; None for a stream."""
+    if answer is None:
+        return Response(status_code=HTTPStatus.NO_CONTENT)
+    if isinstance(answer, Response):
+        return answer
+    return None if callable(answer) else responses.json(answer, operation.status)
+
+
+def _is_refusal(error: BaseException) -> bool:
+    """Whether an error says that nothing was done."""
+    if isinstance(error, OutcomeUnknown | asyncio.CancelledError):
+        return False
+    if isinstance(error, ClientDisconnect):  # What it asked for was undone.
+        return True
+    if isinstance(error, Refusal):
+        status = error.problem.status
+    else:
+        status = problem_of(error).status if isinstance(error, RametError) else 500
+    return status < 500 or status in _NOT_DONE
+
+
+async def _streamed(call: Call) -> str:
+    """The digest of a body that is streamed, as far as an upload may go: the rest of it is read here."""
+    if call.hasher is None:
+        return ""
+    size = 0
+    async with aclosing(call.pieces(is_held=False)) as pieces:
+        async for piece in pieces:
+            size += len(piece)
+            if size > call.parts.packaging.upload_bytes:
+                break
+    return call.hasher.hexdigest()

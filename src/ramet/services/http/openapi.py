@@ -1,0 +1,151 @@
+"""The OpenAPI document, made of the table of operations and of the structures themselves."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from http import HTTPStatus
+from typing import Any
+
+import msgspec
+from msgspec import NODEFAULT, Raw, Struct
+from msgspec.structs import FieldInfo, fields
+
+from ramet.services.http.operation import BYTES, EVENT_STREAM, JSON, Operation
+from ramet.services.idempotency.attempts import HEADER, MOST_CHARS
+from ramet.services.problems import MEDIA_TYPE
+
+_REFS = "#/components/schemas/{name}"
+#: Of each event, as OpenAPI's tools read a stream.
+_EVENT: dict[str, Any] = {
+    "type": "object",
+    "properties": {"id": {"type": "string"}, "event": {"type": "string"}, "data": {"type": "string"}},
+    "required": ["data"],
+    "description": (
+        "Server-sent events. `id` is what Last-Event-ID resumes by. An event whose name ends in `-base64` "
+        "carries bytes that lines of text would not give back."
+    ),
+}
+
+
+class ProblemDocument(Struct):
+    """An error (RFC 9457): `type` is what programs tell it by, `detail` is for people; more fields may follow."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+
+
+def document(operations: Sequence[Operation], version: str) -> dict[str, Any]:
+    """The whole document. Operations of the same path stand together."""
+    kinds = [kind for each in operations for kind in (each.takes, each.query, each.answers) if kind is not None]
+    kinds = list(dict.fromkeys([ProblemDocument, *kinds]))
+    schemas, components = msgspec.json.schema_components(map(_shown, kinds), ref_template=_REFS, schema_hook=_opaque)
+    schema_of = dict(zip(kinds, schemas, strict=True))
+    paths: dict[str, dict[str, Any]] = {}
+    for each in operations:
+        paths.setdefault(each.path, {})[each.method.lower()] = _operation(each, schema_of, components)
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "ramet",
+            "version": version,
+            "description": "Teams, turns, control, packaging: agents as services that any program can use.",
+        },
+        "paths": paths,
+        "components": {
+            "schemas": components,
+            "securitySchemes": {
+                "bearer": {"type": "http", "scheme": "bearer"},
+                "key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
+            },
+        },
+    }
+
+
+def _operation(each: Operation, schema_of: dict[Any, Any], components: dict[str, Any]) -> dict[str, Any]:
+    made: dict[str, Any] = {"operationId": each.id, "summary": each.summary}
+    if parameters := _parameters(each, schema_of, components):
+        made["parameters"] = parameters
+    if each.takes is not None:
+        made["requestBody"] = {"required": True, "content": {JSON: {"schema": schema_of[each.takes]}}}
+    elif each.has_body:
+        # A message may be empty: that is the agent's business.
+        made["requestBody"] = {"required": each.media != BYTES, "content": {each.media: {"schema": {}}}}
+    made["responses"] = {str(each.status): _answer(each, schema_of)}
+    made["responses"] |= {str(status): _problem(status, each, schema_of) for status in sorted(_refusals(each))}
+    made["security"] = [{"bearer": []}, {"key": []}] if each.needs_key else []
+    return made
+
+
+def _parameters(each: Operation, schema_of: dict[Any, Any], components: dict[str, Any]) -> list[dict[str, Any]]:
+    made = [
+        {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+        for name in re.findall(r"{(\w+)}", each.path)
+    ]
+    if each.query is not None:
+        schema = components[schema_of[each.query]["$ref"].rpartition("/")[2]]
+        made += [{"name": name, "in": "query", "schema": field} for name, field in schema["properties"].items()]
+    if each.resumes:
+        made.append({"name": "Last-Event-ID", "in": "header", "schema": {"type": "string"}})
+    if each.method == "POST":
+        key = {"type": "string", "minLength": 1, "maxLength": MOST_CHARS, "pattern": "^[ -~]+$"}
+        made.append({"name": HEADER, "in": "header", "schema": key})
+    return made
+
+
+def _answer(each: Operation, schema_of: dict[Any, Any]) -> dict[str, Any]:
+    content: dict[str, Any] = {}
+    if each.answers is not None:
+        content[JSON] = {"schema": schema_of[each.answers]}
+    if each.stream:
+        content[EVENT_STREAM] = {"schema": _EVENT}
+    described: dict[str, Any] = {"description": HTTPStatus(each.status).phrase}
+    return described | ({"content": content} if content else {})
+
+
+def _refusals(each: Operation) -> set[int]:
+    """Every status of a refusal: those of any request, of keys, of bodies, of values, and the operation's own."""
+    found = {431, 500, 503, *each.refuses}
+    if each.needs_key:
+        found |= {401, 404}
+    if each.takes is not None or each.has_body:
+        found |= {400, 408, 413, 429}
+    if each.method == "POST":
+        found |= {409, 410, 422}  # of an Idempotency-Key
+    if each.takes is not None or each.has_body or each.query is not None:
+        found.add(422)
+    return found
+
+
+def _problem(status: int, each: Operation, schema_of: dict[Any, Any]) -> dict[str, Any]:
+    content: dict[str, Any] = {MEDIA_TYPE: {"schema": schema_of[ProblemDocument]}}
+    if each.own_refusals:
+        content[JSON] = {"schema": {"type": "object", "required": ["error"]}}
+    return {"description": HTTPStatus(status).phrase, "content": content}
+
+
+def _opaque(kind: type) -> dict[str, Any]:
+    """What is passed on as it is."""
+    return {}
+
+
+def _shown(kind: Any) -> Any:
+    """A structure as its schema shows it: fields that are passed on as they are may hold anything."""
+    if not (isinstance(kind, type) and issubclass(kind, Struct)):
+        return kind
+    known = fields(kind)
+    if not any(isinstance(each.default, Raw) for each in known):
+        return kind
+    shown = msgspec.defstruct(kind.__name__, [_field(each) for each in known], kw_only=True, forbid_unknown_fields=True)
+    shown.__doc__ = kind.__doc__
+    return shown
+
+
+def _field(each: FieldInfo) -> Any:
+    if isinstance(each.default, Raw):
+        return each.name, Any, None
+    if each.default_factory is not NODEFAULT:
+        return each.name, each.type, msgspec.field(default_factory=each.default_factory)
+    return (each.name, each.type) if each.required else (each.name, each.type, each.default)

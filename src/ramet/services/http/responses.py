@@ -1,0 +1,61 @@
+"""Answers over HTTP: structures as JSON, and errors as problem documents."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any, Final
+
+import msgspec
+from starlette.responses import Response
+
+from ramet.services.errors import RequestInProgress
+from ramet.services.problems import MEDIA_TYPE, PREFIX, Problem, problem_of
+
+_RETRY: Final = {"retry-after": "1"}
+_HEADERS: Final[Mapping[int, Mapping[str, str]]] = {
+    HTTPStatus.UNAUTHORIZED: {"www-authenticate": "Bearer"},
+    HTTPStatus.TOO_MANY_REQUESTS: _RETRY,
+    HTTPStatus.SERVICE_UNAVAILABLE: _RETRY,
+}
+_encoder = msgspec.json.Encoder()
+
+
+class Refusal(Exception):
+    """A request that is refused for what HTTP says of it; the services never heard of it."""
+
+    def __init__(self, status: HTTPStatus, detail: str, headers: Mapping[str, str] | None = None) -> None:
+        self.problem = Problem(
+            type=PREFIX + status.phrase.lower().replace(" ", "-"),
+            title=status.phrase.capitalize(),
+            status=int(status),
+            detail=detail,
+        )
+        self.headers = dict(headers or {})
+        super().__init__(detail)
+
+
+def no_key() -> Refusal:
+    """Nothing is said of what is asked for: there is no key to look at."""
+    detail = "a key is needed: the header Authorization with Bearer and a key, or x-api-key"
+    return Refusal(HTTPStatus.UNAUTHORIZED, detail, {"www-authenticate": "Bearer"})
+
+
+def json(value: Any, status: int = 200) -> Response:
+    """Any structure."""
+    return Response(_encoder.encode(value), status, media_type="application/json")
+
+
+def problem(error: BaseException) -> Response:
+    """An error, whoever raised it."""
+    if isinstance(error, Refusal):
+        return Response(error.problem.encode(), error.problem.status, error.headers, MEDIA_TYPE)
+    found = problem_of(error)
+    return Response(found.encode(), found.status, headers_of(error, found.status), MEDIA_TYPE)
+
+
+def headers_of(error: BaseException, status: int) -> Mapping[str, str]:
+    """The headers that an answer with this error has, whatever its form."""
+    if isinstance(error, Refusal):
+        return error.headers
+    return _RETRY if isinstance(error, RequestInProgress) else _HEADERS.get(status, {})

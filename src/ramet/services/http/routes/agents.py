@@ -1,0 +1,184 @@
+"""Agents over HTTP: how they come and go, and who has a key of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from ramet.core.errors import InvalidValue
+from ramet.services.contract import (
+    AgentInfo,
+    Delegate,
+    DelegatedKey,
+    ListAgents,
+    SpawnAgent,
+    SpawnedAgent,
+    SupplyValues,
+)
+from ramet.services.errors import BodyTooLarge
+from ramet.services.http.operation import Operation
+from ramet.services.http.request import Call
+from ramet.services.http.schemas import AgentFilter, AgentList, Rotated
+
+
+async def _spawn(call: Call) -> SpawnedAgent:
+    await call.team()
+    asked = await call.json(SpawnAgent)
+    spawner, attempt = call.parts.spawner, call.attempt
+    if attempt is not None and attempt.is_again:
+        if (found := spawner.spawned_agent(asked.team, call.key, attempt.entropy)) is not None:
+            return found
+    entropy = attempt.entropy if attempt is not None else None
+    return await call.unless_left(spawner.spawn_agent(asked, call.key, entropy))
+
+
+async def _list(call: Call) -> AgentList:
+    asked = call.query(AgentFilter)
+    labels = {}
+    for each in asked.label:
+        name, equals, value = each.partition("=")
+        if not equals:
+            raise InvalidValue("label", each, "name=value")
+        labels[name] = value
+    wanted = ListAgents(team=asked.team, state=asked.state, labels=labels, under=asked.under)
+    return AgentList(await call.parts.spawner.list_agents(wanted, call.key))
+
+
+async def _get(call: Call) -> AgentInfo:
+    return await call.parts.spawner.get_agent(call.path("agent"), call.key)
+
+
+async def _kill(call: Call) -> None:
+    await call.parts.spawner.kill_agent(call.path("agent"), call.key)
+
+
+async def _supply_values(call: Call) -> AgentInfo:
+    spawner, agent = call.parts.spawner, call.path("agent")
+    spawner.roster.admit(agent, call.key, "delegate")  # before a stranger's bytes are taken in
+    try:
+        asked = await call.json(SupplyValues)
+    except BodyTooLarge:
+        raise
+    except InvalidValue as refused:  # What was sent may be a value.
+        raise type(refused)(refused.field, "what was sent", refused.accepted) from None
+    return await spawner.supply_values(agent, call.key, asked)
+
+
+async def _delegate(call: Call) -> DelegatedKey:
+    if call.sender is None:
+        call.parts.spawner.roster.admit(
+            call.path("agent"), call.key, "delegate"
+        )  # before a stranger's bytes are taken in
+    asked, entropy = await call.json(Delegate), call.attempt.entropy if call.attempt is not None else None
+    return await call.parts.spawner.delegate(call.path("agent"), call.key, asked, entropy)
+
+
+async def _revoke(call: Call) -> None:
+    await call.parts.spawner.revoke(call.path("agent"), call.key, call.path("id"))
+
+
+async def _rotate(call: Call) -> Rotated:
+    entropy = call.attempt.entropy if call.attempt is not None else None
+    return Rotated(await call.parts.spawner.rotate(call.path("agent"), call.key, entropy))
+
+
+def _merged(call: Call, lists: Sequence[AgentList]) -> AgentList:
+    agents = {each.id: each for part in lists for each in part.agents}
+    return AgentList(sorted(agents.values(), key=lambda each: (each.created_at, each.path)))
+
+
+OPERATIONS: Final = (
+    Operation(
+        id="spawn_agent",
+        repetition="found",
+        begins=True,
+        of="body",
+        method="POST",
+        path="/v1/agents",
+        summary="Start an agent in a team; its nonce, the owner's key, is shown this once",
+        handle=_spawn,
+        takes=SpawnAgent,
+        answers=SpawnedAgent,
+        status=201,
+        refuses=(403, 409, 410, 429, 501, 502),
+    ),
+    Operation(
+        id="list_agents",
+        of="query",
+        merge=_merged,
+        method="GET",
+        path="/v1/agents",
+        summary="The agents of a team, or of all teams that the key opens",
+        handle=_list,
+        query=AgentFilter,
+        answers=AgentList,
+    ),
+    Operation(
+        id="get_agent",
+        of="agent",
+        method="GET",
+        path="/v1/agents/{agent}",
+        summary="What an agent is and does",
+        handle=_get,
+        answers=AgentInfo,
+    ),
+    Operation(
+        id="kill_agent",
+        of="agent",
+        method="DELETE",
+        path="/v1/agents/{agent}",
+        summary="End an agent and all below it, wait until they are gone, and forget it",
+        handle=_kill,
+        status=204,
+        refuses=(409,),
+    ),
+    Operation(
+        id="supply_values",
+        repetition="again",
+        begins=True,
+        of="agent",
+        method="POST",
+        path="/v1/agents/{agent}/values",
+        summary="Go on with an agent that waits for values of variables and secrets, which are not on record",
+        handle=_supply_values,
+        takes=SupplyValues,
+        answers=AgentInfo,
+        refuses=(403, 409, 410, 429, 501, 502),
+    ),
+    Operation(
+        id="delegate",
+        repetition="found",
+        ends_key=True,
+        of="agent",
+        method="POST",
+        path="/v1/agents/{agent}/keys",
+        summary="A narrower key that can be revoked, or the ownership; shown this once",
+        handle=_delegate,
+        takes=Delegate,
+        answers=DelegatedKey,
+        status=201,
+        refuses=(409,),
+    ),
+    Operation(
+        id="revoke",
+        of="agent",
+        method="DELETE",
+        path="/v1/agents/{agent}/keys/{id}",
+        summary="Let a narrower key open nothing any more",
+        handle=_revoke,
+        status=204,
+        refuses=(409,),
+    ),
+    Operation(
+        id="rotate",
+        repetition="found",
+        ends_key=True,
+        of="agent",
+        method="POST",
+        path="/v1/agents/{agent}/rotate",
+        summary="Another key for the owner; the old one is dead",
+        handle=_rotate,
+        answers=Rotated,
+        refuses=(409,),
+    ),
+)

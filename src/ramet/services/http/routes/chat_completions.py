@@ -1,0 +1,207 @@
+"""An agent as an endpoint for clients of models, unchanged: OpenAI's and Anthropic's. The key says which agent it is.
+
+Such a client cannot go on reading a turn whose connection it lost, so a turn that it leaves is interrupted.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
+from datetime import datetime
+from typing import Any, Final
+
+import msgspec
+from msgspec import Raw, Struct
+from starlette.responses import Response
+
+from ramet.core.errors import Bug, OutputTooLarge, RametError
+from ramet.services.contract import Chunk
+from ramet.services.formats import anthropic, openai
+from ramet.services.formats.registry import Format, format_of
+from ramet.services.http.error_forms import provider_problem, provider_refusal
+from ramet.services.http.operation import Operation
+from ramet.services.http.request import Call
+from ramet.services.http.sse import BrokenOff
+from ramet.services.http.started_turns import begun
+from ramet.services.turns.turn import Batch, OnLeave, Turn
+
+#: Of an answer that is asked for as a whole.
+WHOLE_BYTES = 16 * 1024 * 1024
+#: What comes of reading chunks that some agent type wrote, in none of the formats.
+_NO_CHUNK = (msgspec.DecodeError, UnicodeError, RecursionError, LookupError, TypeError, AttributeError)
+_EVENT_NAME = re.compile(r"[a-z_]*")
+_CLOSING: Final = {openai.NAME: openai.CLOSING, anthropic.NAME: anthropic.CLOSING}
+
+
+class Model(Struct):
+    """An agent as clients of models list it; both kinds of clients find their fields."""
+
+    id: str
+    display_name: str
+    created: int
+    created_at: str
+    type: str = "model"
+    object: str = "model"
+    owned_by: str = "ramet"
+
+
+class Models(Struct):
+    """The agent that the key is of."""
+
+    data: Sequence[Model]
+    first_id: str
+    last_id: str
+    has_more: bool = False
+    object: str = "list"
+
+
+def _asks(name: str) -> Callable[[Call], Any]:
+    async def ask(call: Call) -> Any:
+        format = format_of(name)
+        agent = call.parts.agent_of(call.key)
+        body = await call.body(call.parts.message_bytes)
+        if not call.parts.agents.reads_parameters(agent, call.key, name):
+            format.check(body)
+        wants_stream = format.wants_stream(body)
+        # A client that can ask for the same turn again leaves it only for now.
+        on_leave: OnLeave = "interrupt" if call.attempt is None else "go_on"
+        turn = await begun(call, agent, body, format=name, on_leave=on_leave)
+        batches = call.parts.agents.batches(agent, call.key, turn)
+        if wants_stream:
+            return call.parts.streams.stream(_events(format, turn, batches, _CLOSING[name]))
+        return await call.unless_left(_whole(format, batches))
+
+    return ask
+
+
+async def _events(
+    format: Format, turn: Turn, batches: AsyncGenerator[Batch, None], closing: bytes
+) -> AsyncGenerator[bytes, None]:
+    try:
+        async with aclosing(batches):
+            async for batch in batches:
+                yield b"".join([_event(format, each) for each in batch])
+                if batch[-1].kind == "error":
+                    return
+    except RametError as error:
+        if turn.lost is not None:
+            raise BrokenOff from None
+        found = provider_problem(error)
+        yield _written(format, format.error(found.detail, found.status))
+        return
+    if closing:
+        yield b"data: %s\n\n" % closing
+
+
+def _event(format: Format, chunk: Chunk) -> bytes:
+    match chunk.kind:
+        case "chunk":
+            return _written(format, _one_line(chunk.body))
+        case "error":
+            return _written(format, _error(format, chunk)[0])
+        case "done":
+            return b""
+
+
+def _one_line(body: bytes) -> bytes:
+    """What an agent wrote as one line of JSON: nothing of it is read as lines of the stream. Raises Bug."""
+    try:
+        msgspec.json.decode(body, type=dict[str, Raw])
+        return msgspec.json.format(body, indent=-1) if b"\n" in body or b"\r" in body else body
+    except _NO_CHUNK as problem:
+        raise Bug(f"an agent answered a client of models with what is no chunk: {problem}") from None
+
+
+def _written(format: Format, data: bytes) -> bytes:
+    try:
+        name = format.event_name(data)
+    except _NO_CHUNK as problem:
+        raise Bug(f"an agent answered a client of models with what is no event: {problem}") from None
+    if not _EVENT_NAME.fullmatch(name):
+        raise Bug(f"an agent answered a client of models with an event of the type {name[:80]!r}")
+    return b"event: %s\ndata: %s\n\n" % (name.encode(), data) if name else b"data: %s\n\n" % data
+
+
+def _error(format: Format, chunk: Chunk) -> tuple[bytes, int]:
+    """The problem document at the end of a turn, as the client reads it, and its status."""
+    problem = msgspec.json.decode(chunk.body)
+    return format.error(problem["detail"], problem["status"]), problem["status"]
+
+
+async def _whole(format: Format, batches: AsyncGenerator[Batch, None]) -> Response:
+    said: list[bytes] = []
+    size = 0
+    try:
+        async with aclosing(batches):
+            async for batch in batches:
+                for chunk in batch:
+                    if chunk.kind == "error":
+                        body, status = _error(format, chunk)
+                        return Response(body, status, media_type="application/json")
+                    if chunk.kind == "chunk":
+                        said.append(chunk.body)
+                        size += len(chunk.body)
+                    if size > WHOLE_BYTES:
+                        raise OutputTooLarge("an answer that was asked for as a whole", size=size, limit=WHOLE_BYTES)
+        return Response(_folded(format, said), media_type="application/json")
+    except RametError as error:
+        return provider_refusal(format, error)
+
+
+def _folded(format: Format, said: Sequence[bytes]) -> bytes:
+    try:
+        return format.fold(said)
+    except _NO_CHUNK as problem:
+        raise Bug(f"an agent answered a client of models with what is no answer: {problem!r}") from None
+
+
+async def _models(call: Call) -> Any:
+    info = call.parts.agents.info(call.parts.agent_of(call.key), call.key)
+    created = int(datetime.fromisoformat(info.created_at).timestamp())
+    model = Model(id=info.id, display_name=info.path, created=created, created_at=info.created_at)
+    return Models(data=[model], first_id=info.id, last_id=info.id)
+
+
+OPERATIONS: Final = (
+    Operation(
+        id="chat_completions",
+        repetition="found",
+        begins=True,
+        of="key",
+        method="POST",
+        path="/v1/chat/completions",
+        summary="Talk with the agent that the key is of, as clients of OpenAI do",
+        handle=_asks(openai.NAME),
+        takes=dict[str, Any],
+        answers=dict[str, Any],
+        stream=True,
+        refuses=(403, 409, 410, 429, 501, 502),
+        own_refusals=True,
+    ),
+    Operation(
+        id="messages",
+        repetition="found",
+        begins=True,
+        of="key",
+        method="POST",
+        path="/v1/messages",
+        summary="Talk with the agent that the key is of, as clients of Anthropic do",
+        handle=_asks(anthropic.NAME),
+        takes=dict[str, Any],
+        answers=dict[str, Any],
+        stream=True,
+        refuses=(403, 409, 410, 429, 501, 502),
+        own_refusals=True,
+    ),
+    Operation(
+        id="models",
+        of="key",
+        method="GET",
+        path="/v1/models",
+        summary="The agent that the key is of, as clients of models list it",
+        handle=_models,
+        answers=Models,
+        own_refusals=True,
+    ),
+)

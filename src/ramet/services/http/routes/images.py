@@ -1,0 +1,146 @@
+"""Bundles and images over HTTP."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ramet.core.errors import Denied, NotYours
+from ramet.services.http.operation import TAR, Operation
+from ramet.services.http.request import Call
+from ramet.services.http.schemas import BundleList, ImageList
+from ramet.services.packaging.contract import OPERATOR, BundleInfo, CreateImage, ImageInfo, Job
+
+
+def _see_that_it_is_the_operator(call: Call, kind: str) -> None:
+    """What several teams may have, the operator's above all, no team takes away from the others."""
+    if not call.parts.spawner.roster.is_operator(call.key):
+        raise NotYours(kind, call.path("id"))
+
+
+async def _upload(call: Call) -> BundleInfo:
+    owner = OPERATOR
+    if call.parts.rules.bundles == "teams":
+        owner = await call.team()
+    elif not call.parts.spawner.roster.is_operator(call.key):
+        raise Denied("uploading a bundle", "only the operator does so here (rules.bundles: operator)")
+    return await call.parts.packaging.upload(call.pieces(is_held=False), owner)
+
+
+async def _list_bundles(call: Call) -> BundleList:
+    return BundleList(await call.parts.packaging.list_bundles(await call.team()))
+
+
+async def _delete_bundle(call: Call) -> None:
+    _see_that_it_is_the_operator(call, "bundle")
+    id = call.path("id")
+    spawner = call.parts.spawner
+    await call.parts.packaging.delete_bundle(
+        id, lambda: spawner.users_of_bundle(id), lambda: spawner.users_elsewhere(bundle=id)
+    )
+
+
+async def _delete_image(call: Call) -> None:
+    _see_that_it_is_the_operator(call, "image")
+    id = call.path("id")
+    spawner = call.parts.spawner
+    await call.parts.packaging.delete_image(
+        id, lambda: spawner.users_of_image(id), lambda: spawner.users_elsewhere(image=id)
+    )
+
+
+async def _create(call: Call) -> Job:
+    team = await call.team()
+    asked = await call.json(CreateImage)
+    return await call.parts.packaging.create_image(asked.base, asked.bundles, team)
+
+
+async def _list(call: Call) -> ImageList:
+    return ImageList(await call.parts.packaging.list_images(await call.team()))
+
+
+async def _get(call: Call) -> ImageInfo:
+    team = await call.team()
+    return await call.parts.packaging.image_info(call.path("id"), team)
+
+
+async def _job(call: Call) -> Job:
+    team = await call.team()
+    return await call.parts.packaging.job(call.path("id"), team)
+
+
+OPERATIONS: Final = (
+    Operation(
+        id="upload_bundle",
+        repetition="again",
+        method="POST",
+        path="/v1/bundles",
+        summary="Keep what is in a tar, plain or with gzip; for the operator, unless a rule lets teams",
+        handle=_upload,
+        media=TAR,
+        has_body=True,
+        answers=BundleInfo,
+        status=201,
+        refuses=(403,),
+    ),
+    Operation(
+        id="list_bundles",
+        method="GET",
+        path="/v1/bundles",
+        summary="The bundles of the key's team and of the operator; for the operator all",
+        handle=_list_bundles,
+        answers=BundleList,
+    ),
+    Operation(
+        id="delete_bundle",
+        method="DELETE",
+        path="/v1/bundles/{id}",
+        summary="Remove a bundle that no image has and no living agent has loaded; for the operator",
+        handle=_delete_bundle,
+        status=204,
+        refuses=(409,),
+    ),
+    Operation(
+        id="create_image",
+        repetition="again",
+        method="POST",
+        path="/v1/images",
+        summary="Have an image made of bundles, on top of another one",
+        handle=_create,
+        takes=CreateImage,
+        answers=Job,
+        status=202,
+    ),
+    Operation(
+        id="list_images",
+        method="GET",
+        path="/v1/images",
+        summary="The images that agents of the key's team can be spawned from; for the operator all",
+        handle=_list,
+        answers=ImageList,
+    ),
+    Operation(
+        id="get_image",
+        method="GET",
+        path="/v1/images/{id}",
+        summary="One image",
+        handle=_get,
+        answers=ImageInfo,
+    ),
+    Operation(
+        id="delete_image",
+        method="DELETE",
+        path="/v1/images/{id}",
+        summary="Forget an image that no living agent was spawned from; for the operator",
+        handle=_delete_image,
+        status=204,
+        refuses=(409,),
+    ),
+    Operation(
+        id="get_job",
+        method="GET",
+        path="/v1/jobs/{id}",
+        summary="How far the making of an image is",
+        handle=_job,
+        answers=Job,
+    ),
+)

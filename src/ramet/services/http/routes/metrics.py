@@ -1,0 +1,33 @@
+"""What monitoring scrapes, over HTTP."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from starlette.responses import Response
+
+from ramet.services.http.operation import Operation
+from ramet.services.http.request import Call
+from ramet.services.operator.prometheus import MEDIA_TYPE, exposition
+
+
+async def _metrics(call: Call) -> Response:
+    metrics = call.parts.metrics
+    if not metrics.is_public:
+        await call.check_key()
+        call.parts.kernel.open(call.key, "metrics")
+    text = exposition(metrics.families())
+    return Response(text.encode("utf-8", "backslashreplace"), headers={"content-type": MEDIA_TYPE})
+
+
+OPERATIONS: Final = (
+    Operation(
+        id="metrics",
+        method="GET",
+        path="/metrics",
+        summary="What monitoring scrapes, as Prometheus reads it; with the operator's key unless it is public",
+        handle=_metrics,
+        needs_key=False,
+        refuses=(401, 404),
+    ),
+)

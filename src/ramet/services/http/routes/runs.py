@@ -1,0 +1,200 @@
+"""The runs of the server's kernel over HTTP, and the questions that wait in them: for the operator."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from starlette.responses import Response
+
+from ramet.host.control.run_queries import RunRow
+from ramet.services.http.event_stream import told
+from ramet.services.http.operation import BYTES, Operation
+from ramet.services.http.request import Call
+from ramet.services.http.schemas import Mail
+from ramet.services.http.sse import EventStream
+from ramet.services.operator.contract import (
+    MOST,
+    AnswerApproval,
+    ApprovalPage,
+    EventOptions,
+    KeepTree,
+    Kept,
+    Paging,
+    RunFilter,
+    RunPage,
+    Sent,
+    Stopped,
+    StopRun,
+    WhichFile,
+)
+from ramet.services.operator.service import KernelViews, paged
+
+
+def _kernel(call: Call) -> KernelViews:
+    return call.parts.kernel.open(call.key, "run", call.request.path_params.get("run", ""))
+
+
+async def _list(call: Call) -> RunPage:
+    return await _kernel(call).runs.runs(call.query(RunFilter))
+
+
+async def _get(call: Call) -> RunRow:
+    return await _kernel(call).runs.run(call.path("run"))
+
+
+async def _tree(call: Call) -> RunPage:
+    return await _kernel(call).runs.tree(call.path("run"), call.query(Paging))
+
+
+async def _events(call: Call) -> EventStream:
+    runs, options, run = _kernel(call).runs, call.query(EventOptions), call.path("run")
+    options.after = call.after(options.after)
+    await runs.tree_of(run)  # Whatever is wrong with it is said before the stream begins.
+    return call.parts.streams.stream(told(runs.events(run, options)))
+
+
+async def _send(call: Call) -> Sent:
+    kernel, mail = _kernel(call), await call.json(Mail)
+    return await kernel.send(call.path("run"), mail.text, mail.dedupe_s)
+
+
+async def _stop(call: Call) -> Stopped:
+    return await _kernel(call).stop(call.path("run"), (await call.json(StopRun)).reason)
+
+
+async def _file(call: Call) -> Response:
+    content = await _kernel(call).read_file(call.path("run"), call.query(WhichFile).path)
+    return Response(content, media_type=BYTES, headers={"x-content-type-options": "nosniff"})
+
+
+async def _keep(call: Call) -> Kept:
+    return await _kernel(call).keep(call.path("run"), (await call.json(KeepTree)).on)
+
+
+async def _approvals(call: Call) -> ApprovalPage:
+    return await call.parts.kernel.open(call.key, "approval").approvals(call.query(Paging))
+
+
+async def _answer(call: Call) -> None:
+    approval = call.path("approval")
+    kernel = call.parts.kernel.open(call.key, "approval", approval)
+    word = await call.json(AnswerApproval)
+    await kernel.answer(approval, word.allowed, word.reason)
+
+
+def _merged(call: Call, pages: Sequence[ApprovalPage]) -> ApprovalPage:
+    asked = call.query(Paging)
+    waiting = {each.id: each for page in pages for each in page.approvals}
+    return paged(sorted(waiting.values(), key=lambda each: each.asked_at), asked)
+
+
+OPERATIONS: Final = (
+    Operation(
+        id="list_runs",
+        method="GET",
+        path="/v1/runs",
+        summary="The runs of the server's kernel: those that have not ended, or all on record",
+        handle=_list,
+        query=RunFilter,
+        answers=RunPage,
+    ),
+    Operation(
+        id="get_run",
+        of="run",
+        method="GET",
+        path="/v1/runs/{run}",
+        summary="One run, with its result",
+        handle=_get,
+        answers=RunRow,
+    ),
+    Operation(
+        id="run_tree",
+        of="run",
+        method="GET",
+        path="/v1/runs/{run}/tree",
+        summary="All runs of the tree that a run is in",
+        handle=_tree,
+        query=Paging,
+        answers=RunPage,
+    ),
+    Operation(
+        id="run_events",
+        of="run",
+        method="GET",
+        path="/v1/runs/{run}/events",
+        summary="What is on record of a run or its tree behind a cursor, and with follow what comes",
+        handle=_events,
+        query=EventOptions,
+        stream=True,
+        resumes=True,
+    ),
+    Operation(
+        id="send_run",
+        look_at="the events of the run",
+        of="run",
+        method="POST",
+        path="/v1/runs/{run}/mail",
+        summary="A message that a run reads at its next step",
+        handle=_send,
+        takes=Mail,
+        answers=Sent,
+        refuses=(409,),
+    ),
+    Operation(
+        id="stop_run",
+        repetition="again",
+        of="run",
+        method="POST",
+        path="/v1/runs/{run}/stop",
+        summary="End a run and all below it, and wait until they are gone",
+        handle=_stop,
+        takes=StopRun,
+        answers=Stopped,
+        refuses=(410,),
+    ),
+    Operation(
+        id="run_file",
+        of="run",
+        method="GET",
+        path="/v1/runs/{run}/file",
+        summary="A file of a run at work, by its name below the run's workspace",
+        handle=_file,
+        query=WhichFile,
+        refuses=(410, 413),
+    ),
+    Operation(
+        id="keep_run",
+        repetition="again",
+        of="run",
+        method="POST",
+        path="/v1/runs/{run}/keep",
+        summary="Keep the tree of a run on record whatever its time is, or no longer",
+        handle=_keep,
+        takes=KeepTree,
+        answers=Kept,
+    ),
+    Operation(
+        id="list_approvals",
+        of="everyone",
+        merge=_merged,
+        whole=b"limit=%d" % MOST,
+        method="GET",
+        path="/v1/approvals",
+        summary="The questions of all agents that wait for a person",
+        handle=_approvals,
+        query=Paging,
+        answers=ApprovalPage,
+    ),
+    Operation(
+        id="answer_approval",
+        repetition="again",
+        of="whoever",
+        method="POST",
+        path="/v1/approvals/{approval}",
+        summary="Answer a question, once",
+        handle=_answer,
+        takes=AnswerApproval,
+        status=204,
+    ),
+)

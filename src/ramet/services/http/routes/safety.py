@@ -1,0 +1,99 @@
+"""The safety gates of the server's kernel over HTTP: policies, and what came to them. For the operator."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ramet.services.http.event_stream import told
+from ramet.services.http.operation import Operation
+from ramet.services.http.request import Call
+from ramet.services.http.sse import EventStream
+from ramet.services.operator.contract import (
+    GatePolicy,
+    GatePolicyPage,
+    Paging,
+    PassageFilter,
+    PassagePage,
+    PutGatePolicy,
+    WhichVersion,
+)
+from ramet.services.operator.safety import GateViews
+
+
+def _gates(call: Call) -> GateViews:
+    return call.parts.kernel.open(call.key, "safety policy", call.request.path_params.get("policy", "")).gates
+
+
+async def _list(call: Call) -> GatePolicyPage:
+    return await _gates(call).page(call.query(Paging))
+
+
+async def _get(call: Call) -> GatePolicy:
+    return await _gates(call).get(call.path("policy"), call.query(WhichVersion).version)
+
+
+async def _put(call: Call) -> GatePolicy:
+    gates = _gates(call)
+    return await gates.put(call.path("policy"), await call.json(PutGatePolicy))
+
+
+async def _passed(call: Call) -> PassagePage:
+    return await _gates(call).passed(call.query(PassageFilter))
+
+
+async def _passing(call: Call) -> EventStream:
+    gates, wanted = _gates(call), call.query(PassageFilter)
+    wanted.after = call.after(wanted.after)
+    return call.parts.streams.stream(told(gates.passing(wanted)))
+
+
+OPERATIONS: Final = (
+    Operation(
+        id="list_policies",
+        method="GET",
+        path="/v1/safety/policies",
+        summary="The safety policies of the server, by name",
+        handle=_list,
+        query=Paging,
+        answers=GatePolicyPage,
+    ),
+    Operation(
+        id="get_policy",
+        method="GET",
+        path="/v1/safety/policies/{policy}",
+        summary="A safety policy: its newest version, or the one of that number",
+        handle=_get,
+        query=WhichVersion,
+        answers=GatePolicy,
+    ),
+    Operation(
+        id="put_policy",
+        repetition="again",
+        method="POST",
+        path="/v1/safety/policies/{policy}",
+        summary="Another version of a safety policy, after the one that is expected",
+        handle=_put,
+        takes=PutGatePolicy,
+        answers=GatePolicy,
+        refuses=(409,),
+    ),
+    Operation(
+        id="passages",
+        method="GET",
+        path="/v1/safety/passages",
+        summary="What came to the safety gates behind a cursor",
+        handle=_passed,
+        query=PassageFilter,
+        answers=PassagePage,
+    ),
+    Operation(
+        id="follow_passages",
+        method="GET",
+        path="/v1/safety/passages/follow",
+        summary="What came to the safety gates behind a cursor, and what comes, without an end",
+        handle=_passing,
+        query=PassageFilter,
+        stream=True,
+        resumes=True,
+    ),
+)

@@ -1,0 +1,124 @@
+"""The schedules of the server's kernel over HTTP: for the operator."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ramet.host.scheduler.view import ScheduleView
+from ramet.services.http.operation import Operation
+from ramet.services.http.request import Call
+from ramet.services.operator.contract import AddSchedule, Paging, SchedulePage, TickList
+from ramet.services.operator.schedules import ScheduleViews
+
+
+def _schedules(call: Call) -> ScheduleViews:
+    return call.parts.kernel.open(call.key, "schedule", call.request.path_params.get("schedule", "")).schedules
+
+
+async def _list(call: Call) -> SchedulePage:
+    return await _schedules(call).page(call.query(Paging))
+
+
+async def _add(call: Call) -> ScheduleView:
+    schedules = _schedules(call)
+    return await schedules.add(await call.json(AddSchedule))
+
+
+async def _get(call: Call) -> ScheduleView:
+    return await _schedules(call).get(call.path("schedule"))
+
+
+async def _pause(call: Call) -> ScheduleView:
+    return await _schedules(call).pause(call.path("schedule"))
+
+
+async def _resume(call: Call) -> ScheduleView:
+    return await _schedules(call).resume(call.path("schedule"))
+
+
+async def _trigger(call: Call) -> ScheduleView:
+    return await _schedules(call).trigger(call.path("schedule"))
+
+
+async def _remove(call: Call) -> None:
+    await _schedules(call).remove(call.path("schedule"))
+
+
+async def _results(call: Call) -> TickList:
+    return TickList(results=await _schedules(call).results(call.path("schedule")))
+
+
+OPERATIONS: Final = (
+    Operation(
+        id="list_schedules",
+        method="GET",
+        path="/v1/schedules",
+        summary="What runs later, or again",
+        handle=_list,
+        query=Paging,
+        answers=SchedulePage,
+    ),
+    Operation(
+        id="add_schedule",
+        look_at="the schedules",
+        method="POST",
+        path="/v1/schedules",
+        summary="Run an agent later or again, as long as a server of this folder is at work",
+        handle=_add,
+        takes=AddSchedule,
+        answers=ScheduleView,
+        status=201,
+        refuses=(409,),
+    ),
+    Operation(
+        id="get_schedule",
+        method="GET",
+        path="/v1/schedules/{schedule}",
+        summary="How a schedule stands",
+        handle=_get,
+        answers=ScheduleView,
+    ),
+    Operation(
+        id="remove_schedule",
+        method="DELETE",
+        path="/v1/schedules/{schedule}",
+        summary="Forget a schedule; a run that is going goes on",
+        handle=_remove,
+        status=204,
+    ),
+    Operation(
+        id="pause_schedule",
+        repetition="again",
+        method="POST",
+        path="/v1/schedules/{schedule}/pause",
+        summary="Begin nothing of a schedule until it is resumed",
+        handle=_pause,
+        answers=ScheduleView,
+    ),
+    Operation(
+        id="resume_schedule",
+        repetition="again",
+        method="POST",
+        path="/v1/schedules/{schedule}/resume",
+        summary="Go on with the next time of a schedule",
+        handle=_resume,
+        answers=ScheduleView,
+    ),
+    Operation(
+        id="trigger_schedule",
+        look_at="the results of the schedule",
+        method="POST",
+        path="/v1/schedules/{schedule}/trigger",
+        summary="Run a schedule now, beside its times",
+        handle=_trigger,
+        answers=ScheduleView,
+    ),
+    Operation(
+        id="schedule_results",
+        method="GET",
+        path="/v1/schedules/{schedule}/results",
+        summary="The last ticks of a schedule, as they stand",
+        handle=_results,
+        answers=TickList,
+    ),
+)

@@ -1,0 +1,58 @@
+"""The conversations on record over HTTP: for the operator."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ramet.services.http.operation import Operation
+from ramet.services.http.request import Call
+from ramet.services.http.schemas import Newest
+from ramet.services.operator.contract import Paging, RemovedSession, SessionPage, ShownSession
+from ramet.services.operator.sessions import SessionViews
+
+
+def _sessions(call: Call) -> SessionViews:
+    return call.parts.kernel.open(call.key, "session", call.request.path_params.get("session", "")).sessions
+
+
+async def _list(call: Call) -> SessionPage:
+    return await _sessions(call).page(call.query(Paging))
+
+
+async def _get(call: Call) -> ShownSession:
+    return await _sessions(call).get(call.path("session"), call.query(Newest).last)
+
+
+async def _remove(call: Call) -> RemovedSession:
+    return await _sessions(call).remove(call.path("session"))
+
+
+OPERATIONS: Final = (
+    Operation(
+        id="list_sessions",
+        method="GET",
+        path="/v1/sessions",
+        summary="The conversations on record, the newest first",
+        handle=_list,
+        query=Paging,
+        answers=SessionPage,
+    ),
+    Operation(
+        id="get_session",
+        method="GET",
+        path="/v1/sessions/{session}",
+        summary="A conversation by the id of its session, or of its root, with what was said in it",
+        handle=_get,
+        query=Newest,
+        answers=ShownSession,
+    ),
+    Operation(
+        id="remove_session",
+        method="DELETE",
+        path="/v1/sessions/{session}",
+        summary="Remove a conversation that is not open, with all that its agents left; its id is free again",
+        handle=_remove,
+        answers=RemovedSession,
+        refuses=(403, 409),
+    ),
+)

@@ -1,0 +1,64 @@
+"""What agents wrote down, over HTTP: their states, and the agents that they made. For the operator."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ramet.services.http.operation import Operation
+from ramet.services.http.request import Call
+from ramet.services.operator.contract import (
+    RecipeFilter,
+    RecipePage,
+    StatePage,
+    StateQuery,
+    StateVersions,
+    VersionsOptions,
+)
+
+
+async def _recipes(call: Call) -> RecipePage:
+    return await call.parts.kernel.open(call.key, "recipe").states.recipes(call.query(RecipeFilter))
+
+
+async def _state(call: Call) -> StatePage:
+    run = call.path("run")
+    return await call.parts.kernel.open(call.key, "run", run).states.page(run, call.query(StateQuery))
+
+
+async def _versions(call: Call) -> StateVersions:
+    run = call.path("run")
+    states = call.parts.kernel.open(call.key, "run", run).states
+    return await states.versions(run, call.query(VersionsOptions).limit)
+
+
+OPERATIONS: Final = (
+    Operation(
+        id="list_recipes",
+        method="GET",
+        path="/v1/recipes",
+        summary="The agents that agents have made, as they wrote them down",
+        handle=_recipes,
+        query=RecipeFilter,
+        answers=RecipePage,
+    ),
+    Operation(
+        id="run_state",
+        of="run",
+        method="GET",
+        path="/v1/runs/{run}/state",
+        summary="Values of a run's own state: now, as of an event, or as of a commit",
+        handle=_state,
+        query=StateQuery,
+        answers=StatePage,
+    ),
+    Operation(
+        id="run_state_versions",
+        of="run",
+        method="GET",
+        path="/v1/runs/{run}/state/versions",
+        summary="The commits of a run's state, and the branches of it and its delegates",
+        handle=_versions,
+        query=VersionsOptions,
+        answers=StateVersions,
+    ),
+)

@@ -1,0 +1,93 @@
+"""Everything that can be asked over HTTP."""
+
+from __future__ import annotations
+
+from functools import cache
+from http import HTTPStatus
+from typing import Final
+
+import msgspec
+from starlette.responses import Response
+
+from ramet.services.http import openapi
+from ramet.services.http.operation import Operation
+from ramet.services.http.request import Call
+from ramet.services.http.responses import Refusal
+from ramet.services.http.routes import (
+    agents,
+    chat_completions,
+    images,
+    metrics,
+    runs,
+    safety,
+    schedules,
+    sessions,
+    states,
+    teams,
+    turns,
+)
+from ramet.services.http.schemas import Health
+from ramet.services.version import ramet_version
+
+
+@cache
+def document() -> bytes:
+    """The OpenAPI document of this server."""
+    return msgspec.json.encode(openapi.document(OPERATIONS, ramet_version()))
+
+
+async def _healthz(call: Call) -> Health:
+    return Health(status="ok", version=ramet_version())
+
+
+async def _readyz(call: Call) -> Health:
+    if why := call.parts.unready():
+        raise Refusal(HTTPStatus.SERVICE_UNAVAILABLE, why, {"retry-after": "1"})
+    return Health(status="ready", version=ramet_version())
+
+
+async def _openapi(call: Call) -> Response:
+    return Response(document(), media_type="application/json")
+
+
+OPERATIONS: Final[tuple[Operation, ...]] = (
+    *teams.OPERATIONS,
+    *agents.OPERATIONS,
+    *turns.OPERATIONS,
+    *images.OPERATIONS,
+    *chat_completions.OPERATIONS,
+    *runs.OPERATIONS,
+    *schedules.OPERATIONS,
+    *sessions.OPERATIONS,
+    *states.OPERATIONS,
+    *safety.OPERATIONS,
+    *metrics.OPERATIONS,
+    Operation(
+        id="healthz",
+        method="GET",
+        path="/healthz",
+        summary="Whether the server answers",
+        handle=_healthz,
+        answers=Health,
+        needs_key=False,
+    ),
+    Operation(
+        id="readyz",
+        method="GET",
+        path="/readyz",
+        summary="Whether it takes work: its store is open, its own and not away, and it is not about to leave",
+        handle=_readyz,
+        answers=Health,
+        needs_key=False,
+        refuses=(503,),
+    ),
+    Operation(
+        id="openapi",
+        method="GET",
+        path="/openapi.json",
+        summary="This document",
+        handle=_openapi,
+        answers=dict,
+        needs_key=False,
+    ),
+)

@@ -1,0 +1,86 @@
+"""Teams over HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from ramet.core.errors import NotYours
+from ramet.services.contract import CreatedTeam, CreateTeam, TeamInfo
+from ramet.services.http.operation import Operation
+from ramet.services.http.request import Call
+from ramet.services.http.schemas import TeamList
+
+
+async def _create(call: Call) -> CreatedTeam:
+    if not call.parts.spawner.roster.is_operator(call.key):  # before a stranger's bytes are taken in
+        raise NotYours("team", "")
+    spawner, attempt = call.parts.spawner, call.attempt
+    if attempt is not None and attempt.is_again:
+        if (found := await spawner.created_team(call.key, attempt.entropy)) is not None:
+            return found
+    entropy = attempt.entropy if attempt is not None else None
+    return await spawner.create_team(await call.json(CreateTeam), call.key, entropy)
+
+
+async def _list(call: Call) -> TeamList:
+    return TeamList(await call.parts.spawner.list_teams(call.key))
+
+
+async def _get(call: Call) -> TeamInfo:
+    return await call.parts.spawner.get_team(call.path("team"), call.key)
+
+
+async def _delete(call: Call) -> None:
+    await call.parts.spawner.delete_team(call.path("team"), call.key)
+
+
+def _merged(call: Call, lists: Sequence[TeamList]) -> TeamList:
+    teams = {each.id: each for part in lists for each in part.teams}
+    return TeamList(sorted(teams.values(), key=lambda each: (each.created_at, each.id)))
+
+
+OPERATIONS: Final = (
+    Operation(
+        id="create_team",
+        repetition="found",
+        begins=True,
+        method="POST",
+        path="/v1/teams",
+        summary="Reserve a team, with the operator's key; the team's own is shown this once",
+        handle=_create,
+        takes=CreateTeam,
+        answers=CreatedTeam,
+        status=201,
+        refuses=(409,),
+    ),
+    Operation(
+        id="list_teams",
+        of="everyone",
+        merge=_merged,
+        method="GET",
+        path="/v1/teams",
+        summary="The teams that the key opens",
+        handle=_list,
+        answers=TeamList,
+    ),
+    Operation(
+        id="get_team",
+        of="team",
+        method="GET",
+        path="/v1/teams/{team}",
+        summary="What a team has, holds and has left",
+        handle=_get,
+        answers=TeamInfo,
+    ),
+    Operation(
+        id="delete_team",
+        of="team",
+        method="DELETE",
+        path="/v1/teams/{team}",
+        summary="End all agents of a team, wait until they are gone, and forget it",
+        handle=_delete,
+        status=204,
+        refuses=(409,),
+    ),
+)

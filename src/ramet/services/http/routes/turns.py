@@ -1,0 +1,174 @@
+"""Conversations over HTTP. The body of a message goes to the agent byte for byte, and its chunks come back so."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any, Final
+
+from starlette.responses import Response
+
+from ramet.core.errors import RametError
+from ramet.services.http.event_stream import told
+from ramet.services.http.operation import BYTES, Operation
+from ramet.services.http.request import Call
+from ramet.services.http.schemas import After, History, Interrupted, Mail, Newest, TurnOptions, WhichTurn
+from ramet.services.http.sse import BrokenOff, EventStream
+from ramet.services.http.started_turns import begun
+from ramet.services.problems import problem_of
+from ramet.services.turns.turn import Turn
+from ramet.wire.sse import encode
+
+
+async def _turn(call: Call) -> EventStream:
+    options = call.query(TurnOptions)
+    agent, key = call.path("agent"), call.key
+    call.parts.spawner.roster.admit(agent, key, "turn")  # before a stranger's bytes are taken in
+    body = await call.body(call.parts.message_bytes)
+    turn = await begun(call, agent, body, format=options.format, on_leave=options.on_leave)
+    return _stream(call, turn, 0)
+
+
+async def _read_turn(call: Call) -> EventStream:
+    agent, turn = call.path("agent"), call.path("turn")
+    found = call.parts.agents.turn_of(agent, call.key, turn)
+    return _stream(call, found, call.after(call.query(After).after, turn))
+
+
+def _stream(call: Call, turn: Turn, after: int) -> EventStream:
+    batches = call.parts.agents.batches(call.path("agent"), call.key, turn, after)
+
+    async def events() -> AsyncGenerator[bytes, None]:
+        try:
+            async with aclosing(batches):
+                async for batch in batches:
+                    yield batch.events
+        except RametError as error:  # too slow: some of it is kept no more; or the key has lost the right
+            if turn.lost is not None:
+                raise BrokenOff from None
+            yield encode("error", problem_of(error).encode())
+
+    where = f"/v1/agents/{call.path('agent')}/turns/{turn.id}"
+    return call.parts.streams.stream(events(), headers={"location": where, "ramet-turn": turn.id})
+
+
+async def _interrupt(call: Call) -> Interrupted:
+    turn = call.query(WhichTurn).turn
+    return Interrupted(await call.parts.agents.interrupt(call.path("agent"), call.key, turn))
+
+
+async def _control(call: Call) -> Response:
+    agent, key = call.path("agent"), call.key
+    call.parts.spawner.roster.admit(agent, key, "control")
+    operation = await call.body(call.parts.message_bytes)
+    return Response(await call.parts.agents.control(agent, key, operation), media_type="application/json")
+
+
+async def _mail(call: Call) -> None:
+    call.parts.spawner.roster.admit(call.path("agent"), call.key, "mail")
+    mail = await call.json(Mail)
+    await call.parts.agents.mail(call.path("agent"), call.key, mail.text, mail.dedupe_s)
+
+
+async def _history(call: Call) -> History:
+    last = call.query(Newest).last
+    return History(await call.parts.agents.history(call.path("agent"), call.key, last))
+
+
+async def _events(call: Call) -> EventStream:
+    after = call.after(call.query(After).after)
+    found = call.parts.agents.events(call.path("agent"), call.key, after)
+    return call.parts.streams.stream(told(found))
+
+
+OPERATIONS: Final = (
+    Operation(
+        id="turn",
+        repetition="found",
+        look_at="the history of the agent",
+        begins=True,
+        of="agent",
+        method="POST",
+        path="/v1/agents/{agent}/turns",
+        summary="Say something to an agent, in its transport format, and read its answer as it comes",
+        handle=_turn,
+        media=BYTES,
+        has_body=True,
+        query=TurnOptions,
+        stream=True,
+        refuses=(410, 429),
+    ),
+    Operation(
+        id="read_turn",
+        of="agent",
+        method="GET",
+        path="/v1/agents/{agent}/turns/{turn}",
+        summary="Go on reading a turn: a connection was lost, or another reads along",
+        handle=_read_turn,
+        query=After,
+        stream=True,
+        resumes=True,
+        refuses=(410,),
+    ),
+    Operation(
+        id="interrupt",
+        look_at="the turns of the agent",
+        of="agent",
+        method="POST",
+        path="/v1/agents/{agent}/interrupt",
+        summary="End the turn under way, keeping the agent and its history",
+        handle=_interrupt,
+        query=WhichTurn,
+        answers=Interrupted,
+        refuses=(410,),
+    ),
+    Operation(
+        id="control",
+        look_at="what the operation changes",
+        begins=True,
+        of="agent",
+        method="POST",
+        path="/v1/agents/{agent}/control",
+        summary='Do {"@type": name, …}, an operation of the agent\'s type',
+        handle=_control,
+        takes=dict[str, Any],
+        answers=Any,
+        refuses=(403, 409, 410, 429, 501, 502),
+    ),
+    Operation(
+        id="history",
+        of="agent",
+        method="GET",
+        path="/v1/agents/{agent}/history",
+        summary="The conversation so far, or its last messages",
+        handle=_history,
+        query=Newest,
+        answers=History,
+        refuses=(410,),
+    ),
+    Operation(
+        id="events",
+        of="agent",
+        method="GET",
+        path="/v1/agents/{agent}/events",
+        summary="What is on record of an agent and all below it, and what comes",
+        handle=_events,
+        query=After,
+        stream=True,
+        resumes=True,
+        refuses=(410,),
+    ),
+    Operation(
+        id="mail",
+        look_at="the events of the agent",
+        begins=True,
+        of="agent",
+        method="POST",
+        path="/v1/agents/{agent}/mail",
+        summary="A message that the agent reads at its next step",
+        handle=_mail,
+        takes=Mail,
+        status=204,
+        refuses=(409, 410, 429),
+    ),
+)

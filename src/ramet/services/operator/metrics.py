@@ -1,0 +1,223 @@
+"""What monitoring sees of a server: the totals of its runtime, what is there now, and what was asked of it."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import resource
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Final
+
+from ramet.disk.state_folder import JOURNAL, state_folder
+from ramet.host.observability.counters import Counts
+from ramet.host.observability.loop_lag import LoopLag
+from ramet.host.retention.folder_sizes import FolderSizes
+from ramet.host.runtime import AgentRuntime
+from ramet.services.operator.prometheus import Family, Sample, buckets, by
+from ramet.services.version import ramet_version
+
+if TYPE_CHECKING:
+    from ramet.services.teams.agents import Roster
+
+_PAGE: Final = resource.getpagesize()
+
+
+class Requests:
+    """The HTTP requests of a server, by the path of their route."""
+
+    def __init__(self) -> None:
+        self.under_way = 0
+        self.answered: Counter[tuple[str, str, str]] = Counter()  #: by method, path and status
+        self.seconds: dict[str, float] = {}  #: by path
+
+    def over(self, method: str, path: str, status: int, seconds: float) -> None:
+        """Count one that is over; without a status its client has left before an answer began."""
+        self.answered[method, path, str(status or "none")] += 1
+        self.seconds[path] = self.seconds.get(path, 0.0) + seconds
+
+
+class Metrics:
+    """Of one server, between `start` and `stop`."""
+
+    def __init__(self, runtime: AgentRuntime, roster: Roster, *, is_public: bool = False) -> None:
+        """`is_public`: whether they are for everybody who can reach the server, or for its operator only."""
+        self.is_public, self.requests = is_public, Requests()
+        self._runtime, self._roster = runtime, roster
+        self.open_streams: Callable[[], int] = lambda: 0
+        self._lag = LoopLag()
+        journal = runtime.journal
+        folder = journal.folder if journal is not None else None
+        self._database = folder / JOURNAL if folder is not None else None
+        self._sizes = FolderSizes(state_folder(runtime.working_dir)) if runtime.working_dir is not None else None
+        self._batches = 0
+        self._unhear: Callable[[], None] = lambda: None
+
+    def start(self) -> None:
+        """Count what trees do from now on. The journal must be open."""
+        if self._runtime.telemetry.counts is None:
+            self._runtime.telemetry.counts = Counts(self._runtime.clock.now)
+        if self._runtime.journal is not None:
+            self._unhear = self._runtime.journal.store.on_commit(self._committed)
+        self._lag.start()
+
+    async def stop(self) -> None:
+        """Count no more; idempotent."""
+        self._lag.stop()
+        self._unhear()
+        self._unhear = lambda: None
+        if self._sizes is not None:
+            await self._sizes.stop()
+
+    def families(self) -> Iterator[Family]:
+        """All that is told, as it is now."""
+        yield Family("ramet_build_info", "gauge", "The version that runs.", [Sample(1, {"version": ramet_version()})])
+        yield from self._now()
+        if (counts := self._runtime.telemetry.counts) is not None:
+            yield from _totals(counts)
+        yield from self._journal()
+        yield from self._disk()
+        yield Family(
+            "ramet_event_loop_lag_seconds", "histogram", "How late the event loop was.", buckets(self._lag.seconds)
+        )
+        yield Family("ramet_streams_open", "gauge", "Streams of events being read.", [Sample(self.open_streams())])
+        yield from self._stalls()
+        yield from _http(self.requests)
+        yield from _process()
+
+    def _committed(self, ticket: int) -> None:
+        self._batches += 1
+
+    def _now(self) -> Iterator[Family]:
+        trees = self._runtime.trees
+        living = [run for opened in trees.values() for run in opened.tree.register.living()]
+        runs = Counter(str(run.state) for run in living)
+        sandboxes = {"living": len(self._runtime.sandboxes.attended), "parked": self._runtime.sandboxes.parked}
+        unread = sum(len(run.context.mailbox) for run in living)
+        kept = self._runtime.finished_trees
+        agents = Counter(str(living.state) for living in self._roster)
+        teams = {living.row.team for living in self._roster}
+        yield Family("ramet_trees", "gauge", "Trees that are open.", [Sample(len(trees))])
+        yield Family("ramet_trees_kept", "gauge", "Trees that ended and can be asked for.", [Sample(kept)])
+        yield Family("ramet_mail_unread", "gauge", "Mail that no run has read yet.", [Sample(unread)])
+        yield Family(
+            "ramet_sandboxes", "gauge", "Sandboxes of runs, and processes that wait to be one.", by("state", sandboxes)
+        )
+        yield Family("ramet_runs", "gauge", "Runs that have not ended, by state.", by("state", runs))
+        yield Family("ramet_agents", "gauge", "Agents of teams, by state.", by("state", agents))
+        yield Family("ramet_teams_with_agents", "gauge", "Teams that have an agent.", [Sample(len(teams))])
+
+    def _journal(self) -> Iterator[Family]:
+        journal = self._runtime.journal
+        if journal is None:
+            return
+        waiting = sum(opened.recorder.waiting for opened in self._runtime.trees.values())
+        store = {"store": journal.store.name}
+        yield Family(
+            "ramet_journal_events_total",
+            "counter",
+            "Events on record for good since the journal was opened.",
+            [Sample(journal.store.committed, store)],
+        )
+        yield Family("ramet_journal_commits_total", "counter", "Batches of them.", [Sample(self._batches, store)])
+        yield Family("ramet_journal_waiting", "gauge", "Events that are not on record yet.", [Sample(waiting, store)])
+
+    def _disk(self) -> Iterator[Family]:
+        if self._database is not None:
+            files = {"database": self._database, "wal": self._database.with_name(f"{JOURNAL}-wal")}
+            bytes_of = {name: size for name, path in files.items() if (size := _size(path)) is not None}
+            yield Family("ramet_journal_bytes", "gauge", "Files of the journal.", by("file", bytes_of))
+        if self._sizes is not None:
+            sizes = by("part", self._sizes.known())
+            yield Family("ramet_folder_bytes", "gauge", "What the state folder takes of the disk.", sizes)
+
+    def _stalls(self) -> Iterator[Family]:
+        if (watch := self._runtime.stalls) is None:
+            return
+        past, stood_still = watch.so_far, "the event loop stood still."
+        yield Family("ramet_event_loop_stalls_total", "counter", f"Times that {stood_still}", [Sample(past.count)])
+        seconds = [Sample(past.seconds)]
+        yield Family("ramet_event_loop_stalled_seconds_total", "counter", f"Seconds that {stood_still}", seconds)
+
+
+def _size(path: pathlib.Path) -> int | None:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return None
+
+
+def _totals(counts: Counts) -> Iterator[Family]:
+    yield Family("ramet_runs_spawned_total", "counter", "Runs that were born.", [Sample(counts.spawned)])
+    yield Family("ramet_runs_resumed_total", "counter", "Runs taken up after a kill.", [Sample(counts.resumed)])
+    yield Family("ramet_runs_ended_total", "counter", "Runs that ended, by status.", by("status", counts.ended))
+    yield Family(
+        "ramet_run_start_seconds", "histogram", "From a run's birth to its first turn.", buckets(counts.starts)
+    )
+    yield Family("ramet_turns_total", "counter", "Turns that ended, by status.", by("status", counts.turns))
+    yield Family("ramet_turn_seconds", "histogram", "From a turn's start to its end.", buckets(counts.turn_seconds))
+    yield Family("ramet_tool_calls_total", "counter", "Tool calls that ended, by status.", by("status", counts.tools))
+    yield Family("ramet_model_requests_total", "counter", "Requests to models.", [Sample(counts.asked)])
+    yield Family("ramet_model_retries_total", "counter", "Those that were to be made again.", [Sample(counts.retried)])
+    yield Family(
+        "ramet_tokens_total",
+        "counter",
+        "Tokens, by kind; input counts those read from a cache.",
+        by("kind", counts.tokens),
+    )
+    yield Family("ramet_spent_usd_total", "counter", "What models cost, in US dollars.", [Sample(counts.usd)])
+    yield Family(
+        "ramet_budget_refusals_total", "counter", "What budgets refused, by resource.", by("resource", counts.refused)
+    )
+    yield Family(
+        "ramet_spawn_refusals_total",
+        "counter",
+        "Births that were refused, by limit.",
+        by("limit", counts.spawn_refusals),
+    )
+    yield Family("ramet_gate_decisions_total", "counter", "Of safety gates, by decision.", by("decision", counts.gate))
+    yield Family("ramet_approvals_total", "counter", "Questions to people, by step.", by("step", counts.approvals))
+    yield Family("ramet_sandboxes_started_total", "counter", "Sandboxes, by backend.", by("backend", counts.sandboxes))
+    yield Family(
+        "ramet_journal_lag_seconds",
+        "histogram",
+        "From when an event happened to when it was on record for good.",
+        buckets(counts.lag),
+    )
+
+
+def _http(requests: Requests) -> Iterator[Family]:
+    answered = sorted(requests.answered.items())
+    totals = [
+        Sample(count, {"method": method, "path": path, "status": status}) for (method, path, status), count in answered
+    ]
+    of_path: Counter[str] = Counter()
+    for (_, path, _), count in answered:
+        of_path[path] += count
+    took = [
+        sample
+        for path in sorted(requests.seconds)
+        for sample in (
+            Sample(requests.seconds[path], {"path": path}, "_sum"),
+            Sample(of_path[path], {"path": path}, "_count"),
+        )
+    ]
+    yield Family("ramet_http_requests_under_way", "gauge", "Requests being answered.", [Sample(requests.under_way)])
+    yield Family("ramet_http_requests_total", "counter", "Requests, by route and status.", totals)
+    yield Family("ramet_http_request_seconds", "summary", "To the end of their answers, by route.", took)
+
+
+def _process() -> Iterator[Family]:
+    """What every program tells, by the names that all use."""
+    yield Family("process_cpu_seconds_total", "counter", "User and system time.", [Sample(time.process_time())])
+    try:
+        with open("/proc/self/statm", encoding="ascii") as file:  # noqa: PTH123 - read at each scrape
+            resident = int(file.read().split()[1]) * _PAGE
+        descriptors = len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - names are not needed
+    except OSError:  # no /proc
+        return
+    yield Family("process_resident_memory_bytes", "gauge", "Resident memory.", [Sample(resident)])
+    yield Family("process_open_fds", "gauge", "Open descriptors.", [Sample(descriptors)])
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    yield Family("process_max_fds", "gauge", "Descriptors that may be open.", [Sample(soft)])

@@ -1,0 +1,209 @@
+"""The runs of a server's kernel as its journal tells them, at work and over."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from ramet.core.errors import DamagedTree, InvalidValue, Unknown
+from ramet.core.events import MailPushed, RunEnded, RunResumed, RunSpawned, TurnStarted, decode
+from ramet.core.replay.replay import TreeStory
+from ramet.host.control.operator import Steering
+from ramet.host.control.run_queries import LOOK_S, RunRow, Telling
+from ramet.host.journal.journal import TREES, Journal
+from ramet.host.journal.stored_events import decoded
+from ramet.host.journal.ttl import lifetimes_of
+from ramet.services.operator.contract import MOST, EventOptions, Paging, RunFilter, RunPage
+from ramet.services.turns.tree_events import TreeEvent, see_that_it_is_not_elsewhere
+from ramet.store.contract import Store, Stored
+
+_log = logging.getLogger("ramet.services")
+PAGE = 1_000  #: events that are read at once
+IsElsewhere = Callable[[str], Awaitable[bool]]
+AgentPaths = Callable[[], Mapping[str, str]]
+
+
+class _Root(NamedTuple):
+    id: str
+    is_over: bool
+
+
+class RunViews:
+    """What is on record of runs: what they have said by now is in it."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        steering: Steering,
+        is_elsewhere: IsElsewhere,
+        agent_paths: AgentPaths = lambda: {},
+    ) -> None:
+        """`journal` is open as long as this is used; `is_elsewhere` is whether a tree is at work in another kernel.
+
+        `agent_paths` are those of the server's agents, by the roots of their trees.
+        """
+        self._journal, self._steering, self._is_elsewhere = journal, steering, is_elsewhere
+        self._agent_paths = agent_paths
+        self._damaged = set[str]()  #: roots of trees that were said to be
+
+    @property
+    def _store(self) -> Store:
+        return self._journal.store
+
+    async def runs(self, asked: RunFilter) -> RunPage:
+        """A page of all runs, those of the oldest tree first. Raises InvalidValue, and Unknown for a run to go on from.
+
+        A tree that cannot be read is passed over, and logged once.
+
+        Without `ended` those that have not ended: at work, waiting, or interrupted.
+        """
+        most, roots = checked_limit(asked.limit), await self._roots()
+        last = await self.tree_of(asked.after) if asked.after else ""
+        begin = next((at for at, each in enumerate(roots) if each.id == last), 0)
+        found: list[RunRow] = []
+        for root in roots[begin:]:
+            if asked.ended or not root.is_over or root.id == last:
+                try:
+                    told = await self._rows(root.id)
+                except DamagedTree as problem:
+                    if root.id not in self._damaged:
+                        _log.error("a tree is passed over: %s", problem)
+                    self._damaged.add(root.id)
+                    continue
+                rows = _behind(told, asked.after if root.id == last else "")
+                found += [row for row in rows if asked.ended or not row.is_over]
+            if len(found) > most:
+                break
+        return _page(found, most)
+
+    async def run(self, id: str) -> RunRow:
+        """One run, with its result. Raises Unknown."""
+        return next(row for row in await self._rows(await self.tree_of(id)) if row.id == id)
+
+    async def tree(self, id: str, asked: Paging) -> RunPage:
+        """A page of the runs of the tree that a run is in, in the order of their births. Raises Unknown."""
+        most = checked_limit(asked.limit)
+        return _page(_behind(await self._rows(await self.tree_of(id)), asked.after), most)
+
+    async def events(self, id: str, asked: EventOptions) -> AsyncGenerator[TreeEvent]:
+        """What is on record of a run, or of its tree, behind a cursor; with `follow` what comes, until its end.
+
+        That is the end of the run, of everybody in the tree, or of the tree's life. Raises Unknown, and OwnedElsewhere
+        where it goes on in another kernel.
+        """
+        root = await self.tree_of(id)
+        run, ends = None if asked.tree else id, _Ends()
+        cursor = 0 if asked.follow else asked.after  # Who follows must know who has ended before.
+        while True:
+            lives = root in self._journal.living
+            if not lives:
+                await self._settled(root)
+            head = await self._store.head()  # Before it is read: nothing is passed over.
+            while page := await self._store.read(cursor, tree=root, run=run, limit=PAGE):
+                for each in page:
+                    ends.tell(each)
+                    if each.cursor > asked.after:
+                        yield TreeEvent(each.cursor, each.data)
+                cursor = page[-1].cursor
+            if not asked.follow or ends.is_over:
+                return
+            if not lives:
+                await see_that_it_is_not_elsewhere(self._store, root)
+                return
+            await self._store.wait(head, timeout_s=LOOK_S)
+
+    async def story(self, id: str) -> TreeStory:
+        """The story of the tree that a run is in. Raises Unknown."""
+        return (await self._telling(await self.tree_of(id))).story
+
+    async def tree_of(self, run: str) -> str:
+        """The root of the tree that a run is in. Raises Unknown."""
+        await self._settled(run)
+        found = await self._store.read(run=run, limit=1) if "\0" not in run else []
+        if not found:
+            raise Unknown("run", run, tuple(self._journal.living)[-20:])
+        return found[0].tree
+
+    async def _roots(self) -> list[_Root]:
+        """Each tree on record that was not set aside, in the order of their beginnings."""
+        said = sorted(lifetimes_of(await self._store.list(TREES)).items(), key=lambda each: (each[1].began, each[0]))
+        return [_Root(id, about.over) for id, about in said if not about.set_aside]
+
+    async def _rows(self, root: str) -> list[RunRow]:
+        telling = await self._telling(root)
+        rows = telling.rows(root in self._journal.living or await self._is_elsewhere(root))
+        path = self._agent_paths().get(root)
+        return rows if path is None else [replace(row, agent_path=path) for row in rows]
+
+    async def _telling(self, root: str) -> Telling:
+        telling = Telling()
+        async for each in self._stored(root):
+            telling.tell(decoded(self._store, each))
+        return telling
+
+    async def _stored(self, root: str) -> AsyncIterator[Stored]:
+        after = 0
+        while page := await self._store.read(after, tree=root, limit=PAGE):
+            for each in page:
+                yield each
+            after = page[-1].cursor
+
+    async def _settled(self, run: str) -> None:
+        """What a run of this kernel has done by now is on record, also when it has just ended."""
+        with suppress(Unknown):
+            await self._steering.find(run).run.context.settled()
+
+
+class _Ends:
+    """Who has ended of those that are told of; as `ramet.core.replay.replay` has it, without reading what was said."""
+
+    def __init__(self) -> None:
+        self.over: dict[str, bool] = {}
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all have."""
+        return bool(self.over) and all(self.over.values())
+
+    def tell(self, stored: Stored) -> None:
+        """Take in the next event."""
+        if stored.type == _TAGS[RunEnded]:
+            self.over[stored.run] = True
+        elif stored.type in _BEGINS or (self.over.get(stored.run) and _wakes(stored)):
+            self.over[stored.run] = False
+
+
+_TAGS = {each: str(each.__struct_config__.tag) for each in (RunSpawned, TurnStarted, RunResumed, RunEnded, MailPushed)}
+_BEGINS = frozenset(_TAGS[each] for each in (RunSpawned, TurnStarted, RunResumed))
+
+
+def _wakes(stored: Stored) -> bool:
+    """Whether an event is mail that takes up again whoever has ended."""
+    event = decode(stored.data) if stored.type == _TAGS[MailPushed] else None
+    return isinstance(event, MailPushed) and event.kind not in ("notice", "note")
+
+
+def checked_limit(limit: int) -> int:
+    """How many of a page. Raises InvalidValue."""
+    if not 1 <= limit <= MOST:
+        raise InvalidValue("limit", limit, f"a whole number from 1 to {MOST}")
+    return limit
+
+
+def _behind(rows: Sequence[RunRow], after: str) -> Sequence[RunRow]:
+    """Those after the run of that id. Raises Unknown for one that is none of them."""
+    if not after:
+        return rows
+    for at, row in enumerate(rows):
+        if row.id == after:
+            return rows[at + 1 :]
+    raise Unknown("run", after)
+
+
+def _page(rows: Sequence[RunRow], most: int) -> RunPage:
+    shown = [replace(row, result=None) for row in rows[:most]]
+    return RunPage(runs=shown, more=shown[-1].id if len(rows) > most else "")

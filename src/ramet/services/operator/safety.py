@@ -1,0 +1,87 @@
+"""The safety gates of a server's kernel: the policies that they read, and what came to them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+import msgspec
+
+from ramet.core import events
+from ramet.core.errors import InvalidValue
+from ramet.host.journal.journal import Journal
+from ramet.host.safety.inspection import KINDS, Filter, Passage, follow, passages
+from ramet.host.safety.policies import POLICY, Pinned, SafetyPolicies
+from ramet.services.operator.contract import (
+    GatePolicy,
+    GatePolicyPage,
+    Paging,
+    PassageFilter,
+    PassagePage,
+    PassageRow,
+    PolicyName,
+    PutGatePolicy,
+)
+from ramet.services.operator.runs import checked_limit
+from ramet.services.turns.tree_events import TreeEvent
+
+
+class GateViews:
+    """Policies by name, changed by compare-and-swap; passages by cursor. Names that lead nowhere raise Unknown."""
+
+    def __init__(self, journal: Journal) -> None:
+        """`journal` is open as long as this is used."""
+        self._journal, self._policies = journal, SafetyPolicies(journal.store)
+
+    async def page(self, asked: Paging) -> GatePolicyPage:
+        """A page of the policies, by their names and newest versions."""
+        most = checked_limit(asked.limit)
+        found = [each for each in await self._journal.store.list(POLICY) if each.key > asked.after]
+        names = [PolicyName(name=each.key, version=each.version) for each in found[:most]]
+        return GatePolicyPage(policies=names, more=names[-1].name if len(found) > most else "")
+
+    async def get(self, name: str, version: int = 0) -> GatePolicy:
+        """The newest version of a policy, or the one of that number."""
+        return _policy(await self._policies.get(name, version or None))
+
+    async def put(self, name: str, asked: PutGatePolicy) -> GatePolicy:
+        """Make it the newest version, after the one that is `expected`. Raises Conflict, and nothing was written."""
+        return _policy(await self._policies.put(name, asked.policy, expected=asked.expected))
+
+    async def passed(self, asked: PassageFilter) -> PassagePage:
+        """A page of what came to the gates behind a cursor."""
+        most, wanted = checked_limit(asked.limit), _filter(asked)
+        page = await passages(self._journal.store, wanted, after=asked.after, limit=most)
+        return PassagePage(entries=[_row(each) for each in page.entries], cursor=page.cursor, more=page.more)
+
+    def passing(self, asked: PassageFilter) -> AsyncGenerator[TreeEvent]:
+        """The same and what comes, each as JSON, without an end. Raises InvalidValue at once."""
+        return self._passing(_filter(asked), asked.after)
+
+    async def _passing(self, wanted: Filter, after: int) -> AsyncGenerator[TreeEvent]:
+        async with aclosing(follow(self._journal.store, wanted, after=after)) as found:
+            async for each in found:
+                yield TreeEvent(each.cursor, msgspec.json.encode(_row(each)))
+
+
+def _filter(asked: PassageFilter) -> Filter:
+    for field in ("tree", "run"):
+        if "\0" in (value := getattr(asked, field)):
+            raise InvalidValue(field, value, "the id of a run")
+    return Filter(
+        tree=asked.tree or None,
+        run=asked.run or None,
+        path=asked.path or None,
+        tool=asked.tool or None,
+        kinds=tuple(asked.kinds) or KINDS,
+        committed=asked.committed,
+    )
+
+
+def _policy(pinned: Pinned) -> GatePolicy:
+    return GatePolicy(name=pinned.name, version=pinned.version, policy=pinned.policy)
+
+
+def _row(passage: Passage) -> PassageRow:
+    event = msgspec.json.decode(events.encode(passage.event))
+    return PassageRow(cursor=passage.cursor, kind=passage.kind, event=event)

@@ -1,0 +1,131 @@
+"""The schedules of a server, which fire as long as it is at work: seen, added and steered by its operator."""
+
+from __future__ import annotations
+
+from ramet.agent.definition import Agent
+from ramet.core.errors import InvalidValue, Unknown
+from ramet.core.policy.policy import Policy
+from ramet.core.schedules.ticks import TickResult
+from ramet.host.scheduler.scheduler import AgentScheduler
+from ramet.host.scheduler.view import ScheduleView
+from ramet.host.schedules.request import Options
+from ramet.models import resolve
+from ramet.services.operator.contract import AddSchedule, Paging, PlainAgent, SchedulePage
+from ramet.services.operator.runs import checked_limit
+from ramet.services.rules import Rules
+from ramet.services.teams.validation import limits_of
+
+_TIMES = "exactly one of every_s, in_s, at, cron"
+
+
+class ScheduleViews:
+    """What an `AgentScheduler` has, for whoever may steer it. Ids that lead nowhere raise Unknown."""
+
+    def __init__(self, scheduler: AgentScheduler, rules: Rules) -> None:
+        """`rules` say what agents may have of this host, those that run later as well."""
+        self._scheduler, self._rules = scheduler, rules
+
+    async def page(self, asked: Paging) -> SchedulePage:
+        """A page of them, in order of ids."""
+        most = checked_limit(asked.limit)
+        found = [each for each in await self._scheduler.list() if each.id > asked.after]
+        return SchedulePage(schedules=found[:most], more=found[most - 1].id if len(found) > most else "")
+
+    async def get(self, id: str) -> ScheduleView:
+        """One of them."""
+        return await self._scheduler.get(id)
+
+    async def add(self, asked: AddSchedule) -> ScheduleView:
+        """One more, or the one that is there already if the same was asked for. Raises InvalidValue, Unknown.
+
+        SpawnRefused is raised for a policy that asks for more of this host than the server gives.
+        """
+        self._check(asked)
+        policy = self._rules.policy_of(asked.policy, needs_sandbox=False)
+        scheduler, agent, options = self._scheduler, _agent(asked.agent), _options(asked, policy)
+        times = {"every_s": asked.every_s, "in_s": asked.in_s, "at": asked.at, "cron": asked.cron or None}
+        said = [name for name, value in times.items() if value is not None]
+        if len(said) != 1:
+            raise InvalidValue(said[-1] if said else "every_s", times[said[-1]] if said else None, _TIMES)
+        if bool(asked.tz) != bool(asked.cron):
+            raise InvalidValue("tz", asked.tz, "a zone beside cron, whose clocks it means, and only there")
+        if asked.anchor is not None and asked.every_s is None:
+            raise InvalidValue("anchor", asked.anchor, "none: only every_s counts from one")
+        if asked.every_s is not None:
+            return await scheduler.schedule_agent_interval(asked.every_s, agent, anchor=asked.anchor, **options)
+        if asked.in_s is not None:
+            return await scheduler.schedule_agent_in(asked.in_s, agent, **options)
+        if asked.at is not None:
+            return await scheduler.schedule_agent_at(asked.at, agent, **options)
+        return await scheduler.schedule_agent_cron(asked.cron, agent, tz=asked.tz, **options)
+
+    def _check(self, asked: AddSchedule) -> None:
+        self._rules.grant_of(asked.policy)
+        if asked.in_process and self._rules.sandboxed is not False:
+            raise InvalidValue("in_process", True, "false, as rules.sandboxed of this server does not say false")
+        if isinstance(asked.agent, PlainAgent):
+            self._rules.check_model("agent.model", asked.agent.model)
+            _check_model(asked.agent.model)
+            self._rules.check_tools("agent.tools", asked.agent.tools or ())
+
+    async def pause(self, id: str) -> ScheduleView:
+        """Begin nothing of it until it is resumed; a run that is going goes on."""
+        return await self._scheduler.pause(id)
+
+    async def resume(self, id: str) -> ScheduleView:
+        """Go on with its next time."""
+        return await self._scheduler.resume(id)
+
+    async def trigger(self, id: str) -> ScheduleView:
+        """Run it now, beside its times."""
+        return await self._scheduler.trigger(id)
+
+    async def remove(self, id: str) -> None:
+        """Forget it; a run that is going goes on."""
+        await self._scheduler.cancel(id)
+
+    async def results(self, id: str) -> tuple[TickResult, ...]:
+        """Its last ticks, as they stand."""
+        return await self._scheduler.results(id)
+
+
+def _check_model(name: str) -> None:
+    """Raise InvalidValue for a model that no provider has: names of the server's settings are for its agents."""
+    if name.strip() == "offline":
+        return
+    try:
+        resolve.parse(name)
+    except (InvalidValue, Unknown):
+        accepted = "provider:model, such as anthropic:claude-sonnet-5-5, or offline; no name of the server's settings"
+        raise InvalidValue("agent.model", name, accepted) from None
+
+
+def _agent(asked: str | PlainAgent) -> str | Agent:
+    if isinstance(asked, str):
+        return asked
+    return Agent(
+        name=asked.name,
+        model=asked.model,
+        instructions=asked.instructions,
+        description=asked.description,
+        tools=None if asked.tools is None else tuple(asked.tools),
+        max_turns=asked.max_turns,
+    )
+
+
+def _options(asked: AddSchedule, policy: Policy | None) -> Options:
+    return Options(
+        name=asked.name,
+        args=list(asked.args),
+        kwargs=asked.kwargs,
+        prompt=asked.prompt,
+        policy=policy,
+        limits=limits_of(asked.limits, {}),
+        misfire=asked.misfire,
+        misfire_max=asked.misfire_max,
+        overlap=asked.overlap,
+        jitter_seconds=asked.jitter_seconds,
+        until=asked.until,
+        repeatable=asked.repeatable,
+        in_process=asked.in_process,
+    )

@@ -1,0 +1,60 @@
+"""The conversations on record of a server's store: listed, shown, and removed where nobody needs them."""
+
+from __future__ import annotations
+
+import pathlib
+
+from msgspec.structs import replace
+
+from ramet.core.errors import BusyError
+from ramet.host.control.run_queries import INTERRUPTED, Records
+from ramet.host.journal.journal import Journal
+from ramet.host.sessions.rows import OPEN, SessionRow, session_row, sessions
+from ramet.host.sessions.trees import remove
+from ramet.services.errors import InUse
+from ramet.services.operator.contract import Paging, RemovedSession, SessionPage, ShownSession
+from ramet.services.operator.runs import IsElsewhere, checked_limit
+from ramet.services.teams.needed_trees import needed_trees
+
+
+class SessionViews:
+    """Conversations by the id of the session, or of the root of its tree. Others raise Unknown."""
+
+    def __init__(self, journal: Journal, working_dir: pathlib.Path | None, is_elsewhere: IsElsewhere) -> None:
+        """`journal` is open as long as this is used; `is_elsewhere` is whether a tree is at work in another kernel."""
+        self._journal, self._working_dir, self._is_elsewhere = journal, working_dir, is_elsewhere
+
+    async def page(self, asked: Paging) -> SessionPage:
+        """A page of conversations, the newest first. Raises InvalidValue, and Unknown for a root to go on from."""
+        rows, older = await sessions(self._records(), checked_limit(asked.limit), asked.after)
+        return SessionPage(sessions=[await self._seen(each) for each in rows], more=rows[-1].root if older else "")
+
+    async def get(self, name: str, last: int | None = None) -> ShownSession:
+        """Return one conversation, and its messages, or the `last` of them. Raises Unknown, InvalidValue."""
+        row, messages = await session_row(self._records(), name, last)
+        return ShownSession(session=await self._seen(row), messages=messages)
+
+    async def remove(self, name: str) -> RemovedSession:
+        """Remove a conversation that is closed or interrupted, with all that its tree left.
+
+        Raises Unknown, InUse for one that is open or that an agent goes on from, and Denied for one that is kept.
+        """
+        row = (await self.get(name)).session
+        if row.state == OPEN:
+            raise InUse("session", name, ("the kernel that has it open",))
+        if row.root in await needed_trees(self._journal.store):
+            raise InUse("session", name, ("an agent of a team that goes on from it",))
+        try:
+            root = await remove(self._records(), self._working_dir, name)
+        except BusyError:  # It was opened in this moment.
+            raise InUse("session", name, ("the kernel that has it open",)) from None
+        return RemovedSession(session=row.id, root=root)
+
+    def _records(self) -> Records:
+        return Records(self._journal.store, frozenset(self._journal.living))
+
+    async def _seen(self, row: SessionRow) -> SessionRow:
+        """A row as it is with all kernels of the store."""
+        if row.state == INTERRUPTED and await self._is_elsewhere(row.root):
+            return replace(row, state=OPEN)
+        return row

@@ -1,0 +1,163 @@
+"""What agents wrote down, for those who only look: their states, and the recipes of agents that they made."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from ramet.core.errors import InvalidValue, Unknown
+from ramet.core.recipe import Recipe
+from ramet.host.dynamic.namespaces import branch_of, place_of, prefix_below, standing_on_record
+from ramet.host.dynamic.registry import REGISTRY, REPLACED, Registries
+from ramet.host.dynamic.time_travel import on_record, state_at
+from ramet.host.journal.journal import Journal
+from ramet.services.operator.contract import (
+    MOST,
+    RecipeFilter,
+    RecipePage,
+    RecipeRow,
+    StatePage,
+    StateQuery,
+    StateVersion,
+    StateVersions,
+)
+from ramet.services.operator.runs import RunViews, checked_limit
+from ramet.store.state.namespaced import Namespaced
+from ramet.store.state.validation import checked_key
+from ramet.store.state.versioned import Versioned
+
+MOST_BYTES = 4 * 1024 * 1024  #: of a page as JSON; its first value is there whatever its size
+
+
+class _Own(NamedTuple):
+    """Where a run's state is."""
+
+    owner: str
+    place: str
+    branch: str
+    below: str  #: what the branches of its delegates begin with
+
+
+class StateViews:
+    """The states of a kernel's agents, as they are committed. Nothing is changed by looking."""
+
+    def __init__(self, registries: Registries, journal: Journal, runs: RunViews) -> None:
+        self._registries, self._journal, self._runs = registries, journal, runs
+
+    async def page(self, run: str, asked: StateQuery) -> StatePage:
+        """Values of a run's state. Raises Unknown for a run or a commit, InvalidValue."""
+        most, own = checked_limit(asked.limit), await self._own(run)
+        state = await self._as_of(run, own, asked)
+        mine = Namespaced(state, own.place)
+        keys = [key for key in await mine.read_keys(asked.prefix) if key > asked.after and not _is_registry(key)]
+        room, values = _Room(most), dict[str, Any]()
+        for key in keys:
+            value = await mine.read(key)
+            if not room.takes(value):
+                break
+            values[key] = value
+        return StatePage(
+            owner=own.owner,
+            place=own.place,
+            branch=own.branch,
+            commit=state.head.id if state.head is not None else "",
+            values=values,
+            more=list(values)[-1] if len(values) < len(keys) else "",
+        )
+
+    async def versions(self, run: str, limit: int) -> StateVersions:
+        """The commits of a run's state, the newest first, and its branch with those of its delegates."""
+        most, own = checked_limit(limit), await self._own(run)
+        state = await (await self._registries.state(own.owner)).beside(own.branch)
+        branches = await state.branches(own.below)
+        if state.head is not None:
+            branches = {own.branch: state.head.id, **branches}
+        return StateVersions(
+            branch=own.branch,
+            versions=[
+                StateVersion(id=each.id, parents=each.parents, at=each.at, message=each.message, author=each.author)
+                for each in await Namespaced(state, own.place).own_history(most)
+            ],
+            branches=dict(list(branches.items())[:MOST]),
+        )
+
+    async def recipes(self, asked: RecipeFilter) -> RecipePage:
+        """The agents that agents have made, in order of place and name. Raises InvalidValue."""
+        most = checked_limit(asked.limit)
+        state = await (await self._registries.state()).beside()
+        place = checked_key(asked.place, field="place") if asked.place else ""
+        names: list[tuple[str, str]] = []
+        for each in [place] if place else await _creators(state):
+            names += [(each, name) for name in Namespaced(state, each).entries(REGISTRY)]
+        names = sorted((each for each in names if "/".join(each) > asked.after), key="/".join)
+        room, rows = _Room(most), list[RecipeRow]()
+        for each, name in names:
+            row = await _row(state, each, name)
+            if not room.takes(row):
+                break
+            rows.append(row)
+        return RecipePage(recipes=rows, more=f"{rows[-1].place}/{rows[-1].name}" if len(rows) < len(names) else "")
+
+    async def _own(self, run: str) -> _Own:
+        standing = standing_on_record((await self._runs.story(run)).runs, run)
+        return _Own(standing.owner, place_of(standing), branch_of(standing), prefix_below(standing))
+
+    async def _as_of(self, run: str, own: _Own, asked: StateQuery) -> Versioned:
+        if asked.at and asked.commit:
+            raise InvalidValue("commit", asked.commit, "none beside `at`, which says when")
+        if asked.at:
+            return await state_at(self._registries, on_record(self._journal, run), run, asked.at)
+        state = await (await self._registries.state(own.owner)).beside(own.branch)
+        if not asked.commit:
+            return state
+        commit = await state.before(asked.commit)
+        if commit is None:
+            raise Unknown("commit", asked.commit)
+        return await state.beside(own.branch, at=commit)
+
+
+class _Room:
+    """Counts what goes into a page."""
+
+    def __init__(self, most: int) -> None:
+        self._most, self._bytes = most, 0
+
+    def takes(self, value: Any) -> bool:
+        """Whether there is room for it; for the first there is."""
+        size = len(msgspec.json.encode(value))
+        if self._bytes and (self._most <= 0 or self._bytes + size > MOST_BYTES):
+            return False
+        self._most, self._bytes = self._most - 1, self._bytes + size
+        return True
+
+
+async def _creators(state: Versioned) -> Sequence[str]:
+    """Where agents stand that have made others."""
+    end = f"/{REGISTRY}"
+    return [key.removesuffix(end) for key in await state.read_keys() if key.endswith(end)]
+
+
+async def _row(state: Versioned, place: str, name: str) -> RecipeRow:
+    mine = Namespaced(state, place)
+    entry = await mine.read_entry(REGISTRY, name)
+    replaced = mine.entries(REPLACED, prefix=f"{name}@", limit=MOST)
+    return RecipeRow(
+        place=place,
+        name=name,
+        version=_version(name, entry),
+        replaced=[each.removeprefix(f"{name}@") for each in replaced],
+        recipe=entry if isinstance(entry, dict) else {},
+    )
+
+
+def _version(name: str, entry: Any) -> str:
+    try:
+        return Recipe.from_entry({"name": name, **entry} if isinstance(entry, dict) else entry).version
+    except InvalidValue:
+        return ""
+
+
+def _is_registry(key: str) -> bool:
+    return not {REGISTRY, REPLACED}.isdisjoint(key.split("/"))

@@ -1,0 +1,126 @@
+"""Images, and bundles to be loaded, made of what is in this kernel's folder. Everything waits for the disk."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from ramet.concurrency.clock import Clock
+from ramet.core.errors import Damaged, InvalidValue, Unknown
+from ramet.services.contract import CodeTool, Image, Loadable
+from ramet.services.packaging.atomic_dirs import read_bounded
+from ramet.services.packaging.bundles.manifest import SKILLS, declared_tools, manifest_of
+from ramet.services.packaging.bundles.requirements import MAX_SIZE, Packages, parsed
+from ramet.services.packaging.bundles.store import REQUIREMENTS, Bundles
+from ramet.services.packaging.contract import ImageInfo
+from ramet.services.packaging.images import FOR_PACKAGING, Recorded, image_id, refuse_clashes, refuse_shadows
+
+MAX_BUNDLES: Final = 100  #: of one image, those of its base included
+MAX_FILES: Final = 100_000  #: of all these bundles: their names are compared, and have up to 1 KiB each
+
+
+def parts_of(base: str, bundles: Sequence[str], below: Recorded | None) -> tuple[str, ...]:
+    """The bundles of an image on top of another, in their order. Raises InvalidValue, Unknown."""
+    if not bundles or len(set(bundles)) < len(bundles):
+        raise InvalidValue("bundles", tuple(bundles), "one or more ids of bundles, each once")
+    if base and below is None:
+        raise Unknown("image", base)
+    ids = tuple(dict.fromkeys((*(below.bundles if below is not None else ()), *bundles)))
+    if len(ids) > MAX_BUNDLES:
+        raise InvalidValue("bundles", len(ids), f"at most {MAX_BUNDLES} with those of the base")
+    return ids
+
+
+@dataclass(frozen=True)
+class Assembly:
+    """Of these bundles and packages."""
+
+    _bundles: Bundles
+    _packages: Packages
+    _clock: Clock
+
+    def planned(self, base: str, bundles: Sequence[str], ids: tuple[str, ...], owner: str) -> Recorded:
+        """What an image of the bundles `ids`, as of `parts_of`, will be. Raises InvalidValue, Unknown, BundlesClash."""
+        self._refuse_many(ids)
+        refuse_clashes([self._bundles.load(each) for each in ids])
+        needed = self.required_by(ids)
+        now = self._clock.now().isoformat()
+        id = image_id(ids, owner)
+        info = ImageInfo(id=id, base=base, bundles=tuple(bundles), requirements=needed, created_at=now)
+        return Recorded(info=info, bundles=ids, owner=owner)
+
+    def required_by(self, bundles: Sequence[str]) -> tuple[str, ...]:
+        """What bundles need of other packages. Raises InvalidValue for what is none, or may not be installed."""
+        return tuple(dict.fromkeys(line for each in bundles for line in self._required(each)))
+
+    def loadable(self, id: str, beside: Sequence[str]) -> Loadable:
+        """A bundle, with all its files checked, for an agent that has others: as of `PackagingService`."""
+        bundle = self._bundles.whole(id)
+        if id in beside:
+            raise InvalidValue("bundle", id, "a bundle that its image does not have")
+        if len(beside) >= MAX_BUNDLES:
+            raise InvalidValue("bundles", len(beside) + 1, f"at most {MAX_BUNDLES} with those of its image")
+        if REQUIREMENTS in bundle.files:
+            raise InvalidValue("bundle", id, f"one without {REQUIREMENTS}: packages are installed for an image only")
+        self._refuse_many((*beside, id))
+        refuse_shadows(bundle)
+        refuse_clashes([*map(self._bundles.load, beside), bundle])
+        files = tuple(each for each in bundle.files if each not in FOR_PACKAGING)
+        return Loadable(id, bundle.folder, files, *_declared(bundle.folder))
+
+    def image(self, recorded: Recorded) -> Image:
+        """An image that is on record, as agents have it. Raises Damaged if a part of it is missing."""
+        missing = self.missing(recorded)
+        if missing:
+            raise Damaged("the image", missing[0], "this folder is missing; make the image again")
+        folders = tuple(map(self._bundles.place, recorded.bundles))
+        return Image(
+            recorded.info.id,
+            folders,
+            self._installed(recorded),
+            tuple(each / SKILLS for each in folders if (each / SKILLS).is_dir()),
+            recorded.bundles,
+            tuple(tool for each in folders for tool in _declared(each).tools),
+            tuple(dict.fromkeys(skill for each in folders for skill in _declared(each).skills)),
+        )
+
+    def missing(self, recorded: Recorded) -> Sequence[Path]:
+        """The folders that an image needs and that are not here."""
+        wanted = (*map(self._bundles.place, recorded.bundles), *self._installed(recorded))
+        return [each for each in wanted if not each.is_dir()]
+
+    def _refuse_many(self, bundles: Sequence[str]) -> None:
+        """Raise InvalidValue for bundles of more files than may be together, before their names are read."""
+        found = [self._bundles.summary(each) for each in bundles]
+        files = sum(each.count for each in found if each is not None)
+        if files > MAX_FILES:
+            raise InvalidValue("bundles", f"{files} files", f"bundles that have at most {MAX_FILES} files together")
+
+    def _required(self, id: str) -> tuple[str, ...]:
+        if not self._bundles.has(id):
+            raise Unknown("bundle", id)
+        file = self._bundles.place(id) / REQUIREMENTS
+        if not file.is_file():
+            return ()
+        where = f"{REQUIREMENTS} of bundle {id}"
+        needed = parsed(read_bounded(file, MAX_SIZE, where), where)
+        self._packages.refuse(needed, where)
+        return needed
+
+    def _installed(self, recorded: Recorded) -> tuple[Path, ...]:
+        needed = recorded.info.requirements
+        return (self._packages.place(needed),) if needed else ()
+
+
+class _Declared(NamedTuple):
+    tools: tuple[CodeTool, ...]
+    skills: tuple[str, ...]
+
+
+@lru_cache(maxsize=256)
+def _declared(folder: Path) -> _Declared:
+    """What a bundle that is kept declares: a folder of this name never holds anything else."""
+    return _Declared(declared_tools(folder), manifest_of(folder).skills)

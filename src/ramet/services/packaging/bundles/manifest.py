@@ -1,0 +1,95 @@
+"""What a bundle says of itself, in its `bundle.toml`: which of its functions are tools, and which of its skills count.
+
+    tools = ["textkit:count_words"]
+    skills = ["estimates"]
+
+An agent that has the bundle has these, too; what is not named there can still be asked for by its name.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from ramet.agent.files.search_paths import plugin_places
+from ramet.agent.files.skills import load_skill
+from ramet.core.errors import InvalidValue, RametError
+from ramet.services.agent_types.tool_schemas import tool_of, tools_of
+from ramet.services.contract import CodeTool
+from ramet.services.packaging.atomic_dirs import read_bounded
+
+MANIFEST: Final = "bundle.toml"
+SKILLS: Final = "skills"
+MAX_SIZE: Final = 64 * 1024  #: bytes of it
+MAX_MARKS: Final = 16  #: dots and brackets of a manifest, outside of texts and comments; two lists need two brackets
+_MOST: Final = 256  #: tools, and skills
+#: What TOML takes for a text or a comment, or for the beginning of one that has no end. The alternatives for one start
+#: are in the order in which a reader tries them, and none of them gives back what it has taken.
+_TEXTS = re.compile(
+    r'''
+    """ (?: [^"\\]++ | \\(?:.|\Z) | "{1,2}+(?!") )*+ (?: "{3,5} | \Z )
+    | \'\'\' (?: [^']++ | '{1,2}+(?!') )*+ (?: '{3,5} | \Z )
+    | " (?: [^"\\\n]++ | \\[^\n] )*+ "?
+    | ' [^'\n]*+ '?
+    | \# [^\n]*+
+    ''',
+    re.DOTALL | re.VERBOSE,
+)
+
+
+class Manifest(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Both may be empty."""
+
+    tools: tuple[str, ...] = ()  #: "module:function"
+    skills: tuple[str, ...] = ()  #: names of folders in `skills`
+
+
+def manifest_of(folder: Path) -> Manifest:
+    """What a bundle's folder says; nothing if it has no manifest. Raises InvalidValue."""
+    file = folder / MANIFEST
+    if not file.is_file():
+        return Manifest()
+    data = read_bounded(file, MAX_SIZE, MANIFEST)
+    if (marks := marks_of(data.decode(errors="replace"))) > MAX_MARKS:
+        raise InvalidValue(MANIFEST, marks, f"at most {MAX_MARKS} dots and brackets outside of texts")
+    try:
+        said = msgspec.toml.decode(data, type=Manifest)
+    except (msgspec.DecodeError, ValueError, RecursionError) as problem:  # ValueError: not UTF-8, or too many digits
+        raise InvalidValue(MANIFEST, data[:80].decode(errors="replace"), f"TOML ({problem})") from None
+    for field in ("tools", "skills"):
+        names = getattr(said, field)
+        if len(names) > _MOST or len(set(names)) < len(names):
+            raise InvalidValue(f"{MANIFEST}: {field}", names[:_MOST], f"at most {_MOST}, each once")
+    return said
+
+
+def marks_of(text: str) -> int:
+    """Count what makes TOML costly to read: dots, which join the parts of keys, and brackets, which nest.
+
+    Python's reader takes time and memory by the square of the parts of a key. The count is never less than the parts
+    of a key, or the depth of the data, beyond the first.
+    """
+    bare = _TEXTS.sub("", text)
+    return sum(map(bare.count, ".[{"))
+
+
+def checked_manifest(folder: Path) -> Manifest:
+    """The same, when all that it names is there. Raises InvalidValue."""
+    said = manifest_of(folder)
+    tools_of(said.tools, [folder], f"{MANIFEST}: tools")
+    for name in said.skills:
+        try:
+            load_skill(name, plugin_places([folder], SKILLS))
+        except RametError as problem:
+            why = str(problem).replace(f"{folder}/", "")
+            raise InvalidValue(f"{MANIFEST}: skills", name, f"a folder in {SKILLS}/ with a SKILL.md ({why})") from None
+    return said
+
+
+def declared_tools(folder: Path) -> tuple[CodeTool, ...]:
+    """The tools that a bundle's manifest names. Raises InvalidValue."""
+    return tuple(tool_of(each, [folder], f"{MANIFEST}: tools") for each in manifest_of(folder).tools)

@@ -1,0 +1,116 @@
+"""The record of a bundle that is kept: in one line what it is, in a second one the names of its files.
+
+Most questions need the first line alone, and the names may be thousands of times as long. Older versions wrote one
+line, with the names in it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, Self
+
+import msgspec
+from msgspec import Struct
+
+from ramet.core.errors import Damaged
+from ramet.disk.regular_files import open_regular
+from ramet.isolation.limits.disk import ENTRY_BYTES
+from ramet.services.packaging import atomic_dirs
+from ramet.services.packaging.contract import OPERATOR, BundleInfo, OwnedBundle
+
+_MOST: Final = 1 << 26  #: bytes of one line
+
+
+def charge_of(size: int, files: Sequence[str]) -> int:
+    """Return the bytes that a bundle with these files takes of the quota, so that empty files are bounded, too.
+
+    That is the bytes of its files, those of their paths, and so many for each file, for each folder and for itself.
+    """
+    made: set[str] = set()
+    for path in files:
+        while (path := path.rpartition("/")[0]) and path not in made:
+            made.add(path)
+    return size + sum(len(path.encode()) for path in files) + (len(files) + len(made) + 1) * ENTRY_BYTES
+
+
+class Summary(Struct, frozen=True, kw_only=True):
+    """A bundle without the names of its files."""
+
+    size: int  #: bytes of the files
+    count: int  #: of the files
+    charge: int  #: see `charge_of`
+    owners: tuple[str, ...] = (OPERATOR,)
+
+    def owned(self, id: str) -> OwnedBundle:
+        """The bundle with its owners, for who asks for it by its id."""
+        return OwnedBundle(BundleInfo(id=id, size=self.size, files=self.count), self.owners)
+
+
+class _Old(Struct, frozen=True, kw_only=True):
+    """The record of an older version. The oldest have no owners: only the operator, or by a rule teams, uploaded."""
+
+    size: int
+    files: tuple[str, ...]
+    owners: tuple[str, ...] = (OPERATOR,)
+
+
+class Record(Struct, frozen=True, kw_only=True):
+    """A bundle with the names of its files."""
+
+    summary: Summary
+    files: tuple[str, ...]
+
+    @classmethod
+    def of(cls, size: int, files: tuple[str, ...], owners: tuple[str, ...]) -> Self:
+        """Make the record of a bundle."""
+        summary = Summary(size=size, count=len(files), charge=charge_of(size, files), owners=owners)
+        return cls(summary=summary, files=files)
+
+    def write(self, file: Path) -> None:
+        """Put it in the place of what is there."""
+        atomic_dirs.write_json(file, msgspec.to_builtins(self.summary), self.files)
+
+
+def read_summary(file: Path) -> Summary:
+    """Return what a record says first. Raises FileNotFoundError, OSError, and Damaged for what is no record."""
+    first = _lines(file, 1)[0]
+    try:
+        return msgspec.json.decode(first, type=Summary)
+    except msgspec.DecodeError:
+        return _old(file, first).summary
+
+
+def renew(file: Path) -> None:
+    """Write a record of an older version as this one does. Raises as `read_summary`."""
+    first = _lines(file, 1)[0]
+    try:
+        msgspec.json.decode(first, type=Summary)
+    except msgspec.DecodeError:
+        _old(file, first).write(file)
+
+
+def read_record(file: Path) -> Record:
+    """Return all of a record. Raises as `read_summary`."""
+    first, *rest = _lines(file, 2)
+    if not rest or not rest[0]:
+        return _old(file, first)
+    try:
+        summary = msgspec.json.decode(first, type=Summary)
+        return Record(summary=summary, files=msgspec.json.decode(rest[0], type=tuple[str, ...]))
+    except msgspec.DecodeError as problem:
+        raise Damaged("the record of a bundle", file, str(problem)) from None
+
+
+def _old(file: Path, data: bytes) -> Record:
+    try:
+        old = msgspec.json.decode(data, type=_Old)
+    except msgspec.DecodeError as problem:
+        raise Damaged("the record of a bundle", file, str(problem)) from None
+    return Record.of(old.size, old.files, old.owners)
+
+
+def _lines(file: Path, count: int) -> list[bytes]:
+    with os.fdopen(open_regular(file), "rb") as content:
+        return [content.readline(_MOST) for _ in range(count)]

@@ -1,0 +1,283 @@
+"""The bundles that are kept: `<folder>/<digest>/` for each, and beside it `<digest>.json`, its record."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import tarfile
+import tempfile
+import threading
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import IO, NamedTuple, TypeVar
+
+from ramet.concurrency.deadline import to_its_end
+from ramet.concurrency.slots import Slots
+from ramet.concurrency.threads import in_thread
+from ramet.core.errors import Damaged, InvalidValue, Unknown
+from ramet.services.packaging import atomic_dirs
+from ramet.services.packaging.bundles.manifest import checked_manifest
+from ramet.services.packaging.bundles.records import Record, Summary, charge_of, read_record, read_summary, renew
+from ramet.services.packaging.bundles.unpack import digest_of, extract, scan
+from ramet.services.packaging.contract import OPERATOR, BundleInfo, BundleLimits, BundleTooLarge, OwnedBundle
+
+T = TypeVar("T")
+REQUIREMENTS = "requirements.txt"
+_DIGEST = re.compile(r"[0-9a-f]{64}\Z")
+_TOGETHER = 4  #: uploads that are checked at a time
+_PIECE = 1 << 20
+
+
+class Bundle(NamedTuple):
+    """One that is kept, as the parts of packaging use it."""
+
+    id: str
+    folder: Path
+    size: int
+    files: tuple[str, ...]
+    owners: tuple[str, ...] = ()
+
+    @property
+    def info(self) -> BundleInfo:
+        """What its owner is told."""
+        return BundleInfo(id=self.id, size=self.size, files=len(self.files))
+
+    @property
+    def charge(self) -> int:
+        """The bytes that the bundle takes of the quota."""
+        return charge_of(self.size, self.files)
+
+
+class Bundles:
+    """Keeps bundles by their content. Uploads may come at the same time, also of the same bundle."""
+
+    def __init__(self, folder: Path, limits: BundleLimits) -> None:
+        self._folder, self._limits = folder, limits
+        self._slots = Slots(_TOGETHER)
+        self._kept_charge, self._counting = 0, threading.Lock()
+        self._describing = threading.Lock()
+
+    def open(self) -> None:
+        """Make the folder, and clear away what an earlier process did not finish."""
+        atomic_dirs.open_place(self._folder)
+        for left in self._folder.glob("*.json"):
+            if not self.place(left.stem).is_dir():  # Else its owners would be those of a later upload as well.
+                left.unlink()
+            else:
+                renew(left)
+        self._kept_charge = sum(each.charge for each in self._all().values())
+
+    async def upload(self, data: bytes | AsyncIterator[bytes], owner: str = OPERATOR) -> Bundle:
+        """Check an archive and keep what is in it. Raises InvalidValue, BundleTooLarge; nothing of it is kept then.
+
+        `owner` has the bundle beside those who uploaded the same before.
+        """
+        if isinstance(data, bytes):
+            self._within(len(data))
+            return await self._kept(io.BytesIO(data), owners=(owner,))
+        with _Spool(self._folder) as spool:
+            async for piece in data:
+                self._within(spool.size + len(piece))
+                if spool.add(piece):
+                    await _off(spool.flush)
+            await _off(spool.flush)
+            return await self._kept(spool.file, owners=(owner,))
+
+    async def receive(self, id: str, archive: AsyncIterator[bytes]) -> Bundle:
+        """As `upload`, of what `pack` has made of the bundle of that id. Raises Damaged if it is another one's.
+
+        The store says whose it is: nobody owns the copy.
+        """
+        with _Spool(self._folder) as spool:
+            async for piece in archive:
+                spool.add(piece)
+                await _off(spool.flush)
+            try:
+                return await self._kept(spool.file, id)
+            except InvalidValue as problem:
+                raise Damaged("the bundle", id, f"what is kept of it is none ({problem})") from None
+
+    def pack(self, bundle: Bundle) -> IO[bytes]:
+        """An archive of a bundle that is kept, in a file that has no name. Waits for the disk. Raises OSError."""
+        out: IO[bytes] = tempfile.TemporaryFile(dir=self._folder)
+        try:
+            with tarfile.open(fileobj=out, mode="w:gz", compresslevel=1) as tar:
+                for path in bundle.files:
+                    header = tarfile.TarInfo(path)
+                    with (bundle.folder / path).open("rb") as content:
+                        found = os.fstat(content.fileno())
+                        header.size, header.mode = found.st_size, found.st_mode & 0o777
+                        tar.addfile(header, content)
+        except BaseException:
+            out.close()
+            raise
+        return out
+
+    async def get(self, id: str) -> Bundle:
+        """The bundle of that id. Raises Unknown."""
+        return await in_thread(lambda: self.load(id), name="ramet-bundle")
+
+    def load(self, id: str) -> Bundle:
+        """As `get`, waiting for the disk."""
+        found = self.find(id)
+        if found is None:
+            raise Unknown("bundle", id)
+        return found
+
+    def find(self, id: str) -> Bundle | None:
+        """As `load`; None if there is none."""
+        if self.has(id):
+            with contextlib.suppress(FileNotFoundError):
+                found = read_record(self._described(id))
+                return Bundle(id, self.place(id), found.summary.size, found.files, found.summary.owners)
+        return None
+
+    def has(self, id: str) -> bool:
+        """Whether there is a bundle of that id, but for its record."""
+        return bool(_DIGEST.match(id)) and self.place(id).is_dir()
+
+    def summary(self, id: str) -> Summary | None:
+        """Return the record of a bundle without the names of its files; None if there is none. Waits for the disk."""
+        if self.has(id):
+            with contextlib.suppress(FileNotFoundError):
+                return read_summary(self._described(id))
+        return None
+
+    async def owned(self, id: str) -> OwnedBundle | None:
+        """The bundle and its owners; None if there is none."""
+        found = await in_thread(lambda: self.summary(id), name="ramet-bundle")
+        return found.owned(id) if found is not None else None
+
+    def whole(self, id: str) -> Bundle:
+        """As `load`, with all its files read once more. Raises Damaged if one is not what it was."""
+        bundle = self.load(id)
+        try:
+            is_whole = digest_of(bundle.folder, bundle.files) == id
+        except OSError as problem:
+            raise Damaged("the bundle", bundle.folder, str(problem)) from None
+        if not is_whole:
+            raise Damaged(
+                "the bundle", bundle.folder, "its files are not those of its digest; delete it, and upload it again"
+            )
+        return bundle
+
+    def place(self, id: str) -> Path:
+        """Where the bundle of an id lies, if it is kept."""
+        return self._folder / id
+
+    async def list(self) -> Sequence[OwnedBundle]:
+        """All that are kept, by their ids."""
+
+        return await in_thread(lambda: [each.owned(id) for id, each in self._all().items()], name="ramet-bundles")
+
+    def delete(self, id: str) -> None:
+        """Remove it, for whoever knows that nobody needs it; waits for the disk. Raises Unknown."""
+        found = self.summary(id)
+        if found is None:
+            raise Unknown("bundle", id)
+        place = self.place(id)
+        with atomic_dirs.draft(self._folder) as draft, self._describing:
+            place.chmod(0o755)  # A folder that may not be written to is not moved.
+            place.rename(draft / id)  # At once: from now on there is none of it.
+            self._described(id).unlink(missing_ok=True)
+            self._take(-found.charge)
+
+    def _all(self) -> Mapping[str, Summary]:
+        names = sorted(each.name for each in self._folder.iterdir())
+        return {id: found for id in names if (found := self.summary(id)) is not None}
+
+    def _take(self, size: int) -> None:
+        """Have so much more on disk. Raises BundleTooLarge."""
+        with self._counting:
+            if size > 0 and self._kept_charge + size > self._limits.kept:
+                whole = self._kept_charge + size
+                raise BundleTooLarge("bytes of all bundles that are kept", size=whole, limit=self._limits.kept)
+            self._kept_charge += size
+
+    async def _kept(self, archive: IO[bytes], id: str = "", owners: tuple[str, ...] = ()) -> Bundle:
+        await self._slots.take()
+        try:
+            return await _off(lambda: self._keep(archive, id, owners))
+        finally:
+            self._slots.give_back()
+
+    def _within(self, size: int) -> None:
+        if size > self._limits.upload:
+            raise BundleTooLarge("bytes of the upload", size=size, limit=self._limits.upload)
+
+    def _keep(self, archive: IO[bytes], id: str, owners: tuple[str, ...]) -> Bundle:
+        content = scan(archive, self._limits)
+        if id not in ("", content.digest):
+            raise Damaged("the bundle", id, f"what is kept of it is that of {content.digest}")
+        place = self.place(content.digest)
+        bundle = Bundle(content.digest, place, content.size, content.files, owners)
+        if not self._share(bundle):
+            charge = bundle.charge
+            self._take(charge)
+            try:
+                is_new = self._publish(archive, bundle)
+            except BaseException:
+                self._take(-charge)
+                raise
+            if not is_new:  # The same came twice at the same time.
+                self._take(-charge)
+        return bundle
+
+    def _publish(self, archive: IO[bytes], bundle: Bundle) -> bool:
+        with atomic_dirs.draft(self._folder) as draft:
+            extract(archive, draft, self._limits)
+            checked_manifest(draft)
+            # Before the folder: from the moment that this is there, so is what it holds, and whose it is.
+            with self._describing:
+                self._describe(bundle)
+            return atomic_dirs.publish(draft, bundle.folder)
+
+    def _share(self, bundle: Bundle) -> bool:
+        """Add the owners of a bundle that is kept already; whether it is."""
+        with self._describing:
+            found = self.summary(bundle.id)
+            if found is not None and not set(bundle.owners) <= set(found.owners):
+                self._describe(bundle)
+            return found is not None
+
+    def _describe(self, bundle: Bundle) -> None:
+        """Write the record of a bundle, with owners beside those before: the same may be uploaded at this moment."""
+        file = self._described(bundle.id)
+        before = read_summary(file).owners if file.exists() else ()
+        Record.of(bundle.size, bundle.files, tuple(dict.fromkeys((*before, *bundle.owners)))).write(file)
+
+    def _described(self, id: str) -> Path:
+        return self._folder / f"{id}.json"
+
+
+class _Spool:
+    """What comes in pieces, in a file that has no name: it is gone with the process, whatever ends it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.file: IO[bytes] = tempfile.TemporaryFile(dir=folder)
+        self.size = 0
+        self._pending = bytearray()
+
+    def __enter__(self) -> _Spool:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.file.close()
+
+    def add(self, piece: bytes) -> bool:
+        """Take it; whether it is time for `flush`."""
+        self._pending += piece
+        self.size += len(piece)
+        return len(self._pending) >= _PIECE
+
+    def flush(self) -> None:
+        """Write what was taken."""
+        self.file.write(self._pending)
+        self._pending.clear()
+
+
+async def _off(work: Callable[[], T]) -> T:
+    """What `work` returns, done in a thread. A cancel waits for it: what it writes to is not taken from under it."""
+    return await to_its_end(in_thread(work, name="ramet-bundle"))

@@ -1,0 +1,139 @@
+"""A bundle's archive, read twice: first everything is checked and nothing is written, then it is written."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO, NamedTuple
+
+from ramet.core.errors import InvalidValue
+from ramet.services.packaging.bundles.paths import Taken, checked_path
+from ramet.services.packaging.contract import BundleLimits, BundleTooLarge
+from ramet.wire.tar import Tar
+
+_GZIP = b"\x1f\x8b"
+_PIECE = 64 * 1024
+
+
+class Content(NamedTuple):
+    """What a bundle holds, by which it is known: its files, sorted. Times, owners and empty folders are nothing."""
+
+    digest: str
+    size: int
+    files: tuple[str, ...]
+
+
+def scan(archive: IO[bytes], limits: BundleLimits) -> Content:
+    """Check a whole archive, from its beginning. Raises InvalidValue naming the member, and BundleTooLarge."""
+    taken, total, seen = Taken(), 0, 0
+    files: list[tuple[str, bytes]] = []
+    tar = _opened(archive, limits)
+    for member in tar.members():
+        seen += 1
+        if seen > limits.members:
+            raise BundleTooLarge("members of the bundle", size=seen, limit=limits.members)
+        parts = checked_path(member.name, limits)
+        if member.is_folder:
+            taken.folder(parts)
+            continue
+        if not parts:
+            raise InvalidValue("member", member.name.decode(), "a file's name")
+        path = taken.file(parts)
+        if taken.folders > limits.members:
+            raise BundleTooLarge("folders of the bundle", size=taken.folders, limit=limits.members)
+        if member.size > limits.file:
+            raise BundleTooLarge(f"bytes of member {path[:100]!r}", size=member.size, limit=limits.file)
+        total += member.size
+        if total > limits.total:
+            raise BundleTooLarge("bytes of the bundle's files", size=total, limit=limits.total)
+        hashed = hashlib.sha256()
+        for piece in tar.content():
+            hashed.update(piece)
+        files.append((path, (b"x" if member.executable else b"-") + hashed.digest()))
+    if not files:
+        raise InvalidValue("archive", "no files", "a tar, plain or with gzip, that holds at least one file")
+    files.sort()
+    return Content(_digest(files), total, tuple(path for path, _ in files))
+
+
+def digest_of(folder: Path, paths: Sequence[str]) -> str:
+    """What a folder with these files, sorted, would be known by. No link is followed. Raises OSError."""
+    files = []
+    for path in paths:
+        with os.fdopen(os.open(folder / path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
+            is_executable = os.fstat(file.fileno()).st_mode & 0o100
+            content = hashlib.file_digest(file, "sha256").digest()
+        files.append((path, (b"x" if is_executable else b"-") + content))
+    return _digest(files)
+
+
+def _digest(files: Sequence[tuple[str, bytes]]) -> str:
+    whole = hashlib.sha256(b"ramet bundle 1\n")
+    for path, content in files:
+        whole.update(len(path.encode()).to_bytes(4) + path.encode() + content)
+    return whole.hexdigest()
+
+
+def extract(archive: IO[bytes], folder: Path, limits: BundleLimits) -> None:
+    """Write the files of an archive that `scan` has passed into an empty folder that nobody else writes to."""
+    tar, made = _opened(archive, limits), {str(folder)}
+    for member in tar.members():
+        if member.is_folder:
+            continue
+        target = "/".join((str(folder), *checked_path(member.name, limits)))
+        top = target.rpartition("/")[0]
+        if top not in made:
+            Path(top).mkdir(parents=True, exist_ok=True)
+            made.add(top)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        file = os.open(target, flags, 0o555 if member.executable else 0o444)
+        with os.fdopen(file, "wb") as out:
+            out.writelines(tar.content())
+
+
+def _opened(archive: IO[bytes], limits: BundleLimits) -> Tar:
+    archive.seek(0)
+    packed = archive.read(len(_GZIP)) == _GZIP
+    archive.seek(0)
+    return Tar(_Counted(_Unpacked(archive) if packed else archive, limits).read)
+
+
+class _Counted:
+    """Reads, and counts what compression made small: no more than the limit is ever unpacked."""
+
+    def __init__(self, source: IO[bytes] | _Unpacked, limits: BundleLimits) -> None:
+        self._source, self._limit, self._read = source, limits.unpacked, 0
+
+    def read(self, size: int) -> bytes:
+        """As of a file. Raises BundleTooLarge."""
+        data = self._source.read(size)
+        self._read += len(data)
+        if self._read > self._limit:
+            raise BundleTooLarge("bytes of the unpacked archive", size=self._read, limit=self._limit)
+        return data
+
+
+class _Unpacked:
+    """Unpacks gzip data of one member as it is read: never more than was asked for."""
+
+    def __init__(self, source: IO[bytes]) -> None:
+        self._source, self._inflater = source, zlib.decompressobj(wbits=31)
+
+    def read(self, size: int) -> bytes:
+        """As of a file. Raises InvalidValue for what is no whole gzip data, or more than that."""
+        data = bytearray()
+        while len(data) < size and not self._inflater.eof:
+            packed = self._inflater.unconsumed_tail or self._source.read(_PIECE)
+            try:
+                piece = self._inflater.decompress(packed, size - len(data))
+            except zlib.error as problem:
+                raise InvalidValue("archive", str(problem), "whole gzip data") from None
+            if not packed and not piece:
+                raise InvalidValue("archive", "its end", "whole gzip data: this is cut short")
+            data += piece
+        if self._inflater.eof and (rest := self._inflater.unused_data or self._source.read(1)):
+            raise InvalidValue("archive", rest[:40], "one member of gzip data, and nothing after it")
+        return bytes(data)

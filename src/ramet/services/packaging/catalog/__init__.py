@@ -1,0 +1,1 @@
+"""The catalog of images, of one kernel or shared by several."""

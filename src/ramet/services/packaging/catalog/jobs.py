@@ -1,0 +1,125 @@
+"""The jobs that make images, of all kernels of one store: one at a time for each image, asked about at any of them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Final, Literal
+
+from ramet.concurrency.clock import Clock
+from ramet.core.errors import Conflict, Gone, Unknown
+from ramet.core.outcome import ErrorInfo
+from ramet.services.packaging.catalog.documents import Documents, KeptBundle, KeptImage, Shared, Worker, Workers
+from ramet.services.packaging.contract import OPERATOR, Job, OwnedJob
+from ramet.services.packaging.images import Recorded
+from ramet.services.problems import error_of
+from ramet.store.contract import Store
+
+_FAILED: Final = 1_000  #: that are remembered
+
+
+class KeptJob(Shared, frozen=True, kw_only=True):
+    """The making of an image: of what, and by whom; or that it failed."""
+
+    id: str
+    by: Worker
+    needs: tuple[str, ...]  #: bundles, and the base
+    owner: str = OPERATOR  #: who asked for it
+    state: Literal["queued", "running", "failed"] = "queued"
+    at: datetime
+    error: ErrorInfo | None = None
+
+
+class SharedJobs:
+    """Those of one store. A job is of the kernel that began it: it has failed when that is lost."""
+
+    def __init__(
+        self,
+        store: Store,
+        workers: Workers,
+        bundles: Documents[KeptBundle],
+        images: Documents[KeptImage],
+        clock: Clock,
+    ) -> None:
+        self._workers, self._bundles, self._images, self._clock = workers, bundles, images, clock
+        self._jobs = Documents(store, workers, "image_job", KeptJob, clock)
+
+    async def begin(self, recorded: Recorded) -> Job | None:
+        """Have it on record that this kernel makes an image; None then. Else the job of the other kernel that does.
+
+        Raises Unknown for a part of it that is not there any more.
+        """
+        id, base = recorded.info.id, recorded.info.base
+        while True:
+            found = await self._jobs.settled(id)
+            if found is not None and await self._is_at_work(found.said, elsewhere=True):
+                return _told(found.said)
+            with contextlib.suppress(Conflict):
+                await self._put(recorded, "queued", expected=found.version if found is not None else 0)
+                break
+        # From now on nobody deletes what it needs; until now somebody may have.
+        kind, gone = "image", "" if not base or await self._images.get(base) is not None else base
+        for each in recorded.bundles:
+            if not gone and await self._bundles.get(each) is None:
+                kind, gone = "bundle", each
+        if gone:
+            await self._jobs.delete(id)
+            raise Unknown(kind, gone)
+        return None
+
+    async def running(self, recorded: Recorded) -> None:
+        """It is this one's turn."""
+        await self._put(recorded, "running")
+
+    async def done(self, recorded: Recorded) -> None:
+        """The image is there."""
+        await self._images.add(recorded.info.id, KeptImage(image=recorded))
+        await self._jobs.delete(recorded.info.id)
+
+    async def failed(self, recorded: Recorded, error: ErrorInfo) -> None:
+        """There is none, and why; that is remembered of the newest ones."""
+        await self._put(recorded, "failed", error=error)
+        failed = sorted((each for each in await self._jobs.all() if each.state == "failed"), key=lambda each: each.at)
+        for each in failed[:-_FAILED]:
+            await self._jobs.delete(each.id)
+
+    async def job(self, id: str) -> OwnedJob | None:
+        """How far it is, whichever kernel makes it; None if nothing is on record, or it failed long ago."""
+        found = await self._jobs.get(id)  # First: it goes when the image has come.
+        if (made := await self._images.get(id)) is not None:
+            return OwnedJob(Job(id=id, state="done", image=id), made.image.owner)
+        if found is None:
+            return None
+        if found.state == "failed" or await self._is_at_work(found):
+            return OwnedJob(_told(found), found.owner)
+        why = f"kernel {found.by.kernel!r} was lost while it made this image; ask for the image again"
+        return OwnedJob(Job(id=id, state="failed", error=error_of(Gone(why))), found.owner)
+
+    async def makers(self, id: str) -> Sequence[str]:
+        """The images that are being made of a bundle, or on top of an image, by kernels that live."""
+        jobs = [each for each in await self._jobs.all() if id in each.needs]
+        return [each.id for each in jobs if await self._is_at_work(each)]
+
+    async def _is_at_work(self, job: KeptJob, *, elsewhere: bool = False) -> bool:
+        if job.state == "failed" or (elsewhere and job.by == await self._workers.me()):
+            return False
+        return await self._workers.is_at_work(job.by)
+
+    async def _put(
+        self,
+        recorded: Recorded,
+        state: Literal["queued", "running", "failed"],
+        *,
+        error: ErrorInfo | None = None,
+        expected: int | None = None,
+    ) -> None:
+        by, now = await self._workers.me(), self._clock.now()
+        needs = tuple(filter(None, (*recorded.bundles, recorded.info.base)))
+        id, owner = recorded.info.id, recorded.owner
+        job = KeptJob(id=id, by=by, needs=needs, owner=owner, state=state, at=now, error=error)
+        await self._jobs.put(job.id, job, expected=expected)
+
+
+def _told(job: KeptJob) -> Job:
+    return Job(id=job.id, state=job.state, error=job.error)

@@ -1,0 +1,283 @@
+"""Bundles and images of all kernels of one store: what is on record there is what there is, for each of them.
+
+A kernel's own folder is a cache: a bundle that is not in it comes from the store, and is checked like an upload. A
+bundle's archive is kept in parts, which are one upload's alone. They are written before the bundle is on record, and
+removed after it is not any more; a draft says whose they are meanwhile, so that what a lost kernel left is found.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import secrets
+import weakref
+from collections.abc import AsyncGenerator, Iterable, Sequence
+from contextlib import aclosing
+from typing import Final
+
+import msgspec
+from msgspec.structs import replace
+
+from ramet.concurrency.clock import Clock
+from ramet.concurrency.deadline import to_its_end
+from ramet.concurrency.threads import in_thread
+from ramet.core.errors import Aborted, Conflict, Damaged, Unknown
+from ramet.core.outcome import ErrorInfo
+from ramet.services.errors import InUse
+from ramet.services.packaging.bundles.store import Bundle, Bundles
+from ramet.services.packaging.catalog.documents import Documents, KeptBundle, KeptImage, Worker, Workers
+from ramet.services.packaging.catalog.jobs import SharedJobs
+from ramet.services.packaging.catalog.local import Elsewhere, OwnCatalogue
+from ramet.services.packaging.contract import BundleInfo, BundleLimits, BundleTooLarge, Job, OwnedBundle, OwnedJob
+from ramet.services.packaging.images import Recorded
+from ramet.store.contract import Store
+
+PART: Final = "bundle_part"  #: `<draft>/<number>`: a piece of an archive
+DRAFT: Final = "bundle_draft"
+PART_BYTES: Final = 1024 * 1024  #: what an event of an agent may have to wait for
+
+
+class _Draft(msgspec.Struct, frozen=True, kw_only=True):
+    by: Worker
+    bundle: str
+    parts: int
+
+
+class SharedCatalogue:
+    """What all kernels of a store have. `local` is this one's cache, `own` what it had while it was alone."""
+
+    fetches = True
+
+    def __init__(self, store: Store, own: OwnCatalogue, local: Bundles, limits: BundleLimits, clock: Clock) -> None:
+        self._store, self._own, self._local, self._limits = store, own, local, limits
+        self._workers = Workers(store)
+        self._kept = Documents(store, self._workers, "bundle", KeptBundle, clock)
+        self._made = Documents(store, self._workers, "image", KeptImage, clock)
+        self._jobs = SharedJobs(store, self._workers, self._kept, self._made, clock)
+        self._cached: set[str] = set()  #: bundles that are here, and were on record once
+        self._gates: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
+
+    async def open(self) -> None:
+        """Clear away what is of no use any more: in the store, of kernels that live no more, and here."""
+        await self._adopt()
+        for each in await self._store.list(DRAFT):
+            draft = msgspec.json.decode(each.data, type=_Draft)
+            if await self._workers.is_at_work(draft.by):
+                continue
+            found = await self._kept.settled(draft.bundle)
+            with contextlib.suppress(Conflict):  # Another kernel has gone on with it.
+                if found is None or found.said.draft != each.key:
+                    await self._drop(each.key, draft.parts)
+                await self._store.delete(DRAFT, each.key, expected=each.version)
+        self._cached.update(each.info.id for each in await self._local.list())
+        await self._tidy()
+
+    async def _adopt(self) -> None:
+        """Put on record what this kernel has of the time before it had this store."""
+        await self._own.open()
+        if self._own.mark.exists():
+            return
+        for each in await self._local.list():
+            bundle = await self._local.get(each.info.id)
+            for owner in each.owners:
+                await self.keep(bundle, owner)
+        for image in await self._own.images():
+            await self._made.add(image.info.id, KeptImage(image=image))
+        self._own.mark.touch()
+
+    # ---- bundles
+
+    async def keep(self, bundle: Bundle, owner: str) -> None:
+        """Have a bundle on record that is here, as this owner's; once, whoever else does the same.
+
+        Raises BundleTooLarge for more than is kept in all, but for what other kernels take in at the same time; Aborted
+        if the same bundle was deleted meanwhile. Not to be cancelled: see `to_its_end`.
+        """
+        async with self._gate(bundle.id):
+            if await self._kept.settled(bundle.id) is None:
+                try:
+                    await self._keep(bundle, owner)
+                except BaseException:
+                    await self._clear(bundle.id)
+                    raise
+            self._cached.add(bundle.id)
+            await self._share(bundle.id, owner)
+
+    async def _share(self, id: str, owner: str) -> None:
+        """Have an owner on record of a bundle that may have been others'. Raises Aborted if it was deleted."""
+        while True:
+            found = await self._kept.settled(id)
+            if found is None:
+                raise Aborted(f"bundle {id} was deleted while it was uploaded")
+            if owner in found.said.owners:
+                return
+            with contextlib.suppress(Conflict):
+                shared = replace(found.said, owners=(*found.said.owners, owner))
+                await self._kept.put(id, shared, expected=found.version)
+
+    async def _keep(self, bundle: Bundle, owner: str) -> None:
+        charge = await in_thread(lambda: bundle.charge, name="ramet-bundle")
+        whole = charge + sum(each.charged for each in await self._kept.all())
+        if whole > self._limits.kept:
+            raise BundleTooLarge("bytes of all bundles that are kept", size=whole, limit=self._limits.kept)
+        if not await self._is_here(bundle.id):
+            raise Aborted(f"bundle {bundle.id} was deleted while it was uploaded")
+        with await in_thread(lambda: self._local.pack(bundle), name="ramet-bundle") as archive:
+            parts = -(-archive.seek(0, os.SEEK_END) // PART_BYTES)
+            archive.seek(0)
+            key = secrets.token_hex(16)
+            await self._note(key, bundle.id, parts)
+            is_mine = False
+            try:
+                for number in range(parts):
+                    await self._store.put(PART, f"{key}/{number}", archive.read(PART_BYTES))
+                size, files = bundle.size, len(bundle.files)
+                said = KeptBundle(
+                    id=bundle.id, size=size, files=files, draft=key, parts=parts, owners=(owner,), charge=charge
+                )
+                is_mine = await self._kept.add(bundle.id, said)
+            finally:
+                if not is_mine:
+                    await self._drop(key, parts)
+                await self._store.delete(DRAFT, key)
+
+    async def bring(self, ids: Iterable[str]) -> None:
+        """Have bundles here; those that are not on record are left out. Raises Damaged, BundleTooLarge."""
+        for id in ids:
+            async with self._gate(id):
+                if not await self._is_here(id):
+                    with contextlib.suppress(Unknown):
+                        await self._bring(id)
+
+    async def _bring(self, id: str) -> None:
+        try:
+            async with aclosing(self._archive(id)) as archive:
+                await self._local.receive(id, archive)
+        except BundleTooLarge:  # There may be some here that are deleted.
+            if not await self._tidy(but=id):
+                raise
+            async with aclosing(self._archive(id)) as archive:
+                await self._local.receive(id, archive)
+        self._cached.add(id)
+
+    async def _archive(self, id: str) -> AsyncGenerator[bytes]:
+        bundle = await self._kept.get(id)
+        if bundle is None:
+            raise Unknown("bundle", id)
+        for number in range(bundle.parts):
+            part = await self._store.get(PART, f"{bundle.draft}/{number}")
+            if part is None:
+                now = await self._kept.get(id)
+                if now is None or now.draft != bundle.draft:  # It was deleted meanwhile.
+                    raise Unknown("bundle", id)
+                raise Damaged("the bundle", id, f"part {number + 1} of {bundle.parts} is not in the store")
+            yield part.data
+
+    async def bundle(self, id: str) -> OwnedBundle | None:
+        """The bundle of that id, None if there is none."""
+        found = await self._kept.get(id)
+        return _owned(found) if found is not None else None
+
+    async def bundles(self) -> Sequence[OwnedBundle]:
+        """All that are kept, by their ids."""
+        return [_owned(each) for each in await self._kept.all()]
+
+    async def is_for(self, id: str, asker: str) -> bool:
+        """As the contract says; a bundle that a kernel is about to remove may yet stay."""
+        found = await self._kept.settled(id)
+        return found is not None and _owned(found.said).is_for(asker)
+
+    async def delete_bundle(self, id: str, elsewhere: Elsewhere) -> None:
+        """Remove one that nobody needs: no image, no job of a living kernel, and none that `elsewhere` tells of.
+
+        Raises Unknown, InUse. Not to be cancelled: see `to_its_end`.
+        """
+        async with self._gate(id):
+            async with self._kept.removing("bundle", id) as bundle:
+                images = [each.image.info.id for each in await self._made.all() if id in each.image.bundles]
+                if users := (*images, *await self._jobs.makers(id), *await elsewhere()):
+                    raise InUse("bundle", id, users)
+                await self._note(bundle.draft, id, bundle.parts)
+            await self._drop(bundle.draft, bundle.parts)
+            await self._store.delete(DRAFT, bundle.draft)
+            await self._clear(id)
+
+    # ---- images
+
+    async def image(self, id: str) -> Recorded | None:
+        """The image of that id, None if there is none."""
+        found = await self._made.get(id)
+        return found.image if found is not None else None
+
+    async def images(self) -> Sequence[Recorded]:
+        """Every image, the oldest first."""
+        found = [each.image for each in await self._made.all()]
+        return sorted(found, key=lambda each: (each.info.created_at, each.info.id))
+
+    async def delete_image(self, id: str, elsewhere: Elsewhere) -> None:
+        """Forget one that no job of a living kernel needs, and none that `elsewhere` tells of. As `delete_bundle`."""
+        async with self._made.removing("image", id):
+            if users := (*await self._jobs.makers(id), *await elsewhere()):
+                raise InUse("image", id, users)
+
+    # ---- jobs
+
+    async def begin(self, recorded: Recorded) -> Job | None:
+        """Have it on record that this kernel makes an image; None then. Else the job of the other kernel that does.
+
+        Raises Unknown for a part of it that is not there any more.
+        """
+        return await self._jobs.begin(recorded)
+
+    async def running(self, recorded: Recorded) -> None:
+        """It is this one's turn."""
+        await self._jobs.running(recorded)
+
+    async def done(self, recorded: Recorded) -> None:
+        """The image is there."""
+        await self._jobs.done(recorded)
+
+    async def failed(self, recorded: Recorded, error: ErrorInfo) -> None:
+        """There is none, and why."""
+        await self._jobs.failed(recorded, error)
+
+    async def job(self, id: str) -> OwnedJob | None:
+        """How far it is, whichever kernel makes it."""
+        return await self._jobs.job(id)
+
+    # ---- what is here
+
+    def _gate(self, id: str) -> asyncio.Lock:
+        return self._gates.setdefault(id, asyncio.Lock())
+
+    async def _is_here(self, id: str) -> bool:
+        return await in_thread(lambda: self._local.summary(id) is not None, name="ramet-bundle")
+
+    async def _tidy(self, but: str = "") -> bool:
+        """Remove from this kernel's folder what was deleted at another; whether there was something."""
+        gone = self._cached - {each.info.id for each in await self.bundles()} - {but}
+        for id in gone:
+            async with self._gate(id):
+                if await self._kept.settled(id) is None:  # It may have been uploaded again.
+                    await self._clear(id)
+        return bool(gone)
+
+    async def _clear(self, id: str) -> None:
+        self._cached.discard(id)
+        with contextlib.suppress(Unknown):
+            await to_its_end(in_thread(lambda: self._local.delete(id), name="ramet-bundle"))
+
+    # ---- parts
+
+    async def _note(self, key: str, bundle: str, parts: int) -> None:
+        draft = _Draft(by=await self._workers.me(), bundle=bundle, parts=parts)
+        await self._store.put(DRAFT, key, msgspec.json.encode(draft))
+
+    async def _drop(self, key: str, parts: int) -> None:
+        for number in range(parts):
+            await self._store.delete(PART, f"{key}/{number}")
+
+
+def _owned(bundle: KeptBundle) -> OwnedBundle:
+    return OwnedBundle(BundleInfo(id=bundle.id, size=bundle.size, files=bundle.files), bundle.owners)

@@ -1,0 +1,160 @@
+"""Images for container registries: manifests and configs, and one layer more than a base. No network here."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from ramet.core.errors import InvalidValue, Unknown
+from ramet.services.contract import Image
+from ramet.services.packaging.oci.layers import Layer
+
+Kind = Literal["manifest", "config", "layer", "index"]
+#: What Docker and OCI call the same things; what is appended to a base speaks its language.
+TYPES: Mapping[str, Mapping[Kind, str]] = {
+    "oci": {
+        "manifest": "application/vnd.oci.image.manifest.v1+json",
+        "index": "application/vnd.oci.image.index.v1+json",
+        "config": "application/vnd.oci.image.config.v1+json",
+        "layer": "application/vnd.oci.image.layer.v1.tar+gzip",
+    },
+    "docker": {
+        "manifest": "application/vnd.docker.distribution.manifest.v2+json",
+        "index": "application/vnd.docker.distribution.manifest.list.v2+json",
+        "config": "application/vnd.docker.container.image.v1+json",
+        "layer": "application/vnd.docker.image.rootfs.diff.tar.gzip",
+    },
+}
+PLACE = "opt/ramet"  #: where an image's folders lie in a container
+_EPOCH = "1970-01-01T00:00:00Z"
+
+
+class Descriptor(NamedTuple):
+    """A blob of a registry."""
+
+    media_type: str
+    digest: str
+    size: int
+
+    def said(self) -> dict[str, Any]:
+        """As a manifest names it."""
+        return {"mediaType": self.media_type, "digest": self.digest, "size": self.size}
+
+
+class Manifest(NamedTuple):
+    """A manifest as its registry gave it, and what it names."""
+
+    body: bytes
+    media_type: str
+    config: Descriptor
+    layers: tuple[Descriptor, ...]
+
+
+class Appended(NamedTuple):
+    """An image that is a base and one layer more: what is to be pushed beside that layer."""
+
+    config: bytes
+    manifest: bytes
+    media_type: str
+
+
+def digest_of(data: bytes) -> str:
+    """The name of a blob."""
+    return f"sha256:{hashlib.sha256(data).hexdigest()}"
+
+
+def places(image: Image) -> dict[str, Path]:
+    """Where each folder of an image lies in a container, in the order of imports: below the root, no leading slash."""
+    bundles = {f"{PLACE}/bundles/{each.name}": each for each in image.folders}
+    return bundles | {f"{PLACE}/packages/{each.name}": each for each in image.packages}
+
+
+def read_manifest(body: bytes, media_type: str) -> Manifest:
+    """A manifest with what it names. Raises InvalidValue for what is none."""
+    said = _json(body, "manifest")
+    try:
+        kinds = [each["manifest"] for each in TYPES.values()]
+        if media_type not in kinds:
+            raise InvalidValue("manifest", media_type, " or ".join(kinds))
+        return Manifest(body, media_type, _descriptor(said["config"]), tuple(map(_descriptor, said["layers"])))
+    except (KeyError, TypeError, ValueError, AttributeError) as problem:
+        if isinstance(problem, InvalidValue):
+            raise
+        raise InvalidValue("manifest", body[:100], "a config and layers, each with its type, digest and size") from None
+
+
+def is_index(media_type: str) -> bool:
+    """Whether this lists manifests, one for each platform."""
+    return media_type in (each["index"] for each in TYPES.values())
+
+
+def of_platform(index: bytes, platform: str) -> str:
+    """The digest of the manifest for a platform, such as "linux/amd64". Raises Unknown with those there are."""
+    found: dict[str, str] = {}
+    try:
+        for each in _json(index, "index")["manifests"]:
+            where = each.get("platform") or {}
+            named = f"{where.get('os')}/{where.get('architecture')}"
+            found.setdefault(named, _descriptor(each).digest)
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise InvalidValue("index", index[:100], "manifests, each with its platform and digest") from None
+    if platform not in found:
+        raise Unknown("platform", platform, tuple(sorted(found)))
+    return found[platform]
+
+
+def append(
+    base: Manifest,
+    config: bytes,
+    layer: Layer,
+    *,
+    paths: Sequence[str],
+    labels: Mapping[str, str],
+    comment: str = "bundles",
+) -> Appended:
+    """A base with one layer more, whose `paths` Python imports from first. What is not ours in it stays as it is."""
+    kinds = next(each for each in TYPES.values() if each["manifest"] == base.media_type)
+    said, inner = _json(base.body, "manifest"), _json(config, "config")
+    try:
+        inner["rootfs"]["diff_ids"].append(layer.diff_id)
+        inner.setdefault("history", []).append({"created": _EPOCH, "created_by": "ramet", "comment": comment})
+        run = inner["config"] = inner.get("config") or {}
+        if paths:
+            run["Env"] = _importing(run.get("Env") or [], paths)
+        run["Labels"] = {**(run.get("Labels") or {}), **labels}
+    except (KeyError, TypeError, AttributeError):
+        raise InvalidValue("config", config[:100], "the config of an image, with its rootfs") from None
+    changed = _written(inner)
+    said["config"] = {**said["config"], "digest": digest_of(changed), "size": len(changed)}
+    said["layers"] = [*said["layers"], Descriptor(kinds["layer"], layer.digest, layer.size).said()]
+    return Appended(changed, _written(said), base.media_type)
+
+
+def _importing(env: list[str], paths: Sequence[str]) -> list[str]:
+    before = [each.partition("=")[2] for each in env if each.startswith("PYTHONPATH=")]
+    whole = ":".join((*paths, *filter(None, before)))
+    return [*(each for each in env if not each.startswith("PYTHONPATH=")), f"PYTHONPATH={whole}"]
+
+
+def _descriptor(said: Any) -> Descriptor:
+    found = Descriptor(said["mediaType"], said["digest"], said["size"])
+    if not (isinstance(found.media_type, str) and isinstance(found.digest, str) and type(found.size) is int):
+        raise TypeError
+    return found
+
+
+def _json(data: bytes, what: str) -> dict[str, Any]:
+    try:
+        said = json.loads(data)
+    except (ValueError, RecursionError):
+        said = None
+    if not isinstance(said, dict):
+        raise InvalidValue(what, data[:100], "an object in JSON")
+    return said
+
+
+def _written(said: Mapping[str, Any]) -> bytes:
+    return json.dumps(said, separators=(",", ":"), ensure_ascii=False).encode()

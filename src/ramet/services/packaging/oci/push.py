@@ -1,0 +1,141 @@
+"""An image in a container registry: its folders as one layer on top of a base that is there."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import IO, NamedTuple
+
+from ramet.concurrency.deadline import to_its_end
+from ramet.concurrency.threads import in_thread
+from ramet.core.errors import InvalidValue, Unknown
+from ramet.services.contract import Image
+from ramet.services.packaging.oci.layers import Layer, write_layer
+from ramet.services.packaging.oci.manifest import Descriptor, Manifest, append, digest_of, places
+from ramet.services.packaging.oci.registry import Body, Reference, Registry, reference
+
+LABEL = "ramet.image"
+_PIECE = 256 * 1024
+
+
+class Progress(NamedTuple):
+    """How much of a step is done, in bytes; `total` is 0 where nobody knows."""
+
+    step: str
+    done: int = 0
+    total: int = 0
+
+
+Told = Callable[[Progress], object]  #: hears of progress, in the event loop
+
+
+def nobody(_: Progress) -> None:
+    """For whoever does not want to hear."""
+
+
+class Base(NamedTuple):
+    """An image of a registry, which may be another than the one that is pushed to."""
+
+    registry: Registry
+    name: Reference
+    manifest: Manifest
+    config: bytes
+
+
+async def base_of(registry: Registry, name: str, platform: str) -> Base:
+    """Look an image up, for a platform. Raises InvalidValue, also if it is not there, RegistryFailed."""
+    below = reference(name)
+    try:
+        manifest = await registry.manifest(below, platform)
+    except Unknown as problem:
+        kinds = f", for {' or '.join(problem.known)}" if problem.known else ""
+        raise InvalidValue("base", name, f"an image that {registry.name} has{kinds}") from None
+    return Base(registry, below, manifest, await registry.small_blob(below.repository, manifest.config))
+
+
+async def publish(
+    image: Image, registry: Registry, *, base: str, to: str, platform: str = "linux/amd64", told: Told = nobody
+) -> str:
+    """Push an image on top of `base` as `to`, both in one registry; its name by digest, "repository@sha256:…".
+
+    Its folders lie below /opt/ramet in a container, and are on PYTHONPATH. What is there already is not sent again; the
+    tag is moved last, so that a push that breaks off changes nothing. What is packed lies, without a name, on the disk
+    that its folders are on. Raises InvalidValue, RegistryFailed, OSError.
+    """
+    name = reference(to)
+    if name.tag.startswith("sha256:"):
+        raise InvalidValue("to", to, "a repository, with a tag or without")
+    below = await base_of(registry, base, platform)
+    folders = places(image)
+    disk = next((each.parent for each in folders.values()), None)  # A /tmp may be memory, and small.
+    with tempfile.TemporaryFile(dir=disk) as packed:
+        told(Progress("packing"))
+        layer = await to_its_end(in_thread(lambda: write_layer(packed, folders), name="ramet-layer"))
+        paths, labels = [f"/{place}" for place in folders], {LABEL: image.id}
+        digest = await push(registry, name, below, layer, packed, paths=paths, labels=labels, told=told)
+    return f"{name.repository}@{digest}"
+
+
+async def push(
+    registry: Registry,
+    name: Reference,
+    below: Base,
+    layer: Layer,
+    packed: IO[bytes],
+    *,
+    paths: Sequence[str] = (),
+    labels: Mapping[str, str],
+    comment: str = "bundles",
+    told: Told = nobody,
+) -> str:
+    """Push an image that is a base and one layer, the tag last; the digest of its manifest. Raises RegistryFailed."""
+    whole = append(below.manifest, below.config, layer, paths=paths, labels=labels, comment=comment)
+    of = below.name.repository if below.registry is registry else ""
+    for blob in below.manifest.layers:
+        body = _counted(_copied(below, blob), Progress("copying the base", 0, blob.size), told)
+        await registry.push_blob(name.repository, blob, body, of=of)
+    return await push_whole(registry, name, layer, packed, whole.config, whole.manifest, whole.media_type, told=told)
+
+
+async def push_whole(
+    registry: Registry,
+    name: Reference,
+    layer: Layer,
+    packed: IO[bytes],
+    config: bytes,
+    manifest: bytes,
+    media_type: str,
+    *,
+    told: Told = nobody,
+) -> str:
+    """Push the last layer of an image, its config and its manifest; the digest of that. Raises RegistryFailed."""
+    body = _counted(lambda: _read(packed), Progress("pushing", 0, layer.size), told)
+    await registry.push_blob(name.repository, Descriptor("", layer.digest, layer.size), body)
+    made = Descriptor("", digest_of(config), len(config))
+    await registry.push_blob(name.repository, made, lambda: _once(config))
+    return await registry.push_manifest(name, manifest, media_type)
+
+
+def _copied(below: Base, blob: Descriptor) -> Body:
+    return lambda: below.registry.pieces(below.name.repository, blob)
+
+
+def _counted(body: Body, progress: Progress, told: Told) -> Body:
+    async def pieces() -> AsyncIterator[bytes]:
+        done = 0
+        async for piece in body():
+            yield piece
+            done += len(piece)
+            told(progress._replace(done=done))
+
+    return pieces
+
+
+async def _read(file: IO[bytes]) -> AsyncIterator[bytes]:
+    await in_thread(lambda: file.seek(0), name="ramet-layer")
+    while piece := await in_thread(lambda: file.read(_PIECE), name="ramet-layer"):
+        yield piece
+
+
+async def _once(data: bytes) -> AsyncIterator[bytes]:
+    yield data

@@ -1,0 +1,278 @@
+"""A container registry over its HTTP API: blobs and manifests by digest, with Basic and token authentication."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import NamedTuple, Self
+
+import httpx2
+
+from ramet.core.errors import InvalidValue, Unknown
+from ramet.services.packaging.oci.auth import NOBODY, Login, RegistryFailed, authorization, is_loopback
+from ramet.services.packaging.oci.manifest import (
+    TYPES,
+    Descriptor,
+    Manifest,
+    digest_of,
+    is_index,
+    of_platform,
+    read_manifest,
+)
+
+MAX_JSON = 4 * 1024 * 1024  #: bytes of a manifest or a config, the registry's own limit
+_REPOSITORY = re.compile(r"[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*(/[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*)*")
+_TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+_PIECE = 256 * 1024
+
+Body = Callable[[], AsyncIterator[bytes]]  #: what is sent, from its beginning: a request may have to be repeated
+
+
+class Reference(NamedTuple):
+    """What a name such as "team/base:1" or "team/base@sha256:…" means in a registry."""
+
+    repository: str
+    tag: str  #: or a digest
+
+
+def reference(text: str) -> Reference:
+    """Read a name without the registry; without a tag it is "latest". Raises InvalidValue."""
+    repository, at, digest = text.partition("@")
+    name, colon, tag = (repository, "", digest) if at else repository.partition(":")
+    if not colon and not at:
+        tag = "latest"
+    if not _REPOSITORY.fullmatch(name) or not (_DIGEST if at else _TAG).fullmatch(tag) or len(name) > 255:
+        raise InvalidValue("reference", text, "repository, repository:tag or repository@sha256:digest, in lower case")
+    return Reference(name, tag)
+
+
+class Address(NamedTuple):
+    """Where a registry is, and below which name everything is that has a name without a registry."""
+
+    url: httpx2.URL  #: scheme and host
+    folder: str  #: such as "team", "" for none
+
+
+def address(url: str) -> Address:
+    """Read the URL of a registry, or of a part of one. Raises InvalidValue."""
+    try:
+        found = httpx2.URL(url)
+    except httpx2.InvalidURL:
+        found = httpx2.URL()
+    folder = found.path.strip("/")
+    is_plain = not (found.query or found.fragment or found.userinfo) and (not folder or _REPOSITORY.fullmatch(folder))
+    if found.scheme not in ("http", "https") or not found.host or not is_plain or " " in url:
+        accepted = "scheme and host of a registry, as in https://registry.example.org, and what names there begin with"
+        raise InvalidValue("url", url, accepted)
+    return Address(found.copy_with(path="/"), folder)
+
+
+class Registry:
+    """One registry, for whoever's name it is used in. Between `async with`."""
+
+    def __init__(self, url: str, *, login: Login = NOBODY, timeout_s: float = 60.0) -> None:
+        """`url` is as `address` has it. Raises InvalidValue, also for a login that would go unencrypted."""
+        self._url, self._folder = address(url)
+        self.name = self._url.netloc.decode()
+        self.sign_in(login)
+        self._tokens: dict[str, str] = {}  #: what each repository is opened with
+        self._client = httpx2.AsyncClient(timeout=timeout_s, trust_env=False)
+
+    def sign_in(self, login: Login) -> None:
+        """Be somebody from now on. Raises InvalidValue for a login that would go unencrypted."""
+        if login and self._url.scheme == "http" and not is_loopback(self._url.host):
+            raise InvalidValue("url", str(self._url), "https where there is a login, or this machine")
+        self._login = login
+
+    def below(self, name: str) -> str:
+        """What an image is called in the registry whose name is said without one."""
+        return f"{self._folder}/{name}" if self._folder else name
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._client.aclose()
+
+    # --- pull
+
+    async def manifest(self, name: Reference, platform: str = "linux/amd64") -> Manifest:
+        """The manifest of that name, for a platform, "" where it must not depend on one.
+
+        Raises Unknown, InvalidValue, RegistryFailed.
+        """
+        kinds = [kind for each in TYPES.values() for kind in (each["manifest"], each["index"])]
+        answer = await self._ask("GET", name.repository, f"manifests/{name.tag}", accept=", ".join(kinds))
+        if answer.status == 404:
+            raise Unknown("image of the registry", f"{name.repository}:{name.tag}")
+        self._expect(answer, 200, f"manifest {name.tag}")
+        if name.tag.startswith("sha256:") and digest_of(answer.body) != name.tag:
+            raise RegistryFailed(self.name, f"manifest {name.tag}", 200, "its content has another digest")
+        kind = answer.headers.get("content-type", "").partition(";")[0]
+        if is_index(kind) and platform:
+            return await self.manifest(Reference(name.repository, of_platform(answer.body, platform)), platform="")
+        return read_manifest(answer.body, kind)
+
+    async def small_blob(self, repository: str, blob: Descriptor) -> bytes:
+        """A blob of at most MAX_JSON. Raises RegistryFailed, also for one of another digest."""
+        answer = await self._ask("GET", repository, f"blobs/{_checked(blob.digest)}")
+        self._expect(answer, 200, f"blob {blob.digest}")
+        if digest_of(answer.body) != blob.digest:
+            raise RegistryFailed(self.name, f"blob {blob.digest}", 200, "its content has another digest")
+        return answer.body
+
+    async def has_blob(self, repository: str, blob: Descriptor) -> bool:
+        """Whether a blob is in a repository. Raises RegistryFailed."""
+        return (await self._ask("HEAD", repository, f"blobs/{_checked(blob.digest)}")).status == 200
+
+    async def digest(self, name: Reference) -> str | None:
+        """The digest of an image that can be pulled by that name; None if it, or any blob of it, is not there.
+
+        Raises InvalidValue, RegistryFailed.
+        """
+        try:
+            found = await self.manifest(name, "")
+        except Unknown:
+            return None
+        for blob in (found.config, *found.layers):
+            if not await self.has_blob(name.repository, blob):
+                return None
+        return digest_of(found.body)
+
+    # --- push
+
+    async def push_blob(self, repository: str, blob: Descriptor, body: Body, *, of: str = "") -> None:
+        """Have a blob in a repository, sent only if it is not there, nor in the repository `of`."""
+        digest = _checked(blob.digest)
+        if await self.has_blob(repository, blob):
+            return
+        mount = {"mount": digest, "from": of} if of and of != repository else {}
+        answer = await self._ask("POST", repository, "blobs/uploads/", query=mount, also=of)
+        if answer.status == 201 and mount:
+            return
+        self._expect(answer, 202, f"upload of blob {digest}")
+        where = httpx2.URL(str(self._url)).join(answer.headers.get("location", ""))
+        if (where.scheme, where.netloc) != (self._url.scheme, self._url.netloc):
+            raise RegistryFailed(self.name, f"upload of blob {digest}", 202, f"it leads to {where.netloc.decode()}")
+        where = where.copy_merge_params({"digest": digest})
+        answer = await self._send(
+            "PUT", where, repository, {"content-type": "application/octet-stream"}, body, blob.size
+        )
+        self._expect(answer, 201, f"upload of blob {digest}")
+
+    async def push_manifest(self, name: Reference, body: bytes, media_type: str) -> str:
+        """Give a manifest, all of whose blobs are there, its name; its digest."""
+        where = self._url.join(f"/v2/{name.repository}/manifests/{name.tag}")
+        answer = await self._send(
+            "PUT", where, name.repository, {"content-type": media_type}, lambda: _once(body), len(body)
+        )
+        self._expect(answer, 201, f"manifest {name.tag}")
+        return digest_of(body)
+
+    async def pieces(self, repository: str, blob: Descriptor) -> AsyncIterator[bytes]:
+        """A blob of any size, as it comes; its end is an error if it is another blob. Raises RegistryFailed."""
+        hashed = hashlib.sha256()
+        where = self._url.join(f"/v2/{repository}/blobs/{_checked(blob.digest)}")
+        await self._ask("HEAD", repository, f"blobs/{blob.digest}")  # for the token
+        request = self._client.build_request(
+            "GET", where, headers={**self._headers(repository), "accept-encoding": "identity"}
+        )
+        answer = await self._client.send(request, stream=True, follow_redirects=True)
+        try:
+            if answer.status_code != 200:
+                raise RegistryFailed(self.name, f"blob {blob.digest}", answer.status_code, answer.reason_phrase)
+            async for piece in answer.aiter_raw(_PIECE):
+                hashed.update(piece)
+                yield piece
+        finally:
+            await answer.aclose()
+        if f"sha256:{hashed.hexdigest()}" != blob.digest:
+            raise RegistryFailed(self.name, f"blob {blob.digest}", 200, "its content has another digest")
+
+    # --- one request
+
+    async def _ask(
+        self,
+        method: str,
+        repository: str,
+        path: str,
+        *,
+        accept: str = "",
+        query: Mapping[str, str] = {},
+        also: str = "",
+    ) -> _Answer:
+        where = self._url.join(f"/v2/{repository}/{path}").copy_merge_params(query)
+        return await self._send(method, where, repository, {"accept": accept} if accept else {}, also=also)
+
+    async def _send(
+        self,
+        method: str,
+        where: httpx2.URL,
+        repository: str,
+        headers: Mapping[str, str],
+        body: Body | None = None,
+        size: int = 0,
+        also: str = "",
+    ) -> _Answer:
+        sized = {"content-length": str(size)} if body else {}
+        try:
+            for attempt in (1, 2):
+                request = self._client.build_request(
+                    method,
+                    where,
+                    headers={**self._headers(repository), **headers, **sized},
+                    content=body() if body else None,
+                )
+                answer = await self._client.send(request, stream=True, follow_redirects=method in ("GET", "HEAD"))
+                try:
+                    if answer.status_code == 401 and attempt == 1:
+                        if await self._opened(repository, also, answer.headers.get("www-authenticate", "")):
+                            continue
+                    data = bytearray()
+                    async for piece in answer.aiter_bytes(_PIECE):
+                        data += piece
+                        if len(data) > MAX_JSON:
+                            raise RegistryFailed(
+                                self.name, f"{method} {where.path}", 200, f"more than {MAX_JSON} bytes"
+                            )
+                    return _Answer(answer.status_code, dict(answer.headers), bytes(data))
+                finally:
+                    await answer.aclose()
+        except (httpx2.HTTPError, httpx2.InvalidURL) as problem:
+            said = f"{type(problem).__name__}: {problem}"
+            raise RegistryFailed(self.name, f"{method} {where.path}", 0, said) from None
+        raise AssertionError("the second attempt is the last")
+
+    def _headers(self, repository: str) -> dict[str, str]:
+        token = self._tokens.get(repository)
+        return {"authorization": token} if token else {}
+
+    async def _opened(self, repository: str, also: str, challenge: str) -> bool:
+        """Answer a challenge; whether there is something to try again with. Raises RegistryFailed."""
+        scopes = [f"repository:{repository}:pull,push"] + ([f"repository:{also}:pull"] if also else [])
+        found = await authorization(self._client, self._url, challenge, self._login, scopes)
+        if found:
+            self._tokens[repository] = found
+        return bool(found)
+
+    def _expect(self, answer: _Answer, status: int, what: str) -> None:
+        if answer.status != status:
+            raise RegistryFailed(self.name, what, answer.status, answer.body.decode(errors="replace"))
+
+
+class _Answer(NamedTuple):
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+
+def _checked(digest: str) -> str:
+    if not _DIGEST.fullmatch(digest):
+        raise InvalidValue("digest", digest, "sha256: and 64 hexadecimal digits")
+    return digest
+
+
+async def _once(data: bytes) -> AsyncIterator[bytes]:
+    yield data

@@ -1,0 +1,1 @@
+"""The image that pods run: ramet, its base, and its bytecode."""

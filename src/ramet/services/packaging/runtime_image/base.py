@@ -1,0 +1,68 @@
+"""A base image out of a tar: the root of a system, as mmdebstrap, debootstrap or `docker export` make it."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import tempfile
+import zlib
+from pathlib import Path
+from typing import IO, cast
+
+from ramet.concurrency.deadline import to_its_end
+from ramet.concurrency.threads import in_thread
+from ramet.core.errors import InvalidValue
+from ramet.services.packaging.oci.layers import Layer, write_tar
+from ramet.services.packaging.oci.manifest import TYPES, Descriptor, digest_of
+from ramet.services.packaging.oci.push import Progress, Told, nobody, push_whole
+from ramet.services.packaging.oci.registry import Registry, reference
+from ramet.services.packaging.runtime_image.files import here
+
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_GZIP = b"\x1f\x8b"
+_MAGIC, _AT = b"ustar", 257
+
+
+async def push_base(registry: Registry, root: Path, to: str, *, told: Told = nobody) -> str:
+    """Push a tar, plain or with gzip, as an image of one layer; its name by digest, "host/repository@sha256:…".
+
+    The same tar is the same image. Raises InvalidValue, RegistryFailed, OSError.
+    """
+    name = reference(registry.below(to))
+    if name.tag.startswith("sha256:"):
+        raise InvalidValue("to", to, "a repository, with a tag or without")
+    with tempfile.TemporaryFile() as packed:
+        told(Progress("packing"))
+        layer = await to_its_end(in_thread(lambda: _pack(root, packed), name="ramet-layer"))
+        system, _, architecture = here().partition("/")
+        config = {
+            "architecture": architecture,
+            "os": system,
+            "config": {"Env": [f"PATH={PATH}"], "Cmd": ["python3"]},
+            "rootfs": {"type": "layers", "diff_ids": [layer.diff_id]},
+        }
+        data = json.dumps(config, separators=(",", ":")).encode()
+        kinds = TYPES["oci"]
+        manifest = {
+            "schemaVersion": 2,
+            "mediaType": kinds["manifest"],
+            "config": Descriptor(kinds["config"], digest_of(data), len(data)).said(),
+            "layers": [Descriptor(kinds["layer"], layer.digest, layer.size).said()],
+        }
+        body = json.dumps(manifest, separators=(",", ":")).encode()
+        digest = await push_whole(registry, name, layer, packed, data, body, kinds["manifest"], told=told)
+    return f"{registry.name}/{name.repository}@{digest}"
+
+
+def _pack(root: Path, packed: IO[bytes]) -> Layer:
+    with root.open("rb") as opened:
+        first = opened.read(len(_GZIP))
+        opened.seek(0)
+        source = cast(IO[bytes], gzip.GzipFile(fileobj=opened) if first == _GZIP else opened)
+        try:
+            if source.read(_AT + len(_MAGIC))[_AT:] != _MAGIC:
+                raise InvalidValue("tar", str(root), "a tar, plain or with gzip")
+            source.seek(0)
+            return write_tar(packed, source)
+        except (gzip.BadGzipFile, zlib.error, EOFError) as problem:
+            raise InvalidValue("tar", str(root), f"a whole tar, plain or with gzip; {problem}") from None

@@ -1,0 +1,81 @@
+"""Python's own library as a base has it: read out of its layers, since few bases bring its bytecode."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import tarfile
+import tempfile
+import zlib
+from collections.abc import Callable
+from pathlib import Path, PurePosixPath
+from typing import IO, NamedTuple
+
+from ramet.concurrency.deadline import to_its_end
+from ramet.concurrency.threads import in_thread
+from ramet.services.packaging.oci.push import Base, Progress, Told
+
+MAX_SOURCE = 4 * 1024 * 1024  #: bytes of one file of the library
+_PLACE = re.compile(r"(?P<home>(?:[^/]+/)*lib(?:64)?/python(?P<version>3\.[0-9]+))/(?P<path>.+\.py)")
+#: Folders that are no part of it, or that nobody without a screen imports.
+_UNUSED = frozenset((
+    "site-packages", "dist-packages", "test", "tests", "idlelib", "idle_test", "lib2to3", "turtledemo", "tkinter",
+    "ensurepip", "pydoc_data",
+))  # fmt: skip
+
+
+class BaseLibrary(NamedTuple):
+    """What was found: `sources` by their places in a container, and every version of Python that has a library."""
+
+    sources: dict[PurePosixPath, Path]
+    versions: frozenset[str]
+
+
+async def library_of(base: Base, version: str, folder: Path, told: Told) -> BaseLibrary:
+    """Read the sources of one version of Python into `folder`. Raises RegistryFailed.
+
+    What cannot be read here is passed over: layers that are packed otherwise than with gzip, and the end of a tar that
+    has none, which container engines take.
+    """
+    sources: dict[PurePosixPath, Path] = {}
+    versions: set[str] = set()
+
+    def keep(place: str, content: Callable[[], bytes]) -> None:
+        found = _PLACE.fullmatch(place)
+        if found is None or _UNUSED.intersection(found["path"].split("/")):
+            return
+        versions.add(found["version"])
+        if found["version"] == version:
+            data = content()
+            # A later layer wins.
+            sources.setdefault(PurePosixPath("/", place), folder / f"{len(sources)}.py").write_bytes(data)
+
+    for layer in base.manifest.layers:
+        with tempfile.TemporaryFile() as spooled:
+            done = 0
+            async for piece in base.registry.pieces(base.name.repository, layer):
+                await in_thread(lambda data=piece: spooled.write(data), name="ramet-base")  # type: ignore[misc]
+                done += len(piece)
+                told(Progress("reading the base", done, layer.size))
+            if layer.media_type.endswith("gzip"):
+                await to_its_end(in_thread(lambda opened=spooled: _read(opened, keep), name="ramet-base"))  # type: ignore[misc]
+    return BaseLibrary(sources, frozenset(versions))
+
+
+def _read(file: IO[bytes], keep: Callable[[str, Callable[[], bytes]], None]) -> None:
+    file.seek(0)
+    with (
+        contextlib.suppress(tarfile.TarError, zlib.error, EOFError, OSError),
+        tarfile.open(fileobj=file, mode="r:gz") as layer,
+    ):
+        for member in layer:
+            if member.isreg() and member.size <= MAX_SOURCE:
+                keep(member.name.removeprefix("./").lstrip("/"), lambda each=member: _content(layer, each))  # type: ignore[misc]
+            layer.members.clear()  # type: ignore[attr-defined]
+
+
+def _content(layer: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
+    opened = layer.extractfile(member)
+    assert opened is not None, "a regular file"
+    with opened:
+        return opened.read()

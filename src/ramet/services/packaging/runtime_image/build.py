@@ -1,0 +1,151 @@
+"""Images that pods start from: a base with Python, ramet on top of it, and bundles on top of that.
+
+An image that was pushed once is found again by what it is made of, and nothing is packed or sent.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
+from typing import NamedTuple, NoReturn
+
+from ramet.concurrency.deadline import to_its_end
+from ramet.concurrency.threads import in_thread
+from ramet.core.errors import InvalidValue
+from ramet.isolation.kubernetes.program import code_of
+from ramet.services.contract import Image
+from ramet.services.packaging.oci.layers import Entry, write_entries
+from ramet.services.packaging.oci.manifest import digest_of, places
+from ramet.services.packaging.oci.push import Base, Progress, Told, base_of, nobody, publish, push
+from ramet.services.packaging.oci.registry import Reference, Registry, reference
+from ramet.services.packaging.runtime_image.base_library import library_of
+from ramet.services.packaging.runtime_image.bytecode import compiled
+from ramet.services.packaging.runtime_image.files import LIB, PYTHON, Kind, content_digest, here, runtime_files
+
+RUNTIME_LABEL = "ramet.runtime"
+PYTHON_LABEL = "ramet.python"  #: of a base that says which Python it has
+_SAYS = "PYTHON_VERSION"  #: what the images of Docker's library have in their environment
+#: Where the bytecode lies, by the paths of its sources (`pycache_prefix`): a container need not write, nor compile.
+BYTECODE = "/opt/ramet/bytecode"
+_FORM = 1  #: of the layer: another number is another image
+
+
+class RuntimeImage(NamedTuple):
+    """An image that a pod can be started from."""
+
+    reference: str  #: "host:port/repository@sha256:…", as nodes pull it
+    digest: str  #: of its manifest
+    python: str  #: the program to start, found on the image's PATH: only one of this version has the name
+    imports: tuple[str, ...] = ()  #: folders of its bundles, and of packages for these: what RAMET_IMPORTS names
+    skills: tuple[str, ...] = ()  #: folders of skills that its bundles bring
+
+    def program(self, module: str) -> tuple[str, ...]:
+        """The command line that calls `main` of a module of ramet, whatever the image's environment says."""
+        return (self.python, "-I", "-B", "-X", f"pycache_prefix={BYTECODE}", "-c", code_of(module, LIB))
+
+
+async def runtime_image(
+    registry: Registry,
+    base: str,
+    kind: Kind,
+    *,
+    into: str = "",
+    source: Registry | None = None,
+    told: Told = nobody,
+) -> RuntimeImage:
+    """An image with ramet and what its guests import, on top of `base`, pushed if it is not there yet.
+
+    The base is found in `source`, else in the same registry; it needs a Python of our version and platform. Pushed is
+    to the repository `into`, else "ramet-" and the kind. Raises InvalidValue for a base that has another Python or
+    platform or is not there, and for an installation that cannot be packed; RegistryFailed, NotCompiled.
+    """
+    repository = registry.below(_repository(into or f"ramet-{kind}"))
+    below = await base_of(source or registry, base, here())
+    _refuse_other(base, below)
+    files = await in_thread(lambda: runtime_files(kind), name="ramet-runtime")
+    content = await in_thread(lambda: content_digest(kind, files), name="ramet-runtime")
+    made_of = digest_of(f"{_FORM}\n{digest_of(below.manifest.body)}\n{content}".encode())
+    name = Reference(repository, made_of.partition(":")[2])
+    digest = await registry.digest(name)
+    if digest is None:
+        digest = await _push(registry, name, base, below, files, {RUNTIME_LABEL: kind, PYTHON_LABEL: PYTHON}, told)
+    return RuntimeImage(f"{registry.name}/{name.repository}@{digest}", digest, f"python{PYTHON}")
+
+
+async def image_on(
+    runtime: RuntimeImage, image: Image, registry: Registry, *, into: str = "ramet-images", told: Told = nobody
+) -> RuntimeImage:
+    """An image of bundles on top of a runtime image of the same registry, pushed if it is not there yet.
+
+    One without bundles is the runtime image itself. Its tag is made of the image's id and the runtime image, so that
+    the same id is the same code wherever it is asked for. Raises InvalidValue, RegistryFailed.
+    """
+    if not image.folders and not image.packages:
+        return runtime
+    base = runtime.reference.removeprefix(f"{registry.name}/")
+    made_of = digest_of(f"{_FORM}\n{runtime.digest}\n{image.id}".encode())
+    name = Reference(registry.below(_repository(into)), made_of.partition(":")[2])
+    digest = await registry.digest(name)
+    if digest is None:
+        to = f"{name.repository}:{name.tag}"
+        published = await publish(image, registry, base=base, to=to, platform=here(), told=told)
+        digest = published.rpartition("@")[2]
+    inside = {folder: f"/{place}" for place, folder in places(image).items()}
+    return RuntimeImage(
+        f"{registry.name}/{name.repository}@{digest}",
+        digest,
+        runtime.python,
+        tuple(inside.values()),
+        tuple(f"{inside[each.parent]}/{each.name}" for each in image.skills),
+    )
+
+
+def _repository(into: str) -> str:
+    if into != reference(into).repository:
+        raise InvalidValue("into", into, "a repository without a tag, which is made of what is in the image")
+    return into
+
+
+async def _push(
+    registry: Registry,
+    name: Reference,
+    base: str,
+    below: Base,
+    files: Mapping[PurePosixPath, Path],
+    labels: Mapping[str, str],
+    told: Told,
+) -> str:
+    with tempfile.TemporaryDirectory(prefix="ramet-runtime-") as folder, tempfile.TemporaryFile() as packed:
+        library = await library_of(below, PYTHON, Path(folder), told)
+        if library.versions and PYTHON not in library.versions:
+            _refuse(base, ", ".join(sorted(library.versions)))
+        told(Progress("compiling"))
+        ours = {PurePosixPath(LIB, place): file for place, file in files.items()}
+        sources = library.sources | {place: file for place, file in ours.items() if place.suffix == ".py"}
+        made = await compiled(sources, Path(folder))
+        whole = ours | {PurePosixPath(BYTECODE, *place.parts[1:]): out for place, out in made.items()}
+        entries = [Entry(str(place)[1:], file) for place, file in whole.items()]
+        told(Progress("packing"))
+        layer = await to_its_end(in_thread(lambda: write_entries(packed, entries), name="ramet-layer"))
+        return await push(registry, name, below, layer, packed, labels=labels, comment="runtime", told=told)
+
+
+def _refuse_other(base: str, below: Base) -> None:
+    """Raises InvalidValue if a base says that its Python or its platform is another."""
+    said = json.loads(below.config)
+    platform = f"{said.get('os')}/{said.get('architecture')}"
+    if platform != here():
+        raise InvalidValue("base", f"{base} ({platform})", f"an image for {here()}, which this Python is for")
+    run = said.get("config") or {}
+    version = (run.get("Labels") or {}).get(PYTHON_LABEL, "")
+    for each in run.get("Env") or ():
+        name, _, value = each.partition("=")
+        version = value if name == _SAYS else version
+    if version and version != PYTHON and not version.startswith(f"{PYTHON}."):
+        _refuse(base, version)
+
+
+def _refuse(base: str, version: str) -> NoReturn:
+    raise InvalidValue("base", f"{base} (Python {version})", f"an image with Python {PYTHON}, which this one is")

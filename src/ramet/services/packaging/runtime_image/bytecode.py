@@ -1,0 +1,60 @@
+"""Bytecode for a layer: made once where it is packed, so that no container compiles, or needs to write anything."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
+
+from ramet.concurrency import processes
+from ramet.concurrency.clock import SystemClock
+from ramet.concurrency.pipes import Capture
+from ramet.core.errors import RametError
+from ramet.services.packaging.runtime_image import bytecode_worker
+
+_PARTS = 4  #: processes that share the work; always as many, since bytecode depends on what was compiled before it
+_LIMIT_S = 600.0
+
+
+class NotCompiled(RametError):
+    """Bytecode that could not be made; nothing of it is used. `output` is the end of what was said."""
+
+    def __init__(self, reason: str, output: str) -> None:
+        self.reason, self.output = reason, output
+        super().__init__(f"the sources could not be compiled ({reason}): {output}".rstrip(": "))
+
+
+async def compiled(files: Mapping[PurePosixPath, Path], folder: Path) -> dict[PurePosixPath, Path]:
+    """Compile sources into `folder`; the bytecode, by its place below a `pycache_prefix`. Raises NotCompiled.
+
+    `files` are by the places that they will have; what is no Python of this version is passed over.
+    """
+    made: dict[PurePosixPath, Path] = {}
+    work: list[list[tuple[str, str, str]]] = [[] for _ in range(_PARTS)]
+    for number, (place, source) in enumerate(files.items()):
+        out = folder / f"{number}.pyc"
+        made[place.with_name(f"{place.stem}.{sys.implementation.cache_tag}.pyc")] = out
+        work[number % _PARTS].append((str(source), str(place), str(out)))
+    async with asyncio.TaskGroup() as group:
+        for part in work:
+            group.create_task(_compile(part, folder))
+    return {place: out for place, out in made.items() if out.exists()}
+
+
+async def _compile(part: list[tuple[str, str, str]], folder: Path) -> None:
+    output = Capture(head=0, tail=4096)
+    ended = await processes.run(
+        [sys.executable, "-I", "-S", "-B", bytecode_worker.__file__],
+        clock=SystemClock(),
+        timeout_s=_LIMIT_S,
+        cwd=folder,
+        env=processes.environment(),
+        stdout=output,
+        stdin=json.dumps(part).encode(),
+        forks=False,
+    )
+    if ended.why == "timeout" or ended.code:
+        reason = f"not done within {_LIMIT_S:g} s" if ended.why == "timeout" else f"exit code {ended.code}"
+        raise NotCompiled(reason, output.data().decode("utf-8", "replace").strip())

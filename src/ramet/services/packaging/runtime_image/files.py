@@ -1,0 +1,118 @@
+"""What a guest needs in a container beside Python itself: ramet, and what it imports, as this interpreter has it."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import json
+import platform
+import sys
+from collections.abc import Iterator, Mapping
+from importlib.metadata import Distribution, PackageNotFoundError
+from pathlib import Path, PurePosixPath
+from typing import Literal
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from ramet.core.errors import InvalidValue
+
+Kind = Literal["bare", "llm"]  #: the zygotes' images: functions, or whole loops of model agents as well
+#: What of other distributions each kind needs, with all that these require: ramet's own code is in both.
+ROOTS: Mapping[Kind, tuple[str, ...]] = {"bare": ("cloudpickle", "msgspec"), "llm": ("ramet",)}
+#: Where it lies in a container, alone. By this name guests may look for modules there (`isolation.runtime`).
+LIB = "/opt/ramet/site-packages"
+#: The version that extensions and bytecode are of: an interpreter of another cannot use them.
+PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"
+_MACHINES = {"x86_64": "amd64", "aarch64": "arm64", "armv7l": "arm", "i686": "386"}
+_CACHE = "__pycache__"
+_OURS = "ramet"
+#: Of a distribution's own notes those that programs read, and the licences; others name places of this machine.
+_NOTES = ("METADATA", "entry_points.txt", "top_level.txt")
+_LICENCES = ("LICEN", "COPYING", "NOTICE", "AUTHORS")
+
+
+def here() -> str:
+    """The platform that this interpreter's extensions are for, as images name it."""
+    machine = platform.machine().lower()
+    return f"{platform.system().lower()}/{_MACHINES.get(machine, machine)}"
+
+
+def runtime_files(kind: Kind) -> dict[PurePosixPath, Path]:
+    """Each file below LIB, by its path there, in order. Waits for the disk.
+
+    Files are those that the distributions' own lists (RECORD) name and that are there; ramet's are taken from where
+    this process imports them. Raises InvalidValue for a distribution that is missing, has no list, or is installed as
+    a link to sources.
+    """
+    ours = Path(__file__).parents[3]
+    found = {PurePosixPath(_OURS, path.relative_to(ours)): path for path in _sources(ours)}
+    for each in _required(ROOTS[kind]):
+        found |= _files(each)
+    return {place: found[place] for place in sorted(found)}
+
+
+def content_digest(kind: Kind, files: Mapping[PurePosixPath, Path]) -> str:
+    """One digest of all: for this version of Python and this platform. Waits for the disk."""
+    whole = hashlib.sha256(f"ramet runtime 1\n{kind}\npython {PYTHON}\n{here()}\n".encode())
+    for place, file in files.items():
+        whole.update(f"{hashlib.sha256(file.read_bytes()).hexdigest()} {place}\n".encode())
+    return whole.hexdigest()
+
+
+def _sources(home: Path) -> Iterator[Path]:
+    for path in home.rglob("*"):
+        parts = path.relative_to(home).parts
+        if path.is_file() and _CACHE not in parts and not any(each.startswith(".") for each in parts):
+            yield path
+
+
+def _required(roots: tuple[str, ...]) -> Iterator[Distribution]:
+    """These and all that they require here, whatever extras are asked for included; ramet itself is passed over."""
+    seen: set[tuple[str, str]] = set()
+    given: set[str] = set()
+    waiting = [Requirement(each) for each in roots]
+    while waiting:
+        wanted = waiting.pop()
+        name = canonicalize_name(wanted.name)
+        distribution = _distribution(wanted.name)
+        if name not in given and name != _OURS:
+            yield distribution
+        given.add(name)
+        for extra in {"", *wanted.extras} - {each for of, each in seen if of == name}:
+            seen.add((name, extra))
+            for line in distribution.requires or ():
+                below = Requirement(line)
+                if below.marker is None or below.marker.evaluate({"extra": extra}):
+                    waiting.append(below)
+
+
+def _distribution(name: str) -> Distribution:
+    try:
+        return importlib.metadata.distribution(name)
+    except PackageNotFoundError:
+        raise InvalidValue("distribution", name, "one that is installed, since ramet's guests import it") from None
+
+
+def _files(distribution: Distribution) -> dict[PurePosixPath, Path]:
+    """What it has installed that can be imported, and of its notes those that a program may read."""
+    name, listed = distribution.metadata["Name"], distribution.files
+    origin = json.loads(distribution.read_text("direct_url.json") or "{}")
+    if listed is None or origin.get("dir_info", {}).get("editable"):
+        accepted = "one that was installed from a wheel, with a list of its files"
+        raise InvalidValue("distribution", name, accepted)
+    found = {}
+    for each in listed:
+        place = PurePosixPath(each)
+        file = Path(str(distribution.locate_file(each)))
+        if _is_wanted(place) and file.is_file():
+            found[place] = file
+    return found
+
+
+def _is_wanted(place: PurePosixPath) -> bool:
+    if ".." in place.parts or place.is_absolute() or _CACHE in place.parts:
+        return False
+    if place.parts[0].endswith(".dist-info"):
+        return place.name in _NOTES or place.name.upper().startswith(_LICENCES)
+    return not (len(place.parts) == 1 and place.suffix == ".pth")

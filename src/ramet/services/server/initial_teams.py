@@ -1,0 +1,35 @@
+"""Teams that a server always has: reserved when it starts, unless an earlier one has done so."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+from ramet.core.errors import InvalidValue
+from ramet.services.contract import CreateTeam
+from ramet.services.teams.service import AgentSpawnerService
+
+_log = logging.getLogger("ramet.serve")
+
+
+async def reserve(teams: Mapping[str, Mapping[str, float]], spawner: AgentSpawnerService, operator: str) -> None:
+    """See that there is a team of each name, here or at another kernel; one that is there is kept as it is.
+
+    Nobody is told their keys: whoever has the operator's uses that. Raises InvalidValue.
+    """
+    for name, wanted in teams.items():
+        if (there := await spawner.reserved(name)) is None:
+            try:
+                made = await spawner.create_team(CreateTeam(resources=dict(wanted), name=name), operator)
+            except InvalidValue:
+                if (there := await spawner.reserved(name)) is None:  # No other kernel did so at the same time.
+                    raise
+            else:
+                _log.info("team %s: reserved as %s: %s", name, made.team.id, _words(made.team.resources))
+                continue
+        if there != wanted:
+            _log.warning("team %s: kept as it is, with %s; the settings say %s", name, _words(there), _words(wanted))
+
+
+def _words(amounts: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {amount:.12g}" for name, amount in sorted(amounts.items()))

@@ -1,0 +1,300 @@
+"""How an agent comes and goes: it is on record from before it starts until after it is gone.
+
+For all of that time it holds its part of its team: whatever fails, is cancelled or is killed on the way, there is no
+agent without its part and no part without its agent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import pathlib
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from typing import Any, TypeVar
+
+from msgspec.structs import replace
+
+from ramet.concurrency.deadline import to_its_end
+from ramet.concurrency.threads import in_thread
+from ramet.core.errors import Unknown
+from ramet.core.outcome import ErrorInfo
+from ramet.core.team import amount
+from ramet.host.runtime import AgentRuntime
+from ramet.isolation import safe_walk
+from ramet.services.contract import Opening
+from ramet.services.errors import TakenOver, ValuesMissing
+from ramet.services.problems import error_of, told
+from ramet.services.teams.agents import Living, Roster, has_failed
+from ramet.services.teams.ended_agent import Departed, Waiting
+from ramet.services.teams.failed_agents import FailedAgents, oldest_beyond, what_stays
+from ramet.services.teams.tables import AgentRow, Books
+from ramet.services.teams.team_state import Room
+from ramet.services.teams.validation import Checked
+
+T = TypeVar("T")
+_log = logging.getLogger("ramet.services")
+
+
+class Lives:
+    """The agents of a server, from their births to their ends; `folder` has one folder for each.
+
+    Of a team at most `most_failed` stay that have failed or ended.
+    """
+
+    def __init__(
+        self,
+        roster: Roster,
+        rooms: Mapping[str, Room],
+        books: Books,
+        folder: pathlib.Path,
+        runtime: AgentRuntime,
+        most_failed: int,
+    ) -> None:
+        self._roster, self._rooms, self._books, self._folder = roster, rooms, books, folder
+        self._clock, self._most_failed = runtime.clock, most_failed
+        self._failed = FailedAgents(
+            runtime.clock, runtime.sandboxes, folder, lambda each: self.end(each, "it was kept")
+        )
+        self._tasks: set[asyncio.Task[Any]] = set()
+        #: told of each agent that is gone for good, before its row goes
+        self.forgetting: Callable[[str], Awaitable[None]] = _nobody
+
+    def begin(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Work that goes on when whoever asked for it has gone; `join` waits for it."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def join(self) -> None:
+        """Wait until nothing is under way any more, but not for the time of those that are kept."""
+        await self._failed.close()
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+            await self._failed.close()  # Of those that have failed meanwhile.
+
+    # ---- how an agent comes
+
+    async def bear(self, room: Room, row: AgentRow, checked: Checked) -> Living:
+        """Start an agent that its team has admitted. When this raises, nothing of it is left, and its part is free."""
+        try:
+            await room.write(row)
+            await checked.see_that_its_image_is_there()
+            living = await self.open(row, checked)
+            try:
+                async with living.changing:
+                    await living.write(living.as_row())
+            except BaseException:
+                await to_its_end(_closed(living, "it could not be put on record"))
+                raise
+        except BaseException:
+            await to_its_end(self.forget(room, row, {}))
+            raise
+        self.add(living)
+        return living
+
+    async def open(self, row: AgentRow, checked: Checked) -> Living:
+        """Have an agent opened by its type, with a folder of its own. Raises what its type does."""
+        opening = checked.opening
+        _make(opening.folder)
+        try:
+            if opening.shelf is not None:
+                await opening.shelf.open()
+            served = await checked.type.open(opening)
+        except BaseException:
+            await to_its_end(_cleared(opening))
+            raise
+        living = Living(
+            replace(row, state="idle"), served, self._books, self._clock, opening=opening, type=checked.type
+        )
+        if opening.shelf is not None:
+            opening.shelf.keep = living.keep
+        try:
+            await _on_record(living, opening.runtime)
+        except BaseException:
+            await to_its_end(_closed(living, "it could not be put on record"))
+            raise
+        return living
+
+    def add(self, living: Living) -> None:
+        """Have an agent on the roster, and hear of its end."""
+
+        def over(ended: asyncio.Future[ErrorInfo | None]) -> None:
+            if living.ending is None:
+                living.failing = self.begin(self._fail(living, _error_of(ended)))
+
+        self._roster.add(living)
+        living.served.ended.add_done_callback(over)
+
+    async def add_departed(self, row: AgentRow) -> None:
+        """Have an agent on the roster that cannot be talked with any more, until somebody or its time ends it."""
+        error = row.error or ErrorInfo(type="Gone", message="it had ended")
+        living = Living(row, Departed(row.run, row.isolation or "none", error), self._books, self._clock)
+        self._roster.add(living)
+        await self._failed.keep(living)
+        self._end_the_oldest(living.row.team)
+
+    def add_waiting(self, room: Room, row: AgentRow, missing: ValuesMissing) -> None:
+        """Have an agent on the roster that waits for its values. It holds its part of its team, and its row stays."""
+        served = Waiting(row.run, row.isolation, missing, room.team.held.get(row.id, {}))
+        living = Living(row, served, self._books, self._clock)
+        living.state, living.error = "waiting", error_of(missing)
+        self._roster.add(living)
+
+    async def give_up(self, living: Living, reason: str) -> Mapping[str, float] | None:
+        """Close an agent that is not on the roster; what it used, None if that cannot be told."""
+        return await _closed(living, reason)
+
+    def failed(self, row: AgentRow, error: ErrorInfo) -> AgentRow:
+        """An agent that has failed just now."""
+        return what_stays(replace(row, state="failed", error=error, failed_at=self._clock.now()))
+
+    # ---- how an agent goes
+
+    def end(self, living: Living, reason: str) -> asyncio.Future[None]:
+        """Close an agent and leave nothing of it, once; whoever gives up waiting for it does not stop that.
+
+        If that fails the agent stays on the roster, ended, and the next one who asks has it tried again.
+        """
+        if living.ending is None or has_failed(living.ending):
+            living.ending = self.begin(self._end(living, reason))
+        return asyncio.shield(living.ending)
+
+    async def close_all(self, reason: str) -> None:
+        """Close every agent and leave it on record, for a later server to go on with."""
+        for living in self._roster:
+            living.ending = living.ending or self.begin(_close(living, reason))
+            self._roster.remove(living)
+        await self.join()
+
+    def lose(self, room: Room) -> None:
+        """Go on with nothing of a team that another kernel has: it has the agents and their turns as well."""
+        for birth in room.spawning:
+            birth.cancel()
+        why = TakenOver("team", room.label)
+        for living in self._roster.of(room.id):
+            self._roster.remove(living)
+            self._books.lose(living.row)
+            if living.talk is not None:
+                living.talk.lose(why)
+            living.ending = living.ending or self.begin(_close(living, str(why)))
+
+    async def forget(self, room: Room, row: AgentRow, used: Mapping[str, float] | None) -> None:
+        """Leave nothing of an agent that is gone, and free what it held."""
+        await self.release(room, row.id, used)
+        await self.clear(row)
+
+    async def clear(self, row: AgentRow) -> None:
+        """Leave nothing of an agent whose part is free; its row goes last, so that a later server finds the rest."""
+        try:
+            await to_its_end(in_thread(lambda: _remove(self._folder, row.id), name="ramet-folder"))
+            await to_its_end(self._failed.remove(row))
+        except OSError as problem:
+            _log.error("the folder of agent %s (%s) cannot be removed: %s", row.path, row.id, problem)
+        await self.forgetting(row.id)
+        await self._books.remove(row)
+
+    async def release(self, room: Room, agent: str, used: Mapping[str, float] | None, *rows: AgentRow) -> None:
+        """Free what an agent held; write that down together with `rows`.
+
+        None is a use that is not known: all that it held counts as used, so that no more is than was reserved.
+        """
+        await room.release(agent, room.team.held.get(agent, {}) if used is None else used, *rows)
+
+    async def _fail(self, living: Living, error: ErrorInfo | None) -> None:
+        """An agent ended by itself: it holds nothing any more, and stays to be looked at."""
+        living.state, living.error = ("ended" if error is None else "failed"), error
+        living.failed_at = self._clock.now() if error is not None else None
+        used = await _closed(living, "it ended")
+        async with living.changing:
+            living.row = what_stays(living.as_row())
+            if (room := self._rooms.get(living.row.team)) is None:
+                return  # It goes on in another kernel.
+            try:
+                await self.release(room, living.id, used, living.row)
+            except TakenOver as problem:  # Likewise, and this kernel will hear of it.
+                return _log.warning("what became of agent %s is not for this kernel to say: %s", living.id, problem)
+        await self._failed.keep(living)
+        self._end_the_oldest(living.row.team)
+
+    def _end_the_oldest(self, team: str) -> None:
+        """Begin to end those that failed first, where more stay than may."""
+        for each in oldest_beyond(self._most_failed, self._roster.of(team)):
+            _log.info("agent %s (%s), which has %s, makes room for newer ones", each.row.path, each.id, each.state)
+            self.begin(self._failed.end(each))
+
+    async def _end(self, living: Living, reason: str) -> None:
+        if living.failing is not None:
+            await asyncio.wait({living.failing})
+        living.state = "ended"
+        used = await _closed(living, reason)
+        if living.talk is not None:
+            await living.talk.written()  # Else it would come behind the removal of all the others.
+        async with living.changing:
+            try:
+                room = self._rooms.get(living.row.team)
+                if room is None:
+                    raise TakenOver("agent", living.id)
+                await self.forget(room, living.row, used)
+            except TakenOver:
+                self._roster.remove(living)
+                raise
+            self._roster.remove(living)  # Not before: whoever is told that this failed can ask for it again.
+            room.names.discard(living.row.name)  # Likewise: two records of one name could not be gone on with.
+
+
+async def _on_record(living: Living, runtime: AgentRuntime) -> None:
+    """Return once the tree of an agent is on record: whoever goes on with that looks for it. Raises StoreFailed."""
+    with contextlib.suppress(Unknown):  # It has none.
+        await runtime.get(living.served.run).run.context.settled()
+
+
+async def _nobody(agent: str) -> None:
+    """Nobody is told."""
+
+
+async def _close(living: Living, reason: str) -> None:
+    await _closed(living, reason)
+
+
+async def _closed(living: Living, reason: str) -> Mapping[str, float] | None:
+    """Close an agent; returns what it used for good, None if that cannot be told. What goes wrong stops nobody."""
+    try:
+        await living.served.close(reason)
+    except Exception:
+        _log.exception("agent %s (%s) was not closed in good order", living.row.path, living.id)
+    if living.opening is not None:
+        await _cleared(living.opening)
+    try:
+        return {name: amount(f"spent.{name}", value) for name, value in living.served.spent().items()}
+    except Exception:
+        _log.exception("agent %s (%s) does not say what it used", living.row.path, living.id)
+        return None
+
+
+async def _cleared(opening: Opening) -> None:
+    """Leave nothing of what was loaded into an agent that is gone. What goes wrong stops nobody."""
+    try:
+        if opening.shelf is not None:
+            await opening.shelf.close()
+    except OSError as problem:
+        _log.error("what was loaded into agent %s (%s) cannot be removed: %s", opening.path, opening.id, problem)
+
+
+def _error_of(ended: asyncio.Future[ErrorInfo | None]) -> ErrorInfo | None:
+    if ended.cancelled():
+        return ErrorInfo(type="Aborted", message="it was cancelled")
+    if (problem := ended.exception()) is not None:
+        return error_of(problem)
+    return None if (error := ended.result()) is None else told(error)
+
+
+def _make(folder: pathlib.Path) -> None:
+    folder.mkdir(0o700, parents=True, exist_ok=True)  # One system call: a thread would cost a hundred times that.
+
+
+def _remove(folder: pathlib.Path, name: str) -> None:
+    """Remove what an agent had on disk, whatever it made of it. Nothing there is no error."""
+    with contextlib.suppress(FileNotFoundError), safe_walk.opened(folder) as parent:
+        safe_walk.remove(parent, name)

@@ -1,0 +1,251 @@
+"""The agents of this server, and who may do what with each: unknown, foreign and forbidden look the same."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from msgspec.structs import replace
+
+from ramet.concurrency.clock import Clock
+from ramet.concurrency.deadline import to_its_end
+from ramet.core.errors import Gone, InvalidValue, NotYours
+from ramet.services.contract import RIGHTS, AgentInfo, AgentState, AgentType, Opening, Right, Served
+from ramet.services.teams import keys
+from ramet.services.teams.tables import AgentRow, Books
+
+#: What is looked through for an agent that there is not, so that it takes as long as for one that there is.
+_NOBODY = keys.Keyring(owner=keys.hash_of("nobody has this key"))
+_CHANGING = ("state", "run", "isolation", "turns", "error", "bundles", "failed_at")  #: of a row
+
+
+class Kept(NamedTuple):
+    """Until when a failed agent is there, and where what it left is."""
+
+    until: datetime
+    folders: tuple[str, ...]
+
+
+class Living:
+    """An agent of this server, until it is killed: one that failed is here as well.
+
+    `talk` is for whoever leads its conversation, who also sets `state` to "working" and back to "idle", and counts
+    `turns`; `keep` puts on record what has changed of this.
+    """
+
+    def __init__(
+        self,
+        row: AgentRow,
+        served: Served,
+        books: Books,
+        clock: Clock,
+        *,
+        opening: Opening | None = None,
+        type: AgentType | None = None,
+    ) -> None:
+        """Without `opening` and `type` it is one that could not be opened again, or waits for values."""
+        self.row, self.served, self.opening, self._type = row, served, opening, type
+        self.state: AgentState = row.state
+        self.turns = row.turns
+        self.error = row.error
+        self.failed_at = row.failed_at
+        self.kept: Kept | None = None  #: of one that has failed and is there for a while
+        self.talk: Any = None
+        self.failing: asyncio.Task[None] | None = None
+        self.ending: asyncio.Task[None] | None = None
+        self.changing = asyncio.Lock()  #: held by whoever is to write its row
+        self.watchers: set[Callable[[], object]] = set()  #: called after each change of its keys
+        self._books, self._clock = books, clock
+
+    @property
+    def id(self) -> str:
+        """Its id."""
+        return self.row.id
+
+    @property
+    def type(self) -> AgentType:
+        """Its type. Raises Gone for an agent that could not be opened again."""
+        if self._type is None:
+            raise Gone(f"agent {self.row.path!r} is not there any more")
+        return self._type
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it can be talked with: it has not failed, and nobody ends it."""
+        return self.state in ("idle", "working") and self.ending is None
+
+    def info(self) -> AgentInfo:
+        """The agent, for whoever may see it."""
+        row = self.row
+        return AgentInfo(
+            id=row.id,
+            team=row.team,
+            name=row.name,
+            path=row.path,
+            agent_type=row.agent_type,
+            transport_format=row.transport_format,
+            state=self.state,
+            image=row.image,
+            labels=dict(row.labels),
+            metadata=dict(row.metadata),
+            run=self.served.run or row.run,
+            isolation=self.served.isolation,
+            bundles=self._bundles,
+            turns=self.turns,
+            created_at=row.created_at.isoformat(),
+            error=self.error,
+            kept_until=self.kept.until.isoformat() if self.kept is not None else "",
+            kept=list(self.kept.folders) if self.kept is not None else [],
+        )
+
+    def as_row(self) -> AgentRow:
+        """The agent as it is to be written down; idle if it was at work, or waits."""
+        return replace(
+            self.row,
+            state="idle" if self.state in ("working", "waiting") else self.state,
+            run=self.served.run or self.row.run,
+            isolation=self.served.isolation,
+            turns=self.turns,
+            error=None if self.state == "waiting" else self.error,
+            bundles=self._bundles,
+            failed_at=self.failed_at,
+        )
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """The ids of the bundles that are loaded, or about to be; of one that is not open, those that it had."""
+        if self.opening is None:
+            return self.row.bundles
+        return self.opening.shelf.needs if self.opening.shelf is not None else ()
+
+    @property
+    def _bundles(self) -> tuple[str, ...]:
+        shelf = self.opening.shelf if self.opening is not None else None
+        return self.row.bundles if shelf is None else tuple(each.id for each in shelf.loaded)
+
+    def holds(self, by: str, right: Right) -> bool:
+        """Whether a key has a right now, also after the agent was killed. `by` is its hash, or OPERATOR.
+
+        "" stands for the owner's key: turns that an older version put on record do not say who asked.
+        """
+        ring = self.row.keys
+        held = keys.held_by(ring, by or ring.owner, self._clock.now())
+        return by == keys.OPERATOR or (held is not None and right in held.rights)
+
+    def seconds_left(self, by: str) -> float | None:
+        """How long a key is valid; None is until it is revoked."""
+        return keys.seconds_left(self.row.keys, by, self._clock.now())
+
+    async def keep(self) -> None:
+        """Put on record what has changed: its run, state, turns. Nothing is written if nothing has."""
+        async with self.changing:
+            if self.ending is None and _changes(self.row, row := self.as_row()):
+                await self.write(row)
+
+    async def write(self, row: AgentRow) -> None:
+        """Be this from now on, on record first; by whoever is `changing`. A cancel is raised when that is done."""
+
+        async def write() -> None:
+            await self._books.write(row)
+            has_new_keys, self.row = row.keys != self.row.keys, row
+            for look in tuple(self.watchers) if has_new_keys else ():
+                look()
+
+        await to_its_end(write())
+
+
+class Admitted(NamedTuple):
+    """An agent, and the key by which somebody was let in to it. `by` is the key's hash, or OPERATOR."""
+
+    living: Living
+    key: keys.Held
+    by: str
+
+
+class Roster:
+    """All agents of this server, by their ids. The operator's key opens everything."""
+
+    def __init__(self, operator: str, clock: Clock) -> None:
+        if not operator:
+            raise InvalidValue("operator", operator, "a key")
+        self._operator, self._clock = keys.hash_of(operator), clock
+        self._living: dict[str, Living] = {}
+
+    def __iter__(self) -> Iterator[Living]:
+        return iter(list(self._living.values()))
+
+    def paths_by_run(self) -> dict[str, str]:
+        """The paths of the agents, by the roots of their trees."""
+        runs = ((each.served.run or each.row.run, each.row.path) for each in self._living.values())
+        return {run: path for run, path in runs if run}
+
+    def add(self, living: Living) -> None:
+        """Know an agent."""
+        self._living[living.id] = living
+
+    def remove(self, living: Living) -> None:
+        """Forget an agent."""
+        self._living.pop(living.id, None)
+
+    def of(self, team: str) -> list[Living]:
+        """The agents of a team."""
+        return [each for each in self if each.row.team == team]
+
+    def has(self, agent_id: str) -> bool:
+        """Whether there is an agent of that id, whoever asks."""
+        return agent_id in self._living
+
+    def is_operator(self, key: str) -> bool:
+        """Whether a key is the operator's."""
+        return keys.opens(key, self._operator)
+
+    def admit(self, agent_id: str, key: str, right: Right) -> Living:
+        """The agent, for whoever may do this with it. Raises NotYours, which is the same for every reason."""
+        return self.admitted(agent_id, key, right).living
+
+    def knows_key(self, key: str, first: str = "") -> bool:
+        """Whether a key opens any agent, with whatever right; that of the id `first` is looked at first."""
+        hash, now = keys.hash_of(key), self._clock.now()
+        if (living := self._living.get(first)) is not None and keys.held_by(living.row.keys, hash, now) is not None:
+            return True
+        return any([keys.held_by(each.row.keys, hash, now) is not None for each in self._living.values()])
+
+    def team_of(self, key: str) -> str:
+        """The team of the agent that a key opens, with whatever right; "" if it opens none."""
+        hash, now = keys.hash_of(key), self._clock.now()
+        teams = [each.row.team for each in self._living.values() if keys.held_by(each.row.keys, hash, now) is not None]
+        return teams[0] if teams else ""
+
+    def find(self, key: str, right: Right) -> Living:
+        """The agent of which this is a key with that right. Raises NotYours, also for the operator's: it is of all."""
+        hash, now = keys.hash_of(key), self._clock.now()
+        found = None
+        for living in self._living.values():
+            held = keys.held_by(living.row.keys, hash, now)
+            if held is not None and right in held.rights:
+                found = living
+        if found is None:
+            raise NotYours("agent", "")
+        return found
+
+    def admitted(self, agent_id: str, key: str, right: Right) -> Admitted:
+        """The agent, and what the key is that opens it. Raises NotYours."""
+        living = self._living.get(agent_id)
+        by = keys.hash_of(key)
+        held = keys.held_by(living.row.keys if living is not None else _NOBODY, by, self._clock.now())
+        if self.is_operator(key):
+            held, by = keys.Held(keys.OWNER, RIGHTS), keys.OPERATOR
+        if living is None or held is None or right not in held.rights:
+            raise NotYours("agent", agent_id)
+        return Admitted(living, held, by)
+
+
+def has_failed(task: asyncio.Task[None]) -> bool:
+    """Return whether a task was cancelled, or raised."""
+    return task.done() and (task.cancelled() or task.exception() is not None)
+
+
+def _changes(old: AgentRow, new: AgentRow) -> bool:
+    return any(getattr(old, name) != getattr(new, name) for name in _CHANGING)

@@ -1,0 +1,83 @@
+"""Who owns an agent, and which narrower keys its owner gave away: changed one after the other, on record first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from msgspec.structs import replace
+
+from ramet.concurrency.clock import Clock
+from ramet.core.errors import InvalidValue, NotYours
+from ramet.services.contract import RIGHTS, Delegate, DelegatedKey
+from ramet.services.teams import keys
+from ramet.services.teams.agents import Admitted, Living, Roster
+
+
+class Owners:
+    """Changes the keys of the agents of a roster."""
+
+    def __init__(self, roster: Roster, clock: Clock, entropy: Callable[[int], bytes]) -> None:
+        self._roster, self._clock, self._entropy = roster, clock, entropy
+
+    async def delegate(
+        self, agent: str, key: str, asked: Delegate, entropy: Callable[[int], bytes] | None = None
+    ) -> DelegatedKey:
+        """Make a narrower key, or hand over the ownership, by which every older key dies.
+
+        With an `entropy` of its own, a key that was made of that before is returned again.
+        """
+        entropy, is_again = entropy or self._entropy, entropy is not None
+        new = keys.new_key("agent", entropy)
+        hash = keys.hash_of(new)
+        if is_again and (held := self._made(agent, new)) is not None:
+            return DelegatedKey(held.id, new, held.rights)
+        if asked.owner:
+            if asked.rights or asked.seconds is not None:
+                raise InvalidValue("owner", True, "neither rights nor seconds: an owner has all, for good")
+            await self._change(agent, key, lambda _, ring: keys.transfer(ring, hash), owner=True)
+            return DelegatedKey(keys.OWNER, new, RIGHTS)
+        id = f"key-{entropy(8).hex()}"
+
+        def delegate(by: str, ring: keys.Keyring) -> keys.Keyring:
+            now = self._clock.now()
+            return keys.delegate(ring, id=id, hash=hash, rights=asked.rights, seconds=asked.seconds, by=by, now=now)
+
+        ring = await self._change(agent, key, delegate)
+        return DelegatedKey(id, new, ring.delegated[-1].rights)
+
+    async def revoke(self, agent: str, key: str, key_id: str) -> None:
+        """Let a narrower key open nothing any more, nor those that it made."""
+        await self._change(agent, key, lambda by, ring: keys.revoke(ring, key_id, by=by))
+
+    async def rotate(self, agent: str, key: str, entropy: Callable[[int], bytes] | None = None) -> str:
+        """Another key for the same owner; one that was made of an `entropy` before is returned again."""
+        new = keys.new_key("agent", entropy or self._entropy)
+        if entropy is not None and self._made(agent, new) is not None:
+            return new
+        await self._change(agent, key, lambda _, ring: keys.rotate(ring, keys.hash_of(new)), owner=True)
+        return new
+
+    def owned(self, agent: str, key: str) -> Living:
+        """The agent, for its full owner and for the operator. Raises NotYours."""
+        return self._admitted(agent, key, owner=True).living
+
+    def _made(self, agent: str, new: str) -> keys.Held | None:
+        """Return the rights of a key that was made before; None if it was not, or is nothing any more."""
+        living = next((each for each in self._roster if each.id == agent), None)
+        return None if living is None else keys.held(living.row.keys, new, self._clock.now())
+
+    async def _change(
+        self, agent: str, key: str, step: Callable[[str, keys.Keyring], keys.Keyring], *, owner: bool = False
+    ) -> keys.Keyring:
+        """Change a ring by a key that opens it when it is its turn: of two who hand over, the second has nothing."""
+        async with self._admitted(agent, key, owner=owner).living.changing:
+            living, held, _ = self._admitted(agent, key, owner=owner)
+            ring = step(held.id, living.row.keys)
+            await living.write(replace(living.row, keys=ring))
+            return ring
+
+    def _admitted(self, agent: str, key: str, *, owner: bool) -> Admitted:
+        admitted = self._roster.admitted(agent, key, "delegate")
+        if (owner and admitted.key.id != keys.OWNER) or admitted.living.ending is not None:
+            raise NotYours("agent", agent)
+        return admitted

@@ -1,0 +1,23 @@
+"""Trees that agents of a server go on from, when the next one is at work; though the trees are over."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from ramet.core.errors import Unknown
+from ramet.host.control.run_queries import Records
+from ramet.services.teams.tables import Books
+from ramet.store.contract import Store
+
+
+async def needed_trees(store: Store) -> list[str]:
+    """Return the roots of such trees. Raises Damaged for an agent that cannot be read: nobody knows what it needs."""
+    records, needed = Records(store, ()), list[str]()
+    agents = await Books(store).agents()
+    for damaged in agents.damaged.values():
+        raise damaged
+    for row in agents.whole:
+        if row.run and row.state not in ("failed", "ended"):
+            with suppress(Unknown):  # Nothing of it is left.
+                needed.append(await records.tree_of(row.run))
+    return needed

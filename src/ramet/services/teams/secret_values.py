@@ -1,0 +1,87 @@
+"""Values of an agent's variables and secrets: its row has their names, and whoever resumes it supplies the values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from msgspec.structs import replace
+
+from ramet.core.errors import InvalidValue
+from ramet.core.policy import rights
+from ramet.services.contract import SupplyValues
+from ramet.services.errors import ValuesMissing
+from ramet.services.teams.tables import AgentRow
+
+
+def without_values(row: AgentRow) -> AgentRow:
+    """A row as it may be kept: of secrets and variables the names."""
+    policy, names = row.policy, tuple[str, ...]()
+    if policy is not None:
+        names = tuple(policy.env_vars or ())
+        secrets = None if policy.secrets is None else dict.fromkeys(policy.secrets)
+        policy = replace(policy, secrets=secrets, env_vars=None if names else policy.env_vars)
+    return replace(row, policy=policy, env={}, env_names=tuple(row.env), policy_env_names=names)
+
+
+def configured_values(row: AgentRow, secrets: Mapping[str, str], env_vars: Mapping[str, str]) -> SupplyValues:
+    """The values that a server was started with, as far as a row names them.
+
+    Variables are configured for one agent, as `path:NAME`: a team chooses the names of its variables, and must not get
+    another's values by that.
+    """
+    own = {key.removeprefix(f"{row.path}:"): value for key, value in env_vars.items() if key.startswith(f"{row.path}:")}
+    names = _names(row)
+    return SupplyValues(
+        env={name: own[name] for name in names["env"] if name in own},
+        env_vars={name: own[name] for name in names["env_vars"] if name in own},
+        secrets={name: secrets[name] for name in names["secrets"] if name in secrets},
+    )
+
+
+def with_values(row: AgentRow, values: SupplyValues) -> AgentRow:
+    """A row that was kept, with its values. Raises ValuesMissing, which names all that are missing."""
+    missing = _missing(row, values)
+    if any(missing.values()):
+        raise ValuesMissing(row.path, missing)
+    policy, names = row.policy, _names(row)
+    if policy is not None and names["secrets"]:
+        policy = replace(policy, secrets={name: values.secrets[name] for name in names["secrets"]})
+    if policy is not None and names["env_vars"]:
+        policy = replace(policy, env_vars={name: values.env_vars[name] for name in names["env_vars"]})
+    return replace(row, policy=policy, env={**row.env, **{name: values.env[name] for name in names["env"]}})
+
+
+def supplied_values(row: AgentRow, given: SupplyValues, configured: SupplyValues) -> SupplyValues:
+    """The values that were given for a row, and those that the server was started with for the others.
+
+    Raises InvalidValue, which shows no value, for a name that the row does not have, and for one that is missing.
+    """
+    rights.values_of_variables("env", given.env)
+    rights.values_of_variables("env_vars", given.env_vars)
+    rights.secrets("secrets", given.secrets)
+    found = SupplyValues(
+        env={**configured.env, **given.env},
+        env_vars={**configured.env_vars, **given.env_vars},
+        secrets={**configured.secrets, **given.secrets},
+    )
+    missing = _missing(row, found)
+    for field, names in _names(row).items():
+        named = sorted(getattr(given, field))
+        if missing[field] or not names.issuperset(named):
+            listed = f"a value of each of {', '.join(sorted(names))}" if names else "none: it had no such values"
+            raise InvalidValue(field, named, listed)
+    return found
+
+
+def _missing(row: AgentRow, values: SupplyValues) -> dict[str, list[str]]:
+    return {field: sorted(names - getattr(values, field).keys()) for field, names in _names(row).items()}
+
+
+def _names(row: AgentRow) -> dict[str, frozenset[str]]:
+    """The names that a row has, by the field of the request that takes their values."""
+    secrets = row.policy.secrets if row.policy is not None else None
+    return {
+        "env": frozenset(row.env_names),
+        "env_vars": frozenset(row.policy_env_names),
+        "secrets": frozenset(secrets or ()),
+    }

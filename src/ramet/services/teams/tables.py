@@ -1,0 +1,257 @@
+"""Teams and agents as documents of a store: what a server that was killed goes on from. Of keys only hashes are in it.
+
+A team's row says what its agents hold, so that an agent is admitted and gets its row in one change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Sequence
+from contextlib import suppress
+from datetime import datetime
+from typing import Generic, NamedTuple, TypeVar
+
+import msgspec
+from msgspec import Raw, Struct
+
+from ramet.core.errors import Conflict, Damaged
+from ramet.core.outcome import ErrorInfo
+from ramet.core.policy.policy import Policy
+from ramet.services.contract import AgentState
+from ramet.services.errors import TakenOver
+from ramet.services.teams.keys import Keyring
+from ramet.store.contract import Document, Put, Store
+
+TEAM, AGENT = "team", "served"
+NAME = "team name"  #: whose team it is, so that of two kernels that give one one does
+VERSION = 1
+
+
+class TeamRow(Struct, frozen=True, kw_only=True):
+    """A team. `doomed` is one that was being deleted: it is never gone on with."""
+
+    version: int = VERSION
+    id: str
+    name: str
+    key: str  #: its hash
+    resources: dict[str, float]
+    held: dict[str, dict[str, float]]
+    spent: dict[str, float]
+    labels: dict[str, str]
+    config: Raw
+    created_at: datetime
+    doomed: bool = False
+    defaults: dict[str, float] = {}
+    kernel: str = ""  #: the name of the one that has it, of several on one store; "" is anybody's
+
+
+class AgentRow(Struct, frozen=True, kw_only=True):
+    """An agent, as it was asked for and as it is. `policy` has names of secrets, not their values.
+
+    Variables are on record by name alone; rows of older versions have values.
+    """
+
+    version: int = VERSION
+    id: str
+    team: str
+    name: str
+    path: str
+    agent_type: str
+    spawn_info: Raw
+    transport_format: str
+    image: str
+    policy: Policy | None
+    limits: dict[str, float]
+    env: dict[str, str]
+    labels: dict[str, str]
+    metadata: dict[str, str]
+    keys: Keyring
+    state: AgentState
+    created_at: datetime
+    run: str = ""
+    isolation: str = ""
+    turns: int = 0
+    error: ErrorInfo | None = None
+    bundles: tuple[str, ...] = ()  #: that were loaded while it lived
+    keep_failed_s: float | None = None
+    failed_at: datetime | None = None
+    env_names: tuple[str, ...] = ()  #: of variables in `env`
+    policy_env_names: tuple[str, ...] = ()  #: of those in the policy
+
+
+R = TypeVar("R", TeamRow, AgentRow)
+
+
+class Rows(NamedTuple, Generic[R]):
+    """What is on record of a kind."""
+
+    whole: list[R]
+    damaged: dict[str, Damaged]  #: why others cannot be read, or that a newer ramet wrote them; by their ids
+
+
+class _Version(Struct):
+    version: int
+
+
+class Books:
+    """The rows of one store. Each is changed by whoever holds its newest version, and by nobody else: else TakenOver.
+
+    What is written here is held. To read a row is not to hold it: it may be another kernel's by then.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._versions: dict[tuple[str, str], int] = {}  #: of rows that are held
+        self._read: dict[tuple[str, str], int] = {}  #: of rows as they were read last
+        self._lost: set[tuple[str, str]] = set()  #: rows that are not to be made anew where another removed them
+
+    async def teams(self) -> Rows[TeamRow]:
+        """All teams."""
+        return await self._all(TEAM, TeamRow)
+
+    async def agents(self) -> Rows[AgentRow]:
+        """All agents."""
+        return await self._all(AGENT, AgentRow)
+
+    async def others(self, teams: Container[str]) -> list[AgentRow]:
+        """Agents of other teams than these, to be looked at only. Raises Damaged for one that cannot be read."""
+        found = [_decoded(AGENT, each.key, each.data, AgentRow) for each in await self._store.list(AGENT)]
+        return [each for each in found if each.team not in teams]
+
+    async def left_in(self, team: str) -> list[AgentRow]:
+        """The agents on record of a team that is held here, as they are then; but for those that cannot be read."""
+        found = list[AgentRow]()
+        for each in await self._store.list(AGENT):
+            with suppress(Damaged):
+                row = _decoded(AGENT, each.key, each.data, AgentRow)
+                if row.team == team:
+                    self._versions[AGENT, each.key] = each.version
+                    found.append(row)
+        return found
+
+    async def named(self, name: str) -> TeamRow | None:
+        """The team of that name, whichever kernel's it is, to be looked at only. Raises Damaged."""
+        id = await self._store.get(NAME, name)
+        found = await self._store.get(TEAM, id.data.decode()) if id is not None else None
+        return _decoded(TEAM, found.key, found.data, TeamRow) if found is not None else None
+
+    async def team(self, id: str) -> TeamRow | None:
+        """The team of that id, whichever kernel's it is, to be looked at only. Raises Damaged."""
+        found = await self._store.get(TEAM, id)
+        return _decoded(TEAM, found.key, found.data, TeamRow) if found is not None else None
+
+    async def write(self, *rows: TeamRow | AgentRow) -> None:
+        """Write all of these or none. Raises TakenOver if somebody else changed one since it was read or written."""
+        if lost := self._lost.intersection(map(_place, rows)):
+            raise _taken_over(*min(lost))
+        try:
+            written = await self._store.put_together([], self._puts(*rows))
+        except Conflict as refused:
+            raise _taken_over(refused.kind, refused.key) from None
+        for document in written:
+            self._versions[document.kind, document.key] = document.version
+
+    async def found(self, row: TeamRow) -> None:
+        """Write a new team. Raises Conflict if there is one of its name."""
+        puts = [Put(*_place(row), msgspec.json.encode(row), 0)]
+        if row.name:
+            there = await self._store.get(NAME, row.name)
+            left = there is not None and await self._store.get(TEAM, there.data.decode()) is None
+            puts.append(Put(NAME, row.name, row.id.encode(), there.version if there is not None and left else 0))
+        team, *_ = await self._store.put_together([], puts)
+        self._versions[team.kind, team.key] = team.version
+
+    async def take(self, team: TeamRow, agents: Sequence[AgentRow], of: str) -> bool:
+        """Write a team and its agents as this kernel's, with their trees; False if another one was first.
+
+        So it is where the kernel that it was `of` lives by now, or another has one of the trees. The agents are written
+        as they are: whoever had them cannot write them any more.
+        """
+        self.hold(team, *agents)
+        try:
+            written = await self._store.take_over(
+                of, [agent.run for agent in agents if agent.run], self._puts(team, *agents)
+            )
+        except Conflict:
+            written = None
+        if written is None:
+            self.lose(team, *agents)
+            return False
+        for document in written:
+            self._versions[document.kind, document.key] = document.version
+        return True
+
+    def hold(self, *rows: TeamRow | AgentRow) -> None:
+        """Go on with rows as they were read."""
+        places = list(map(_place, rows))
+        self._versions.update({place: self._read[place] for place in places})
+        self._lost.difference_update(places)
+
+    def holds(self, row: TeamRow) -> bool:
+        """Whether a team was written here, or is held."""
+        return _place(row) in self._versions
+
+    def lose(self, *rows: TeamRow | AgentRow) -> None:
+        """These are another kernel's: whatever is written of them from now on raises TakenOver."""
+        for place in map(_place, rows):
+            self._versions.pop(place, None)
+            self._lost.add(place)
+
+    async def remove(self, row: TeamRow | AgentRow) -> None:
+        """Forget a row; one that is not there is no error. Raises TakenOver."""
+        place = _place(row)
+        if place in self._versions:
+            try:
+                await self._store.delete(*place, expected=self._versions[place])
+            except Conflict as refused:
+                raise _taken_over(refused.kind, refused.key) from None
+            del self._versions[place]
+            if isinstance(row, TeamRow) and row.name:
+                there = await self._store.get(NAME, row.name)
+                if there is not None and there.data.decode() == row.id:  # Another kernel may have given it since.
+                    with suppress(Conflict):
+                        await self._store.delete(NAME, row.name, expected=there.version)
+
+    def _puts(self, *rows: TeamRow | AgentRow) -> list[Put]:
+        return [
+            Put(kind, key, msgspec.json.encode(row), self._versions.get((kind, key), 0))
+            for row, (kind, key) in zip(rows, map(_place, rows), strict=True)
+        ]
+
+    async def _all(self, kind: str, type: type[R]) -> Rows[R]:
+        documents = await self._store.list(kind)
+        rows = Rows[R]([], {})
+        for each in documents:
+            try:
+                rows.whole.append(_decoded(kind, each.key, each.data, type))
+            except Damaged as damaged:
+                rows.damaged[each.key] = damaged
+        self._read = {place: version for place, version in self._read.items() if place[0] != kind}
+        self._read.update({(each.kind, each.key): each.version for each in documents})
+        return rows
+
+
+def _place(row: TeamRow | AgentRow) -> tuple[str, str]:
+    return (TEAM if isinstance(row, TeamRow) else AGENT), row.id
+
+
+def _taken_over(kind: str, key: str) -> TakenOver:
+    return TakenOver("team" if kind == TEAM else "agent", key)
+
+
+def is_whole(team: Document) -> bool:
+    """Whether the row of a team can be read: no kernel takes one that cannot."""
+    try:
+        _decoded(team.kind, team.key, team.data, TeamRow)
+    except Damaged:
+        return False
+    return True
+
+
+def _decoded(kind: str, key: str, data: bytes, type: type[R]) -> R:
+    try:
+        version = msgspec.json.decode(data, type=_Version).version
+        if version > VERSION:
+            raise Damaged(kind, key, f"it is of version {version}, and this ramet reads {VERSION}")
+        return msgspec.json.decode(data, type=type)
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:
+        raise Damaged(kind, key, str(problem)) from None

@@ -1,0 +1,139 @@
+"""The turns of one agent on record: what was asked and what was answered, so that another kernel goes on with both.
+
+A chunk is on record before any reader has it: whoever goes on reading elsewhere finds the same chunks under the same
+numbers, and those that come have the next ones. The record of a turn goes when the turn is forgotten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from ramet.core.errors import Conflict, Damaged
+from ramet.services.contract import Chunk
+from ramet.services.errors import TakenOver
+from ramet.services.turns.turn import OnLeave
+from ramet.store.contract import Document, Store
+
+T = TypeVar("T")
+ASKED, SAID = "turn", "said"
+_DIGITS: Final = 12
+
+
+class Asked(Struct, frozen=True, kw_only=True, array_like=True):
+    """A turn as it was asked for. Once it `began`, the agent had taken so many into its own record: `taken`."""
+
+    place: int  #: in the order of the agent's turns
+    id: str
+    format: str
+    on_leave: OnLeave
+    body: bytes
+    began: bool = False
+    taken: int = 0
+    by: str = ""  #: the hash of the key that asked, or what stands for the operator's; "" of older versions
+
+
+class _Said(Struct, frozen=True, array_like=True):
+    kind: str
+    body: bytes
+
+
+class KeptTurn(Struct, frozen=True):
+    """A turn as it is on record; one that is over ends with a chunk that says so."""
+
+    asked: Asked
+    chunks: Sequence[Chunk]
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it came to its end."""
+        return bool(self.chunks) and self.chunks[-1].kind != "chunk"
+
+
+class TurnLog:
+    """The record of the turns of one agent, whose tree is `run`: only the kernel that has that writes it.
+
+    Writing raises TakenOver and OwnedElsewhere where another one has taken over, and StoreFailed.
+    """
+
+    def __init__(self, store: Store, agent: str, run: str) -> None:
+        self._store, self._agent, self._run = store, agent, run or None
+        self._versions: dict[int, int] = {}
+        self._pieces: dict[int, list[int]] = {}  #: the numbers that pieces of what was said begin with
+
+    async def asked(self, turn: Asked) -> None:
+        """Write down that a turn was asked for, or that it begins."""
+        data = msgspec.msgpack.encode(turn)
+        version = self._versions.get(turn.place, 0)
+        self._versions[turn.place] = await self._put(ASKED, self._key(turn.place), data, version)
+
+    async def said(self, place: int, chunks: Sequence[Chunk]) -> None:
+        """Write down what was said in a turn."""
+        data = msgspec.msgpack.encode([_Said(each.kind, each.body) for each in chunks])
+        key = self._key(place, chunks[0].number)
+        await self._put(SAID, key, data, 0)
+        self._pieces.setdefault(place, []).append(chunks[0].number)
+
+    async def forget(self, place: int) -> None:
+        """Leave nothing of a turn; one that is not there is no error."""
+        for number in self._pieces.pop(place, ()):
+            await self._store.delete(SAID, self._key(place, number))
+        self._versions.pop(place, None)
+        await self._store.delete(ASKED, self._key(place))
+
+    async def read(self) -> list[KeptTurn]:
+        """All turns on record, in their order. Raises Damaged for what is none."""
+        said: dict[int, list[Chunk]] = {}
+        pieces = [(each, *_numbers(each.key)) for each in await self._list(SAID)]
+        asked = []
+        for each in await self._list(ASKED):
+            turn = _decoded(each, Asked)
+            self._versions[turn.place] = each.version
+            asked.append(turn)
+        ids = {turn.place: turn.id for turn in asked}
+        for document, place, first in pieces:
+            if place not in ids:  # Its end was forgotten in the middle.
+                await self._store.delete(SAID, document.key)
+                continue
+            self._pieces.setdefault(place, []).append(first)
+            found = _decoded(document, list[_Said])
+            said.setdefault(place, []).extend(
+                Chunk(ids[place], first + at, each.kind, each.body)  # type: ignore[arg-type]  # one of the three
+                for at, each in enumerate(found)
+            )
+        return [KeptTurn(turn, said.get(turn.place, [])) for turn in asked]
+
+    async def _put(self, kind: str, key: str, data: bytes, expected: int) -> int:
+        try:
+            return (await self._store.put(kind, key, data, expected=expected, tree=self._run)).version
+        except Conflict:
+            raise TakenOver("agent", self._agent) from None
+
+    async def _list(self, kind: str) -> list[Document]:
+        return await self._store.list(kind, prefix=f"{self._agent}/")
+
+    def _key(self, place: int, number: int | None = None) -> str:
+        key = f"{self._agent}/{place:0{_DIGITS}d}"
+        return key if number is None else f"{key}/{number:0{_DIGITS}d}"
+
+
+def _decoded(document: Document, type: type[T]) -> T:
+    try:
+        return msgspec.msgpack.decode(document.data, type=type)
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:
+        raise Damaged(document.kind, document.key, str(problem)) from None
+
+
+def _numbers(key: str) -> tuple[int, int]:
+    place, first = key.split("/")[-2:]
+    return int(place), int(first)
+
+
+async def clear(store: Store, agent: str) -> None:
+    """Leave nothing of the turns of an agent that is gone."""
+    for kind in (ASKED, SAID):
+        for each in await store.list(kind, prefix=f"{agent}/"):
+            await store.delete(kind, each.key)

@@ -1,0 +1,336 @@
+"""AgentService: talk with one agent, for whoever has a key of it. Bodies stay opaque: only the agent's type reads them.
+
+The data plane is `turn`, `read_turn` and `interrupt`; the mutation plane is `control`, whose operations are the agent
+type's. Each method asks for the right of its name before anything else, `read_turn` and `interrupt` for `turn`. A key
+without that right raises NotYours, as for an agent that there is not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import weakref
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any, Protocol
+
+import msgspec
+from msgspec import Raw
+
+from ramet.concurrency.clock import Clock, SystemClock
+from ramet.core.equal_mail import checked_window
+from ramet.core.errors import Bug, InvalidValue, RametError, Unknown
+from ramet.services.contract import (
+    AgentInfo,
+    AgentState,
+    AgentType,
+    Chunk,
+    DeduplicatesMail,
+    GoesOn,
+    Opening,
+    ReadsParameters,
+    Right,
+    Served,
+    decoded,
+    formats_of,
+)
+from ramet.services.errors import BodyTooLarge
+from ramet.services.turns.grants import Grant, Granting
+from ramet.services.turns.log import TurnLog
+from ramet.services.turns.queue import Conversation, Moment, TalkLimits, how_it_ended
+from ramet.services.turns.tree_events import TreeEvent, tree_events
+from ramet.services.turns.turn import Batch, OnLeave, Turn
+
+_log = logging.getLogger("ramet.services")
+
+
+class Living(Granting, Protocol):
+    """An agent in a team, as its roster has it."""
+
+    talk: Any  #: its Conversation, from the first turn on
+    state: AgentState
+    turns: int  #: begun, in all its lives
+
+    @property
+    def served(self) -> Served:
+        """What answers."""
+
+    @property
+    def opening(self) -> Opening | None:
+        """What it was opened with; None of one that could not be opened again."""
+
+    def info(self) -> AgentInfo:
+        """What may be known of it."""
+
+    async def keep(self) -> None:
+        """Put on record what has changed."""
+
+
+class Admitted(Protocol):
+    """An agent, for whoever showed a key; `by` stands for the key."""
+
+    @property
+    def living(self) -> Living:
+        """The agent."""
+
+    @property
+    def by(self) -> str:
+        """The record of a key: its hash, or the mark of the operator's key."""
+
+
+Admit = Callable[[str, str, Right], Admitted]
+
+
+class AgentService:
+    """Turns, control and what there is to know of an agent."""
+
+    def __init__(
+        self,
+        admit: Admit,
+        types: Mapping[str, AgentType],
+        *,
+        clock: Clock | None = None,
+        limits: TalkLimits | None = None,
+        log_of: Callable[[str, str], TurnLog] | None = None,
+    ) -> None:
+        """`admit` gives the agent of an id to whoever shows a key with a right, and raises NotYours.
+
+        With `log_of`, of an agent's id and run, turns outlast their kernel: another goes on with them.
+        """
+        self._admitted, self._types = admit, types
+        self._clock, self._limits = clock or SystemClock(), limits or TalkLimits()
+        self._log_of = log_of
+        self._talks: weakref.WeakSet[Conversation] = weakref.WeakSet()
+        self._keeping: set[asyncio.Task[None]] = set()
+        self._to_keep: set[Living] = set()
+
+    async def close(self, reason: str = "the server stops", *, leaves_turns: bool = False) -> None:
+        """End all turns, but no agent, and return when what has changed is on record; idempotent.
+
+        With `leaves_turns`, those that go on at the next start are left in their middle: for who ends the process.
+        """
+        for talk in list(self._talks):
+            await talk.close(reason, leaves_turn=leaves_turns)
+        while self._keeping:
+            await asyncio.wait(list(self._keeping))
+
+    async def take_up(self, living: Living) -> None:
+        """Go on with the turns of an agent that another kernel had. Before anybody asks for others."""
+        if self._log_of is not None and (kept := await (log := self._log(living)).read()):
+            self._talk(living, log).restore(kept)
+
+    async def leave(self, patience_s: float) -> None:
+        """Let other kernels go on with all turns; see `Conversation.leave`."""
+        await asyncio.gather(*(talk.leave(patience_s) for talk in list(self._talks)))
+
+    # ---- the data plane
+
+    def turn(
+        self, agent: str, key: str, body: bytes, *, format: str = "", on_leave: OnLeave = "go_on", id: str = ""
+    ) -> Turn:
+        """Say something to it; the answer is read from the turn that is returned, also by others.
+
+        `body` reaches the agent byte for byte, in the transport format that was set at its spawn, or in `format`,
+        another one that its type declares. What `on_leave` means is in `ramet.services.turns.queue`. An `id`
+        that no other turn has is that of the turn.
+
+        Raises InvalidValue for a format, BodyTooLarge, BusyError when as many turns wait as may, Gone for an agent
+        that has ended.
+        """
+        admitted = self._admitted(agent, key, "turn")
+        living = self._alive(admitted.living)
+        return self._talk(living).turn(body, self._format(living, format), on_leave, admitted.by, id)
+
+    def reads_parameters(self, agent: str, key: str, format: str) -> bool:
+        """Whether an agent reads all of a body in a format itself, not only what is said to it."""
+        living = self._alive(self._admit(agent, key, "turn"))
+        kind = self._type(living)
+        opening = living.opening
+        assert opening is not None, "who lives was opened"
+        return isinstance(kind, ReadsParameters) and kind.reads_parameters(opening.info, format)
+
+    def read_turn(self, agent: str, key: str, turn: str, after: int = 0) -> AsyncGenerator[Chunk]:
+        """The chunks of a turn behind a number, and those that come. Close it to stop reading.
+
+        Raises at once: Unknown for the turn, InvalidValue for the number, Missed for chunks that are kept no more.
+        Raises Missed from the iteration when the reader is too slow, and NotYours or Withdrawn as `batches` does.
+        """
+        return self.turn_of(agent, key, turn).read(after, self._grant(agent, key, "turn"))
+
+    def batches(self, agent: str, key: str, turn: Turn, after: int = 0) -> AsyncGenerator[Batch]:
+        """The chunks of a turn of this agent, as many at once as are there, while the key has the right to turns.
+
+        Raises like `Turn.batches`.
+        """
+        return turn.batches(after, self._grant(agent, key, "turn"))
+
+    def turn_of(self, agent: str, key: str, turn: str) -> Turn:
+        """A turn that waits, is under way, or is kept. Raises Unknown, Missed."""
+        return self._talk(self._admit(agent, key, "turn")).get(turn)
+
+    async def interrupt(self, agent: str, key: str, turn: str = "") -> bool:
+        """End the turn under way, and return when it is over: False if there was none. Those that wait follow.
+
+        With the id of a turn that one is ended, under way or waiting, and no other. Raises Unknown, Missed.
+        """
+        return await self._talk(self._admit(agent, key, "turn")).interrupt(turn)
+
+    # ---- the mutation plane
+
+    async def control(self, agent: str, key: str, operation: bytes) -> bytes:
+        """Do `{"@type": name, …}`, an operation of the agent's type, and return its answer; JSON both.
+
+        Raises Undecodable, Unknown for an operation that the type does not have, InvalidValue for wrong fields,
+        BodyTooLarge, Gone, StoreFailed, and what the operation raises. An operation that is being done when the key
+        loses the right is done, and its answer is NotYours.
+        """
+        living, grant = self._alive(self._admit(agent, key, "control")), self._grant(agent, key, "control")
+        if len(operation) > self._limits.body_bytes:
+            raise BodyTooLarge("operation", size=len(operation), limit=self._limits.body_bytes)
+        type = self._type(living)
+        answer = await living.served.control(_operation(operation, type.operations))
+        await _settled(living)
+        grant.check()
+        try:
+            return msgspec.json.encode(answer)
+        except (TypeError, ValueError) as problem:
+            raise Bug(f"an operation of the agent type {type.name!r} answered with no data: {problem}") from None
+
+    async def mail(self, agent: str, key: str, text: str, dedupe_s: float | None = None) -> None:
+        """Tell it something that it reads at its next step: it is on record by then, if the agent has a record.
+
+        With `dedupe_s`, a message that equals one of the last so many seconds is left out.
+        Raises InvalidValue, also for a `dedupe_s` that the agent cannot heed, MailRefused, Gone, StoreFailed.
+        """
+        living = self._alive(self._admit(agent, key, "mail"))
+        if not text:
+            raise InvalidValue("text", text, "some text")
+        window_s, served = checked_window(dedupe_s), living.served
+        if window_s is None:
+            await served.mail(text)
+        elif isinstance(served, DeduplicatesMail):
+            await served.mail_once(text, window_s)
+        else:
+            accepted = f"nothing: agents of type {living.info().agent_type!r} read every message"
+            raise InvalidValue("dedupe_s", dedupe_s, accepted)
+        await _settled(living)
+
+    # ---- what there is to know
+
+    def info(self, agent: str, key: str) -> AgentInfo:
+        """What it is, and how it is."""
+        return self._admit(agent, key, "info").info()
+
+    async def history(self, agent: str, key: str, last: int | None = None) -> Sequence[Mapping[str, Any]]:
+        """The conversation so far, or its `last` messages: at least `role` and `content` of each.
+
+        Raises InvalidValue for a `last` below 1.
+        """
+        if last is not None and last < 1:
+            raise InvalidValue("last", last, "a whole number from 1")
+        living, grant = self._admit(agent, key, "history"), self._grant(agent, key, "history")
+        history = await living.served.history()
+        grant.check()
+        return history if last is None else history[-last:]
+
+    def events(self, agent: str, key: str, after: int = 0) -> AsyncGenerator[TreeEvent]:
+        """The events of its tree behind a cursor, and those that come, until it has ended. Close it to stop reading.
+
+        A reader whose key loses the right is told NotYours from the iteration, and no more; one of an agent that is
+        killed is told its last events. Raises InvalidValue for the cursor, and Gone from the iteration for events that
+        are kept no more.
+        """
+        living = self._admit(agent, key, "events")
+        if not 0 <= after < 2**63:
+            raise InvalidValue("after", after, "a cursor that was given out, or 0")
+        if living.opening is None:
+            raise how_it_ended(living.served)
+        grant = self._grant(agent, key, "events")
+        return tree_events(living.served, living.opening.runtime, self._clock, after, grant)
+
+    # ---- inside
+
+    def _admit(self, agent: str, key: str, right: Right) -> Living:
+        return self._admitted(agent, key, right).living
+
+    def _grant(self, agent: str, key: str, right: Right) -> Grant:
+        living, by = (admitted := self._admitted(agent, key, right)).living, admitted.by
+        return Grant(living, agent, by, right, self._clock)
+
+    def _talk(self, living: Living, log: TurnLog | None = None) -> Conversation:
+        if living.state == "waiting":
+            raise how_it_ended(living.served)
+        if living.talk is None:
+            note = partial(self._note, living)
+            if log is None and self._log_of is not None:
+                log = self._log(living)
+            holds = partial(living.holds, right="turn")
+            talk = Conversation(living.served, self._clock, self._limits, heard=note, log=log, holds=holds)
+            living.talk = talk
+            living.watchers.add(talk.review)
+            self._talks.add(talk)
+            return talk
+        known: Conversation = living.talk
+        return known
+
+    def _log(self, living: Living) -> TurnLog:
+        assert self._log_of is not None, "looked at before"
+        served = living.served
+        return self._log_of(living.info().id, served.tree if isinstance(served, GoesOn) else "")
+
+    def _note(self, living: Living, moment: Moment) -> None:
+        """Say of the agent what is true now. When it answers it has a run, which a restart goes on with: on record."""
+        if moment == "begun":
+            living.turns += 1
+        if living.state in ("idle", "working"):
+            living.state = "idle" if moment == "over" else "working"
+        if moment != "begun" and living not in self._to_keep:
+            self._to_keep.add(living)
+            task = asyncio.create_task(self._keep(living), name="ramet keeps an agent")
+            self._keeping.add(task)
+            task.add_done_callback(self._keeping.discard)
+
+    async def _keep(self, living: Living) -> None:
+        self._to_keep.discard(living)
+        try:
+            await living.keep()
+        except RametError as problem:
+            _log.error("what became of agent %s could not be put on record: %s", living.info().id, problem)
+
+    def _format(self, living: Living, asked: str) -> str:
+        opening = living.opening
+        assert opening is not None, "who lives was opened"
+        known = formats_of(self._type(living), opening.info)
+        if asked and asked not in known:
+            raise InvalidValue("format", asked, " or ".join(known))
+        return asked or living.info().transport_format or known[0]
+
+    def _type(self, living: Living) -> AgentType:
+        name = living.info().agent_type
+        if name not in self._types:
+            raise Unknown("agent type", name, tuple(self._types))
+        return self._types[name]
+
+    def _alive(self, living: Living) -> Living:
+        if living.served.ended.done():
+            raise how_it_ended(living.served)
+        return living
+
+
+async def _settled(living: Living) -> None:
+    """Return once what was asked of an agent is in the record of its tree. Raises StoreFailed."""
+    if living.opening is not None:
+        with suppress(Unknown):  # It has none.
+            await living.opening.runtime.get(living.served.run).run.context.settled()
+
+
+def _operation(data: bytes, known: Mapping[str, type]) -> Any:
+    """The operation, as the type's own structure, which never hears of "@type"."""
+    fields: dict[str, Raw] = decoded(dict[str, Raw], data, "operation")
+    if "@type" not in fields:
+        raise InvalidValue("operation.@type", None, f"one of {', '.join(known) or 'none: there are no operations'}")
+    name: str = decoded(str, fields.pop("@type"), "operation.@type")
+    if name not in known:
+        raise Unknown("operation", name, tuple(known))
+    return decoded(known[name], msgspec.json.encode(fields), "operation")
