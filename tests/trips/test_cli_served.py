@@ -19,7 +19,7 @@ from langchain_core.tools import tool
 
 from ramet import Agent, ScriptedModel
 from ramet.cli.main import main
-from ramet.cli.sources.served import Served
+from ramet.cli.sources.server import Served
 from ramet.models.scripted.dialogue import Call
 from ramet.services.client.client import Client
 from ramet.services.server.server import Server

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 
 from ramet.cli.parser import build_parser
-from ramet.cli.streams import abandon, prepare_streams
+from ramet.cli.render.streams import abandon, prepare_streams
 from ramet.core.outcome import EXIT_CODES, Status
 
 BROKEN_PIPE = 141  #: what a shell reports of a program that wrote to nobody
@@ -25,7 +25,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         abandon(sys.stdout)
         return BROKEN_PIPE
     except Exception as error:
-        from ramet.cli.problems import report
+        from ramet.cli.errors import report
 
         status = report(error)
         try:
@@ -49,75 +49,75 @@ def _run(argv: Sequence[str]) -> int:
         return 0
     match options.command:
         case "ask":
-            from ramet.cli.ask import ask
+            from ramet.cli.ask.command import ask
 
             return ask(options)
         case "agents":
-            from ramet.cli.agents import agents
+            from ramet.cli.commands.agents import agents
 
             return agents(options)
         case "trust":
-            from ramet.cli.trust import trust
+            from ramet.cli.commands.trust import trust
 
             return trust(options)
         case "config":
-            from ramet.cli.config import config
+            from ramet.cli.commands.config import config
 
             return config(options)
         case "images":
-            from ramet.cli.images import images
+            from ramet.cli.commands.images import images
 
             return images(options)
         case "ps" | "tree" | "show":
-            from ramet.cli import looking
+            from ramet.cli.operate import ps
 
-            return looking.VERBS[options.command](options)
+            return ps.VERBS[options.command](options)
         case "logs" | "export" | "replay":
-            from ramet.cli import reading
+            from ramet.cli.operate import logs
 
-            return reading.VERBS[options.command](options)
+            return logs.VERBS[options.command](options)
         case "passages":
-            from ramet.cli.passages import passages
+            from ramet.cli.operate.safety_events import passages
 
             return passages(options)
         case "run" | "resume":
-            from ramet.cli import working
+            from ramet.cli import run
 
-            return working.VERBS[options.command](options)
+            return run.VERBS[options.command](options)
         case "gc" | "keep":
-            from ramet.cli import collecting
+            from ramet.cli.operate import gc
 
-            return collecting.VERBS[options.command](options)
+            return gc.VERBS[options.command](options)
         case "repair":
-            from ramet.cli.repairing import repair
+            from ramet.cli.operate.repair import repair
 
             return repair(options)
         case "sessions":
-            from ramet.cli import sessions
+            from ramet.cli.operate import sessions
 
             return sessions.VERBS[options.verb](options)
         case "send" | "stop" | "approve" | "deny":
-            from ramet.cli.steering import steer
+            from ramet.cli.operate.control import steer
 
             return steer(options)
         case "cp":
-            from ramet.cli.copying import copy
+            from ramet.cli.operate.copy import copy
 
             return copy(options)
         case "port":
-            from ramet.cli.ports import port
+            from ramet.cli.operate.port import port
 
             return port(options)
         case "approvals":
-            from ramet.cli.waiting import approvals
+            from ramet.cli.operate.approvals import approvals
 
             return approvals(options)
         case "schedule":
-            from ramet.cli.scheduling import schedule
+            from ramet.cli.commands.schedule import schedule
 
             return schedule(options)
         case "serve":
-            from ramet.cli.serving import serve
+            from ramet.cli.commands.serve import serve
 
             return serve(options)
         case _:

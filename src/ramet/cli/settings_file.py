@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from ramet.agent.files.trust import trust_of
-from ramet.cli.places import nearby, user_dir
+from ramet.cli.paths import nearby, user_dir
 from ramet.core.errors import InvalidValue
 from ramet.services.config.load import DEFAULT_FILE
 

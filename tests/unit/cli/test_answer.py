@@ -7,8 +7,8 @@ import io
 import pytest
 from rich.console import Console
 
-from ramet.cli.answer import print_text, text_of
-from ramet.cli.consoles import console
+from ramet.cli.render.answer import print_text, text_of
+from ramet.cli.render.console import console
 from ramet.core.outcome import Result, Status
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ramet.cli.call import describe_call
+from ramet.cli.render.call_summary import describe_call
 
 
 @pytest.mark.parametrize(

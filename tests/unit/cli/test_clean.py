@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ramet.cli.clean import clean, one_line
+from ramet.cli.render.sanitize import clean, one_line
 
 ATTACKS = {
     "colour": ("\x1b[31mred\x1b[0m", "red"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ramet.cli.consent import changes_need_a_word
+from ramet.cli.ask.consent import changes_need_a_word
 from tests.support.context import make_context
 
 

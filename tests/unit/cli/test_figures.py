@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ramet.cli import figures
+from ramet.cli.render import formatting
 
 
 @pytest.mark.parametrize(
@@ -13,7 +13,7 @@ from ramet.cli import figures
 )
 def test_tokens(count: int, shown: str) -> None:
     """Two or three digits and a unit, without a jump at the border."""
-    assert figures.tokens(count) == shown
+    assert formatting.tokens(count) == shown
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,7 @@ def test_tokens(count: int, shown: str) -> None:
 )  # fmt: skip
 def test_money(usd: float, shown: str) -> None:
     """Small prices keep two digits that mean something; nothing that was paid looks free."""
-    assert figures.money(usd) == shown
+    assert formatting.money(usd) == shown
 
 
 @pytest.mark.parametrize(
@@ -32,9 +32,9 @@ def test_money(usd: float, shown: str) -> None:
 )
 def test_duration(seconds: float, shown: str) -> None:
     """A time is as exact as it matters, and a clock that went back shows zero."""
-    assert figures.duration(seconds) == shown
+    assert formatting.duration(seconds) == shown
 
 
 def test_count() -> None:
     """One of a thing is singular."""
-    assert [figures.count(n, "agent") for n in (0, 1, 2)] == ["0 agents", "1 agent", "2 agents"]
+    assert [formatting.count(n, "agent") for n in (0, 1, 2)] == ["0 agents", "1 agent", "2 agents"]

@@ -10,12 +10,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from ramet.cli.interrupts import NAMES, Interrupts
+from ramet.cli.signals import NAMES, Interrupts
 
 #: Signals itself three times: the first is heard, the second ends the process before the third and the last line.
 TWICE = """
 import os, signal
-from ramet.cli.interrupts import Interrupts
+from ramet.cli.signals import Interrupts
 with Interrupts(lambda name: print("stop:", name, flush=True), lambda: print("at once", flush=True)):
     for _ in range(3):
         os.kill(os.getpid(), signal.SIGINT)

@@ -7,8 +7,8 @@ import json
 
 import pytest
 
-from ramet.cli.lines import Lines
-from ramet.cli.views import Written
+from ramet.cli.render.json_lines import Lines
+from ramet.cli.render.views import Written
 from ramet.core.events import RunEnded, ToolStarted, decode, encode
 from ramet.core.outcome import Status, Usage
 from tests.unit.cli.story import Story, cut_short, hostile

@@ -8,8 +8,8 @@ import io
 import pytest
 from rich.console import Console
 
-from ramet.cli.live import FRAME_S, LiveTree
-from ramet.cli.picture import Picture
+from ramet.cli.render.live import FRAME_S, LiveTree
+from ramet.cli.render.tree_model import Picture
 from ramet.concurrency.clock import FakeClock
 from ramet.core.events import Notice
 from tests.unit.cli.story import START, Story, cut_short

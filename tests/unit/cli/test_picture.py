@@ -7,7 +7,7 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ramet.cli.picture import Picture
+from ramet.cli.render.tree_model import Picture
 from ramet.core.events import Event, RunSpawned, StateChanged, TurnStarted
 from ramet.core.outcome import Status, Usage
 from tests.unit.cli.story import Story, at, cut_short, under_way

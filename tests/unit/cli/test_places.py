@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ramet.cli.places import nearby, user_dir, writable_dir
+from ramet.cli.paths import nearby, user_dir, writable_dir
 
 
 def test_the_folder_of_a_user(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

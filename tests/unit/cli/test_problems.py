@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ramet.cli.problems import report
+from ramet.cli.errors import report
 from ramet.core.errors import Bug, InvalidValue, MissingExtra, RametError, Unknown
 
 INSTALL = "ramet: openai needs an extra package; install it with: pip install 'ramet[openai]'\n"

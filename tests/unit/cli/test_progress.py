@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import io
 
-from ramet.cli.consoles import console
-from ramet.cli.picture import Picture
-from ramet.cli.views import Told
+from ramet.cli.render.console import console
+from ramet.cli.render.tree_model import Picture
+from ramet.cli.render.views import Told
 from ramet.core.events import (
     ApprovalAnswered,
     ApprovalAsked,

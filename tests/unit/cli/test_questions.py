@@ -11,9 +11,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from ramet.cli.consoles import console
-from ramet.cli.questions import Questions
-from ramet.cli.views import Silent
+from ramet.cli.render.approvals import Questions
+from ramet.cli.render.console import console
+from ramet.cli.render.views import Silent
 from ramet.core.events import ApprovalAnswered, ApprovalAsked
 from ramet.core.outcome import Status, Usage
 from tests.unit.cli.story import Story

@@ -7,9 +7,9 @@ from collections.abc import AsyncGenerator
 
 import pytest
 
-from ramet.cli.picture import Picture
-from ramet.cli.reading import LONGEST_PAUSE_S, with_pauses
-from ramet.cli.telling import line_of
+from ramet.cli.operate.logs import LONGEST_PAUSE_S, with_pauses
+from ramet.cli.render.events import line_of
+from ramet.cli.render.tree_model import Picture
 from ramet.concurrency.clock import FakeClock
 from ramet.core.events import Event, MailPushed, MessageRecorded, RunResumed
 from tests.unit.cli.story import Story, hostile, under_way

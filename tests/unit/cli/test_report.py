@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from ramet.cli.consoles import console
-from ramet.cli.picture import Picture
-from ramet.cli.report import print_result, print_status
+from ramet.cli.render.console import console
+from ramet.cli.render.report import print_result, print_status
+from ramet.cli.render.tree_model import Picture
 from ramet.core.events import RunEnded
 from ramet.core.outcome import ErrorInfo, Result, Status, Usage
 from tests.unit.cli.golden import assert_golden

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ramet.cli.picture import Picture
-from ramet.cli.screen import ASCII, UNICODE, Glyphs, draw
+from ramet.cli.render.tree_model import Picture
+from ramet.cli.render.tree_text import ASCII, UNICODE, Glyphs, draw
 from ramet.core.outcome import Status, Usage
 from tests.unit.cli.golden import assert_golden
 from tests.unit.cli.story import Story, at, cut_short, hostile, under_way

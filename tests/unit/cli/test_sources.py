@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from ramet.cli.main import main
-from ramet.cli.sources.choosing import source_of
-from ramet.cli.sources.folder import asked_in
-from ramet.cli.sources.served import key_in
+from ramet.cli.sources.choose import source_of
+from ramet.cli.sources.local import asked_in
+from ramet.cli.sources.server import key_in
 from ramet.core.errors import InvalidValue
 from ramet.core.events import ApprovalAnswered, ApprovalAsked, Event, RunEnded, RunSpawned
 from ramet.core.outcome import Result, Status

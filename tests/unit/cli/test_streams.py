@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-TELL = r"from ramet.cli.streams import prepare_streams; prepare_streams(); print('✓ a · b … 漢 \ud83d')"
+TELL = r"from ramet.cli.render.streams import prepare_streams; prepare_streams(); print('✓ a · b … 漢 \ud83d')"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,143 @@
+"""One question, from the first event to the last: agents work, somebody watches, and a person may stop it all."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from ramet.cli.render.approvals import Questions
+from ramet.cli.render.tree_model import Picture
+from ramet.cli.render.views import View
+from ramet.cli.signals import Interrupts
+from ramet.core.events import Event, RunEnded
+from ramet.core.lifecycle import LIVING, State
+from ramet.core.outcome import ErrorInfo, Result, Status
+from ramet.host.session import Session
+
+
+class Asked(NamedTuple):
+    """What came of it."""
+
+    result: Result
+    left: tuple[str, ...] = ()  #: calls that could not be ended
+    unread: bool = False  #: the reader of the output left
+
+
+class Asking:
+    """Asks a session and shows its events. The picture is folded first, so that a view may look at it."""
+
+    def __init__(
+        self,
+        session: Session,
+        picture: Picture,
+        view: View,
+        questions: Questions | None = None,
+        *,
+        timeout_s: float | None = None,
+    ) -> None:
+        self._session, self._picture, self._view, self._questions = session, picture, view, questions
+        self._stopped_by: str | None = None
+        self._stopping: asyncio.Task[None] | None = None
+        self._open = False
+        self._timeout_s = timeout_s  #: of the whole tree; the session itself bounds only the root's turn
+        self._until: float | None = None
+        self._news = asyncio.Event()
+        self._said_later: str | None = None  #: the root's last word, if an agent's end made it go on
+        self._left: tuple[str, ...] = ()
+        self._unseen = False  #: nobody sees the view any more
+
+    async def run(self, question: str) -> Asked:
+        """Ask, and wait for the end of all that came of it. A signal stops it in good order."""
+        loop = asyncio.get_running_loop()
+        self._until = None if self._timeout_s is None else loop.time() + self._timeout_s
+
+        def heard(name: str) -> None:
+            loop.call_soon_threadsafe(self._stop, name)
+
+        async with self._view:
+            with Interrupts(heard, self._view.restore):
+                async with asyncio.TaskGroup() as group:
+                    await self._ask(question, group)
+        return Asked(self._result(), self._left, unread=self._unseen and self._view.is_output)
+
+    async def _ask(self, question: str, group: asyncio.TaskGroup) -> None:
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(self._session)
+            group.create_task(self._watch(), name="ramet watch")  # Ends when the session has closed.
+            if self._questions is not None:
+                serving = group.create_task(self._questions.serve(), name="ramet questions")
+                stack.callback(serving.cancel)
+            self._open = True
+            if self._stopped_by is None:
+                async for _ in self._session.submit_message(question):
+                    pass  # What there is to see comes through the tree's events.
+                await self._settle()
+            if self._stopping is not None:
+                await self._stopping
+
+    async def _settle(self) -> None:
+        """Wait for agents that the root left at work: each end wakes it, and what it says last is the answer."""
+        known = len(self._session.messages)
+        try:
+            async with asyncio.timeout_at(self._until):
+                while self._stopped_by is None and self._is_at_work():
+                    self._news.clear()
+                    await self._news.wait()
+        except TimeoutError:
+            self._view.say("out of time: agents that were left at work are stopped; the answer stands")
+        messages = self._session.messages
+        if len(messages) > known and messages[-1].type == "ai" and not self._is_at_work():
+            self._said_later = str(messages[-1].text) or None
+
+    def _is_at_work(self) -> bool:
+        """Whether anybody is: a root that rests does not count."""
+        return any(
+            view.state in LIVING and not (view.depth == 0 and view.state == State.IDLE) for view in self._session.runs()
+        )
+
+    async def _watch(self) -> None:
+        async for event in self._events():
+            self._news.set()
+            self._picture.take(event)
+            if self._questions is not None:
+                self._questions.take(event)
+            if not self._unseen:
+                try:
+                    self._view.take(event)
+                except OSError:  # A closed pipe, a full disk, a terminal that is gone.
+                    self._unseen = True
+                    if self._view.is_output:
+                        self._stop("the output cannot be written")
+
+    async def _events(self) -> AsyncIterator[Event]:
+        async for event in self._session.events(tree=True, deltas=self._view.wants_text):
+            if isinstance(event, RunEnded) and event.run == event.root and self._session.result is not None:
+                # The root of a session ends when it closes; what became of the question is what counts here.
+                event = replace(event, result=self._result())
+            yield event
+
+    def _stop(self, by: str) -> None:
+        if self._stopped_by is None:
+            self._stopped_by = by
+            self._news.set()
+            if not self._unseen:
+                self._view.say(f"{by}: stopping … (once more to leave at once)")
+            if self._open:
+                self._stopping = asyncio.create_task(self._cancel(by), name="ramet stop")
+
+    async def _cancel(self, by: str) -> None:
+        receipt = await self._session.cancel(by)
+        self._left = receipt.left
+
+    def _result(self) -> Result:
+        result = self._session.result
+        if result is None:
+            why = self._stopped_by or "the session ended before it had an answer"
+            return Result(status=Status.CANCELLED, error=ErrorInfo(type="Aborted", message=why))
+        if result.status is Status.COMPLETED and self._said_later is not None:
+            result = replace(result, value=self._said_later)
+        return replace(result, usage_subtree=self._session.usage)

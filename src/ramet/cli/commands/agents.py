@@ -1,0 +1,99 @@
+"""`ramet agents list|check`: the agent types of a folder, who defines them, what is wrong with their files."""
+
+from __future__ import annotations
+
+import json
+import sys
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from ramet.agent.definition import Agent
+from ramet.agent.files.definitions import Definitions
+from ramet.agent.files.search_paths import Problem
+from ramet.cli.commands.permissions import show_permissions
+from ramet.cli.paths import nearby
+from ramet.cli.project import load
+from ramet.cli.render.console import console
+from ramet.cli.render.formatting import count
+from ramet.cli.render.sanitize import clean, one_line
+
+
+def agents(options: Namespace) -> int:
+    """Do what the verb says; status 1 if `check` found a problem."""
+    found = load(options.dir)
+    out, err = console(sys.stdout), console(sys.stderr)
+    if options.verb == "check":
+        status = _check(found, out, err, as_json=options.json)
+        return max(status, show_permissions(options.dir, out, as_json=options.json))
+    if options.json:
+        for agent in found.values():
+            print(json.dumps(_as_data(agent), ensure_ascii=True))
+    else:
+        _list(found, out, options.dir)
+    if found.problems:
+        err.print(
+            Text(f"{count(len(found.problems), 'problem')} in agent files: see ramet agents check"), soft_wrap=True
+        )
+    return 0
+
+
+def _list(found: Definitions, out: Console, project: Path) -> None:
+    rows = [(agent.name, _origin(agent, project), one_line(agent.description, 500)) for agent in found.values()]
+    name, origin = (max((len(row[i]) for row in rows), default=0) for i in (0, 1))
+    for row in rows:
+        text = Text(row[0].ljust(name), "bold", no_wrap=True)
+        text.append("  " + row[1].ljust(origin), "dim").append("  " + row[2], "none")
+        if out.is_terminal:
+            text.truncate(out.width, overflow="ellipsis")
+        text.rstrip()
+        out.print(text, soft_wrap=True)
+    for hidden in found.shadowed:
+        line = f"{hidden.name}: {hidden.winner} is used, {hidden.loser} is not"
+        out.print(Text(clean(line), "dim"), soft_wrap=True)
+
+
+def _check(found: Definitions, out: Console, err: Console, *, as_json: bool) -> int:
+    for kind, remarks in (("problem", found.problems), ("note", found.notes)):
+        for remark in remarks:
+            if as_json:
+                path = str(remark.path) if remark.path else None
+                print(json.dumps({"kind": kind, "path": path, "sentence": remark.sentence}))
+            else:
+                out.print(Text(_sentence(remark, "" if kind == "problem" else "note: ")), soft_wrap=True)
+    if not as_json:
+        summary = f"{count(len(found), 'agent type')}, {count(len(found.problems), 'problem')}"
+        err.print(Text(summary, "dim"), soft_wrap=True)
+    return 1 if found.problems else 0
+
+
+def _sentence(remark: Problem, kind: str) -> str:
+    where = f"{nearby(remark.path)}: " if remark.path else ""
+    return one_line(f"{where}{kind}{remark.sentence}", 2_000)
+
+
+def _origin(agent: Agent, project: Path) -> str:
+    if agent.source is None:
+        return "built in" if agent.scope == "builtin" else agent.scope
+    inside = agent.source.is_relative_to(project)
+    return one_line(str(agent.source.relative_to(project)) if inside else nearby(agent.source), 200)
+
+
+def _as_data(agent: Agent) -> dict[str, Any]:
+    source: Path | None = agent.source
+    return {
+        "name": agent.name,
+        "description": agent.description,
+        "scope": agent.scope,
+        "source": str(source) if source else None,
+        "model": agent.model if isinstance(agent.model, str) else None,
+        "tools": None if agent.tools is None else [str(each) for each in agent.tools],
+        "disallowed_tools": [str(each) for each in agent.disallowed_tools],
+        "max_turns": agent.max_turns,
+        "memory": agent.memory,
+        "isolation": agent.isolation,
+        "background": agent.background,
+    }

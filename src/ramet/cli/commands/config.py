@@ -1,0 +1,74 @@
+"""`ramet config check`: what the settings of a server are here, where each comes from, and what is wrong with them."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from argparse import Namespace
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rich.text import Text
+
+from ramet.cli.render.console import console
+from ramet.cli.render.formatting import count
+from ramet.cli.render.sanitize import one_line
+from ramet.cli.settings_file import usual_file, why_not_trusted
+from ramet.core.errors import InvalidValue
+from ramet.services.config.load import SETTINGS, Config, examine, references
+
+
+def config(options: Namespace) -> int:
+    """Print every setting; or a line for each problem, and then status 1."""
+    out, err = console(sys.stdout), console(sys.stderr)
+    config, problems = examine(usual_file(Path()) if options.file is None else Path(options.file), os.environ, {})
+    if config is None:
+        for problem in problems:
+            line = {"problem": str(problem), "setting": problem.field}
+            out.print(Text(json.dumps(line) if options.json else one_line(str(problem), 2_000)), soft_wrap=True)
+        err.print(Text(count(len(problems), "problem"), "dim"), soft_wrap=True)
+        return 1
+    rows = list(_rows(config))
+    width, wide = (max(len(each[at]) for each in rows) for at in (0, 1))
+    for row in rows:
+        if options.json:
+            out.print(Text(json.dumps(row._asdict())), soft_wrap=True)
+        else:
+            out.print(Text(f"{row.setting.ljust(width)}  {row.value.ljust(wide)}  {row.origin}"), soft_wrap=True)
+    for name, reference in references(config).items():
+        try:
+            reference.read(os.environ)
+        except InvalidValue as problem:
+            err.print(Text(one_line(f"note: {name}: {problem}", 2_000), "dim"), soft_wrap=True)
+    if options.file is None and usual_file(Path()) is not None and (reason := why_not_trusted(Path())):
+        note = f"note: without --config, ramet serve takes no file but {reason}"
+        err.print(Text(one_line(note, 2_000), "dim"), soft_wrap=True)
+    return 0
+
+
+class _Row(NamedTuple):
+    setting: str
+    value: str
+    origin: str
+
+
+def _rows(config: Config) -> Iterator[_Row]:
+    for setting in SETTINGS:
+        value: Any = config
+        for name in setting.name.split("."):
+            value = getattr(value, name)
+        named = {f"{setting.name}.{name}": each for name, each in value.items()} if setting.many else None
+        for name, each in (named if named is not None else {setting.name: value}).items():
+            yield _Row(name, one_line(_words(each), 500), one_line(config.origins[name], 500))
+
+
+def _words(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {amount:.12g}" for name, amount in value.items())
+    if isinstance(value, tuple):
+        return ", ".join(value) or "none"
+    return str(value)

@@ -1,0 +1,90 @@
+"""`ramet serve`: the services of a folder for other programs, until it is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+from argparse import Namespace
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+from ramet.cli.errors import FAILURE, say
+from ramet.cli.paths import nearby, user_dir
+from ramet.cli.render.sanitize import one_line
+from ramet.cli.settings_file import settings_file
+from ramet.cli.signals import Interrupts
+from ramet.host.observability.logs import setup_logging
+from ramet.host.observability.stalls import StallWatch
+from ramet.services.config.build import server_of
+from ramet.services.config.load import Config, load
+from ramet.services.config.settings import TcpAddress
+from ramet.services.server.operator_token import TOKEN
+from ramet.services.server.server import Server
+
+
+def serve(options: Namespace) -> int:
+    """Serve until SIGTERM or Ctrl-C; the exit status is 0 then. A store that is lost for good ends it by 1."""
+    config = load(settings_file(options.config, options.dir or Path()), os.environ, _flags(options))
+    logging.basicConfig(handlers=[], force=True)
+    setup_logging(structured=False, level=config.log_level or logging.WARNING)
+    if config.log_level == "INFO":  # Of requests, those that it is asked; of those that it asks there are many.
+        logging.getLogger("httpx2").setLevel(logging.WARNING)
+    logging.captureWarnings(True)
+    asyncio.run(_serve(config))
+    return 0
+
+
+async def _serve(config: Config) -> None:
+    stopping, loop = asyncio.Event(), asyncio.get_running_loop()
+
+    def stop(_: str) -> None:
+        loop.call_soon_threadsafe(stopping.set)
+
+    server = server_of(config, os.environ, user_dir=user_dir())
+    with Interrupts(stop, lambda: None), _watched(server, config.stall_s):
+        async with server:
+            key = nearby(server.folder / TOKEN) if config.token is None else str(config.token)
+            print(one_line(f"ramet serves {nearby(server.dir)} at {server.where} (operator's key: {key})", 1_000))
+            sys.stdout.flush()
+            ends = [asyncio.create_task(each.wait()) for each in (stopping, server.lost)]
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            if server.lost.is_set():
+                # As if it were killed: whoever reads a turn breaks off, and goes on where that does.
+                say("its store is lost for good, as the log says; it ends, to be started again")
+                os._exit(FAILURE)
+            if server.kernels is not None:
+                await server.hand_over()
+            else:
+                await server.rest(ends_process=True)
+            # Not closed: a conversation that was closed is over, and these are to be gone on with.
+            await server.terminate()
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(0)
+
+
+def _watched(server: Server, stall_s: int) -> AbstractContextManager[object]:
+    """Watch the loop for stalls while this is open: the process is ours, so its thread that dumps is, too."""
+    if not stall_s:
+        return nullcontext()
+    server.runtime.stalls = StallWatch(after_s=stall_s)
+    return server.runtime.stalls
+
+
+def _flags(options: Namespace) -> dict[str, Any]:
+    """What the command line says, as settings."""
+    listen = None
+    if options.socket is not None:
+        listen = str(Path(options.socket).absolute())
+    elif options.listen is not None:
+        listen = str(TcpAddress(*options.listen))
+    return {
+        "address": options.address,
+        "backend": options.backend,
+        "kernel": options.kernel,
+        "listen": listen,
+        "working_dir": None if options.dir is None else str(options.dir),
+    }

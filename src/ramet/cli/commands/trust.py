@@ -1,0 +1,39 @@
+"""`ramet trust DIR`: show what a folder would run, and remember that a person lets it."""
+
+from __future__ import annotations
+
+import sys
+from argparse import Namespace
+
+from rich.text import Text
+
+from ramet.agent.files import trust as record
+from ramet.cli.paths import nearby, user_dir
+from ramet.cli.render.console import console
+from ramet.cli.render.sanitize import clean
+
+
+def trust(options: Namespace) -> int:
+    """Show it, then record it; or with `--show` only show, with `--forget` take the trust away."""
+    out = console(sys.stdout)
+    folder, home = options.dir, user_dir()
+    name = clean(nearby(folder))
+
+    def say(text: str) -> None:
+        out.print(Text(clean(text)), soft_wrap=True)
+
+    if options.forget:
+        say(f"{name} is no longer trusted." if record.untrust(folder, home) else f"{name} was not trusted.")
+        return 0
+    # What is shown is what is recorded: `trust` returns what it has hashed.
+    would_run = record.what_would_run(folder) if options.show else record.trust(folder, home)
+    for each in would_run:
+        say(f"{each}")
+    if options.show:
+        verdict = record.trust_of(folder, home)
+        say(f"{name} is {'' if verdict.trusted else 'not '}trusted: {verdict.reason}.")
+    elif would_run:
+        say(f"{name} is trusted as it is now: the above may run. Take it back with: ramet trust {name} --forget")
+    else:
+        say(f"{name} is trusted as it is now: nothing in it asks to run.")
+    return 0

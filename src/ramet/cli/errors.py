@@ -1,0 +1,78 @@
+"""What went wrong, on one line: never a traceback unless RAMET_LOG_LEVEL=DEBUG asks for it."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import sys
+import tempfile
+import traceback
+from collections.abc import Iterable
+from pathlib import Path
+
+from ramet.cli.paths import nearby, user_dir
+from ramet.cli.render.sanitize import one_line
+from ramet.core.errors import Bug, Damaged, InvalidValue, RametError, Unknown
+
+USAGE, FAILURE = 2, 1
+
+
+def set_up_logging() -> bool:
+    """Show logs and warnings of libraries from RAMET_LOG_LEVEL on, else none; says whether any are shown."""
+    level = logging.getLevelNamesMapping().get(os.environ.get("RAMET_LOG_LEVEL", "").strip().upper())
+    if level is None:
+        logging.getLogger().addHandler(logging.NullHandler())
+    else:
+        logging.basicConfig(level=level, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    logging.captureWarnings(True)
+    return level is not None
+
+
+def say(text: str) -> None:
+    """One line on stderr, whatever the text holds."""
+    with contextlib.suppress(OSError, ValueError):  # stderr may be gone; the exit status still tells
+        print(f"ramet: {one_line(text, 1_000)}", file=sys.stderr, flush=True)
+
+
+def report_damage(damaged: Iterable[Damaged]) -> int:
+    """Say which trees were passed over, a line each, and return the exit status: 1 if there are any."""
+    status = 0
+    for each in damaged:
+        say(str(each))
+        status = FAILURE
+    return status
+
+
+def report(error: BaseException) -> int:
+    """Say what went wrong and return the exit status: 2 for what the caller wrote, 1 for anything else."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    debugging = os.environ.get("RAMET_LOG_LEVEL", "").strip().upper() == "DEBUG"
+    if isinstance(error, RametError) and not isinstance(error, Bug):
+        say(str(error) or type(error).__name__)
+    elif isinstance(error, OSError) and error.filename is not None:
+        say(f"{error.filename}: {error.strerror}")
+    else:
+        where = "" if debugging else _kept(error)
+        say(f"unexpected {type(error).__name__}: {error}{where}")
+    if debugging:
+        traceback.print_exception(error)
+    return USAGE if isinstance(error, InvalidValue | Unknown) else FAILURE
+
+
+def _kept(error: BaseException) -> str:
+    """Write the details to a file that only this user can read, and say where."""
+    for folder in (_logs, lambda: Path(tempfile.gettempdir())):
+        with contextlib.suppress(OSError, RametError):
+            descriptor, path = tempfile.mkstemp(prefix="ramet-", suffix=".log", dir=folder())
+            with open(descriptor, "w", encoding="utf-8", errors="backslashreplace") as log:  # noqa: PTH123 - a descriptor
+                traceback.print_exception(error, file=log)
+            return f" (details: {nearby(Path(path))})"
+    return ""
+
+
+def _logs() -> Path:
+    folder = user_dir() / "logs"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder

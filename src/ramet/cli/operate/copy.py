@@ -1,0 +1,51 @@
+"""`ramet cp`: a file of a run at work, copied out of its sandbox."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import sys
+from argparse import Namespace
+from pathlib import Path
+
+from ramet.cli.sources.choose import source_of
+from ramet.cli.sources.id_prefixes import full_id
+from ramet.core.errors import InvalidValue
+
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+
+
+def copy(options: Namespace) -> int:
+    """Write the file to a new one, or to stdout."""
+    is_stdout = options.to == "-"  # A file of that name is one like any other.
+    to = options.to or options.path.rpartition("/")[2]
+    if is_stdout and options.json:
+        raise InvalidValue("--json", "with -", "a file as TO: stdout is one of the two")
+    if not is_stdout and os.path.lexists(to):
+        raise InvalidValue("TO", to, "a file that is not there yet, or - for stdout")
+    content = asyncio.run(_content(options))
+    if is_stdout:
+        sys.stdout.buffer.write(content)
+        sys.stdout.buffer.flush()
+        return 0
+    try:
+        out = os.open(to, _NEW, 0o644)
+    except FileExistsError:
+        raise InvalidValue("TO", to, "a file that is not there yet, or - for stdout") from None
+    try:
+        with open(out, "wb") as file:  # noqa: PTH123 - a descriptor
+            file.write(content)
+    except BaseException:
+        with contextlib.suppress(OSError):  # Half a copy is none.
+            Path(to).unlink()
+        raise
+    if options.json:
+        print(json.dumps({"file": to, "bytes": len(content)}))
+    return 0
+
+
+async def _content(options: Namespace) -> bytes:
+    async with source_of(options) as source:
+        return await source.read_file(await full_id(source, options.id), options.path)

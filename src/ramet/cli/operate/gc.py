@@ -1,0 +1,151 @@
+"""`ramet gc` and `ramet keep`: what ended long ago is removed, with all that it left, unless it is to be kept."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from argparse import Namespace
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
+
+import msgspec
+from rich.text import Text
+
+from ramet.cli.render import formatting
+from ramet.cli.render.console import console
+from ramet.cli.render.sanitize import one_line
+from ramet.cli.sources.choose import source_of
+from ramet.cli.sources.id_prefixes import full_id
+from ramet.concurrency.clock import SystemClock
+from ramet.core.errors import StoreFailed
+from ramet.disk.state_folder import state_folder
+from ramet.host.control.run_queries import journal_in, kernel_of
+from ramet.host.control.socket import NoKernel, ring
+from ramet.host.journal.ttl import Collect
+from ramet.host.retention.janitor import Collected
+from ramet.host.retention.scrubbing import scrub
+from ramet.host.retention.sweep import Gone, sweep
+from ramet.store.sqlite.compaction import compact
+from ramet.store.sqlite.store import SqliteStore
+
+_MOST_NAMED = 20  #: transcripts and trees that were passed over; of others only the number is said
+
+
+def gc(options: Namespace) -> int:
+    """Remove, or say what would be removed."""
+    gone, scrubbed, passed_over, freed = asyncio.run(_sweep(options))
+    out, err = console(sys.stdout), console(sys.stderr)
+    for each in gone:
+        if options.json:
+            print(msgspec.json.encode(each).decode())
+        else:
+            ended = f", ended {each.ended:%Y-%m-%d %H:%M} UTC" if each.ended else ""
+            text = f"{each.root}  {one_line(each.agent, 40)}, {each.state}{ended}, {formatting.count(each.runs, 'run')}"
+            out.print(Text(text), soft_wrap=True)
+    if not options.json:
+        what = "would be removed" if options.dry_run else "removed"
+        err.print(Text(f"{formatting.count(len(gone), 'tree')} {what}", "dim"), soft_wrap=True)
+        if scrubbed:
+            said = f"values of variables were replaced by names in {formatting.count(scrubbed, 'tree')}"
+            err.print(Text(said, "dim"), soft_wrap=True)
+        if freed:
+            err.print(Text(f"the journal is {formatting.size(freed)} smaller", "dim"), soft_wrap=True)
+    for path in passed_over[:_MOST_NAMED]:
+        err.print(Text(f"passed over: {one_line(path)}"), soft_wrap=True)
+    if len(passed_over) > _MOST_NAMED:
+        err.print(Text(f"passed over: {len(passed_over) - _MOST_NAMED} more"), soft_wrap=True)
+    return 0
+
+
+def keep(options: Namespace) -> int:
+    """Keep the tree of a run, or no longer."""
+    said = asyncio.run(_keep(options))
+    if options.json:
+        print(json.dumps(said, ensure_ascii=True))
+    else:
+        text = f"{said['tree']} is {'kept' if said['kept'] else 'kept no longer than others'}"
+        console(sys.stdout).print(Text(text), soft_wrap=True)
+    return 0
+
+
+async def _keep(options: Namespace) -> dict[str, Any]:
+    async with source_of(options) as source:
+        return await source.keep(await full_id(source, options.id), not options.off)
+
+
+class _Swept(NamedTuple):
+    """The removed trees, in how many trees values of variables were replaced, which transcripts were passed over.
+
+    `freed` is the number of bytes that the journal gave back.
+    """
+
+    gone: list[Gone]
+    scrubbed: int
+    passed_over: list[str]
+    freed: int = 0
+
+
+async def _sweep(options: Namespace) -> _Swept:
+    path = journal_in(options.dir)
+    if not options.dry_run and kernel_of(path) is not None:
+        with suppress(NoKernel):  # Nobody answers: whoever has the journal is named by who wants it.
+            return await _asked(options)
+    before = path.stat().st_size
+    swept = await _removed(options, SqliteStore(path, read_only=options.dry_run))
+    if not options.dry_run:
+        try:
+            await asyncio.to_thread(compact, path)
+        except StoreFailed as problem:  # All that was to be removed is.
+            console(sys.stderr).print(Text(f"the journal stays as large as it is: {problem}"), soft_wrap=True)
+    return swept._replace(freed=max(0, before - path.stat().st_size))
+
+
+async def _asked(options: Namespace) -> _Swept:
+    """Have the kernel that has the journal remove it, a part at a time. Raises NoKernel if none answers, Refused."""
+    asked, gone, more = Collect(before=_moment(options), keep=tuple(options.keep)), list[Gone](), True
+    while more:
+        answer = msgspec.convert(await ring(options.dir, asked), Collected)
+        gone, more = [*gone, *answer.gone], answer.more
+    return _Swept(gone, 0, [])
+
+
+def _moment(options: Namespace) -> datetime:
+    """Return the moment before which a tree must have ended to be removed."""
+    return SystemClock().now() - timedelta(seconds=min(options.older_than, 10_000 * 86_400.0))
+
+
+async def _removed(options: Namespace, store: SqliteStore) -> _Swept:
+    from ramet.services.teams.needed_trees import needed_trees
+
+    now, before = SystemClock().now(), _moment(options)
+    await store.open()
+    try:
+        keep = [*options.keep, *await needed_trees(store)]
+        gone = await sweep(store, options.dir, before=before, now=now, keep=keep, dry_run=options.dry_run)
+        if options.dry_run:
+            return _Swept(gone, 0, [])
+        await _scrub_agents(store)
+        scrubbed = await scrub(store, state_folder(options.dir) / "transcripts")
+        await store.shrink()
+        return _Swept(gone, scrubbed.trees, scrubbed.passed_over)
+    finally:
+        await store.close()
+
+
+async def _scrub_agents(store: SqliteStore) -> None:
+    """Take values of variables out of records of agents that are over; others go on from theirs."""
+    from ramet.services.teams.secret_values import without_values
+    from ramet.services.teams.tables import Books
+
+    books = Books(store)
+    for row in (await books.agents()).whole:
+        has_values = row.env or (row.policy is not None and row.policy.env_vars)
+        if has_values and row.state in ("failed", "ended"):
+            books.hold(row)
+            await books.write(without_values(row))
+
+
+VERBS: dict[str, Callable[[Namespace], int]] = {"gc": gc, "keep": keep}

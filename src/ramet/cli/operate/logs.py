@@ -1,0 +1,105 @@
+"""`ramet logs`, `export` and `replay`: the events of a run or a tree, for people and for programs."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from argparse import Namespace
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+
+from rich.text import Text
+
+from ramet.cli.errors import say
+from ramet.cli.render.console import console
+from ramet.cli.render.events import line_of
+from ramet.cli.render.tree_model import Picture
+from ramet.cli.sources.choose import source_of
+from ramet.cli.sources.id_prefixes import full_id
+from ramet.concurrency.clock import Clock, SystemClock
+from ramet.core.events import Event, encode
+
+LONGEST_PAUSE_S = 3600.0  #: of a replay; a tree may have slept for days
+
+
+def logs(options: Namespace) -> int:
+    """Tell what happened."""
+    return asyncio.run(_logs(options))
+
+
+async def _logs(options: Namespace) -> int:
+    async with source_of(options) as source:
+        options.id = await full_id(source, options.id)
+        whole = await source.root_of(options.id) == options.id
+        read = source.follow if options.follow else source.events
+        await _all(read(options.id, tree=whole), _Telling(as_json=options.json))
+        if options.follow and not all(
+            row.is_over for row in await source.tree(options.id) if whole or row.id == options.id
+        ):
+            say(f"{options.id} was interrupted: {source.interrupted}")
+    return 0
+
+
+def export(options: Namespace) -> int:
+    """Write events as JSON lines."""
+    return asyncio.run(_export(options))
+
+
+async def _export(options: Namespace) -> int:
+    async with source_of(options) as source:
+        options.id = await full_id(source, options.id)
+        await _all(source.events(options.id, tree=options.tree), _Telling(as_json=True))
+    return 0
+
+
+def replay(options: Namespace) -> int:
+    """Tell it again, with its pauses."""
+    return asyncio.run(_replay(options, SystemClock()))
+
+
+async def _replay(options: Namespace, clock: Clock) -> int:
+    async with source_of(options) as source:
+        options.id = await full_id(source, options.id)
+        whole = await source.root_of(options.id) == options.id
+        events = with_pauses(source.events(options.id, tree=whole), options.speed, clock)
+        await _all(events, _Telling(as_json=options.json))
+    return 0
+
+
+async def with_pauses(events: AsyncGenerator[Event], speed: float, clock: Clock) -> AsyncGenerator[Event]:
+    """Events as far apart as they were, so many times as fast; 0 means at once."""
+    before = None
+    async with aclosing(events):
+        async for event in events:
+            if speed > 0 and event.at is not None and before is not None:
+                pause = (event.at - before).total_seconds() / speed
+                await clock.sleep(min(max(pause, 0.0), LONGEST_PAUSE_S))
+            before = event.at or before
+            yield event
+
+
+async def _all(events: AsyncGenerator[Event], telling: _Telling) -> None:
+    async with aclosing(events):
+        async for event in events:
+            telling.take(event)
+
+
+class _Telling:
+    """Prints events as they come, each at once."""
+
+    def __init__(self, *, as_json: bool) -> None:
+        self._as_json, self._picture, self._out = as_json, Picture(), console(sys.stdout)
+
+    def take(self, event: Event) -> None:
+        if self._as_json:
+            sys.stdout.buffer.write(encode(event) + b"\n")
+            sys.stdout.buffer.flush()
+            return
+        self._picture.take(event)
+        line = line_of(event, self._picture)
+        if line is not None:
+            self._out.print(Text(line), soft_wrap=True)
+            sys.stdout.flush()
+
+
+VERBS: dict[str, Callable[[Namespace], int]] = {"logs": logs, "export": export, "replay": replay}

@@ -1,0 +1,37 @@
+"""`ramet port`: where a program of this machine reaches a run that serves."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from argparse import Namespace
+from collections.abc import Mapping
+
+from ramet.cli.operate.ps import print_table
+from ramet.cli.sources.id_prefixes import full_id
+from ramet.cli.sources.local import Folder
+from ramet.core.errors import InvalidValue, Unknown
+
+
+def port(options: Namespace) -> int:
+    """Print the Unix socket of a port by its name, or of all."""
+    found = asyncio.run(_ports(options))
+    if options.port is not None:
+        if options.port not in found:
+            raise Unknown("port", options.port, tuple(found))
+        found = {options.port: found[options.port]}
+    elif not found:
+        raise InvalidValue("ID", options.id, "a run whose policy names ports; this one has no ports")
+    if options.json:
+        for name, path in found.items():
+            print(json.dumps({"port": name, "socket": path}))
+    elif options.port is not None:
+        print(found[options.port])
+    else:
+        print_table(("PORT", "SOCKET"), list(found.items()))
+    return 0
+
+
+async def _ports(options: Namespace) -> Mapping[str, str]:
+    async with Folder(options.dir) as source:
+        return await source.ports(await full_id(source, options.id))

@@ -1,0 +1,217 @@
+"""`ramet ps`, `tree` and `show`: how runs are."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+from argparse import Namespace
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import aclosing
+from datetime import datetime
+
+import msgspec
+from rich.console import Console
+from rich.text import Text
+
+from ramet.cli.errors import report_damage
+from ramet.cli.render import formatting
+from ramet.cli.render.answer import print_text, text_of
+from ramet.cli.render.console import console, glyphs_for, is_live
+from ramet.cli.render.live import LiveTree
+from ramet.cli.render.sanitize import asked, one_line
+from ramet.cli.render.tree_model import Picture
+from ramet.cli.render.tree_text import draw
+from ramet.cli.render.views import Told, View, Written
+from ramet.cli.sources.choose import source_of
+from ramet.cli.sources.contract import Source
+from ramet.cli.sources.id_prefixes import full_id
+from ramet.concurrency.clock import SystemClock
+from ramet.core.errors import Damaged, InvalidValue
+from ramet.host.control.run_queries import INTERRUPTED, RunRow
+
+_NO_TERMINAL = 120  #: columns of a tree where nothing says how many there are
+
+
+def ps(options: Namespace) -> int:
+    """List runs; 1 if there are trees that cannot be read."""
+    rows, damaged = asyncio.run(_rows(options))
+    if options.json:
+        print_rows(rows)
+        return report_damage(damaged)
+    now = SystemClock().now()
+    lines = [
+        (
+            row.id,
+            one_line(row.shown_path, 80),
+            one_line(row.agent, 40),
+            row.state,
+            formatting.duration(row.seconds(now)),
+            f"{formatting.tokens(row.usage.tokens)} tokens, {formatting.money(row.usage.usd)}",
+        )
+        for row in rows
+    ]
+    print_table(("ID", "PATH", "AGENT", "STATE", "AGE", "USAGE"), lines)
+    if not (rows or damaged):
+        nothing = "no run lives here; ramet ps --all lists those that have ended"
+        _aside("no run is on record here" if options.all else nothing)
+    return report_damage(damaged)
+
+
+async def _rows(options: Namespace) -> tuple[list[RunRow], Sequence[Damaged]]:
+    async with source_of(options) as source:
+        return await source.runs(ended=options.all), source.damaged
+
+
+def tree(options: Namespace) -> int:
+    """Show trees; 1 if there are trees that cannot be read."""
+    return asyncio.run(_tree(options))
+
+
+async def _tree(options: Namespace) -> int:
+    async with source_of(options) as source:
+        if options.id is not None:
+            roots = [await source.root_of(await full_id(source, options.id))]
+        else:
+            roots = list(dict.fromkeys(row.root for row in await source.runs()))
+        if options.follow:
+            if len(roots) != 1:
+                raise InvalidValue("ID", options.id, f"the id of one run, to follow its tree: {len(roots)} trees live")
+            return await _follow(source, roots[0], as_json=options.json)
+        for number, root in enumerate(roots):
+            rows = await source.tree(root)
+            if options.json:
+                print_rows(rows)
+            else:
+                await _draw(source, rows, console(sys.stdout), apart=number > 0)
+        if not (roots or source.damaged):
+            _aside("no tree lives here; ramet ps --all lists those that have ended")
+        return report_damage(source.damaged)
+
+
+async def _draw(source: Source, rows: Sequence[RunRow], out: Console, *, apart: bool) -> None:
+    root, picture = rows[0].root, Picture()
+    async with aclosing(source.events(root, tree=True)) as events:
+        async for event in events:
+            picture.take(event)
+    if any(row.state == INTERRUPTED for row in rows):
+        _interrupt(picture)
+    width = out.width if out.is_terminal else _NO_TERMINAL
+    if apart:
+        out.print()
+    out.print(Text(root, "dim"), soft_wrap=True)
+    height = max(len(picture.rows), 1)
+    for line in draw(picture, now=SystemClock().now(), width=width, height=height, glyphs=glyphs_for(out)):
+        out.print(line, soft_wrap=True)
+
+
+async def _follow(source: Source, root: str, *, as_json: bool) -> int:
+    out, picture, clock = console(sys.stdout), Picture(), SystemClock()
+    view: View
+    if as_json:
+        view = Written(sys.stdout.buffer)
+    else:
+        view = LiveTree(out, picture, clock) if is_live(out) else Told(out, picture)
+    async with view, aclosing(source.follow(root, tree=True)) as events:
+        async for event in events:
+            picture.take(event)
+            view.take(event)
+        is_over = all(row.over for row in picture.rows.values())
+        if not is_over:
+            _interrupt(picture)
+    if isinstance(view, Written):
+        view.finish()
+    if not is_over:
+        _aside(f"{root} was interrupted: {source.interrupted}")
+    return 0
+
+
+def _interrupt(picture: Picture) -> None:
+    """What was at work is not: its process is gone."""
+    for row in picture.rows.values():
+        if not row.over:
+            row.calls.clear()
+            row.state, row.phase = INTERRUPTED, INTERRUPTED
+
+
+def show(options: Namespace) -> int:
+    """Show one run."""
+    row = asyncio.run(_one(options))
+    if options.json:
+        print(msgspec.json.encode(row).decode())
+        return 0
+    out, now = console(sys.stdout), SystemClock().now()
+    for name, words in _facts(row, now):
+        for text in [words] if isinstance(words, str) else words:
+            out.print(Text(f"{name:10} ", "dim").append(text, "none"), soft_wrap=True)
+            name = ""
+    if row.result is not None and text_of(row.result).strip():
+        out.print()
+        print_text(out, text_of(row.result))
+    return 0
+
+
+async def _one(options: Namespace) -> RunRow:
+    async with source_of(options) as source:
+        return await source.run(await full_id(source, options.id))
+
+
+def _facts(row: RunRow, now: datetime) -> Iterable[tuple[str, str | list[str]]]:
+    """What there is to say, by name; several lines as a list."""
+    error = f": {one_line(row.result.error.message, 400)}" if row.result is not None and row.result.error else ""
+    yield "run", f"{one_line(row.shown_path)} ({row.id})"
+    yield "agent", one_line(row.agent) + (f", model {one_line(row.model)}" if row.model else "")
+    yield "state", row.state + error
+    yield (
+        "age",
+        formatting.duration(row.seconds(now)) + (f", since {row.born:%Y-%m-%d %H:%M:%S} UTC" if row.born else ""),
+    )
+    if row.description:
+        yield "about", one_line(row.description, 400)
+    used, below = row.usage, row.usage_subtree
+    for name, each in (("usage", used), ("with below", below)) if row.children else (("usage", used),):
+        yield (
+            name,
+            f"{formatting.count(each.model_calls, 'model call')}, {formatting.count(each.tool_calls, 'tool call')}, "
+            f"{'~' if each.estimated else ''}{formatting.tokens(each.tokens)} tokens, {formatting.money(each.usd)}",
+        )
+    if row.root != row.id:
+        yield "tree", row.root
+    if row.children:
+        yield "children", list(row.children)
+    if row.calls:
+        yield "open calls", [f"{one_line(each.tool)} ({one_line(each.call_id)})" for each in row.calls]
+    if row.ports:
+        yield "ports", ", ".join(f"{one_line(name)}={port}" for name, port in row.ports.items())
+    if row.unread:
+        yield "unread", formatting.count(row.unread, "message")
+    if row.approvals:
+        yield (
+            "approvals",
+            [f"{one_line(each.approval_id)}: {asked(each.tool, each.args, each.question)}" for each in row.approvals],
+        )
+
+
+def print_rows(rows: Iterable[RunRow]) -> None:
+    """Each run as a line of JSON; its result is for `show`."""
+    for row in rows:
+        data = msgspec.to_builtins(row)
+        del data["result"]
+        print(msgspec.json.encode(data).decode())
+
+
+def print_table(heads: tuple[str, ...], lines: Sequence[tuple[str, ...]]) -> None:
+    """Columns as wide as they need; nothing at all for no lines."""
+    out = console(sys.stdout)
+    wide = [max(len(each[i]) for each in (heads, *lines)) for i in range(len(heads))]
+    for number, line in enumerate((heads, *lines) if lines else ()):
+        text = "  ".join(each.ljust(width) for each, width in zip(line, wide, strict=True)).rstrip()
+        out.print(Text(text, "none" if number else "dim"), soft_wrap=True)
+
+
+def _aside(text: str) -> None:
+    with contextlib.suppress(OSError):
+        console(sys.stderr).print(Text(text, "dim"), soft_wrap=True)
+
+
+VERBS: dict[str, Callable[[Namespace], int]] = {"ps": ps, "tree": tree, "show": show}

@@ -1,0 +1,76 @@
+"""`ramet repair`: damage of a journal is named; damaged trees are set aside, lost events are accepted to be lost."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from argparse import Namespace
+
+from rich.text import Text
+
+from ramet.cli.errors import report_damage
+from ramet.cli.render import formatting
+from ramet.cli.render.console import console
+from ramet.cli.render.sanitize import one_line
+from ramet.concurrency.clock import SystemClock
+from ramet.core.errors import DamagedTree
+from ramet.disk.state_folder import JOURNAL, checked_state_folder
+from ramet.host.control.run_queries import journal_in, records_of
+from ramet.host.recovery.repair import Checked, check, set_aside
+from ramet.store.sqlite.accept_loss import accept_loss
+from ramet.store.sqlite.store import SqliteStore
+
+
+def repair(options: Namespace) -> int:
+    """Do what is asked for; without that, name what is damaged, and return 1 if anything is."""
+    if options.set_aside is not None:
+        return _set_aside(options)
+    if options.accept_loss:
+        return _accept_loss(options)
+    checked = asyncio.run(_check(options))
+    if options.json:
+        for each in checked.damaged:
+            print(json.dumps(vars(each), ensure_ascii=True))
+    trees = sum(isinstance(each, DamagedTree) for each in checked.damaged)
+    _aside(f"{formatting.count(checked.readable, 'tree')} can be read, {trees} cannot")
+    return report_damage(checked.damaged)
+
+
+def _accept_loss(options: Namespace) -> int:
+    accepted = accept_loss(checked_state_folder(options.dir) / JOURNAL)
+    if options.json:
+        facts = {"committed": accepted.committed._asdict(), "found": accepted.found._asdict()}
+        print(json.dumps(facts, ensure_ascii=True))
+    elif accepted.is_loss:
+        committed, found = accepted.committed.cursor, accepted.found.cursor
+        _aside(f"the journal ends at event {found}, and goes on behind event {committed}")
+    else:
+        _aside("nothing that was committed is missing")
+    return 0
+
+
+async def _check(options: Namespace) -> Checked:
+    async with await records_of(options.dir) as records:
+        return await check(records)
+
+
+def _set_aside(options: Namespace) -> int:
+    root = asyncio.run(_without(options))
+    if options.json:
+        print(json.dumps({"set_aside": root}, ensure_ascii=True))
+    else:
+        _aside(f"{one_line(root)} is set aside")
+    return 0
+
+
+async def _without(options: Namespace) -> str:
+    store = await SqliteStore(journal_in(options.dir)).open()
+    try:
+        return await set_aside(store, options.set_aside, SystemClock().now())
+    finally:
+        await store.close()
+
+
+def _aside(text: str) -> None:
+    console(sys.stderr).print(Text(text, "dim"), soft_wrap=True)

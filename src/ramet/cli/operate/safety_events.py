@@ -1,0 +1,90 @@
+"""`ramet passages`: what came to the safety gates, filtered, page by page, or as it comes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from argparse import Namespace
+from contextlib import aclosing
+
+import msgspec
+from rich.text import Text
+
+from ramet.cli.render.console import console
+from ramet.cli.render.sanitize import one_line
+from ramet.cli.sources.choose import source_of
+from ramet.cli.sources.contract import Source
+from ramet.cli.sources.id_prefixes import full_id
+from ramet.core.errors import InvalidValue
+from ramet.core.events import IntentionDecided, IntentionRecorded, ToolEnded, encode
+from ramet.host.safety.inspection import KINDS, Filter, Passage
+
+MOST = 1_000  #: passages of one page, as a server has it
+_MOST_ARGS = 200  #: characters of a call's arguments
+_MOST_WORDS = 200  #: of a reason
+
+
+def passages(options: Namespace) -> int:
+    """List them; or with `follow` go on without an end."""
+    return asyncio.run(_passages(options))
+
+
+async def _passages(options: Namespace) -> int:
+    if options.limit > MOST:
+        raise InvalidValue("--limit", options.limit, f"a whole number from 1 to {MOST}")
+    async with source_of(options) as source:
+        wanted = await _filter(source, options)
+        if options.follow:
+            async with aclosing(source.follow_passages(wanted, after=options.after)) as found:
+                async for each in found:
+                    _show(each, as_json=options.json)
+            return 0
+        page = await source.passages(wanted, after=options.after, limit=options.limit)
+        for each in page.entries:
+            _show(each, as_json=options.json)
+        # A full page is only known to be the last one by a look behind it.
+        if page.more and (await source.passages(wanted, after=page.cursor, limit=1)).entries:
+            console(sys.stderr).print(Text(f"there are more: --after {page.cursor}", "dim"), soft_wrap=True)
+    return 0
+
+
+async def _filter(source: Source, options: Namespace) -> Filter:
+    """Return what is wanted. Raises Unknown for a run that is not on record, InvalidValue for one of several."""
+    run = await full_id(source, options.run) if options.run else None
+    tree = await source.root_of(await full_id(source, options.tree)) if options.tree else None
+    if run is not None:
+        await source.root_of(run)
+    return Filter(
+        tree=tree,
+        run=run,
+        path=options.path,
+        tool=options.tool,
+        kinds=tuple(options.kind) or KINDS,
+        committed=True if options.committed else False if options.aborted else None,
+    )
+
+
+def _show(passage: Passage, *, as_json: bool) -> None:
+    if as_json:
+        row = {"cursor": passage.cursor, "kind": passage.kind, "event": msgspec.json.decode(encode(passage.event))}
+        sys.stdout.write(f"{json.dumps(row, ensure_ascii=True)}\n")
+    else:
+        text = f"{passage.cursor}  {one_line(passage.event.path, 100)}  {_words(passage)}"
+        console(sys.stdout).print(Text(text), soft_wrap=True)
+    sys.stdout.flush()
+
+
+def _words(passage: Passage) -> str:
+    event = passage.event
+    tool = one_line(event.tool, 60)
+    match event:
+        case IntentionRecorded():
+            args = one_line(json.dumps(event.args, ensure_ascii=False, default=str), _MOST_ARGS)
+            return f"intends  {tool} {args}  (policy {one_line(event.policy, 60)}, version {event.version})"
+        case IntentionDecided():
+            votes = ", ".join(f"{one_line(each.voter, 60)} {each.verdict}" for each in event.votes)
+            why = f": {one_line(event.reason, _MOST_WORDS)}" if event.reason else ""
+            return f"{'commits ' if event.committed else 'aborts  '} {tool}{why}" + (f"  ({votes})" if votes else "")
+        case ToolEnded():
+            return f"output   {tool} {event.status}"

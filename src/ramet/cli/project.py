@@ -1,0 +1,33 @@
+"""What a folder brings, as this user and this folder define it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from ramet.agent.files.definitions import Definitions, load_definitions
+from ramet.agent.files.permissions import FoundPermissions, find_permissions
+from ramet.agent.files.trust import is_trusted
+from ramet.cli.paths import user_dir
+from ramet.host.trees.project import Project
+
+
+def load(folder: Path) -> Definitions:
+    """Its agent types; hooks of the folder's own files only if the folder is trusted."""
+    mine = user_dir()
+    return load_definitions(folder, user_dir=mine, home=_home(), trusted=is_trusted(folder, mine))
+
+
+def permissions(folder: Path) -> FoundPermissions:
+    """Its permission rules. Raises Unreadable or InvalidValue for settings that cannot be understood."""
+    return find_permissions(folder, user_dir=user_dir(), home=_home())
+
+
+def open_project(folder: Path) -> Project:
+    """Its agent types and its hooks. Raises Unreadable or InvalidValue for settings that cannot be understood."""
+    return Project.open(folder, user_dir=user_dir(), home=_home())
+
+
+def _home() -> Path | None:
+    home = os.environ.get("HOME")
+    return Path(home) if home else None

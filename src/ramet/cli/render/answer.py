@@ -1,0 +1,47 @@
+"""Foreign text on paper: rendered as Markdown where a person looks at it, as it is where a program reads it."""
+
+from __future__ import annotations
+
+import json
+
+from markdown_it import MarkdownIt
+from rich.console import Console
+from rich.markdown import Heading, Markdown
+from rich.text import Text
+
+from ramet.cli.render.sanitize import clean
+from ramet.core.outcome import Result
+
+MAX_MARKDOWN = 200_000  #: above this, text is printed as it is: parsing could take longer than reading
+
+
+class _PlainHeading(Heading):
+    LEVEL_ALIGN = dict.fromkeys(("h1", "h2", "h3", "h4", "h5", "h6"), "left")
+
+
+class _Page(Markdown):
+    """Markdown that hides nothing: tags are text, and a link shows where it leads."""
+
+    elements = {**Markdown.elements, "heading_open": _PlainHeading}  # noqa: RUF012 - as in rich
+
+    def __init__(self, text: str) -> None:
+        super().__init__("", code_theme="ansi_dark", hyperlinks=False)
+        self.markup = text
+        parser = MarkdownIt("commonmark", {"html": False}).enable("strikethrough").enable("table")
+        self.parsed = parser.parse(text)
+
+
+def text_of(result: Result) -> str:
+    """The answer as text: a typed value as JSON."""
+    if result.value is None or isinstance(result.value, str):
+        return result.text
+    return json.dumps(result.value, indent=2, ensure_ascii=False, default=str)
+
+
+def print_text(out: Console, text: str) -> None:
+    """Print foreign text, made safe. Nothing is wrapped or coloured unless a terminal shows it."""
+    text = clean(text).strip("\n")
+    if out.is_terminal and len(text) <= MAX_MARKDOWN:
+        out.print(_Page(text))
+    else:
+        out.print(Text(text), soft_wrap=True)

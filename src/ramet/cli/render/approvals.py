@@ -1,0 +1,123 @@
+"""Approvals put to the person at the terminal, one at a time; anything but yes is no."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import termios
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import NamedTuple, Protocol
+
+from rich.console import Console
+from rich.text import Text
+
+from ramet.cli.render.sanitize import clean, one_line
+from ramet.core.events import ApprovalAnswered, ApprovalAsked, Event, RunEnded
+
+MAX_SHOWN = 4_000  #: characters of one argument; that there is more is said, or a tail could hide
+
+
+class Screen(Protocol):
+    """What has to make room for a question."""
+
+    def pause(self) -> None: ...
+    def resume(self) -> None: ...
+
+
+class _Open(NamedTuple):
+    asked: ApprovalAsked
+    void: asyncio.Future[None]  #: done when nobody waits for the word any more
+
+
+class Questions:
+    """Asks what the events of a tree ask, and hands each word to `answer(approval_id, allowed, reason)`."""
+
+    def __init__(self, err: Console, screen: Screen, answer: Callable[[str, bool, str], object], stdin_fd: int) -> None:
+        self._err, self._screen, self._answer, self._fd = err, screen, answer, stdin_fd
+        self._open: dict[str, _Open] = {}
+        self._more = asyncio.Event()
+
+    def take(self, event: Event) -> None:
+        """Note a question, or that one was answered elsewhere, ran out of time, or lost its asker."""
+        match event:
+            case ApprovalAsked():
+                void = asyncio.get_running_loop().create_future()
+                self._open[event.approval_id] = _Open(event, void)
+                self._more.set()
+            case ApprovalAnswered():
+                self._drop(event.approval_id)
+            case RunEnded():
+                for approval_id in [key for key, each in self._open.items() if each.asked.run == event.run]:
+                    self._drop(approval_id)
+            case _:
+                pass
+
+    async def serve(self) -> None:
+        """Ask as questions come, until cancelled."""
+        while True:
+            await self._more.wait()
+            self._more.clear()
+            if not self._open:
+                continue
+            self._screen.pause()
+            try:
+                while self._open:
+                    await self._ask(next(iter(self._open.values())))
+            finally:
+                self._screen.resume()
+
+    async def _ask(self, question: _Open) -> None:
+        asked = question.asked
+        with self._next_line() as line:  # First, so that an answer to what is seen is not taken for an earlier key.
+            self._print(asked)
+            await asyncio.wait((line, question.void), return_when=asyncio.FIRST_COMPLETED)
+            if not line.done():
+                self._err.print(Text("\n(no longer asked)", "dim"))
+                return
+        self._open.pop(asked.approval_id, None)
+        allowed = line.result().strip().lower() in ("y", "yes")
+        self._answer(asked.approval_id, allowed, "" if allowed else "denied at the terminal")
+
+    def _drop(self, approval_id: str) -> None:
+        question = self._open.pop(approval_id, None)
+        if question is not None and not question.void.done():
+            question.void.set_result(None)
+
+    def _print(self, asked: ApprovalAsked) -> None:
+        show = self._err.print
+        show()
+        who = Text(one_line(asked.path, 200), "bold").append(" asks to use ", "none").append(one_line(asked.tool, 64))
+        show(who, soft_wrap=True)
+        if asked.question.strip():
+            show(Text("  " + one_line(asked.question, 1_000), "dim"), soft_wrap=True)
+        for key, value in asked.args.items():
+            text = clean(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str))
+            more = f"\n… {len(text) - MAX_SHOWN} more characters, not shown" if len(text) > MAX_SHOWN else ""
+            shown = (text[:MAX_SHOWN] + more).replace("\n", "\n    ")
+            show(Text(f"  {one_line(key, 64)}: {shown}"), soft_wrap=True)
+        show(Text("Allow it? [y/N] ", "bold"), end="")
+
+    @contextmanager
+    def _next_line(self) -> Iterator[asyncio.Future[str]]:
+        """The next line a person types. What was typed before is no answer; the end of input is an empty line."""
+        loop = asyncio.get_running_loop()
+        line: asyncio.Future[str] = loop.create_future()
+        typed = bytearray()
+
+        def read() -> None:
+            try:
+                data = os.read(self._fd, 4096)
+            except OSError:
+                data = b""  # the terminal is gone
+            typed.extend(data)
+            if (not data or b"\n" in data) and not line.done():
+                line.set_result(typed.decode(errors="replace"))
+
+        termios.tcflush(self._fd, termios.TCIFLUSH)
+        loop.add_reader(self._fd, read)
+        try:
+            yield line
+        finally:
+            loop.remove_reader(self._fd)

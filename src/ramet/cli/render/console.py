@@ -1,0 +1,48 @@
+"""The two ends of a command: stdout for the answer, stderr for all that is said about it."""
+
+from __future__ import annotations
+
+from typing import IO
+
+from rich.console import Console
+from rich.theme import Theme
+
+from ramet.cli.render.tree_text import ASCII, UNICODE, Glyphs
+
+#: Plain colours of the terminal's own palette and no backgrounds, so that light and dark ones both stay readable.
+_THEME = Theme(
+    {
+        "markdown.code": "cyan",
+        "markdown.h1": "bold",
+        "markdown.h2": "bold",
+        "markdown.h3": "bold",
+        "markdown.h4": "bold",
+        "markdown.item.bullet": "dim",
+        "markdown.item.number": "dim",
+        "markdown.block_quote": "dim",
+        "markdown.hr": "dim",
+        "markdown.link": "none",
+        "markdown.link_url": "underline",
+    }
+)
+
+
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Let the caller decide; rich would end the process."""
+        raise BrokenPipeError
+
+
+def console(stream: IO[str], *, width: int | None = None) -> Console:
+    """A console that prints text as it is: no markup, no emoji codes, no guessing what to colour."""
+    return _Console(file=stream, width=width, markup=False, emoji=False, highlight=False, theme=_THEME)
+
+
+def glyphs_for(screen: Console) -> Glyphs:
+    """The signs that this terminal can show."""
+    return UNICODE if screen.encoding.lower().startswith("utf") else ASCII
+
+
+def is_live(screen: Console) -> bool:
+    """Whether lines that were printed can be drawn over."""
+    return screen.is_terminal and not screen.is_dumb_terminal

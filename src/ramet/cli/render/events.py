@@ -1,0 +1,54 @@
+"""An event as a line for people who read what happened: all that `progress` says, and what was said."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ramet.cli.render.formatting import count
+from ramet.cli.render.progress import describe
+from ramet.cli.render.sanitize import one_line
+from ramet.cli.render.tree_model import Picture
+from ramet.core.events import Event, MailPushed, MessageRecorded, RunResumed, RunRetried, SandboxStarted, ToolEnded
+
+_LIMIT = 400
+_WHO = {"human": "is told", "ai": "says", "system": "is set up"}
+
+
+def line_of(event: Event, picture: Picture) -> str | None:
+    """The line for an event that the picture has taken already, with its time in UTC; None where silence is better."""
+    told = describe(event, picture)
+    text = told.text if told is not None else None
+    if text is None and (words := _more(event)) is not None:
+        text = f"{one_line(event.path, 120)}: {words}"
+    if text is None:
+        return None
+    return f"{event.at:%Y-%m-%d %H:%M:%S} {text}" if event.at is not None else text
+
+
+def _more(event: Event) -> str | None:
+    match event:
+        case MessageRecorded(message=message):
+            who, text = _WHO.get(str(message.get("type"))), _text(message)
+            return f"{who}: {one_line(text, _LIMIT)}" if who is not None and text.strip() else None
+        case ToolEnded(status="ok"):
+            return f"{one_line(event.tool, 40)} answered: {one_line(event.preview, 160)}" if event.preview else None
+        case MailPushed():
+            return f"mail from {one_line(event.sender, 120)}: {one_line(event.text, _LIMIT)}"
+        case RunResumed():
+            cut = f", {count(len(event.cut), 'call')} cut off" if event.cut else ""
+            return f"goes on in another process{cut}"
+        case SandboxStarted():
+            return f"works in a sandbox: {one_line(event.backend, 40)}, {one_line(event.level, 40)}"
+        case RunRetried():
+            return f"{one_line(event.status, 40)}, tried again in {event.wait_s:.1f}s: {one_line(event.reason)}"
+        case _:
+            return None
+
+
+def _text(message: Mapping[str, Any]) -> str:
+    content = message.get("content")
+    if isinstance(content, str):
+        return content
+    blocks = content if isinstance(content, list) else []
+    return " ".join(str(each.get("text", "")) for each in blocks if isinstance(each, Mapping))

@@ -1,0 +1,109 @@
+"""The tree on a terminal while it grows: drawn in place, a few times a second, and left standing at the end."""
+
+from __future__ import annotations
+
+import asyncio
+from types import TracebackType
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.text import Text
+
+from ramet.cli.render.console import glyphs_for
+from ramet.cli.render.progress import describe
+from ramet.cli.render.tree_model import Picture
+from ramet.cli.render.tree_text import draw
+from ramet.concurrency.clock import Clock
+from ramet.core.events import Event
+
+FRAME_S = 0.1  #: often enough to see movement, seldom enough to stay calm and cheap
+
+
+class LiveTree:
+    """Entered, it draws; left, the last picture stays on the screen and the cursor is back."""
+
+    wants_text = True
+    is_output = False
+
+    def __init__(self, screen: Console, picture: Picture, clock: Clock) -> None:
+        self._screen, self._picture, self._clock = screen, picture, clock
+        self._glyphs = glyphs_for(screen)
+        self._live: Live | None = None
+        self._drawing: asyncio.Task[None] | None = None
+        self._tick = 0
+        self._held: list[Text] = []  #: lines that wait for a question to be answered
+        self._note = ""  #: one line below the tree
+
+    async def __aenter__(self) -> LiveTree:
+        self.resume()
+        self._drawing = asyncio.create_task(self._draw(), name="ramet live tree")
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._drawing is not None:
+            self._drawing.cancel()
+            await asyncio.wait({self._drawing})
+        self._stop(last=True)
+        if self._drawing is not None and not self._drawing.cancelled():
+            self._drawing.result()  # A frame that could not be drawn is a bug to be heard of.
+
+    def take(self, event: Event) -> None:
+        """Print above the tree what a row in it cannot say."""
+        line = describe(event, self._picture)
+        if line is not None and line.rare:
+            self._held.append(Text(line.text, "yellow"))
+            if self._live is not None:
+                self._print_held()
+
+    def say(self, text: str) -> None:
+        """Show a line below the tree."""
+        self._note = text
+
+    def pause(self) -> None:
+        """Take the tree off the screen, so that a person can be asked something."""
+        self._stop(last=False)
+
+    def resume(self) -> None:
+        """Draw again, below whatever was printed since."""
+        self._print_held()
+        # No refresh thread: frames are drawn by the event loop, so a picture never changes while it is being drawn.
+        self._live = Live(self._frame(), console=self._screen, auto_refresh=False, vertical_overflow="crop")
+        self._live.start()
+
+    def restore(self) -> None:
+        """Give the terminal its cursor back, below the tree: from a signal handler, and at once."""
+        self._screen.file.write("\n\x1b[?25h")
+        self._screen.file.flush()
+
+    def _stop(self, *, last: bool) -> None:
+        live, self._live = self._live, None
+        if live is None:
+            return
+        if last:
+            live.update(self._frame(moving=False), refresh=True)
+        else:
+            live.transient = True
+        live.stop()
+
+    def _print_held(self) -> None:
+        for line in self._held:
+            self._screen.print(line, soft_wrap=True)
+        self._held.clear()
+
+    async def _draw(self) -> None:
+        while True:
+            if self._live is not None:
+                self._tick += 1
+                self._live.update(self._frame(), refresh=True)
+            await self._clock.sleep(FRAME_S)
+
+    def _frame(self, *, moving: bool = True) -> Group:
+        width, height = self._screen.size
+        room = height - 2 - bool(self._note)
+        tick = self._tick if moving else None
+        lines = draw(self._picture, now=self._clock.now(), width=width, height=room, glyphs=self._glyphs, tick=tick)
+        if self._note and moving:
+            lines.append(Text(self._note, "yellow", no_wrap=True, overflow="crop"))
+        return Group(*lines)

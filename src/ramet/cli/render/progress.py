@@ -1,0 +1,95 @@
+"""What happens, one line per event that a person would want to know of: for logs, pipes and plain terminals."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ramet.cli.render import formatting
+from ramet.cli.render.sanitize import asked, one_line
+from ramet.cli.render.tree_model import ENDINGS, WAITING_TOOLS, Picture
+from ramet.core.events import (
+    ApprovalAnswered,
+    ApprovalAsked,
+    BudgetRefused,
+    ClampEvent,
+    ClockStepped,
+    Compacted,
+    Event,
+    FolderLost,
+    HookFailed,
+    ModelRetried,
+    Notice,
+    PolicyDecided,
+    RunEnded,
+    RunSpawned,
+    ToolEnded,
+    ToolStarted,
+    TurnEnded,
+)
+from ramet.core.outcome import Status
+
+
+class Line(NamedTuple):
+    """One line of progress. `rare` ones are worth a line even beside a live tree."""
+
+    text: str
+    rare: bool = False
+
+
+def describe(event: Event, picture: Picture) -> Line | None:
+    """The line for an event that the picture has already taken, or None where silence is better."""
+    said = _said(event, picture)
+    return None if said is None else Line(f"{one_line(event.path, 120)}: {said.text}", said.rare)
+
+
+def _said(event: Event, picture: Picture) -> Line | None:
+    row = picture.rows[event.run]
+    match event:
+        case RunSpawned():
+            what = f": {one_line(row.brief, 100)}" if row.brief and event.depth else ""
+            return Line(f"started {one_line(event.agent, 64)}{what}")
+        case ToolStarted(tool=tool) if tool in WAITING_TOOLS:
+            return None  # the child says that it started
+        case ToolStarted():
+            return Line(row.calls[event.call_id or event.step_id][1])
+        case ToolEnded(status="ok" | "cancelled"):
+            return None
+        case ToolEnded():
+            why = one_line(event.preview, 160).removeprefix("Denied: ").removeprefix("Error: ")
+            return Line(f"{one_line(event.tool, 40)} {event.status}: {why}", event.status == "denied")
+        case RunEnded(result=result):
+            used = [formatting.duration(row.seconds(event.at or row.began))] if row.began else []
+            used += [f"{formatting.tokens(row.usage.tokens)} tokens"] if row.usage.tokens else []
+            why = f": {one_line(result.error.message)}" if result.error else ""
+            return Line(f"{ENDINGS[result.status]}{why}" + (f" ({', '.join(used)})" if used else ""))
+        case TurnEnded() if event.depth == 0 and event.turn > 1 and event.status != Status.COMPLETED:
+            return Line(f"what it was told later could not be worked in: {event.status}", True)
+        case ModelRetried():
+            return Line(
+                f"{one_line(event.model, 60)} failed, asked again in {event.wait_s:.1f}s: {one_line(event.reason)}"
+            )
+        case BudgetRefused():
+            return Line(f"budget of {event.scope}: {event.resource} asked {event.asked:g}, left {event.left:g}")
+        case ClampEvent():
+            return Line(f"{event.field} {event.asked:g} was lowered to {event.given:g}, the parent's")
+        case PolicyDecided() if event.verdict != "allow":
+            done = "narrowed" if event.verdict == "narrow" else "refused"
+            why = f": {one_line(event.reason)}" if event.reason else ""
+            return Line(f"policy adapter {one_line(event.adapter, 40)} {done} {one_line(event.child, 40)}{why}")
+        case ApprovalAsked():
+            return Line(f"asks to run {asked(event.tool, event.args, event.question)}")
+        case ApprovalAnswered():
+            why = f": {one_line(event.reason)}" if event.reason else ""
+            return Line(("allowed" if event.allowed else "not allowed") + why)
+        case HookFailed():
+            return Line(f"hook {one_line(event.hook, 80)} failed on {event.event}: {one_line(event.reason)}", True)
+        case FolderLost():
+            return Line(f"its {one_line(event.part, 20)} is not there any more: it goes on in an empty one", True)
+        case ClockStepped():
+            return Line(f"the machine's clock was set by {event.by_s:+g} s", True)
+        case Compacted():
+            return Line(f"history shortened from {event.before_messages} to {event.after_messages} messages")
+        case Notice():
+            return Line(one_line(event.text, 400), True)
+        case _:
+            return None

@@ -1,0 +1,84 @@
+"""What is said when a tree has ended: how, at what price, and what was found even if there is no answer."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.text import Text
+
+from ramet.cli.paths import nearby
+from ramet.cli.render import formatting
+from ramet.cli.render.answer import print_text, text_of
+from ramet.cli.render.console import glyphs_for
+from ramet.cli.render.sanitize import clean, one_line
+from ramet.cli.render.tree_model import ENDINGS, Picture, Row
+from ramet.cli.render.tree_text import sign
+from ramet.core.outcome import Result, Status
+
+MAX_FINDING = 4_000  #: characters of each run's finding; the whole is in its transcript
+
+
+def print_result(out: Console, result: Result, picture: Picture) -> bool:
+    """The answer; or, where there is none, what each run had found, under its path. False if there is nothing."""
+    if result.status is Status.COMPLETED:
+        print_text(out, text_of(result))
+        return True
+    findings = [(picture.root, result.text)] if picture.root is not None and result.text.strip() else []
+    findings += [(row, text_of(row.result)) for row in picture.findings() if row.result]
+    if not findings:
+        return False
+    out.print(Text("No answer. This is what was found so far:", "bold"), soft_wrap=True)
+    for row, text in findings:
+        out.print()
+        out.print(_heading(row), soft_wrap=True)
+        print_text(
+            out, text if len(text) <= MAX_FINDING else text[:MAX_FINDING] + "\n… (the rest is in the transcript)"
+        )
+    return True
+
+
+def print_status(
+    err: Console,
+    result: Result,
+    picture: Picture,
+    *,
+    now: datetime,
+    transcripts: Path | None,
+    is_told: bool = False,
+) -> None:
+    """How it ended and what it took, on one line if it fits; then where to read all of it.
+
+    `is_told` is whether the line of the root's end, with the reason, was printed before.
+    """
+    glyphs = glyphs_for(err)
+    head = sign(result.status, glyphs).append(" ").append(ENDINGS[result.status], "bold")
+    if result.error is not None and not is_told:
+        head.append(f": {one_line(result.error.message, 400)}")
+        if result.error.scope and result.error.scope not in result.error.message:
+            head.append(f" (limit of {one_line(result.error.scope, 200)})")
+    total, used = picture.totals(now), result.usage_subtree
+    parts = [
+        formatting.count(total.agents, "agent"),
+        formatting.count(used.model_calls, "model call"),
+        formatting.count(used.tool_calls, "tool call"),
+        f"{'~' if used.estimated else ''}{formatting.tokens(used.tokens)} tokens",
+        formatting.money(used.usd),
+        formatting.duration(total.seconds),
+    ]
+    tail = Text(f" {glyphs.dot} ".join(parts), "dim")
+    joint = Text(f" {glyphs.dot} ", "dim")
+    if not err.is_terminal or head.cell_len + joint.cell_len + tail.cell_len <= err.width:
+        err.print(head + joint + tail, soft_wrap=True)
+    else:
+        err.print(head)
+        err.print(Padding(tail, (0, 0, 0, 2)))
+    if transcripts is not None:
+        err.print(Text(f"  transcripts: {clean(nearby(transcripts))}/", "dim"), soft_wrap=True)
+
+
+def _heading(row: Row) -> Text:
+    ended = f" · {ENDINGS[row.result.status]}" if row.result else ""
+    return Text(one_line(row.path, 200), "bold").append(ended, "dim")

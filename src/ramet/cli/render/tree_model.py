@@ -1,0 +1,194 @@
+"""What is known of a tree so far, folded from its events: the one source of every view at the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import NamedTuple
+
+from ramet.cli.render.call_summary import describe_call
+from ramet.core.events import (
+    Event,
+    MessageDiscarded,
+    MessageRecorded,
+    ModelAsked,
+    ModelRetried,
+    RunEnded,
+    RunSpawned,
+    StateChanged,
+    TextDelta,
+    ToolEnded,
+    ToolStarted,
+    TurnStarted,
+)
+from ramet.core.lifecycle import OVER, State
+from ramet.core.outcome import Result, Status, Usage
+
+#: Tools with which a run waits for others: "waits for 2 agents" says more than their names.
+WAITING_TOOLS = frozenset({"Agent", "Task", "TaskOutput"})
+
+
+class Totals(NamedTuple):
+    """The whole tree in figures."""
+
+    agents: int
+    living: int
+    usage: Usage
+    seconds: float
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Row:
+    """One run, as its events tell it."""
+
+    run: str
+    path: str
+    name: str
+    agent: str
+    depth: int
+    parent: str | None
+    model: str = ""
+    brief: str = ""
+    state: str = State.STARTING
+    phase: str = ""  #: what it does between tool calls
+    calls: dict[str, tuple[str, str]] = field(default_factory=dict)  #: open calls: id -> (tool, in a few words)
+    usage: Usage = field(default_factory=Usage)  #: of this run alone
+    began: datetime | None = None
+    ended: datetime | None = None
+    result: Result | None = None
+    children: list[Row] = field(default_factory=list)
+
+    @property
+    def over(self) -> bool:
+        """Whether it has ended, however."""
+        return self.result is not None
+
+    @property
+    def living_children(self) -> int:
+        """How many below it, one level down, are still there."""
+        return sum(not child.over for child in self.children)
+
+    def seconds(self, now: datetime) -> float:
+        """How long it has lived, or did."""
+        return 0.0 if self.began is None else ((self.ended or now) - self.began).total_seconds()
+
+    def doing(self) -> str:
+        """What it is busy with, in a few words."""
+        if self.state == State.STOPPING:
+            return "stopping"
+        busy = [words for tool, words in self.calls.values() if tool not in WAITING_TOOLS]
+        if busy:
+            return busy[-1] + (f" (+{len(busy) - 1})" if len(busy) > 1 else "")
+        if self.calls:
+            living = self.living_children
+            return f"waits for {living} agent{'' if living == 1 else 's'}" if living else "waits"
+        if self.state == State.STARTING:
+            return "queued"
+        return "idle" if self.state == State.IDLE else self.phase or ("thinks" if self.model else "works")
+
+
+class Picture:
+    """The tree so far. Events may come in any order between runs; within a run they come as they happened."""
+
+    def __init__(self) -> None:
+        self.rows: dict[str, Row] = {}  #: by run id, in the order of birth
+        self.root: Row | None = None
+        self._early: dict[str, list[Row]] = {}  #: children that were heard of before their parent
+
+    def take(self, event: Event) -> None:
+        """Fold one event in."""
+        row = self._row(event)
+        match event:
+            case RunSpawned():
+                row.name, row.model = event.name or row.name, event.model
+                row.brief = event.description or event.prompt[:500]
+                row.state = State.STARTING
+            case StateChanged():
+                row.state = event.state
+                if event.state not in OVER:
+                    row.result = row.ended = None  # mail brought it back
+            case TurnStarted():
+                row.state, row.result, row.ended = State.RUNNING, None, None
+            case ModelAsked():
+                row.phase = "thinks"
+            case ModelRetried():
+                row.phase = f"asks again in {event.wait_s:.0f}s" if event.wait_s >= 1 else "asks again"
+            case TextDelta():
+                row.phase = "writes"
+            case MessageDiscarded():
+                row.phase = "thinks"
+            case MessageRecorded(usage=Usage() as used):
+                row.usage += used
+            case ToolStarted():
+                row.calls[event.call_id or event.step_id] = (event.tool, describe_call(event.tool, event.args))
+                row.phase = ""
+            case ToolEnded():
+                row.calls.pop(event.call_id or "", None)
+                row.usage += Usage(tool_calls=1)
+            case RunEnded():
+                row.result, row.ended = event.result, event.at
+                row.usage = event.result.usage
+                row.state, row.phase = State.ENDED, ""
+                row.calls.clear()
+            case _:
+                pass
+
+    def totals(self, now: datetime) -> Totals:
+        """Everything together."""
+        used = Usage()
+        for row in self.rows.values():
+            used += row.usage
+        living = sum(not row.over for row in self.rows.values())
+        return Totals(len(self.rows), living, used, self.root.seconds(now) if self.root else 0.0)
+
+    def walk(self, row: Row | None = None) -> Iterator[Row]:
+        """Depth first, children in the order of birth."""
+        tops = [row] if row else [each for each in self.rows.values() if each.parent not in self.rows]
+        stack = tops[::-1]
+        while stack:
+            each = stack.pop()
+            yield each
+            stack.extend(reversed(each.children))
+
+    def findings(self) -> list[Row]:
+        """Runs below the root that ended with something to say, in the order of birth."""
+        return [row for row in self.rows.values() if row is not self.root and row.result and row.result.text.strip()]
+
+    def _row(self, event: Event) -> Row:
+        row = self.rows.get(event.run)
+        if row is None:
+            name = event.path.rpartition("/")[2] or event.path
+            row = Row(
+                run=event.run,
+                path=event.path,
+                name=name,
+                agent=event.agent,
+                depth=event.depth,
+                parent=event.parent,
+                began=event.at,
+            )
+            self.rows[event.run] = row
+            if event.run == event.root:
+                self.root = row
+            above = self.rows.get(event.parent or "")
+            if above is not None:
+                above.children.append(row)
+            elif event.parent:
+                self._early.setdefault(event.parent, []).append(row)
+            row.children.extend(self._early.pop(row.run, ()))
+        return row
+
+
+#: How each end is shown: a word for the reader.
+ENDINGS: dict[Status, str] = {
+    Status.COMPLETED: "completed",
+    Status.FAILED: "failed",
+    Status.CANCELLED: "cancelled",
+    Status.TIMEOUT: "out of time",
+    Status.BUDGET_EXHAUSTED: "out of budget",
+    Status.OOM: "out of memory",
+    Status.CRASHED: "crashed",
+    Status.LOST: "lost",
+    Status.NEEDS_INPUT: "needs input",
+}

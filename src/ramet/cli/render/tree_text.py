@@ -1,0 +1,208 @@
+"""A picture of the tree as lines of a given width and height: pure, so that what a terminal shows can be tested."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import NamedTuple
+
+from rich.cells import cell_len
+from rich.text import Text
+
+from ramet.cli.render import formatting as figures
+from ramet.cli.render.sanitize import one_line
+from ramet.cli.render.tree_model import ENDINGS, Picture, Row
+from ramet.core.lifecycle import State
+from ramet.core.outcome import Status
+
+
+class Glyphs(NamedTuple):
+    """The signs of the tree, for terminals that have them and for those that do not."""
+
+    working: str
+    waiting: str
+    done: str
+    failed: str
+    stopped: str
+    branch: str
+    last: str
+    trunk: str
+    dot: str
+    more: str
+    spin: str
+
+
+UNICODE = Glyphs("●", "○", "✓", "✗", "■", "├─ ", "└─ ", "│  ", "·", "…", "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏")
+ASCII = Glyphs("*", "o", "+", "x", "#", "|- ", "`- ", "|  ", "-", "...", "|/-\\")
+
+
+class _Line(NamedTuple):
+    lead: Text
+    doing: Text
+    figures: tuple[str, ...]  #: tokens, money, time
+
+
+def draw(
+    picture: Picture, *, now: datetime, width: int, height: int, glyphs: Glyphs = UNICODE, tick: int | None = None
+) -> list[Text]:
+    """The tree, one line a run, and a line of totals while it lives (`tick` is the moment of its spinner).
+
+    Never wider than `width` nor longer than `height`: what is over goes first, and is counted in one line.
+    """
+    shown, hidden = _fitting(picture, max(height - (tick is not None) * 2, 3))
+    money = width >= 60 and any(row.usage.usd > 0 for row in picture.rows.values())
+    lines = [_line(row, guide, now, glyphs, typed=width >= 60) for row, guide in _guided(shown, glyphs)]
+    drawn = _set(lines, width, columns=(width >= 50, money, width >= 36), more=glyphs.more)
+    if hidden:
+        over = sum(row.over for row in hidden)
+        alive = f", {len(hidden) - over} at work" if over < len(hidden) else ""
+        drawn.append(Text(f"{glyphs.more} {len(hidden)} more: {over} done{alive}", "dim", no_wrap=True))
+    if tick is not None:
+        drawn += [Text(), _totals(picture, width, now, glyphs, tick)]
+    for line in drawn:
+        line.truncate(width, overflow="crop")
+    return drawn
+
+
+def mark(row: Row, glyphs: Glyphs) -> Text:
+    """The sign of a run's state."""
+    if row.result is not None:
+        return sign(row.result.status, glyphs)
+    at_work = row.state in (State.RUNNING, State.STOPPING) and not row.living_children
+    return Text(glyphs.working, "cyan") if at_work else Text(glyphs.waiting, "cyan dim")
+
+
+def sign(status: Status, glyphs: Glyphs) -> Text:
+    """The sign of an end."""
+    match status:
+        case Status.COMPLETED:
+            return Text(glyphs.done, "green")
+        case Status.CANCELLED | Status.TIMEOUT | Status.BUDGET_EXHAUSTED | Status.NEEDS_INPUT:
+            return Text(glyphs.stopped, "yellow")
+        case _:
+            return Text(glyphs.failed, "red")
+
+
+def _line(row: Row, guide: str, now: datetime, glyphs: Glyphs, *, typed: bool) -> _Line:
+    lead = Text(guide, "dim")
+    lead.append_text(mark(row, glyphs)).append(" ")
+    lead.append(one_line(row.name, 64), "" if row.over else "bold")
+    if typed and row.agent != row.name:
+        lead.append(f" {glyphs.dot} {one_line(row.agent, 64)}", "dim")
+    used = row.usage
+    return _Line(
+        lead,
+        _doing(row),
+        (
+            figures.tokens(used.tokens) if used.tokens else "",
+            figures.money(used.usd) if used.usd else "",
+            figures.duration(row.seconds(now)) if row.began else "",
+        ),
+    )
+
+
+def _doing(row: Row) -> Text:
+    if row.result is None:
+        return Text(row.doing(), "" if row.calls and not row.living_children else "dim")
+    if row.result.status is Status.COMPLETED:
+        if row.depth == 0:
+            return Text()  # its answer follows below
+        return Text(one_line(_first_words(row.result.text)), "dim")
+    stopped_from_above = row.depth > 0 and row.result.status is Status.CANCELLED
+    why = row.result.error.message if row.result.error and not stopped_from_above else ""
+    return Text(f"{ENDINGS[row.result.status]}: {one_line(why)}" if why else ENDINGS[row.result.status], "yellow")
+
+
+def _first_words(text: str) -> str:
+    """The first line that is more than a heading or a rule, without the signs of Markdown."""
+    plain = text[:4000].replace("*", "").replace("`", "").splitlines()
+    lines = (line.strip(" _>-=|\t") for line in plain if not line.lstrip().startswith("#"))
+    return next((line for line in lines if line), text[:200].strip(" #*_\n"))
+
+
+def _set(lines: Sequence[_Line], width: int, *, columns: tuple[bool, bool, bool], more: str) -> list[Text]:
+    """Put the three columns side by side: the lead as wide as it needs, figures to the right, the rest between."""
+    wide = [max((len(line.figures[i]) for line in lines), default=0) if columns[i] else 0 for i in range(3)]
+    right = sum(each + 2 for each in wide if each)
+    lead = min(max((line.lead.cell_len for line in lines), default=0), max(width * 9 // 20, width - right - 40))
+    middle = width - lead - right - 2
+    drawn = []
+    for line in lines:
+        text = _cut(line.lead, lead, more)
+        text.pad_right(max(lead - text.cell_len, 0))
+        doing = _cut(line.doing, middle, more) if middle >= 8 else Text()
+        text.append("  ").append_text(doing)
+        text.pad_right(max(width - right - text.cell_len, 0))
+        for i, room in enumerate(wide):
+            if room:
+                text.append("  " + line.figures[i].rjust(room), "dim")
+        text.no_wrap = True
+        text.rstrip()
+        drawn.append(text)
+    return drawn
+
+
+def _cut(text: Text, width: int, more: str) -> Text:
+    """At most `width` cells, the sign for more at the end of what was cut."""
+    text = text.copy()
+    if text.cell_len > width:
+        text.truncate(max(width - cell_len(more), 0), overflow="crop")
+        text.rstrip()
+        text.append(more)
+    return text
+
+
+def _fitting(picture: Picture, height: int) -> tuple[list[Row], list[Row]]:
+    """The runs to show in `height` lines, and the others: the living and those above them, then the latest to end."""
+    rows = list(picture.walk())
+    if len(rows) <= height:
+        return rows, []
+    needed: set[str] = set()
+    for row in rows:
+        each: Row | None = row if not row.over else None
+        while each is not None and each.run not in needed:
+            needed.add(each.run)
+            each = picture.rows.get(each.parent or "")
+    keep = [row for row in rows if row.run in needed or row.depth == 0][: height - 1]
+    kept = {row.run for row in keep}
+    ended = sorted(((row.ended, i) for i, row in enumerate(rows) if row.ended and row.run not in kept), reverse=True)
+    for _, i in ended:  # a parent ends after its children, so it comes before them here
+        if len(kept) < height - 1 and rows[i].parent in kept:
+            kept.add(rows[i].run)
+    return [row for row in rows if row.run in kept], [row for row in rows if row.run not in kept]
+
+
+def _guided(rows: Sequence[Row], glyphs: Glyphs) -> list[tuple[Row, str]]:
+    """Each row with the branches that lead to it."""
+    shown = {row.run for row in rows}
+    last = {row.parent: row.run for row in rows}
+    trunk: dict[str, str] = {}
+    guided = []
+    for row in rows:
+        above = trunk.get(row.parent or "")
+        if above is None or row.parent not in shown:
+            trunk[row.run], guide = "", ""
+        else:
+            is_last = last[row.parent] == row.run
+            guide = above + (glyphs.last if is_last else glyphs.branch)
+            trunk[row.run] = above + (" " * len(glyphs.trunk) if is_last else glyphs.trunk)
+        guided.append((row, guide))
+    return guided
+
+
+def _totals(picture: Picture, width: int, now: datetime, glyphs: Glyphs, tick: int) -> Text:
+    """The tree in figures, the last of them left out where the line is short."""
+    total = picture.totals(now)
+    done = total.agents - total.living
+    parts = [
+        figures.duration(total.seconds),
+        figures.count(total.agents, "agent") + (f", {done} done" if done else ""),
+        f"{figures.tokens(total.usage.tokens)} tokens",
+        figures.money(total.usage.usd),
+        figures.count(total.usage.model_calls, "model call"),
+    ]
+    joint = f" {glyphs.dot} "
+    while len(parts) > 1 and len(joint.join(parts)) > width - 2:
+        parts.pop()
+    line = Text(no_wrap=True).append(glyphs.spin[tick % len(glyphs.spin)], "cyan").append(" ")
+    return line.append(joint.join(parts), "dim")

@@ -1,0 +1,271 @@
+"""`ramet run` and `resume`: agents at work in this process, on record. Results go to stdout, all else to stderr."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import sys
+from argparse import Namespace
+from collections.abc import Callable
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from rich.text import Text
+
+from ramet.cli.errors import FAILURE, say, set_up_logging
+from ramet.cli.paths import user_dir
+from ramet.cli.render.answer import print_text, text_of
+from ramet.cli.render.console import console
+from ramet.cli.render.report import print_status
+from ramet.cli.render.sanitize import one_line
+from ramet.cli.render.tree_model import Picture
+from ramet.cli.render.views import Told
+from ramet.cli.run_ids import several
+from ramet.core.budget import Limits
+from ramet.core.errors import DamagedTree, DefinitionMissing, InvalidValue, Unknown
+from ramet.core.events import Event
+from ramet.core.lifecycle import State
+from ramet.core.outcome import Result, Status
+from ramet.core.policy.policy import Policy, from_json
+from ramet.host.control.run_queries import journal_in
+from ramet.host.journal.journal import TREES
+from ramet.host.journal.subscription import listen
+from ramet.host.recovery.resume import left_behind
+from ramet.host.runtime import AgentRuntime
+from ramet.host.serialize.references import is_reference, resolve
+from ramet.host.trees.factory import OpenTree
+from ramet.spawn.handle import Handle
+from ramet.spawn.run import Run
+
+
+def run(options: Namespace) -> int:
+    """Run a function and return the exit status of its outcome."""
+    set_up_logging()
+    function = function_of(options.function, options.dir)
+    return asyncio.run(_run(options, function, arguments(options.args), _policy(options)))
+
+
+async def _run(options: Namespace, function: Callable[..., Any], args: tuple[Any, ...], policy: Policy | None) -> int:
+    err = sys.stderr
+
+    def on_output(stream: str, text: str) -> None:
+        with contextlib.suppress(OSError):
+            err.write(text)
+
+    runtime = AgentRuntime(options.dir, user_dir=user_dir(), backend=options.backend)
+    async with runtime:
+        # What it prints is no value: stdout is for that alone.
+        with contextlib.redirect_stdout(err):
+            handle = await runtime.spawn(
+                function,
+                args=args,
+                policy=policy,
+                cwd=options.dir,
+                limits=Limits(seconds=options.timeout),
+                on_output=on_output if policy is not None else None,
+            )
+            watched = _Watched(runtime.trees[handle.run.info.root], quiet=options.quiet)
+            if not options.quiet:
+                watched.say(f"{handle.id}: look at it with ramet logs {handle.id}")
+            result = await handle.result()
+            await _all_over(watched.opened)
+    _print(handle.id, result, as_json=options.json)
+    if not options.quiet or result.exit_code:
+        watched.finish(result)
+    return result.exit_code
+
+
+def resume(options: Namespace) -> int:
+    """Go on with what was left behind; the worst of the exit statuses, 1 for what could not be gone on with."""
+    journal_in(options.dir)
+    set_up_logging()
+    _importable(options.dir)
+    return asyncio.run(_resume(options))
+
+
+async def _resume(options: Namespace) -> int:
+    ends: list[tuple[str, Result, _Watched]] = []
+    async with AgentRuntime(options.dir, user_dir=user_dir()) as runtime:
+        with contextlib.redirect_stdout(sys.stderr):
+            taken_up, missing = await _taken_up(runtime, options)
+            for handle, watched in taken_up:
+                ends.append((handle.id, await _end(runtime, handle, watched.opened), watched))
+    for id, result, watched in ends:
+        _print(id, result, as_json=options.json)
+        if not options.quiet or result.exit_code:
+            watched.finish(result)
+    for problem in missing:
+        say(problem)
+    if not ends and not missing:
+        what = "nothing was left behind here" if options.id is None else f"nothing of {options.id} was left to do"
+        _aside(what)
+    return FAILURE if missing else max((result.exit_code for _, result, _ in ends), default=0)
+
+
+async def _taken_up(runtime: AgentRuntime, options: Namespace) -> tuple[list[tuple[Handle, _Watched]], list[str]]:
+    """Every tree that can be gone on with, and why others cannot: one of them stands in nobody's way."""
+    journal = runtime.journal
+    assert journal is not None, "there is a working directory"
+    await journal.open()
+    root = None
+    if options.id is not None:
+        found = await journal.store.read(run=options.id, limit=1)
+        if found:
+            root = found[0].tree
+        else:
+            begun = [each.key for each in await journal.store.list(TREES) if each.key.startswith(options.id)]
+            if len(begun) > 1:
+                raise InvalidValue("ID", options.id, several(begun))
+            if not begun:
+                raise Unknown("run", options.id)
+            root = begun[0]
+    taken_up: list[tuple[Handle, _Watched]] = []
+    damaged = list[DamagedTree]()
+    behind = await left_behind(journal, passed_over=damaged.append)
+    missing = [str(each) for each in damaged if root in (None, each.tree)]
+    for left in behind:
+        if root is not None and left.root != root:
+            continue
+        try:
+            if (await left.story()).is_over:
+                await left.close(runtime.clock.now())
+                continue
+            for handle in await runtime.resume(only=left.root):
+                # At once: it may be over, and its tree closed, the next time that anything is awaited.
+                opened = runtime.trees[handle.run.info.root]
+                taken_up.append((handle, _Watched(opened, quiet=options.quiet)))
+        except DefinitionMissing as problem:
+            missing.append(f"{left.root}: {problem}")
+        except DamagedTree as problem:
+            missing.append(str(problem))
+    return taken_up, missing
+
+
+async def _end(runtime: AgentRuntime, handle: Handle, opened: OpenTree) -> Result:
+    """Its result; of a session, which does not end by itself, what it said when nobody is at work any more."""
+    if not handle.run.persistent:
+        result = await handle.result()
+        await _all_over(opened)
+        return result
+    reader = opened.recorder.subscribe(past=False)
+    async with aclosing(reader.items()) as items:
+        while any(_has_work(run) for run in opened.tree.register.living()):
+            if await anext(items, None) is None:
+                break
+    if handle.run.result is not None:
+        return handle.run.result
+    assert runtime.journal is not None
+    said = [each for each in (await runtime.journal.story(handle.id)).root.messages if each.get("type") == "ai"]
+    text = said[-1].get("content", "") if said else ""
+    return Result(status=Status.COMPLETED, value=text if isinstance(text, str) else json.dumps(text))
+
+
+def _has_work(run: Run) -> bool:
+    """Whether it does something, or will: a conversation waits for its next word, also for its first one."""
+    waits_for_its_first = run.persistent and run.state is State.STARTING and run.turns == 0
+    return run.state is not State.IDLE and not waits_for_its_first
+
+
+async def _all_over(opened: OpenTree) -> None:
+    """Wait for those that outlive their root, too."""
+    while (run := next(iter(opened.tree.register.living()), None)) is not None:
+        await asyncio.shield(run.ended())
+
+
+class _Watched:
+    """A tree whose progress is told on stderr."""
+
+    def __init__(self, opened: OpenTree, *, quiet: bool) -> None:
+        self.opened, self._picture, self._err = opened, Picture(), console(sys.stderr)
+        self._now = opened.tree.register.services.clock.now
+        self._view = None if quiet else Told(self._err, self._picture)
+        listen(opened.recorder, self._take)
+
+    def say(self, text: str) -> None:
+        """A line about the work as a whole."""
+        with contextlib.suppress(OSError):
+            self._err.print(Text(text, "dim"), soft_wrap=True)
+
+    def finish(self, result: Result) -> None:
+        """How it ended, and what it took."""
+        with contextlib.suppress(OSError):
+            transcripts = self.opened.recorder.transcripts if self._view is not None else None
+            now, told = self._now(), self._view is not None  # The view has told the root's end, and why.
+            print_status(self._err, result, self._picture, now=now, transcripts=transcripts, is_told=told)
+
+    def _take(self, event: Event) -> None:
+        self._picture.take(event)
+        if self._view is not None:
+            with contextlib.suppress(OSError):
+                self._view.take(event)
+
+
+def _print(id: str, result: Result, *, as_json: bool) -> None:
+    if as_json:
+        print(msgspec.json.encode({"run": id, "result": result}, enc_hook=repr).decode())
+        return
+    if result.status is Status.COMPLETED and result.value is not None:
+        text = text_of(result)
+    else:
+        text = result.partial
+    if text:
+        print_text(console(sys.stdout), text)
+        sys.stdout.flush()
+
+
+def function_of(reference: str, folder: Path) -> Callable[..., Any]:
+    """The function of a reference, as seen from a folder. Raises InvalidValue saying why there is none."""
+    accepted = "module:function, or path/to/script.py:function, which can be imported"
+    place, _, name = reference.rpartition(":")
+    if not is_reference(reference):
+        raise InvalidValue("MODULE:FUNCTION", reference, accepted)
+    _importable(folder)
+    if place.endswith(".py"):
+        reference = f"{Path(place).absolute()}:{name}"
+    try:
+        return resolve(reference)
+    except DefinitionMissing as problem:
+        cause = problem.__cause__
+        why = f" ({type(cause).__name__}: {one_line(str(cause))})" if cause is not None else ""
+        raise InvalidValue("MODULE:FUNCTION", reference, accepted + why) from None
+
+
+def arguments(texts: list[str]) -> tuple[Any, ...]:
+    """Arguments, each of them JSON. Raises InvalidValue for what is not, naming its place."""
+    values = []
+    for number, text in enumerate(texts, start=1):
+        try:
+            values.append(msgspec.json.decode(text.encode("utf-8", "replace")))
+        except (msgspec.DecodeError, RecursionError):
+            raise InvalidValue(f"ARG {number}", text, "JSON: 3, '\"text\"', '[1, 2]'") from None
+    return tuple(values)
+
+
+def _policy(options: Namespace) -> Policy | None:
+    """The policy that was asked for; with a backend and no policy the usual one."""
+    text = options.policy
+    if text is None:
+        return Policy() if options.backend is not None else None
+    if not text.lstrip().startswith("{"):
+        try:
+            text = Path(text).read_text(encoding="utf-8")
+        except (OSError, ValueError) as problem:
+            raise InvalidValue("--policy", text, f"a policy in JSON, or a file of one ({problem})") from None
+    return from_json(text)
+
+
+def _importable(folder: Path) -> None:
+    """Let modules of the working directory be found, as `python -m` there would."""
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+
+
+def _aside(text: str) -> None:
+    with contextlib.suppress(OSError):
+        console(sys.stderr).print(Text(text, "dim"), soft_wrap=True)
+
+
+VERBS: dict[str, Callable[[Namespace], int]] = {"run": run, "resume": resume}

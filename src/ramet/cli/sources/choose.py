@@ -1,0 +1,45 @@
+"""Which source a command line means."""
+
+from __future__ import annotations
+
+import os
+from argparse import Namespace
+from pathlib import Path
+
+from ramet.cli.sources.contract import Source
+from ramet.core.errors import InvalidValue
+
+SERVER = "RAMET_SERVER"
+
+
+def source_of(options: Namespace) -> Source:
+    """The server that `--server` names, the folder that `--dir` names, the server of the environment, this folder.
+
+    Raises InvalidValue for what is no server's place.
+    """
+    given, named = options.server, os.environ.get(SERVER, "").strip()
+    if given is None and options.dir is None and named:
+        return _served(SERVER, named)
+    return _folder(options.dir) if given is None else _served("--server", given)
+
+
+def _folder(dir: Path | None) -> Source:
+    from ramet.cli.sources.local import Folder
+
+    try:
+        return Folder(dir or Path.cwd())
+    except FileNotFoundError:
+        raise InvalidValue("--dir", ".", "a folder that can be read: this one is gone") from None
+
+
+def _served(origin: str, where: str) -> Source:
+    from ramet.cli.sources.server import Served
+
+    try:
+        return Served(where if "://" in where else str(Path(where).expanduser()), os.environ)
+    except RuntimeError:  # no such user
+        raise InvalidValue(origin, where, "the path of a socket, or a URL of http or https") from None
+    except InvalidValue as problem:
+        if problem.field != "where":
+            raise
+        raise InvalidValue(origin, where, problem.accepted) from None

@@ -1,0 +1,22 @@
+"""Runs by the beginning of their ids, as people type them."""
+
+from __future__ import annotations
+
+from ramet.cli.run_ids import several
+from ramet.cli.sources.contract import Source
+from ramet.core.errors import InvalidValue, Unknown
+
+
+async def full_id(source: Source, given: str) -> str:
+    """Return the id of the only run whose id begins so; what is an id, or begins none, is returned as it is.
+
+    Raises InvalidValue where several runs are meant.
+    """
+    try:
+        await source.root_of(given)
+        return given
+    except Unknown:
+        found = [row.id for row in await source.runs(ended=True) if row.id.startswith(given)]
+    if len(found) < 2:
+        return found[0] if found else given
+    raise InvalidValue("ID", given, several(found))

@@ -1,0 +1,269 @@
+"""A working directory: its journal says what was, its kernel does what is asked."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import aclosing
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from ramet.cli.sources.contract import WAITS, Change, NewSchedule, Question
+from ramet.cli.sources.kernel_process import kernel_process
+from ramet.core.errors import Damaged, DamagedTree, InvalidValue, RametError, StoreInUse, Unknown
+from ramet.core.events import Event
+from ramet.core.outcome import Status
+from ramet.core.replay.replay import TreeStory
+from ramet.host.control.run_queries import INTERRUPTED, NoJournal, Records, RunRow, journal_in, kernel_of, records_of
+from ramet.host.control.socket import (
+    Answer,
+    FindPorts,
+    FindWorkspace,
+    KernelEnded,
+    NoKernel,
+    Refused,
+    Request,
+    Send,
+    Stop,
+    ring,
+)
+from ramet.host.journal.ttl import Keep, set_keep
+from ramet.host.safety.inspection import Filter, Page, Passage, follow, passages
+from ramet.host.scheduler.view import ScheduleView
+from ramet.host.sessions.rows import SessionRow, session_row, sessions
+from ramet.isolation.workspace.artifacts import read_file
+from ramet.store.sqlite.store import SqliteStore
+
+#: Refusals of what was written on the command line, by their names at the door.
+_OF_CALLER: dict[str, type[RametError]] = {kind.__name__: kind for kind in (InvalidValue, Unknown)}
+
+
+class Folder:
+    """A `Source`. The journal is opened when it is first asked, so that the kernel alone can be."""
+
+    interrupted = "no kernel is at work here; ramet resume goes on with it"
+
+    def __init__(self, dir: Path) -> None:
+        self.dir = dir
+        self._records: Records | None = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._records is not None:
+            records, self._records = self._records, None
+            await records.__aexit__()
+
+    # ---- conversations
+
+    async def sessions(self, limit: int) -> tuple[Sequence[SessionRow], int]:
+        return await sessions(await self._journal(), limit)
+
+    async def session(self, id: str, last: int | None = None) -> tuple[SessionRow, Sequence[Mapping[str, Any]]]:
+        return await session_row(await self._journal(), id, last)
+
+    async def remove_session(self, id: str) -> str:
+        from ramet.host.sessions.trees import remove  # with it come sessions and runs, which no other command needs
+
+        async with Records(SqliteStore(journal_in(self.dir)), ()) as records:
+            return await remove(records, self.dir, id)
+
+    # ---- looking
+
+    async def runs(self, *, ended: bool = False) -> list[RunRow]:
+        rows = await (await self._journal()).rows_of_all(ended=ended)
+        return [row for row in rows if ended or not row.is_over]
+
+    @property
+    def damaged(self) -> Sequence[Damaged]:
+        return tuple(self._records.damaged.values()) if self._records is not None else ()
+
+    async def run(self, id: str) -> RunRow:
+        return next(row for row in await self.tree(id) if row.id == id)
+
+    async def root_of(self, run: str) -> str:
+        return await (await self._journal()).tree_of(run)
+
+    async def tree(self, run: str) -> list[RunRow]:
+        records = await self._journal()
+        return await records.rows(await records.tree_of(run))
+
+    async def events(self, run: str, *, tree: bool = False) -> AsyncGenerator[Event]:
+        records = await self._journal()
+        async for event in records.events(await records.tree_of(run), run=None if tree else run):
+            yield event
+
+    async def follow(self, run: str, *, tree: bool = False) -> AsyncGenerator[Event]:
+        records = await self._journal()
+        async for event in records.follow(await records.tree_of(run), run=None if tree else run):
+            yield event
+
+    async def questions(self) -> list[Question]:
+        records = await self._journal()
+        found: list[tuple[datetime, Question]] = []
+        for root in await records.trees():
+            state = WAITS if records.lives(root) else INTERRUPTED
+            try:
+                async with aclosing(records.events(root)) as events:
+                    found += await asked_in(events, state)
+            except DamagedTree as problem:
+                records.damaged[root] = problem
+        return [question for _, question in sorted(found, key=lambda each: each[0])]
+
+    async def passages(self, wanted: Filter, *, after: int, limit: int) -> Page:
+        return await passages((await self._journal()).store, wanted, after=after, limit=limit)
+
+    async def follow_passages(self, wanted: Filter, *, after: int) -> AsyncGenerator[Passage]:
+        async with aclosing(follow((await self._journal()).store, wanted, after=after)) as found:
+            async for each in found:
+                yield each
+
+    # ---- steering
+
+    async def send(self, run: str, text: str, dedupe_s: float | None = None) -> dict[str, Any]:
+        return await self._ask(Send(run=run, text=text, dedupe_s=dedupe_s), run)
+
+    async def stop(self, run: str, reason: str) -> dict[str, Any]:
+        """Also where the process ends with the run: a thread that nobody can end is gone with it."""
+        with kernel_process(self.dir) as process:
+            try:
+                said = await self._ask(Stop(run=run, reason=reason), run)
+            except KernelEnded:
+                if await process.has_ended() and (stopped := await self._stopped(run)):
+                    return {"stopped": stopped, "left": []}
+                raise
+            return {**said, "left": []} if said["left"] and await process.has_ended() else said
+
+    async def _stopped(self, run: str) -> list[str]:
+        """The paths of a run and of those below it that were stopped, if it is over."""
+        rows = await self.tree(run)
+        top = next(row for row in rows if row.id == run)
+        below = [row for row in rows if row.path == top.path or row.path.startswith(f"{top.path}/")]
+        stopped = [row.path for row in below if row.state == Status.CANCELLED]
+        return stopped if top.is_over and top.state == Status.CANCELLED else []
+
+    async def read_file(self, run: str, path: str) -> bytes:
+        """Read here, where the kernel says: a file may be larger than what fits through its door."""
+        found = await self._ask(FindWorkspace(run=run), run)
+        return await asyncio.to_thread(read_file, Path(found["folder"]), path, max_bytes=found["max_bytes"])
+
+    async def ports(self, run: str) -> dict[str, str]:
+        """The Unix sockets that lead to the ports of a run at work, by their names. Raises Gone, Unknown."""
+        found: dict[str, str] = await self._ask(FindPorts(run=run), run)
+        return found
+
+    async def answer(self, approval: str, allowed: bool, reason: str) -> dict[str, Any]:
+        try:
+            return await self._ask(Answer(approval=approval, allowed=allowed, reason=reason))
+        except (NoKernel, Unknown):
+            asked = next((each for each in await self._questions_on_record() if each.id == approval), None)
+            if asked is None or asked.state != INTERRUPTED:
+                raise
+            went_on = f"first go on with it: ramet resume {asked.run}"
+            raise NoKernel(f"{asked.path} was interrupted; {went_on}") from None
+
+    async def _questions_on_record(self) -> list[Question]:
+        try:
+            return await self.questions()
+        except NoJournal:
+            return []
+
+    async def keep(self, run: str, on: bool) -> dict[str, Any]:
+        """Written here, or by the kernel that holds the journal."""
+        store = SqliteStore(journal_in(self.dir))
+        try:
+            await store.open()
+        except StoreInUse as held:
+            try:
+                return await ring(self.dir, Keep(run=run, on=on))
+            except NoKernel:
+                raise held from None
+            except Refused as refusal:
+                raise (Unknown("run", run) if refusal.kind == Unknown.__name__ else refusal) from None
+        try:
+            return {"tree": await set_keep(store, run, on), "kept": on}
+        finally:
+            await store.close()
+
+    # ---- schedules; what they need costs time to import
+
+    async def schedules(self) -> Sequence[ScheduleView]:
+        from ramet.cli.sources.local_schedules import listed
+
+        return await listed(await self._journal())
+
+    async def add_schedule(self, new: NewSchedule) -> ScheduleView:
+        from ramet.cli.sources.local_schedules import add
+
+        return await add(self.dir, new)
+
+    async def change_schedule(self, id: str, change: Change) -> ScheduleView | None:
+        from ramet.cli.sources.local_schedules import changed
+
+        journal_in(self.dir)  # Only `add` makes a journal where there is none.
+        return await changed(self.dir, id, change)
+
+    # ---- inside
+
+    async def _journal(self) -> Records:
+        if self._records is None:
+            self._records = await (await records_of(self.dir)).__aenter__()
+        return self._records
+
+    async def _ask(self, request: Request, run: str | None = None) -> dict[str, Any]:
+        try:
+            return await ring(self.dir, request)
+        except Refused as refusal:
+            kind = _OF_CALLER.get(refusal.kind)
+            if kind is None:
+                raise
+            error = kind.__new__(kind)
+            error.args = refusal.args  # Of its fields only the words have come through the door.
+            raise error from None
+        except NoKernel as nobody:
+            raise type(nobody)(await self._why(str(nobody), run)) from None
+
+    async def _why(self, nobody: str, run: str | None) -> str:
+        """Why nobody answered, by what the journal says of the run."""
+        try:
+            kernel = kernel_of(journal_in(self.dir))
+        except NoJournal:
+            return nobody
+        if kernel is not None:
+            return f"the kernel in {self.dir} (pid {kernel.pid}) has no door, or does not answer"
+        if run is None:
+            return nobody
+        row = await self.run(run)
+        if row.state == INTERRUPTED:
+            return f"{nobody}: {run} was interrupted; first go on with it: ramet resume {run}"
+        return f"{nobody}: {run} has ended ({row.state})"
+
+
+async def asked_in(events: AsyncIterator[Event], state: str = WAITS) -> list[tuple[datetime, Question]]:
+    """The questions of a tree without a word to them, and when they were asked."""
+    story = TreeStory()
+    async for event in events:
+        story.tell(event)
+    return [
+        (
+            asked.at or datetime.min.replace(tzinfo=UTC),
+            Question(
+                id=id,
+                run=run.id,
+                path=run.born.path,
+                agent=run.born.agent,
+                tool=asked.tool,
+                question=asked.question,
+                args=asked.args,
+                state=state,
+            ),
+        )
+        for run in story.runs.values()
+        for id, asked in run.approvals.items()
+        if id not in run.words
+    ]
