@@ -33,7 +33,7 @@ from ramet.core.events import SandboxStarted
 from ramet.store.contract import Store
 from ramet.store.sqlite.store import SqliteStore
 from ramet.sub_agent_client import spawn_sub_agent
-from ramet.tools.context import calling
+from ramet.tools.context import require_current_call
 
 PEOPLE = {"north": 2000, "east": 300, "south": 2500}
 
@@ -137,7 +137,7 @@ async def kernel(folder: pathlib.Path, store: Store, dies: str, backend: str | N
 
     async def pay(whom: str) -> str:
         """Pay somebody."""
-        answer = bank.pay(calling().step_id, whom)
+        answer = bank.pay(require_current_call().step_id, whom)
         if dies == "while-it-pays":
             os.kill(os.getpid(), signal.SIGKILL)  # The payment is made, and nobody has heard of it.
         return answer

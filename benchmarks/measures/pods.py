@@ -14,7 +14,7 @@ from ramet.core.policy.policy import DEFAULTS
 from ramet.isolation.kubernetes.api import manifest
 from ramet.isolation.kubernetes.api.client import Api
 from ramet.isolation.kubernetes.backend import KubernetesBackend
-from ramet.isolation.remote.host_agent import Machine
+from ramet.isolation.remote.host_agent import NodeClient
 from ramet.services.packaging.runtime_image.build import RuntimeImage
 
 _BYTE = "import os, time; os.write(1, b'x'); [(os.write(1, b'x'), time.sleep(0.01)) for _ in range(6000)]"
@@ -32,14 +32,14 @@ async def _measured(at: Place, rounds: int, crowd: int) -> Figures:
     backend = KubernetesBackend(runs, namespace=namespace, image=image, cpu_reserved=_RESERVED)
     api = Api(namespace, None)
     framed: list[float] = []
-    hello = Machine.hello
+    hello = NodeClient.hello
 
-    async def heard(self: Machine) -> object:
+    async def heard(self: NodeClient) -> object:
         said = await hello(self)
         framed.append(time.monotonic())
         return said
 
-    Machine.hello = heard  # type: ignore[method-assign,assignment]
+    NodeClient.hello = heard  # type: ignore[method-assign,assignment]
     try:
         await backend.probe()
         bare, mounted, frames, starts = list[float](), list[float](), list[float](), list[float]()
@@ -71,7 +71,7 @@ async def _measured(at: Place, rounds: int, crowd: int) -> Figures:
             "idle_kb": each_kb,
         }
     finally:
-        Machine.hello = hello  # type: ignore[method-assign]
+        NodeClient.hello = hello  # type: ignore[method-assign]
         await api.close()
         await backend.close()
 
@@ -99,7 +99,7 @@ async def _bare(api: Api, image: RuntimeImage, *, has_volumes: bool = False) -> 
 
     A kubelet looks every 300 ms whether a pod's volumes are mounted, and for the first time when none can be.
     """
-    form = manifest.Form(
+    form = manifest.PodTemplate(
         namespace=api.namespace,
         image=image.reference,
         command=(image.python, "-I", "-S", "-c", _BYTE),
@@ -108,7 +108,7 @@ async def _bare(api: Api, image: RuntimeImage, *, has_volumes: bool = False) -> 
         owner="bench",
     )
     name = f"bare-{secrets.token_hex(4)}"
-    whole = manifest.pod(form, manifest.Berth(name=name, run=name, grant=DEFAULTS, uid=1_000_000))
+    whole = manifest.pod(form, manifest.PodRequest(name=name, run=name, grant=DEFAULTS, uid=1_000_000))
     (container,) = whole["spec"]["containers"]
     if not has_volumes:
         del whole["spec"]["volumes"], container["volumeMounts"]

@@ -24,7 +24,7 @@ from benchmarks.cost import Cost, Figures, rss_mb
 from benchmarks.visitors import visitors
 from ramet.core.outcome import ErrorInfo
 from ramet.services.client.connect import connect
-from ramet.services.contract import CreatedTeam, CreateTeam, Opening, Served, SpawnAgent, SpawnedAgent
+from ramet.services.contract import AgentSpec, CreatedTeam, CreateTeam, RunningAgent, SpawnAgent, SpawnedAgent
 from ramet.services.server.server import Server
 
 CONNECTIONS = 32
@@ -37,7 +37,7 @@ class Nothing(Struct, forbid_unknown_fields=True):
 class Teller:
     """An agent that says as many words as the message asks for, or waits for good."""
 
-    def __init__(self, opening: Opening, go: asyncio.Event) -> None:
+    def __init__(self, opening: AgentSpec, go: asyncio.Event) -> None:
         self._go = go
         self.run, self.isolation = f"run-{opening.id}", "none"
         self.ended: asyncio.Future[ErrorInfo | None] = asyncio.get_running_loop().create_future()
@@ -85,10 +85,10 @@ class TellerType:
         self.go = asyncio.Event()  #: until it is set, none says a word
         self.go.set()
 
-    async def check(self, opening: Opening) -> None:
+    async def check(self, opening: AgentSpec) -> None:
         """Anything goes."""
 
-    async def open(self, opening: Opening) -> Served:
+    async def open(self, opening: AgentSpec) -> RunningAgent:
         """At once."""
         return Teller(opening, self.go)
 

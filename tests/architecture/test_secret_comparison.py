@@ -29,7 +29,7 @@ DECIDING = (
     ("isolation/transport/join_keys.py", "confirm"),
     ("services/cluster/directory.py", "team_of"),
     ("services/cluster/auth.py", "check"),
-    ("services/teams/keys.py", "opens"),
+    ("services/teams/keys.py", "key_matches"),
     ("services/teams/keys.py", "held_by"),
     ("services/teams/service.py", "_rooms_of"),
 )

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from ramet.core import events
 from ramet.core.errors import StoreFailed
 from ramet.core.events import Event
-from ramet.core.replay.replay import RunStory, TreeStory
+from ramet.core.replay.replay import RunReplay, TreeReplay
 from ramet.store.contract import Store
 from ramet.store.sqlite.store import SqliteStore
 from tests.chaos.planned import PLANS
@@ -64,7 +64,7 @@ def lines(file: pathlib.Path) -> list[str]:
 
 def death_of(folder: pathlib.Path, trees: dict[str, list[Event]]) -> Death:
     """How things stood when a kernel died."""
-    stories = [TreeStory().tell_all(told) for told in trees.values()]
+    stories = [TreeReplay().tell_all(told) for told in trees.values()]
     return Death(
         asked=len(lines(folder / "asked")),
         replies={reply for story in stories for run in story.runs.values() for reply in _replies(run)},
@@ -79,10 +79,10 @@ def the_tree(trees: dict[str, list[Event]]) -> list[Event]:
     return done[0]
 
 
-def check(folder: pathlib.Path, trees: dict[str, list[Event]], deaths: Sequence[Death]) -> TreeStory:
+def check(folder: pathlib.Path, trees: dict[str, list[Event]], deaths: Sequence[Death]) -> TreeReplay:
     """What holds for every trip once it is over."""
     told = the_tree(trees)
-    story = TreeStory().tell_all(told)
+    story = TreeReplay().tell_all(told)
     assert story.is_over, f"not over: {[run.born.path for run in story.runs.values() if not run.is_over]}"
     assert [each.seq for each in told] == list(range(1, len(told) + 1)), "its events have no gaps"
     _nothing_after_the_end(told)
@@ -98,7 +98,7 @@ def untold(told: Sequence[Event]) -> set[str]:
     return {each.run for each in told if isinstance(each, events.Notice) and "not been told what to do" in each.text}
 
 
-def check_notices(story: TreeStory) -> None:
+def check_notices(story: TreeReplay) -> None:
     """Each background child's end is told once, in its parent's conversation; and nobody else's."""
     for run in story.runs.values():
         texts = [str(each.get("content")) for each in run.messages if each.get("type") == "human"]
@@ -122,7 +122,7 @@ def effects(folder: pathlib.Path) -> dict[str, set[str]]:
     return found
 
 
-def _replies(run: RunStory) -> list[str]:
+def _replies(run: RunReplay) -> list[str]:
     """What is on record of its model's replies, named as the model names the questions."""
     briefs = [at for at, each in enumerate(run.messages) if each.get("type") == "human" and each["content"] in PLANS]
     if not briefs:
@@ -140,7 +140,7 @@ def _nothing_after_the_end(told: list[Event]) -> None:
             over.add(each.run)
 
 
-def _usage_adds_up(story: TreeStory) -> None:
+def _usage_adds_up(story: TreeReplay) -> None:
     for run in story.runs.values():
         assert run.result is not None
         assert run.result.usage == run.usage, f"{run.born.path}: {run.result.usage} is not {run.usage}"

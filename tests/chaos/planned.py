@@ -11,7 +11,7 @@ from langchain_core.messages.ai import UsageMetadata
 from langchain_core.messages.tool import tool_call
 from langchain_core.tools import BaseTool, StructuredTool
 
-from ramet.tools.context import calling
+from ramet.tools.context import require_current_call
 from tests.support.plain_models import Answering
 
 
@@ -89,7 +89,7 @@ def _reply(brief: str, said: int) -> AIMessage:
 def count(folder: pathlib.Path, what: str) -> None:
     """Leave a line about an effect, with the step by which it is known."""
     with (folder / "effects").open("a") as file:
-        file.write(json.dumps([calling().step_id, what]) + "\n")
+        file.write(json.dumps([require_current_call().step_id, what]) + "\n")
 
 
 def tools(folder: pathlib.Path) -> list[BaseTool]:

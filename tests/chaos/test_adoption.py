@@ -12,7 +12,7 @@ import pytest
 
 from ramet.agent.history.pairing import groups
 from ramet.core.events import Event, MailDelivered, MessageRecorded, ModelAsked, RunEnded, RunSpawned, SandboxStarted
-from ramet.core.replay.replay import RunStory
+from ramet.core.replay.replay import RunReplay
 from ramet.models.messages import decode
 from tests.chaos.checks import check, check_notices, death_of, read, untold
 from tests.chaos.deadly import Kill
@@ -171,7 +171,7 @@ async def test_what_a_budget_refused_has_its_last_word_where_it_is(
     assert end.result.partial == last.message["content"]
 
 
-async def _killed_once(trip: str, moment: str, folder: pathlib.Path) -> RunStory:
+async def _killed_once(trip: str, moment: str, folder: pathlib.Path) -> RunReplay:
     """The story of a trip of one conversation, whose process was adopted by a second kernel."""
     with inheriting_orphans():
         kernel = await start(trip, folder, Kill.parse(moment))

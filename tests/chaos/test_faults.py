@@ -16,7 +16,7 @@ import pytest
 from ramet import AgentRuntime, Policy
 from ramet.core.events import RunRetried
 from ramet.core.outcome import Result
-from ramet.core.replay.replay import TreeStory
+from ramet.core.replay.replay import TreeReplay
 from ramet.spawn.run import Run
 from ramet.store.sqlite.store import SqliteStore
 from tests.chaos import functions
@@ -154,7 +154,7 @@ async def test_a_letter_is_never_taken_for_one_of_a_dead_kernel(tmp_path: pathli
             await orphans.gone()
 
     [told] = (await read(tmp_path)).values()
-    reader = next(run for run in TreeStory().tell_all(told).runs.values() if run.born.name == "reader")
+    reader = next(run for run in TreeReplay().tell_all(told).runs.values() if run.born.name == "reader")
     heard = [str(each["content"]) for each in reader.messages if each["type"] == "human"]
     assert [sum(word in each for each in heard) for word in ("first", "second")] == [1, 1], heard
 

@@ -17,7 +17,7 @@ import msgspec
 import psycopg
 import pytest
 
-from ramet.core.replay.replay import TreeStory
+from ramet.core.replay.replay import TreeReplay
 from ramet.host.journal.journal import TREES
 from ramet.store.postgres import PostgresStore
 from tests.chaos.checks import check, check_notices, effects, lines, read
@@ -128,7 +128,7 @@ async def several(tmp_path: pathlib.Path, postgres: Server) -> AsyncIterator[Sev
             await orphans.gone()
 
 
-def _whole(told: list[Any], folder: pathlib.Path) -> TreeStory:
+def _whole(told: list[Any], folder: pathlib.Path) -> TreeReplay:
     """A tree whose story has no gap, in which nothing is done after an end, and whose budgets add up."""
     story = check(folder, {told[0].root: told}, [])
     check_notices(story)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ramet.core.errors import Conflict, StoreFailed, StoreInUse
-from ramet.store.contract import Document, Entry, Put, Stored
+from ramet.store.contract import Document, DocumentWrite, Entry, StoredEvent
 from ramet.store.memory import MemoryStore
 from ramet.store.sqlite.store import SqliteStore
 
@@ -86,7 +86,7 @@ class Wild(MemoryStore):
 class Piecemeal(MemoryStore):
     """Writes one document after another, until one is refused."""
 
-    async def put_together(self, blobs: Sequence[bytes], documents: Sequence[Put]) -> Sequence[Document]:
+    async def put_together(self, blobs: Sequence[bytes], documents: Sequence[DocumentWrite]) -> Sequence[Document]:
         written = [await self.put(*each[:3], expected=each.expected) for each in documents]
         await super().put_together(blobs, [])
         return written
@@ -95,7 +95,7 @@ class Piecemeal(MemoryStore):
 class Scattered(MemoryStore):
     """Keeps the blobs, whatever becomes of the documents."""
 
-    async def put_together(self, blobs: Sequence[bytes], documents: Sequence[Put]) -> Sequence[Document]:
+    async def put_together(self, blobs: Sequence[bytes], documents: Sequence[DocumentWrite]) -> Sequence[Document]:
         await super().put_together(blobs, [])
         return await super().put_together([], documents)
 
@@ -103,14 +103,14 @@ class Scattered(MemoryStore):
 class Hurried(MemoryStore):
     """Has forgotten the last document."""
 
-    async def put_together(self, blobs: Sequence[bytes], documents: Sequence[Put]) -> Sequence[Document]:
+    async def put_together(self, blobs: Sequence[bytes], documents: Sequence[DocumentWrite]) -> Sequence[Document]:
         return await super().put_together(blobs, documents[:-1])
 
 
 class Trusting(MemoryStore):
     """Looks at versions only."""
 
-    async def put_together(self, blobs: Sequence[bytes], documents: Sequence[Put]) -> Sequence[Document]:
+    async def put_together(self, blobs: Sequence[bytes], documents: Sequence[DocumentWrite]) -> Sequence[Document]:
         return await super().put_together(blobs, [each._replace(over=None) for each in documents])
 
 
@@ -126,7 +126,7 @@ class Textual(MemoryStore):
 
     async def read(self, after: int = 0, *, tree: str | None = None, run: str | None = None, limit: int = 1_000) -> Any:
         found = await super().read(after, tree=tree, run=run, limit=limit)
-        return [Stored(*each[:-1], each.data.decode(errors="replace").encode()) for each in found]
+        return [StoredEvent(*each[:-1], each.data.decode(errors="replace").encode()) for each in found]
 
 
 class Deaf(MemoryStore):

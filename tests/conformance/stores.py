@@ -9,34 +9,34 @@ from ramet.store.contract import Store
 from ramet.store.memory import MemoryStore
 from ramet.store.postgres import PostgresStore
 from ramet.store.sqlite.store import SqliteStore
-from ramet.testing.conformance.store.suite import Place
+from ramet.testing.conformance.store.suite import StoreFixture
 from tests.support import postgres
 
 
-def memory(_: Path) -> Place:
+def memory(_: Path) -> StoreFixture:
     """Kept in one object."""
     store = MemoryStore()
 
     def make() -> Store:
         return store
 
-    return Place(make)
+    return StoreFixture(make)
 
 
-def sqlite(folder: Path) -> Place:
+def sqlite(folder: Path) -> StoreFixture:
     """A file in a folder."""
     path = folder / "journal.db"
-    return Place(lambda: SqliteStore(path), lambda: SqliteStore(path, read_only=True))
+    return StoreFixture(lambda: SqliteStore(path), lambda: SqliteStore(path, read_only=True))
 
 
-def postgresql(_: Path) -> Place:
+def postgresql(_: Path) -> StoreFixture:
     """A schema of its own on the server of the tests."""
     dsn, schema = postgres.running().dsn, postgres.fresh_schema()
-    return Place(
+    return StoreFixture(
         lambda: PostgresStore(dsn, schema=schema),
         lambda: PostgresStore(dsn, schema=schema, read_only=True),
         lambda name: PostgresStore(dsn, schema=schema, kernel=name),
     )
 
 
-STORES: dict[str, Callable[[Path], Place]] = {"memory": memory, "sqlite": sqlite, "postgres": postgresql}
+STORES: dict[str, Callable[[Path], StoreFixture]] = {"memory": memory, "sqlite": sqlite, "postgres": postgresql}

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from ramet.testing.conformance.isolation.suite import CHECKS, Check, Ground, NotHere, Violation, run
+from ramet.testing.conformance.isolation.suite import CHECKS, Check, NotHere, Violation, Workdir, run
 
 BACKENDS = {"local": "ramet.isolation.local:LocalBackend", "bwrap": "ramet.isolation.bwrap:BwrapBackend"}
 REMOTE = "tests.support.machines:MachineBackend"
@@ -22,7 +22,7 @@ BY_NAME = {check.__name__: check for check in CHECKS}
 @pytest.mark.parametrize("backend", BACKENDS)
 async def test_a_backend_keeps_its_promises(backend: str, check: Check, tmp_path: pathlib.Path) -> None:
     try:
-        await run(check, Ground(BACKENDS[backend], tmp_path))
+        await run(check, Workdir(BACKENDS[backend], tmp_path))
     except NotHere as why:
         pytest.skip(str(why))
 
@@ -32,7 +32,7 @@ async def test_a_backend_keeps_its_promises(backend: str, check: Check, tmp_path
 async def test_a_sandbox_of_another_machine_keeps_them_too(check: Check, tmp_path: pathlib.Path) -> None:
     """All of the above over a line: no shared disk, no pid of this host."""
     try:
-        await run(check, Ground(REMOTE, tmp_path, eyes="tests.support.machines:eyes"))
+        await run(check, Workdir(REMOTE, tmp_path, eyes="tests.support.machines:eyes"))
     except NotHere as why:
         pytest.skip(str(why))
 
@@ -110,20 +110,20 @@ async def test_the_suite_notices_a_promise_that_is_broken(
     monkeypatch.setattr("ramet.testing.conformance.isolation.harness.PATIENCE_S", 6)
 
     with pytest.raises(Violation) as violation:
-        await run(BY_NAME[broken], Ground(f"tests.conformance.spoilt:{spoilt}", tmp_path))
+        await run(BY_NAME[broken], Workdir(f"tests.conformance.spoilt:{spoilt}", tmp_path))
 
     assert str(violation.value)
 
 
 async def test_the_backends_under_the_spoilt_ones_are_whole(tmp_path: pathlib.Path) -> None:
     """A control: passing everything on breaks nothing."""
-    await run(BY_NAME["exit_status"], Ground("tests.conformance.spoilt:Whole", tmp_path))
+    await run(BY_NAME["exit_status"], Workdir("tests.conformance.spoilt:Whole", tmp_path))
 
 
 async def test_a_name_that_stands_for_no_backend_is_an_error(tmp_path: pathlib.Path) -> None:
     for name in ("ramet.isolation.none:Backend", "ramet.isolation.local:None_", "nonsense"):
         with pytest.raises(ValueError, match=r"backend: .* expected a module and what makes a backend of it"):
-            await run(BY_NAME["exit_status"], Ground(name, tmp_path))
+            await run(BY_NAME["exit_status"], Workdir(name, tmp_path))
 
 
 def test_the_suite_needs_no_test_framework() -> None:

@@ -16,7 +16,7 @@ from langchain_core.messages.ai import UsageMetadata
 from langchain_core.tools import BaseTool, tool
 
 from ramet.core.errors import ModelFailed
-from ramet.models.call import Bound, ask, bind, merge, stream_reply
+from ramet.models.call import Bound, bind, complete, merge, stream_reply
 from ramet.models.scripted.model import Call, Cut, Fail, Hang, Say, Script, ScriptedModel
 from tests.support.providers import provider
 
@@ -110,7 +110,7 @@ async def whole(
     bound: Bound | BaseChatModel, messages: list[BaseMessage] = ASKED, max_tokens: int | None = None
 ) -> AIMessage:
     """The reply, asked for in one piece."""
-    return await ask(bound, messages, max_tokens=max_tokens)
+    return await complete(bound, messages, max_tokens=max_tokens)
 
 
 both_ways = pytest.mark.parametrize("reply_of", [streamed, whole])

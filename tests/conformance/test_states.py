@@ -17,7 +17,7 @@ from ramet.store.state.gc import reachable
 from ramet.store.state.namespaced import Namespaced
 from ramet.store.state.values import MISSING
 from ramet.store.state.versioned import Versioned
-from ramet.testing.conformance.store.suite import Place
+from ramet.testing.conformance.store.suite import StoreFixture
 from tests.conformance.stores import STORES
 
 REGISTRY = "__local_agent_registry__"
@@ -31,19 +31,19 @@ def store(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def place(store: str, tmp_path: Path) -> Place:
+def place(store: str, tmp_path: Path) -> StoreFixture:
     """Where one store is."""
     return STORES[store](tmp_path)
 
 
 @pytest.fixture
-async def opened(place: Place) -> AsyncIterator[Store]:
+async def opened(place: StoreFixture) -> AsyncIterator[Store]:
     """It, open."""
     async with place.open() as store:
         yield store
 
 
-async def test_a_commit_is_there_for_whoever_opens_the_state_again(place: Place) -> None:
+async def test_a_commit_is_there_for_whoever_opens_the_state_again(place: StoreFixture) -> None:
     """AC-S4-7: values, history and branches outlive the store that they were written through."""
     async with place.open() as store:
         state = await Versioned.open(store, "notes", author="run-1", clock=FakeClock())
@@ -183,7 +183,7 @@ async def test_twenty_at_once_lose_nothing(opened: Store) -> None:
     assert all(len(commit.parents) <= 1 for commit in commits)
 
 
-async def test_a_child_works_on_a_branch_that_its_parent_merges_on_purpose_once(place: Place) -> None:
+async def test_a_child_works_on_a_branch_that_its_parent_merges_on_purpose_once(place: StoreFixture) -> None:
     """AC-S4-10: a fork at a real commit; the parent sees nothing before the merge, and takes it in exactly once,
     though it was away meanwhile."""
     async with place.open() as store:

@@ -11,7 +11,7 @@ import pytest
 from ramet.core.errors import StoreFailed
 from ramet.store.sqlite.store import SqliteStore
 from ramet.testing.conformance.store import harness
-from ramet.testing.conformance.store.suite import CHECKS, Check, NotHere, Place, Violation, run
+from ramet.testing.conformance.store.suite import CHECKS, Check, NotHere, StoreFixture, Violation, run
 from tests.conformance import spoilt_stores
 from tests.conformance.stores import STORES
 
@@ -87,10 +87,10 @@ async def test_the_store_under_the_spoilt_ones_is_whole(check: Check, tmp_path: 
     await run(check, _spoilt("Whole", tmp_path))
 
 
-def _spoilt(name: str, folder: Path) -> Place:
+def _spoilt(name: str, folder: Path) -> StoreFixture:
     kind = getattr(spoilt_stores, name)
     if issubclass(kind, SqliteStore):
         path = folder / "journal.db"
-        return Place(lambda: kind(path), lambda: kind(path, read_only=True))
+        return StoreFixture(lambda: kind(path), lambda: kind(path, read_only=True))
     store = kind()
-    return Place(lambda: store)
+    return StoreFixture(lambda: store)

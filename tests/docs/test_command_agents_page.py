@@ -16,7 +16,9 @@ from tests.docs.test_blocks_run import ROOT
 
 PAGE = (ROOT / "docs" / "command-agents.md").read_text()
 TOLD = [
-    each for each in vars(command_protocol).values() if inspect.isclass(each) and each.__base__ is command_protocol.Told
+    each
+    for each in vars(command_protocol).values()
+    if inspect.isclass(each) and each.__base__ is command_protocol.ToProgram
 ]
 
 

@@ -14,11 +14,11 @@ from lightkube.resources.core_v1 import Pod, Secret
 
 from ramet.core.errors import Gone
 from ramet.core.events import Event, RunEnded, RunSpawned, SandboxStarted
-from ramet.core.replay.replay import TreeStory
+from ramet.core.replay.replay import TreeReplay
 from ramet.isolation.contract import Image
 from ramet.isolation.kubernetes import reaper
 from ramet.isolation.kubernetes.api import labels
-from ramet.isolation.kubernetes.kernels import Standing
+from ramet.isolation.kubernetes.kernels import KernelIdentity
 from ramet.isolation.kubernetes.placement.sandbox import PodSandbox
 from tests.chaos.checks import read, untold
 from tests.chaos.deadly import Kill
@@ -99,8 +99,8 @@ async def test_a_kernel_that_lives_after_all_does_not_end_what_another_has(pods:
     runs, place = scratch / "runs", f"{pods.namespace}-place"
 
     def standing(kernel: str) -> Mapping[str, Any]:
-        async def say() -> Standing:
-            return Standing(place, kernel, (kernel,))
+        async def say() -> KernelIdentity:
+            return KernelIdentity(place, kernel, (kernel,))
 
         return {"standing": say}
 
@@ -196,7 +196,7 @@ async def test_a_conversation_goes_on_in_its_pod_whose_kernels_were_killed(
     started = [each for each in events if isinstance(each, SandboxStarted)]
     assert [each.adopted for each in started] == [False, True, True, True]
     assert len({each.sandbox["pod"] for each in started}) == 1
-    story = TreeStory().tell_all(events).root
+    story = TreeReplay().tell_all(events).root
     said = [str(each["content"]) for each in story.messages if each["type"] == "tool"]
     assert all(text.startswith(begins) for text, begins in zip(said, TALKED[-len(said) :], strict=True)), said
     assert story.result is not None

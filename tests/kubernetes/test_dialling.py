@@ -8,14 +8,14 @@ import pytest
 from lightkube.resources.core_v1 import Pod, Secret
 
 from ramet.isolation.kubernetes.backend import KubernetesBackend
-from ramet.isolation.kubernetes.connect.dial import Dial
+from ramet.isolation.kubernetes.connect.dial import DialTransport
 from ramet.isolation.transport import certificates
-from ramet.isolation.transport.listener import PATH, Landing
+from ramet.isolation.transport.listener import PATH, PodListener
 from ramet.isolation.transport.resuming import ResumingLine
 from ramet.services.packaging.oci.registry import Registry
 from ramet.services.packaging.runtime_image.build import runtime_image
 from ramet.testing.conformance.isolation import boundaries, limits
-from ramet.testing.conformance.isolation.harness import Check, Ground, Site
+from ramet.testing.conformance.isolation.harness import BackendFixture, Check, Workdir
 from tests.support.account import Account
 from tests.support.cluster import Cluster
 from tests.support.pod_runs import spec
@@ -32,9 +32,9 @@ async def test_a_pod_dials_its_kernel_and_comes_back_when_the_line_breaks(
     async with Registry(f"http://{cluster.registry}") as registry:
         image = await runtime_image(registry, cluster.base_image.removeprefix(f"{cluster.registry}/"), "bare")
     identity = certificates.make([cluster.host])
-    async with Landing(cluster.host, 0, identity.context) as landing:
+    async with PodListener(cluster.host, 0, identity.context) as landing:
         url = f"wss://{cluster.host}:{landing.port}{PATH}"
-        reach = Dial(landing, url=url, ca=identity.ca, patience_s=15)
+        reach = DialTransport(landing, url=url, ca=identity.ca, patience_s=15)
         backend = KubernetesBackend(
             tmp_path / "runs", namespace=namespace, image=image, kubeconfig=kernel_account.kubeconfig, reach=reach
         )
@@ -72,7 +72,7 @@ async def test_a_pod_that_dials_is_a_place_like_any_other_pod(check: Check, pods
     """What is promised of a pod holds whichever way it is reached."""
     (scratch / "runs").mkdir()
     async with pods.dialled(scratch / "runs") as (backend, _):
-        await check(Site(Ground("", scratch), backend, await backend.probe()))
+        await check(BackendFixture(Workdir("", scratch), backend, await backend.probe()))
     assert await pods.names() == []
 
 
@@ -80,7 +80,7 @@ async def test_a_pod_whose_kernel_stays_away_says_so(pods: Pods, scratch: Path) 
     """It has ended by itself; the API tells so, and why, to a kernel that is there after all."""
     (scratch / "runs").mkdir()
     async with pods.dialled(scratch / "runs", patience_s=2) as (backend, network):
-        site = Site(Ground("", scratch), backend, await backend.probe())
+        site = BackendFixture(Workdir("", scratch), backend, await backend.probe())
         async with site.visit() as visit:
             network.cut()
             ended = await visit.ended()

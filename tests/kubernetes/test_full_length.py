@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ramet.core.policy.policy import Grant
-from ramet.testing.conformance.isolation.harness import Ground, Site, Visit
+from ramet.testing.conformance.isolation.harness import BackendFixture, GuestSession, Workdir
 from ramet.wire import frames
 from tests.support.pods import Pods
 from tests.support.waiting import eventually
@@ -22,7 +22,7 @@ PATIENCE_S = 60.0  #: what a server's pods have
 class Talk:
     """Numbers that are said to a guest, which says each again."""
 
-    def __init__(self, visit: Visit) -> None:
+    def __init__(self, visit: GuestSession) -> None:
         self._channel, self._told = visit.sandbox.channel, json.dumps({"do": "echo", "given": {}, "quiet": False})
         self.said = self.heard = 0
         self._over, self._is_last = asyncio.Event(), False
@@ -55,13 +55,13 @@ def _number(number: int) -> bytes:
     return b"%08d" % number * 32
 
 
-def _ground(folder: Path) -> Ground:
-    ground = Ground("", folder)
+def _ground(folder: Path) -> Workdir:
+    ground = Workdir("", folder)
     ground.runs.mkdir(parents=True)
     return ground
 
 
-async def _ends(visit: Visit) -> None:
+async def _ends(visit: GuestSession) -> None:
     await visit.tell("leave", code=7)
     assert (await visit.ended()).code == 7
 
@@ -73,7 +73,7 @@ async def test_faults_at_their_full_length(pods: Pods, scratch: Path) -> None:
         """Between a pod and its kernel: nothing comes through, and nobody is told so."""
         ground = _ground(scratch / f"silent-{seconds}")
         async with pods.dialled(ground.runs, patience_s=PATIENCE_S) as (backend, network):
-            async with Site(ground, backend, await backend.probe()).visit(grant=GRANT) as visit:
+            async with BackendFixture(ground, backend, await backend.probe()).visit(grant=GRANT) as visit:
                 talk = Talk(visit)
                 await eventually(lambda: talk.heard > 10)
                 network.hush()
@@ -90,7 +90,7 @@ async def test_faults_at_their_full_length(pods: Pods, scratch: Path) -> None:
         async with (
             pods.weather(scratch) as (weather, kubeconfig),
             pods.dialled(ground.runs, patience_s=PATIENCE_S, kubeconfig=kubeconfig) as (backend, _),
-            Site(ground, backend, await backend.probe()).visit(grant=GRANT) as visit,
+            BackendFixture(ground, backend, await backend.probe()).visit(grant=GRANT) as visit,
         ):
             weather.cut()
             talk = Talk(visit)

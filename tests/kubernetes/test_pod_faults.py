@@ -27,8 +27,8 @@ from ramet.core.policy.reservation import Reservation
 from ramet.isolation.contract import Exit
 from ramet.isolation.kubernetes.api import labels, manifest
 from ramet.isolation.kubernetes.connect.attach import Attach
-from ramet.isolation.kubernetes.kernels import Standing
-from ramet.testing.conformance.isolation.harness import Site
+from ramet.isolation.kubernetes.kernels import KernelIdentity
+from ramet.testing.conformance.isolation.harness import BackendFixture
 from ramet.wire.frames import Frame
 from tests.support.doomed_pods import STEPS
 from tests.support.pod_runs import SMALL, opened
@@ -40,7 +40,7 @@ both_ways = pytest.mark.parametrize("dials", [False, True], ids=["attached", "di
 
 
 @contextlib.asynccontextmanager
-async def reached(dials: bool, pods: Pods, scratch: Path, **given: Any) -> AsyncIterator[Site]:
+async def reached(dials: bool, pods: Pods, scratch: Path, **given: Any) -> AsyncIterator[BackendFixture]:
     """A site on a backend whose pods are attached to, or dial it. Nothing of it is left."""
     async with contextlib.AsyncExitStack() as stack:
         if dials:
@@ -157,7 +157,7 @@ async def test_a_pod_that_runs_out_of_memory_under_a_run_is_told_as_that(pods: P
     """Ten times: whichever comes first, the end of its line, or the cluster's word, some time after it."""
     fill = ["sh", "-c", "dd if=/dev/zero of=/run/full bs=1M count=2000 2>/dev/null"]
 
-    async def full(site: Site, kube: AsyncClient) -> Exit:
+    async def full(site: BackendFixture, kube: AsyncClient) -> Exit:
         async with site.visit(grant=SMALL) as visit:
             filling = asyncio.ensure_future(kube.exec(pod_of(visit.sandbox), command=fill, stdout=True))
             ended = await visit.ended()
@@ -255,14 +255,14 @@ async def test_a_kernel_that_comes_up_while_another_one_reaps_keeps_its_pods(pod
     place, living = f"{pods.namespace}-place", ["one"]
     came, goes_on = asyncio.Event(), asyncio.Event()
 
-    async def of_one() -> Standing:
+    async def of_one() -> KernelIdentity:
         known = tuple(living)
         came.set()
         await goes_on.wait()
-        return Standing(place, "one", known)
+        return KernelIdentity(place, "one", known)
 
-    async def of_other() -> Standing:
-        return Standing(place, "other", ("one", "other"))
+    async def of_other() -> KernelIdentity:
+        return KernelIdentity(place, "other", ("one", "other"))
 
     goes_on.set()
     one = pods.backend(scratch / "runs", standing=of_one)

@@ -10,7 +10,7 @@ import pytest
 from ramet.isolation.contract import Image
 from ramet.isolation.kubernetes.images import PodImage
 from ramet.testing.conformance.isolation import closing
-from ramet.testing.conformance.isolation.suite import CHECKS, Check, Ground, NotHere, run
+from ramet.testing.conformance.isolation.suite import CHECKS, Check, NotHere, Workdir, run
 from tests.support.account import Account, accounted
 from tests.support.cluster import Cluster
 from tests.support.pods import CPU_RESERVED, EYES, IMAGES, NAMESPACE
@@ -75,6 +75,6 @@ async def test_pods_keep_a_backends_promises(
     monkeypatch.setenv(NAMESPACE, shared_namespace)
     monkeypatch.setenv(IMAGES, " ".join(pod_images[kind].reference for kind in ("bare", "llm")))
     try:
-        await run(check, Ground(f"tests.support.pods:{whose}", scratch, eyes="tests.support.pods:eyes"))
+        await run(check, Workdir(f"tests.support.pods:{whose}", scratch, eyes="tests.support.pods:eyes"))
     except NotHere as why:
         pytest.skip(str(why))

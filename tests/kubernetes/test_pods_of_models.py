@@ -12,7 +12,7 @@ from lightkube.resources.core_v1 import Pod
 from ramet import Agent, AgentRuntime, Policy, ScriptedModel, Session
 from ramet.core.events import RunEnded, RunRetried, RunSpawned, SandboxStarted, ToolEnded, ToolStarted
 from ramet.core.outcome import Status
-from ramet.core.replay.replay import TreeStory
+from ramet.core.replay.replay import TreeReplay
 from ramet.isolation.kubernetes.api import labels
 from ramet.models.scripted.dialogue import Call
 from tests.support.pods import Pods
@@ -64,7 +64,7 @@ async def test_a_pod_that_is_deleted_under_a_models_turn(
         finally:
             asking.cancel()
             await asyncio.gather(asking, return_exceptions=True)
-        events, worked = kept(talk), TreeStory().tell_all(kept(talk)).runs[run_of(talk, "main/1").info.id]
+        events, worked = kept(talk), TreeReplay().tell_all(kept(talk)).runs[run_of(talk, "main/1").info.id]
         history = [each.type for each in run_of(talk, "main/1").context.history]
         assert nothing_is_held(talk)
 

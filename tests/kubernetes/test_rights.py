@@ -15,8 +15,8 @@ from lightkube.resources.core_v1 import Secret
 from ramet.core.policy.policy import Isolation
 from ramet.core.policy.reservation import Reservation
 from ramet.isolation.kubernetes.api import quotas
-from ramet.isolation.kubernetes.connect.listener import Door
-from ramet.isolation.kubernetes.kernels import Standing
+from ramet.isolation.kubernetes.connect.listener import SharedListener
+from ramet.isolation.kubernetes.kernels import KernelIdentity
 from ramet.isolation.kubernetes.team_backend import TeamNamespaces
 from ramet.isolation.transport import certificates
 from tests.support.account import Account
@@ -70,15 +70,15 @@ async def test_a_kernel_uses_each_of_its_rights(
 async def _kernel(pods: Pods, runs: Path, name: str) -> AsyncIterator[TeamNamespaces]:
     """One that all others take for dead."""
 
-    async def standing() -> Standing:
-        return Standing(f"{pods.namespace}-place", name, (name,))
+    async def standing() -> KernelIdentity:
+        return KernelIdentity(f"{pods.namespace}-place", name, (name,))
 
     host = pods.cluster.host
     with socket.create_server((host, 0)) as free:
         at = host, free.getsockname()[1]
     kernel = TeamNamespaces(
         runs, namespace=pods.namespace, kubeconfig=pods.kubeconfig, image=pods.images, per="team", standing=standing,
-        door=Door(at, listen=at, identify=lambda: certificates.make([host])), pull_secrets=("login",),
+        door=SharedListener(at, listen=at, identify=lambda: certificates.make([host])), pull_secrets=("login",),
     )  # fmt: skip
     try:
         yield kernel

@@ -15,7 +15,7 @@ from ramet.examples.simple_agent import simple_agent
 from ramet.isolation.kubernetes.api import quotas
 from ramet.isolation.kubernetes.api.client import Api
 from ramet.isolation.kubernetes.team_backend import TeamNamespaces
-from ramet.services.config.kubernetes import Standings
+from ramet.services.config.kubernetes import KernelIdentities
 from ramet.services.config.load import load
 from ramet.store.postgres import PostgresStore
 from tests.support.account import Account
@@ -92,7 +92,7 @@ async def test_a_dead_kernels_pods_are_removed_by_another_and_its_teams_stay(
                 namespace=pods.namespace,
                 kubeconfig=pods.kubeconfig,
                 image=pods.images,
-                standing=Standings(store),
+                standing=KernelIdentities(store),
                 pull_secrets=("login",),
             )
             open_ones.push_async_callback(machine.close)

@@ -28,7 +28,7 @@ from ramet.isolation.workspace.run_dirs import RunFolders
 from ramet.services.packaging.oci import registries
 from ramet.services.packaging.runtime_image.pod_images import PodImages
 from ramet.services.packaging.service import PackagingService
-from ramet.testing.conformance.isolation.harness import Site
+from ramet.testing.conformance.isolation.harness import BackendFixture
 from tests.support.left_pods import LEFT, Talk, abandoned, spec_of
 from tests.support.pod_runs import SMALL, opened, ready, spec, wait_for
 from tests.support.pods import Pods, pod_of
@@ -40,7 +40,7 @@ OTHER = msgspec.structs.replace(SMALL, memory_mb=72)  #: of another shape
 
 
 @contextlib.asynccontextmanager
-async def warmed(pods: Pods, scratch: Path, **given: Any) -> AsyncIterator[tuple[Site, KubernetesBackend]]:
+async def warmed(pods: Pods, scratch: Path, **given: Any) -> AsyncIterator[tuple[BackendFixture, KubernetesBackend]]:
     """A site on a backend with which one pod of each shape waits. Nothing of it is left."""
     backend = pods.backend(scratch / "runs", **{"warm": 1, **given})
     async with opened(backend, scratch) as site:

@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from ramet.core.errors import SpawnRefused
 from ramet.core.limits import SpawnLimits
-from ramet.spawn.admission import Admission, Place, Share
+from ramet.spawn.admission import Admission, AdmissionSlot, ResourceShare
 
 indexes = st.integers(0, 10**6)
 
@@ -25,12 +25,12 @@ class Node:
 
     path: str
     parent: Node | None
-    place: Place
+    place: AdmissionSlot
     persistent: bool = False
     detached: bool = False
     below_now: list[Node] = field(default_factory=list)
     waits_for: list[Node] = field(default_factory=list)
-    envelope: Share | None = None
+    envelope: ResourceShare | None = None
     living: bool = True
     births: int = 0
 
@@ -46,7 +46,7 @@ class Asked:
     """One birth that was asked for; decided when its task is done, and over when the decision was taken notice of."""
 
     parent: Node
-    task: asyncio.Task[Place]
+    task: asyncio.Task[AdmissionSlot]
     over: bool = False
 
     @property

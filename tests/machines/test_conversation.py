@@ -16,10 +16,10 @@ from ramet.core.errors import BusyError, Gone, ModelFailed
 from ramet.core.outcome import ErrorInfo
 from ramet.services.contract import Chunk
 from ramet.services.errors import Missed
-from ramet.services.turns.queue import Conversation, TalkLimits
+from ramet.services.turns.queue import TurnLimits, TurnQueue
 from ramet.services.turns.turn import CHUNK_BYTES, OnLeave, Turn
 
-LIMITS = TalkLimits(waiting=3, kept_bytes=5 * CHUNK_BYTES, kept_turns=2, keep_s=10, patience_s=5)
+LIMITS = TurnLimits(waiting=3, kept_bytes=5 * CHUNK_BYTES, kept_turns=2, keep_s=10, patience_s=5)
 indexes = st.integers(0, 11)
 
 
@@ -96,7 +96,7 @@ class Talk(RuleBasedStateMachine):
         self.loop = asyncio.new_event_loop()
         self.clock = FakeClock()
         self.puppet = Puppet(self.loop)
-        self.conversation = Conversation(self.puppet, self.clock, LIMITS)
+        self.conversation = TurnQueue(self.puppet, self.clock, LIMITS)
         self.asked: list[tuple[bytes, Turn]] = []
         self.readers: list[Reader] = []
         self.interrupts: list[asyncio.Task[bool]] = []

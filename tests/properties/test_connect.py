@@ -12,8 +12,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ramet.core.errors import ProtocolError
-from ramet.wire.client_hello import Opening, OpeningReader
-from ramet.wire.http_connect import MAX_HEADER_BYTES, Refusal, RequestReader, Target, parse_target
+from ramet.wire.client_hello import ClientHelloParser, TunnelStart
+from ramet.wire.http_connect import MAX_HEADER_BYTES, ConnectRefusal, RequestReader, Target, parse_target
 from tests.support.tls import client_hello, handshake, hello_body, record, server_name
 
 # Pieces that readers of URLs disagree about, in any order.
@@ -39,7 +39,7 @@ requests = st.builds(
 ) | st.binary(max_size=200)
 
 
-def read(chunks: list[bytes]) -> tuple[Target | Refusal | None, bytes]:
+def read(chunks: list[bytes]) -> tuple[Target | ConnectRefusal | None, bytes]:
     reader = RequestReader()
     found = None
     for chunk in chunks:
@@ -72,7 +72,7 @@ def test_how_a_request_is_cut_makes_no_difference(request_bytes: bytes, cuts: li
 def test_an_accepted_target_is_what_every_reader_understands(text: str) -> None:
     """`urllib` reads the same host and port, `ipaddress` the same address, and the C library no number in a name."""
     target = parse_target(text)
-    if isinstance(target, Refusal):
+    if isinstance(target, ConnectRefusal):
         assert target.status == 400
         return
     parts = urlsplit(f"//{text}")
@@ -108,9 +108,9 @@ def test_how_a_hello_is_cut_makes_no_difference(name: str, cuts: list[int], size
     records = b"".join(record(message[at : at + size]) for at in range(0, len(message), size))
 
     for data in (client_hello(name), records):
-        reader = OpeningReader()
+        reader = ClientHelloParser()
         found = [reader.feed(chunk) for chunk in cut(data, cuts) if chunk]
-        assert found[-1] == Opening(is_tls=True, server_name=name)
+        assert found[-1] == TunnelStart(is_tls=True, server_name=name)
         assert reader.held == data
 
 
@@ -118,7 +118,7 @@ def test_how_a_hello_is_cut_makes_no_difference(name: str, cuts: list[int], size
 def test_any_bytes_are_an_opening_or_a_protocol_error(data: bytes) -> None:
     """Nothing else gets out."""
     try:
-        found = OpeningReader().feed(data)
+        found = ClientHelloParser().feed(data)
     except ProtocolError:
         return
-    assert found is None or isinstance(found, Opening)
+    assert found is None or isinstance(found, TunnelStart)

@@ -12,7 +12,7 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, System
 
 from ramet.core.errors import InvalidValue
 from ramet.models import json_values as rules
-from ramet.models.json_values import clean
+from ramet.models.json_values import sanitize
 from ramet.models.messages import decode, encode, message_bound
 
 text = st.text(max_size=40)
@@ -103,7 +103,7 @@ def test_what_is_encoded_is_json_and_what_is_not_is_refused(value: Any) -> None:
         data = encode(message)
     except InvalidValue:
         with pytest.raises(InvalidValue):
-            rules.plain(value, "")
+            rules.to_json_value(value, "")
         return
 
     assert json.loads(json.dumps(data, allow_nan=False)) == data
@@ -131,7 +131,7 @@ def test_the_bound_is_never_below_the_text(message: BaseMessage) -> None:
 @given(spoiled)
 def test_cleaned_text_can_be_written(value: Any) -> None:
     """And cleaning what is clean changes nothing."""
-    cleaned = clean(value)
+    cleaned = sanitize(value)
 
     json.dumps(cleaned, ensure_ascii=False).encode()
-    assert clean(cleaned) == cleaned
+    assert sanitize(cleaned) == cleaned

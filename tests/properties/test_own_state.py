@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ramet.core.errors import InvalidValue, RametError
 from ramet.host.dynamic.registry import REGISTRY, STATE
-from ramet.host.dynamic.run_state import OwnState
+from ramet.host.dynamic.run_state import RunState
 from ramet.host.standalone import standalone_context
 from ramet.models.scripted.model import ScriptedModel
 from ramet.store.memory import MemoryStore
@@ -67,7 +67,7 @@ async def _reaches(said: list[tuple[UseState, bytes]]) -> None:
     delegate.set("a", "theirs")
     await delegate.commit()
 
-    own = OwnState(
+    own = RunState(
         standalone_context(ScriptedModel(["x"])), Namespaced(await whole.beside(author="run-0"), "mine"), "mine/"
     )
     for each, body in [*said, (UseState(id=1, do="checkout"), b""), (UseState(id=1, do="commit"), b"")]:
@@ -86,7 +86,7 @@ async def test_a_value_of_too_many_parts_is_refused() -> None:
     """A megabyte of single digits is more objects than the host makes for a guest; the key stays unset."""
     store = await MemoryStore().open()
     whole = await Versioned.open(store, STATE)
-    own = OwnState(
+    own = RunState(
         standalone_context(ScriptedModel(["x"])), Namespaced(await whole.beside(author="run-0"), "mine"), "mine/"
     )
 

@@ -6,7 +6,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic_core import SchemaError, SchemaValidator, core_schema
 
-from ramet.agent.schemas.pattern_cost import Unreadable, cost_of
+from ramet.agent.schemas.pattern_cost import UnreadablePattern, cost_of
 from ramet.agent.schemas.patterns import MAX_PATTERN, MAX_SIZE
 
 _CHARACTERS = ("a", "é", "𐀀", ".", "^", "$", r"\b", r"\x{1f600}", r"\u{e9}", r"\u00e9", r"\[", r"\{", r"\(", r"\\", "")
@@ -56,7 +56,7 @@ def test_whatever_is_no_pattern_has_a_cost_too(text: str) -> None:
     """The engine refuses it afterwards: reading it raises nothing else, and ends."""
     try:
         cost = cost_of(text)
-    except Unreadable:
+    except UnreadablePattern:
         return
 
     assert cost.size > 0

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ramet.core.policy.permissions import EFFECTS, Effect, ModeRule, Permissions, Rule, from_data, to_data
+from ramet.core.policy.permissions import EFFECTS, Effect, ModeRule, PermissionRule, Permissions, from_data, to_data
 from ramet.tools.permissions.command_rules import narrows
 from ramet.tools.permissions.evaluation import Call, judge
 from ramet.tools.permissions.parsing import parse_rule
@@ -23,7 +23,7 @@ PATHS = ["a", "a/b", "b.key", "c"]
 AROUND = ["{}", "ls; {}", "ls && {}", "ls | {}", "$({})", "({})", '"$({})"', "ls\n{}", "sudo {}", "A=1 {}", "! {}"]
 
 
-def rule(text: str, effect: Effect) -> Rule:
+def rule(text: str, effect: Effect) -> PermissionRule:
     """A rule of the project `/p`."""
     return parse_rule(text, effect, source="s", field="f", root="/p")
 
@@ -49,7 +49,7 @@ calls = st.one_of(
 
 
 @given(held, rules, calls)
-def test_deny_always_wins_and_asking_never_widens(before: Permissions, more: Rule, call: Call) -> None:
+def test_deny_always_wins_and_asking_never_widens(before: Permissions, more: PermissionRule, call: Call) -> None:
     """A rule of `deny` or `ask` makes no verdict weaker; a rule of `allow` weakens neither `deny` nor `ask`."""
     after = before.joined(Permissions(rules=(more,)))
 

@@ -17,11 +17,11 @@ from ramet.core.policy.policy import (
     Grant,
     Isolation,
     Policy,
-    describe,
     from_json,
-    grant_root,
     narrow,
+    resolve_root_policy,
     to_json,
+    to_public_dict,
 )
 from ramet.wire.http_connect import Target, allowed, parse_target
 
@@ -98,7 +98,7 @@ roots = st.fixed_dictionaries(
         "max_sub_agent_depth": st.integers(3, 5),
         "secrets": st.dictionaries(st.sampled_from(NAMES), values, max_size=3),
     },
-).map(lambda fields: grant_root(Policy(**fields)))
+).map(lambda fields: resolve_root_policy(Policy(**fields)))
 
 
 def child_of(parent: Grant, asked: Policy) -> Grant:
@@ -343,7 +343,7 @@ def test_plain_data_is_a_policy_or_an_invalid_value_that_names_a_field(data: dic
     asked = from_json(data)
     assert set(data) <= set(Policy.__struct_fields__)
     assert from_json(to_json(asked)) == asked
-    msgspec.json.encode(describe(asked))
+    msgspec.json.encode(to_public_dict(asked))
 
 
 @given(st.binary(max_size=200) | st.text(max_size=200))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ramet.core.errors import InvalidValue
 from ramet.core.policy.decision import Narrow, within
-from ramet.core.policy.policy import LIMIT_FIELDS, Grant, Isolation, Policy, grant_root
+from ramet.core.policy.policy import LIMIT_FIELDS, Grant, Isolation, Policy, resolve_root_policy
 from ramet.core.policy.reservation import Reservation
 from tests.properties.test_policy import FIELDS, is_within, policies, roots
 
@@ -81,14 +81,14 @@ def test_every_right_can_be_taken_away(field: str) -> None:
     if field not in LESS:
         assert field in ("env_vars", "retry_delay_seconds", "reservation", "retry_count")
         return
-    grant = grant_root(MUCH)
+    grant = resolve_root_policy(MUCH)
 
     assert within(grant, Policy(**{field: LESS[field]})) != grant
 
 
 def test_a_port_is_left_by_its_name_and_number() -> None:
     """Another number behind the same name is another right."""
-    grant = grant_root(Policy(ports={"web": 8000, "api": 8001, "db": 5432}))
+    grant = resolve_root_policy(Policy(ports={"web": 8000, "api": 8001, "db": 5432}))
 
     assert within(grant, Policy(ports={"web": 8000, "api": 9001})).ports == {"web": 8000}
 
@@ -101,7 +101,7 @@ def test_an_empty_answer_changes_nothing(grant: Grant) -> None:
 
 def test_both_sides_of_an_endpoint_count() -> None:
     """The narrower entry of the two is what is left, whichever side has it."""
-    grant = grant_root(Policy(allowed_endpoints=("*.example.org:443", "api.other.org:443")))
+    grant = resolve_root_policy(Policy(allowed_endpoints=("*.example.org:443", "api.other.org:443")))
 
     less = within(grant, Policy(allowed_endpoints=("docs.example.org:443", "*.other.org:443", "evil.net:443")))
 
@@ -110,7 +110,7 @@ def test_both_sides_of_an_endpoint_count() -> None:
 
 def test_a_mount_below_a_mount_is_left() -> None:
     """So is one that lies below the answer's."""
-    grant = grant_root(Policy(readonly_mounts=("/data", "/opt/tools/bin")))
+    grant = resolve_root_policy(Policy(readonly_mounts=("/data", "/opt/tools/bin")))
 
     less = within(grant, Policy(readonly_mounts=("/data/public", "/opt/tools", "/home")))
 
@@ -118,7 +118,7 @@ def test_a_mount_below_a_mount_is_left() -> None:
 
 
 def test_no_network_is_no_endpoint() -> None:
-    grant = grant_root(Policy(allowed_endpoints=("*",), isolation=Isolation.L1))
+    grant = resolve_root_policy(Policy(allowed_endpoints=("*",), isolation=Isolation.L1))
 
     assert within(grant, Policy(network="disabled")).allowed_endpoints == ()
 

@@ -21,11 +21,11 @@ from ramet.core.schedules.schedule import (
     Once,
     Overlap,
     Schedule,
-    come_since,
+    due_between,
     fires_at,
-    first_after,
+    next_fire_time,
 )
-from ramet.core.schedules.ticks import Book, Claim, State, TickResult, TickStatus
+from ramet.core.schedules.ticks import Claim, ScheduleRecord, TickResult, TickState, TickStatus
 from ramet.host.schedules.cron import next_fire
 
 START = datetime(2026, 10, 24, 20, tzinfo=UTC)  # hours before the clocks of Europe go back
@@ -71,14 +71,14 @@ def schedules(draw: Any) -> Schedule:
 class World:
     """A schedule as schedulers see it that come, look, and are killed."""
 
-    book: Book
+    book: ScheduleRecord
     now: datetime
     owner: int = 0
 
     def look(self, names: Any) -> list[Claim]:
         """One look: what was decided, and what is begun."""
         lives = {str(self.owner)}.__contains__
-        settled = ticks.settle(self.book, self.now, next_fire, lives)
+        settled = ticks.reconcile(self.book, self.now, next_fire, lives)
         assert settled.state.decided >= self.book.state.decided
         self.book, claims = ticks.begin(settled, self.now, str(self.owner), lambda: f"c{next(names)}")
         return list(claims)
@@ -87,7 +87,7 @@ class World:
 @given(schedule=schedules(), passing=passings, data=st.data())
 def test_a_tick_begins_at_most_once_and_never_before_its_time(schedule: Schedule, passing: Any, data: Any) -> None:
     """Schedulers look at any times, runs end or go on, also at others, processes die between claim, start and end."""
-    world = World(Book(schedule=schedule, state=State(decided=START)), START)
+    world = World(ScheduleRecord(schedule=schedule, state=TickState(decided=START)), START)
     names, begun, latest = count(), list[tuple[datetime, datetime]](), START
     for seconds, dies in passing:
         world.now += timedelta(seconds=seconds)
@@ -95,17 +95,17 @@ def test_a_tick_begins_at_most_once_and_never_before_its_time(schedule: Schedule
         for claim in world.look(names):
             if dies and data.draw(st.booleans()):
                 continue  # Killed between claim and start.
-            started = ticks.amend(world.book, claim, replace(claim, run=f"run of {claim.id}"))
+            started = ticks.update_claim(world.book, claim, replace(claim, run=f"run of {claim.id}"))
             assert started is not None
             world.book = started
             begun.append((claim.due.tick, latest))
             if data.draw(st.booleans()):
                 ended = TickResult(id=claim.id, tick=claim.due.tick, status=TickStatus.COMPLETED)
-                world.book = ticks.end(world.book, ended, claim.owner)
+                world.book = ticks.complete_claim(world.book, ended, claim.owner)
         world.owner += dies
-        for claim in ticks.left(world.book, {str(world.owner)}.__contains__):
-            taken = ticks.amend(world.book, claim, replace(claim, owner=str(world.owner)))
-            gone_on = taken if data.draw(st.booleans()) else ticks.lose(world.book, claim, world.now, "gone")
+        for claim in ticks.orphaned_claims(world.book, {str(world.owner)}.__contains__):
+            taken = ticks.update_claim(world.book, claim, replace(claim, owner=str(world.owner)))
+            gone_on = taken if data.draw(st.booleans()) else ticks.mark_lost(world.book, claim, world.now, "gone")
             assert gone_on is not None
             world.book = gone_on
 
@@ -119,7 +119,7 @@ def test_a_tick_begins_at_most_once_and_never_before_its_time(schedule: Schedule
 def test_under_all_nothing_is_lost_up_to_its_number(schedule: Schedule, passing: Any) -> None:
     """With `all` and nothing in the way, each look begins the newest so many of what has come since the last."""
     schedule = replace(schedule, misfire="all", overlap="allow")
-    world = World(Book(schedule=schedule, state=State(decided=START)), START)
+    world = World(ScheduleRecord(schedule=schedule, state=TickState(decided=START)), START)
     names, last, begun = count(), START, list[datetime]()
     for seconds, _ in passing:
         world.now += timedelta(seconds=seconds)
@@ -136,7 +136,7 @@ def test_what_came_is_what_a_walk_finds(schedule: Schedule, after: int, span: in
     """Reckoned or looked up from the end, the newest ticks are those that one meets walking; as many come before."""
     assume(not isinstance(schedule.timing, Interval) or span < 4000 * schedule.timing.seconds)
     begin = START + timedelta(seconds=after)
-    come = come_since(schedule, begin, begin + timedelta(seconds=span), next_fire, most=most)
+    come = due_between(schedule, begin, begin + timedelta(seconds=span), next_fire, most=most)
     all_of_them = walked(schedule, begin, begin + timedelta(seconds=span))
 
     assert list(come.ticks) == all_of_them[-most:]
@@ -149,13 +149,13 @@ def test_what_came_is_what_a_walk_finds(schedule: Schedule, after: int, span: in
 def test_the_next_tick_is_strictly_later_and_the_nearest(schedule: Schedule, after: int) -> None:
     """Asked from any moment between two ticks, the same one comes next."""
     begin = START + timedelta(seconds=after / 3)
-    tick = first_after(schedule, begin, next_fire)
+    tick = next_fire_time(schedule, begin, next_fire)
     if tick is None:
         return
     assert tick > begin
     between = begin + (tick - begin) / 2
-    assert first_after(schedule, between, next_fire) == tick
-    following = first_after(schedule, tick, next_fire)
+    assert next_fire_time(schedule, between, next_fire) == tick
+    following = next_fire_time(schedule, tick, next_fire)
     assert following is None or following > tick
 
 
@@ -170,7 +170,7 @@ def test_ticks_begin_in_order(schedule: Schedule) -> None:
 @given(schedule=schedules())
 def test_a_schedule_reads_back_from_json(schedule: Schedule) -> None:
     """Equal, field by field."""
-    book = Book(schedule=schedule, state=State(decided=START))
+    book = ScheduleRecord(schedule=schedule, state=TickState(decided=START))
 
     assert ticks.decode("s", ticks.encode(book)) == book
 
@@ -182,7 +182,7 @@ def walked(schedule: Schedule, after: datetime, now: datetime) -> list[datetime]
         if now - after > most:
             after = max(after, min(now, schedule.until or now) - most)
     found = []
-    while (tick := first_after(schedule, after, next_fire)) is not None and fires_at(schedule, tick) <= now:
+    while (tick := next_fire_time(schedule, after, next_fire)) is not None and fires_at(schedule, tick) <= now:
         found.append(tick)
         after = tick
     return found
@@ -190,4 +190,4 @@ def walked(schedule: Schedule, after: datetime, now: datetime) -> list[datetime]
 
 def is_tick(schedule: Schedule, tick: datetime) -> bool:
     """Whether the schedule names this very moment."""
-    return first_after(schedule, tick - timedelta(microseconds=1), next_fire) == tick
+    return next_fire_time(schedule, tick - timedelta(microseconds=1), next_fire) == tick

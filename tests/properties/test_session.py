@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from ramet.core.errors import ProtocolError
 from ramet.wire import resumable_stream
 from ramet.wire.frames import Frame
-from ramet.wire.resumable_stream import MAX_KEPT, Session, weight
+from ramet.wire.resumable_stream import MAX_KEPT, ResumableStream, buffered_size
 
 
 def hello(taken: int, acknowledged: int, version: int = resumable_stream.VERSION) -> bytes:
@@ -36,7 +36,7 @@ class Side:
     """One end, and what it has said and heard."""
 
     def __init__(self) -> None:
-        self.session = Session()
+        self.session = ResumableStream()
         self.said = 0
         self.heard: list[Frame] = []
         self.wire: deque[bytes] = deque()  #: packets on their way from here
@@ -63,7 +63,10 @@ class BreakingLine(RuleBasedStateMachine):
             side.wire.clear()
             side.session.connected()
 
-    @rule(at=st.integers(0, 1), size=st.sampled_from([0, 1, 100, MAX_KEPT // 3, MAX_KEPT - weight(Frame(b"x" * 20))]))
+    @rule(
+        at=st.integers(0, 1),
+        size=st.sampled_from([0, 1, 100, MAX_KEPT // 3, MAX_KEPT - buffered_size(Frame(b"x" * 20))]),
+    )
     def send(self, at: int, size: int) -> None:
         side = self.sides[at]
         packed = Frame(b"%020d" % (side.said + 1), b"z" * size)
@@ -127,9 +130,9 @@ class BreakingLine(RuleBasedStateMachine):
 TestBreakingLine = BreakingLine.TestCase
 
 
-def greeted(*, sent: int = 0, written: int = 0) -> Session:
+def greeted(*, sent: int = 0, written: int = 0) -> ResumableStream:
     """One that has greeted, and sent and written so many."""
-    mine = Session()
+    mine = ResumableStream()
     mine.connected()
     mine.next_packet()
     mine.feed(hello(0, 0))
@@ -207,7 +210,7 @@ def test_a_connection_begins_with_a_hello_that_can_be_true(bad: bytes) -> None:
 
 def test_nothing_is_said_before_the_peer_has_told_where_to_go_on() -> None:
     """But the hello, once."""
-    mine = Session()
+    mine = ResumableStream()
     mine.send(Frame(b"{}"))
     mine.connected()
 

@@ -15,11 +15,11 @@ from ramet.core.errors import MergeConflict
 from ramet.store.memory import MemoryStore
 from ramet.store.sqlite.store import SqliteStore
 from ramet.store.state import tree
-from ramet.store.state.blob_cache import Shelf
+from ramet.store.state.blob_cache import BlobCache
 from ramet.store.state.diff import differences
 from ramet.store.state.gc import reachable
 from ramet.store.state.nodes import cell
-from ramet.store.state.sync import at_once
+from ramet.store.state.sync import run_nowait
 from ramet.store.state.values import MISSING
 from ramet.store.state.versioned import Versioned
 
@@ -36,12 +36,12 @@ class Trees:
 
     def __init__(self) -> None:
         self.store = MemoryStore()
-        at_once(self.store.open())
-        self.shelf = Shelf(self.store)
+        run_nowait(self.store.open())
+        self.shelf = BlobCache(self.store)
 
     def update(self, root: str, changes: dict[str, Any]) -> str:
         updated = self.shelf.now(tree.update(root, changes))
-        at_once(self.store.put_together([*updated.blobs.values()], []))
+        run_nowait(self.store.put_together([*updated.blobs.values()], []))
         return updated.root
 
     def content(self, root: str) -> dict[str, Any]:

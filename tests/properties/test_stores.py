@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from ramet.core.errors import Conflict, InvalidValue
-from ramet.store.contract import Entry, Put, Store
+from ramet.store.contract import DocumentWrite, Entry, Store
 from ramet.store.memory import MemoryStore
 from ramet.store.sqlite.store import SqliteStore
 
@@ -98,9 +98,10 @@ class Stores(RuleBasedStateMachine):
         self.blobs.append(self.both(lambda store: store.put_blob(data)))
 
     @rule(
-        blobs=st.lists(data, max_size=3), documents=st.lists(st.builds(Put, names, names, data, versions), max_size=3)
+        blobs=st.lists(data, max_size=3),
+        documents=st.lists(st.builds(DocumentWrite, names, names, data, versions), max_size=3),
     )
-    def put_together(self, blobs: Sequence[bytes], documents: Sequence[Put]) -> None:
+    def put_together(self, blobs: Sequence[bytes], documents: Sequence[DocumentWrite]) -> None:
         self.both(lambda store: store.put_together(blobs, documents))
         self.both(lambda store: store.list_blobs())
 

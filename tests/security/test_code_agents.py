@@ -18,7 +18,7 @@ from ramet.core.policy.capabilities import Capability
 from ramet.core.recipe import MAX_BYTES, Recipe
 from ramet.spawn.run import Run
 from ramet.spawn.sandbox.intentions import MAX_ARGUMENTS
-from ramet.spawn.sandbox.requests import MAX_REF, Errands
+from ramet.spawn.sandbox.requests import MAX_REF, GuestRequests
 from ramet.spawn.tree import RunTree
 from ramet.tools.context import Created
 from ramet.wire.guest_protocol import CreateAgent, PerformTask
@@ -165,7 +165,7 @@ class Stub:
         raise RametError("nobody")
 
 
-def errands() -> Errands:
+def errands() -> GuestRequests:
     """Those of a run with such a tree."""
 
     class Context:
@@ -174,7 +174,7 @@ def errands() -> Errands:
     class One:
         context = Context()
 
-    return Errands(cast(Run, One()), StepId("run-00:1"))
+    return GuestRequests(cast(Run, One()), StepId("run-00:1"))
 
 
 ENTRY = {

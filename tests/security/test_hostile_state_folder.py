@@ -16,7 +16,7 @@ import pytest
 from ramet import AgentRuntime
 from ramet.cli.main import main
 from ramet.core.errors import Damaged, InvalidValue
-from ramet.host.control.socket import NoKernel, Trees, ring
+from ramet.host.control.socket import ControlledTrees, NoKernel, send_request
 from ramet.isolation.workspace.run_dirs import RunFolders
 from ramet.services.server.server import Server
 from ramet.store.sqlite.store import SqliteStore
@@ -232,7 +232,7 @@ async def test_a_linked_kernel_socket_is_not_asked(project: pathlib.Path, tmp_pa
         (project / ".ramet" / "kernel.sock").symlink_to(tmp_path / "other")
 
         with pytest.raises(NoKernel):
-            await ring(project, Trees(), patience_s=0.2)
+            await send_request(project, ControlledTrees(), patience_s=0.2)
 
         with pytest.raises(BlockingIOError):
             other.accept()

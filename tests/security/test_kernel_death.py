@@ -17,7 +17,7 @@ from ramet.isolation import python_runtime
 from ramet.isolation.bwrap import BwrapBackend
 from ramet.isolation.linux import procfs
 from ramet.isolation.local import LocalBackend
-from ramet.isolation.zygote.backend import Forking
+from ramet.isolation.zygote.backend import ZygoteBackend
 from ramet.testing.conformance.isolation.harness import is_held
 from tests.support.waiting import eventually
 
@@ -25,7 +25,7 @@ KERNEL = """
 import asyncio, contextlib, json, pathlib, signal, sys
 from ramet.core.policy.policy import Isolation
 from ramet.isolation.bwrap import BwrapBackend
-from ramet.testing.conformance.isolation.harness import GRANT, Ground, Refused, Site, replace_grant
+from ramet.testing.conformance.isolation.harness import GRANT, Workdir, Refused, BackendFixture, replace_grant
 from ramet.isolation.local import LocalBackend
 
 async def main(kind, scratch, count, level):
@@ -35,7 +35,7 @@ async def main(kind, scratch, count, level):
         "local": lambda: LocalBackend(runs),
         "bare": lambda: LocalBackend(runs, namespaces=False),
     }[kind]()
-    site = Site(Ground("", pathlib.Path(scratch)), backend, await backend.probe())
+    site = BackendFixture(Workdir("", pathlib.Path(scratch)), backend, await backend.probe())
     grant = replace_grant(GRANT, isolation=Isolation(level))
     print("probed", flush=True)
     async def one(at):
@@ -89,7 +89,7 @@ async def said(process: asyncio.subprocess.Process, word: str) -> None:
     assert (await process.stdout.readline()).decode().strip() == word
 
 
-def backend(kind: str, scratch: Path) -> Forking:
+def backend(kind: str, scratch: Path) -> ZygoteBackend:
     return BwrapBackend(scratch / "runs") if kind == "bwrap" else LocalBackend(scratch / "runs")
 
 
@@ -120,7 +120,7 @@ class Family:
         return {pid for pid, one in found.items() if one and one.born == self._born[pid] and one.lives}
 
 
-async def ended(family: Family, one: Forking) -> None:
+async def ended(family: Family, one: ZygoteBackend) -> None:
     """Wait until nobody of a family lives, nor of the user that its sandboxes have; tells who stays."""
     with contextlib.suppress(TimeoutError):
         await eventually(lambda: not family.living() | of_owner(one))
@@ -136,7 +136,7 @@ def described(pid: int) -> str:
     return "\n".join(told)
 
 
-def of_owner(one: Forking) -> set[int]:
+def of_owner(one: ZygoteBackend) -> set[int]:
     """The processes of the user that sandboxes of this folder have to themselves; nobody's if that is our own."""
     if one.owner is None:
         return set()

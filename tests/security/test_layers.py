@@ -22,8 +22,8 @@ from ramet.isolation.bwrap import BwrapBackend
 from ramet.isolation.limits.cgroups import Cgroups
 from ramet.isolation.linux import procfs
 from ramet.isolation.local import LocalBackend
-from ramet.isolation.zygote.backend import Forking
-from ramet.testing.conformance.isolation.harness import GRANT, Site, Visit, cgroups, replace_grant
+from ramet.isolation.zygote.backend import ZygoteBackend
+from ramet.testing.conformance.isolation.harness import GRANT, BackendFixture, GuestSession, cgroups, replace_grant
 from ramet.wire.values import values
 from tests.support.backends import opened
 
@@ -37,7 +37,7 @@ GROUP_FILES = {
 }
 
 
-def backend_of(kind: str, runs: pathlib.Path) -> Forking:
+def backend_of(kind: str, runs: pathlib.Path) -> ZygoteBackend:
     """A backend: bubblewrap, namespaces without it, or neither ("bare")."""
     if kind == "bwrap":
         return BwrapBackend(runs, parked=1)
@@ -45,11 +45,13 @@ def backend_of(kind: str, runs: pathlib.Path) -> Forking:
 
 
 @asynccontextmanager
-async def visited(kind: str, folder: pathlib.Path, *, has_cgroups: bool = True) -> AsyncIterator[tuple[Site, Visit]]:
+async def visited(
+    kind: str, folder: pathlib.Path, *, has_cgroups: bool = True
+) -> AsyncIterator[tuple[BackendFixture, GuestSession]]:
     """A sandbox with limits, of a backend of its own."""
     async with opened(backend_of(kind, folder / "runs"), folder) as site:
         if not has_cgroups:
-            assert isinstance(site.backend, Forking)
+            assert isinstance(site.backend, ZygoteBackend)
             site.backend._cgroups = None
         async with site.visit(grant=LIMITED) as visit:
             yield site, visit
@@ -93,7 +95,7 @@ async def sandbox(kind: str, tmp_path: pathlib.Path) -> Sandbox:
     return _seen[kind]
 
 
-async def look_at(site: Site, visit: Visit, *, has_mounts: bool) -> Sandbox:
+async def look_at(site: BackendFixture, visit: GuestSession, *, has_mounts: bool) -> Sandbox:
     """All that the tests of this file ask for."""
     process = pathlib.Path(f"/proc/{visit.sandbox.pid}")
     status = dict(line.split(":\t", 1) for line in (process / "status").read_text().splitlines() if ":\t" in line)

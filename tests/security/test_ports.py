@@ -16,7 +16,7 @@ import pytest
 
 import ramet
 from ramet.core.errors import Gone, InvalidValue, SandboxFailed
-from ramet.host.egress.connection import Room
+from ramet.host.egress.connection import ProxyQuota
 from ramet.host.sandbox.handle import AgentHandle
 from ramet.host.sandbox.run_ports import PortLimits, PortRefused, RunPorts
 from ramet.isolation.zygote.sandbox import ForkedSandbox
@@ -49,12 +49,12 @@ def opened(
     folder: pathlib.Path,
     limits: PortLimits | None = None,
     most: int = 1000,
-    room: Room | None = None,
+    room: ProxyQuota | None = None,
 ) -> RunPorts:
     """The ports of an agent once more, in another folder, with limits that a test can reach."""
     box = handle._handle.run.box
     assert box is not None
-    return RunPorts.open(box, PORTS, folder, limits=limits, room=room or Room(most))
+    return RunPorts.open(box, PORTS, folder, limits=limits, room=room or ProxyQuota(most))
 
 
 def user_of(pid: int) -> int:
@@ -235,7 +235,7 @@ async def test_a_client_that_has_left_makes_room_whatever_the_guest_does(
 ) -> None:
     """A guest that never closes holds no connection whose client is gone, also when it reads nothing of much."""
     handle = await serving(runtime, agents.keep_silent, PORTS, 8000)
-    room = Room(1000)
+    room = ProxyQuota(1000)
     for size in (1, 4 << 20):
         ports = opened(handle, folder / "ports", PortLimits(connections=2, gone_s=0.2), room=room)
         try:

@@ -13,7 +13,7 @@ import pytest
 from langchain_core.tools import ToolException
 
 from ramet.tools.context import ToolUseContext
-from ramet.tools.files.paths import directory, locate, open_file
+from ramet.tools.files.paths import directory, open_file, resolve
 from ramet.tools.workspace import workspace_tools
 from tests.support.context import calling, make_context
 
@@ -143,7 +143,7 @@ def test_a_directory_swapped_after_the_check_is_noticed(context: ToolUseContext,
     """Between the check of a name and its opening, a directory becomes a link: no way out, to read or to write."""
     (context.cwd / "sub").mkdir()
     (context.cwd / "sub/secret.txt").write_text("harmless")
-    place = locate(context, "sub/secret.txt")
+    place = resolve(context, "sub/secret.txt")
     os.close(open_file(place))  # control: without the swap it opens
     shutil.rmtree(context.cwd / "sub")
     (context.cwd / "sub").symlink_to(outside)
@@ -157,7 +157,7 @@ def test_a_directory_swapped_after_the_check_is_noticed(context: ToolUseContext,
 
 def test_a_file_swapped_after_the_check_is_noticed(context: ToolUseContext, outside: Path) -> None:
     """The same with the last part of the name."""
-    place = locate(context, "mine.txt")
+    place = resolve(context, "mine.txt")
     (context.cwd / "mine.txt").unlink()
     (context.cwd / "mine.txt").symlink_to(outside / "secret.txt")
     assert place.path.read_text() == SECRET  # the attack is real

@@ -15,7 +15,7 @@ from ramet.models.scripted.dialogue import Call, Step
 from ramet.models.scripted.model import ScriptedModel
 from ramet.services.agent_types.llm.type import LlmType
 from ramet.services.agent_types.sandbox import isolation_of
-from ramet.services.contract import Opening, Served
+from ramet.services.contract import AgentSpec, RunningAgent
 
 ENTRY_POINTS = """\
 [ramet.agent_types]
@@ -58,14 +58,14 @@ class RawType:
     transport_formats: Sequence[str] = ("plain", "backwards")
     operations: Mapping[str, type] = {}
 
-    async def check(self, opening: Opening) -> None:
+    async def check(self, opening: AgentSpec) -> None:
         self._fail_if("check", opening)
 
-    async def open(self, opening: Opening) -> Served:
+    async def open(self, opening: AgentSpec) -> RunningAgent:
         self._fail_if("open", opening)
         return Raw(opening, await isolation_of(opening.runtime, opening.policy))
 
-    def _fail_if(self, where: str, opening: Opening) -> None:
+    def _fail_if(self, where: str, opening: AgentSpec) -> None:
         if opening.info.trouble == where:
             raise InvalidValue("spawn_info.trouble", where, "none")
 
@@ -80,7 +80,7 @@ class Raw:
 
     run = ""
 
-    def __init__(self, opening: Opening, isolation: str) -> None:
+    def __init__(self, opening: AgentSpec, isolation: str) -> None:
         self.isolation, self._opening = isolation, opening
         self.ended: asyncio.Future[ErrorInfo | None] = asyncio.get_running_loop().create_future()
 

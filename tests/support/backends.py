@@ -9,18 +9,18 @@ from pathlib import Path
 import pytest
 
 from ramet.core.policy.policy import Isolation
-from ramet.isolation.zygote.backend import Forking
-from ramet.testing.conformance.isolation.harness import Ground, Site
+from ramet.isolation.zygote.backend import ZygoteBackend
+from ramet.testing.conformance.isolation.harness import BackendFixture, Workdir
 
 
 @asynccontextmanager
-async def opened(backend: Forking, scratch: Path) -> AsyncIterator[Site]:
+async def opened(backend: ZygoteBackend, scratch: Path) -> AsyncIterator[BackendFixture]:
     """A site on it, below a folder; skipped where this machine does not have it."""
     (scratch / "runs").mkdir(exist_ok=True)
     try:
         probe = await backend.probe()
         if probe.level is Isolation.L0:
             pytest.skip(f"this machine has no {backend.name}: {probe.remedy}")
-        yield Site(Ground("", scratch), backend, probe)
+        yield BackendFixture(Workdir("", scratch), backend, probe)
     finally:
         await backend.close()

@@ -15,14 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from ramet.isolation.kubernetes.api.client import Api
-from ramet.isolation.kubernetes.api.pod_status import Seen
+from ramet.isolation.kubernetes.api.pod_status import ObservedPod
 from ramet.isolation.kubernetes.backend import KubernetesBackend
-from ramet.isolation.kubernetes.connect.attach import Attach, Attached, Reach
-from ramet.isolation.kubernetes.connect.dial import Dial
+from ramet.isolation.kubernetes.connect.attach import Attach, Attached, PodTransport
+from ramet.isolation.kubernetes.connect.dial import DialTransport
 from ramet.isolation.kubernetes.pods.pod import Pod
-from ramet.isolation.remote.host_agent import Machine
+from ramet.isolation.remote.host_agent import NodeClient
 from ramet.isolation.transport import certificates
-from ramet.isolation.transport.listener import PATH, Landing
+from ramet.isolation.transport.listener import PATH, PodListener
 from ramet.services.packaging.runtime_image.build import RuntimeImage
 from ramet.services.packaging.runtime_image.files import PYTHON
 from tests.support.pod_runs import SMALL, spec
@@ -63,10 +63,10 @@ async def main(runs: Path, namespace: str, image: str, host: str) -> None:
     _after(Api, "create_pod", "created", lambda more: not more.get("dry_run"))
     _after(Api, "patch_secret", "owned")
     _after(Api, "delete_pod", "deleted")
-    _after(Machine, "hello", "greeted")
+    _after(NodeClient, "hello", "greeted")
     see, carry = Pod._see, Attached._carry
 
-    def seen(self: Pod, seen: Seen) -> None:
+    def seen(self: Pod, seen: ObservedPod) -> None:
         see(self, seen)
         if seen.node:
             stop("scheduled")
@@ -78,12 +78,12 @@ async def main(runs: Path, namespace: str, image: str, host: str) -> None:
     setattr(Pod, "_see", seen)  # noqa: B010 - mypy takes no assignment to a method
     setattr(Attached, "_carry", carried)  # noqa: B010
     async with contextlib.AsyncExitStack() as stack:
-        reach: Reach = Attach(patience_s=_LONG_S)
+        reach: PodTransport = Attach(patience_s=_LONG_S)
         if host:
             identity = certificates.make([host])
-            landing = await stack.enter_async_context(Landing(host, 0, identity.context))
+            landing = await stack.enter_async_context(PodListener(host, 0, identity.context))
             url = f"wss://{host}:{landing.port}{PATH}"
-            reach = Dial(landing, url=url, ca=identity.ca, patience_s=_LONG_S)
+            reach = DialTransport(landing, url=url, ca=identity.ca, patience_s=_LONG_S)
         program = RuntimeImage(image, "", f"python{PYTHON}")
         await live(runs, KubernetesBackend(runs, namespace=namespace, image=program, reach=reach))
 

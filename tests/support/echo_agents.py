@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from ramet.core.errors import InvalidValue, ModelFailed
 from ramet.core.outcome import ErrorInfo
-from ramet.services.contract import Image, Opening, Served
+from ramet.services.contract import AgentSpec, Image, RunningAgent
 
 
 class EchoInfo(Struct, forbid_unknown_fields=True):
@@ -32,7 +32,7 @@ class Echo:
     `wait` waits until `go_on` is set; `fail` fails with a ModelFailed; `die` ends the agent.
     """
 
-    def __init__(self, opening: Opening) -> None:
+    def __init__(self, opening: AgentSpec) -> None:
         self.opening, self.run, self.isolation = opening, opening.run or f"run-of-{opening.id}", "none"
         self.ended: asyncio.Future[ErrorInfo | None] = asyncio.get_running_loop().create_future()
         self.go_on = asyncio.Event()
@@ -96,11 +96,11 @@ class EchoType:
     def needs_sandbox(self, info: EchoInfo, image: Image) -> bool:
         return False
 
-    async def check(self, opening: Opening) -> None:
+    async def check(self, opening: AgentSpec) -> None:
         if opening.info.trouble == "check":
             raise InvalidValue("spawn_info.trouble", "check", "none")
 
-    async def open(self, opening: Opening) -> Served:
+    async def open(self, opening: AgentSpec) -> RunningAgent:
         if opening.info.trouble == "open":
             raise ModelFailed("echo", "it cannot be opened")
         self.opened.append(Echo(opening))

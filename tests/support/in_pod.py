@@ -14,7 +14,7 @@ import traceback
 from ramet.isolation.linux.trials import background
 from ramet.isolation.local import LocalBackend
 from ramet.isolation.zygote import prefork
-from ramet.testing.conformance.isolation.suite import CHECKS, Check, Ground, NotHere, run
+from ramet.testing.conformance.isolation.suite import CHECKS, Check, NotHere, Workdir, run
 from tests.support import pod_checks
 
 #: Of the suite: those that need two sandboxes at once, or a host outside of the sandbox's pod to look from.
@@ -56,7 +56,7 @@ async def main(folder: pathlib.Path, names: list[str]) -> None:
 
 async def _wrong(check: Check, folder: pathlib.Path) -> str:
     try:
-        await run(check, Ground(HERE, folder))
+        await run(check, Workdir(HERE, folder))
     except NotHere as why:
         return f"not here: {why}"
     except Exception:
@@ -66,5 +66,5 @@ async def _wrong(check: Check, folder: pathlib.Path) -> str:
 
 if __name__ == "__main__":
     background.begin()  # As a pod's own program does.
-    prefork.begin()
+    prefork.start_zygote()
     asyncio.run(main(pathlib.Path(sys.argv[1]), sys.argv[2:]))

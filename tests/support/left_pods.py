@@ -20,15 +20,15 @@ from typing import Any
 from ramet.core.policy.policy import Grant
 from ramet.isolation.contract import Backend, Sandbox, SandboxSpec
 from ramet.isolation.kubernetes.backend import KubernetesBackend
-from ramet.isolation.kubernetes.connect.dial import Dial
+from ramet.isolation.kubernetes.connect.dial import DialTransport
 from ramet.isolation.transport import certificates
-from ramet.isolation.transport.listener import PATH, Landing
+from ramet.isolation.transport.listener import PATH, PodListener
 from ramet.services.packaging.runtime_image.build import RuntimeImage
 from ramet.services.packaging.runtime_image.files import PYTHON
 from ramet.wire import frames, guest_protocol
 from ramet.wire.code.capsule import pack
 from ramet.wire.frames import Frame, FrameReader
-from ramet.wire.guest_protocol import Answer, Done, Request, Said, StartFunction, Told
+from ramet.wire.guest_protocol import Answer, Done, GuestMessage, HostMessage, Request, StartFunction
 from tests.support.left_function import steps
 from tests.support.pod_runs import wait_for
 
@@ -49,7 +49,7 @@ class Talk:
         self.sandbox = sandbox
         self._reader, self._frames = FrameReader(), list[Frame]()
 
-    async def tell(self, told: Told, body: bytes = b"") -> None:
+    async def tell(self, told: HostMessage, body: bytes = b"") -> None:
         """Say something."""
         for piece in frames.pack(guest_protocol.encode(told), body):
             await asyncio.get_running_loop().sock_sendall(self.sandbox.channel, piece)
@@ -60,7 +60,7 @@ class Talk:
         first = StartFunction(run="left", path="main", name=capsule.name, capsule_tag=capsule.tag)
         await self.tell(first, capsule.data)
 
-    async def hear(self) -> Said:
+    async def hear(self) -> GuestMessage:
         """What it says next."""
         async with asyncio.timeout(180):
             while not self._frames:
@@ -106,8 +106,8 @@ async def at_work(backend: Backend, runs: Path, grant: Grant = GRANT) -> AsyncIt
 async def main(runs: Path, namespace: str, image: str, host: str, patience_s: float, warm: int) -> None:
     """Until somebody kills it."""
     identity = certificates.make([host])
-    async with Landing(host, 0, identity.context) as landing:
-        reach = Dial(landing, url=f"wss://{host}:{landing.port}{PATH}", ca=identity.ca, patience_s=patience_s)
+    async with PodListener(host, 0, identity.context) as landing:
+        reach = DialTransport(landing, url=f"wss://{host}:{landing.port}{PATH}", ca=identity.ca, patience_s=patience_s)
         program = RuntimeImage(image, "", f"python{PYTHON}")
         backend = KubernetesBackend(runs, namespace=namespace, image=program, reach=reach, warm=warm)
         if warm:

@@ -8,7 +8,7 @@ import socket
 from collections.abc import AsyncIterator
 
 from ramet.isolation.remote.line import Line
-from ramet.isolation.remote.messages import Word, encode
+from ramet.isolation.remote.messages import NodeMessage, encode
 from ramet.isolation.remote.stream_line import StreamLine
 from ramet.wire.frames import Frame
 
@@ -24,6 +24,6 @@ async def two_ends() -> AsyncIterator[tuple[StreamLine, StreamLine]]:
             await end.close()
 
 
-async def say(line: Line, word: Word, body: bytes = b"") -> None:
+async def say(line: Line, word: NodeMessage, body: bytes = b"") -> None:
     """Send a word."""
     await line.send(Frame(encode(word), body))

@@ -12,7 +12,7 @@ from ramet.isolation import python_runtime
 from ramet.isolation.linux import calls
 from ramet.isolation.remote import node_agent
 from ramet.isolation.remote.stream_line import StreamLine
-from ramet.isolation.zygote.launcher import become
+from ramet.isolation.zygote.launcher import drop_privileges
 
 PATIENCE_S = 400.0  #: without a kernel: longer than any test waits
 
@@ -36,7 +36,7 @@ def main(scratch: Path, runs: Path, uid: int, listener: int | None = None) -> No
         os.close(fd)
     runs.mkdir(mode=0o700, parents=True)
     os.chown(runs, uid, uid)
-    become(uid, uid, [str(each) for each in (*folders, runs)])
+    drop_privileges(uid, uid, [str(each) for each in (*folders, runs)])
     os.environ.clear()
     if listener is None:
         node_agent.main(str(runs), "/tmp")

@@ -13,7 +13,7 @@ from typing import Any
 from ramet.concurrency.threads import in_thread
 from ramet.core.errors import Gone, SandboxFailed
 from ramet.isolation.contract import Probe, SandboxSpec
-from ramet.isolation.remote.host_agent import Machine, OnThreshold
+from ramet.isolation.remote.host_agent import NodeClient, OnThreshold
 from ramet.isolation.remote.sandbox import RemoteSandbox
 from ramet.isolation.remote.stream_line import piped
 from ramet.testing.conformance.isolation.harness import is_held
@@ -29,10 +29,10 @@ class MachineBackend:
 
     def __init__(self, runs: Path, on_threshold: OnThreshold | None = None) -> None:
         self._runs, self._on_threshold = runs, on_threshold
-        self._starting: asyncio.Task[tuple[subprocess.Popen[bytes], Machine]] | None = None
+        self._starting: asyncio.Task[tuple[subprocess.Popen[bytes], NodeClient]] | None = None
         self._closing: asyncio.Task[None] | None = None
 
-    async def machine(self) -> Machine:
+    async def machine(self) -> NodeClient:
         """The machine, started."""
         if self._closing is not None:
             raise SandboxFailed("the backend is closed")
@@ -78,12 +78,12 @@ class MachineBackend:
         await in_thread(process.wait, name="wait-machine")
         (_folder(self._runs) / str(process.pid)).unlink()
 
-    async def _start(self) -> tuple[subprocess.Popen[bytes], Machine]:
+    async def _start(self) -> tuple[subprocess.Popen[bytes], NodeClient]:
         process = _program(self._runs)
         assert process.stdin is not None, "asked for"
         assert process.stdout is not None, "likewise"
         line = await piped(process.stdout, process.stdin)
-        return process, Machine(line, on_threshold=self._on_threshold)
+        return process, NodeClient(line, on_threshold=self._on_threshold)
 
 
 def _program(runs: Path) -> subprocess.Popen[bytes]:

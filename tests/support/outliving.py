@@ -14,7 +14,7 @@ from typing import Any
 
 from ramet.core.errors import Gone
 from ramet.isolation.contract import Probe, SandboxSpec
-from ramet.isolation.remote.host_agent import Machine
+from ramet.isolation.remote.host_agent import NodeClient
 from ramet.isolation.remote.sandbox import RemoteSandbox
 from ramet.isolation.remote.stream_line import StreamLine
 
@@ -29,10 +29,10 @@ class OutlivingBackend:
 
     def __init__(self, runs: Path) -> None:
         self._runs, self._path = runs, runs.with_name("machine.sock")
-        self._machine: asyncio.Task[Machine] | None = None
+        self._machine: asyncio.Task[NodeClient] | None = None
         self.process: subprocess.Popen[bytes] | None = None  #: of the machine, if this began it
 
-    async def machine(self) -> Machine:
+    async def machine(self) -> NodeClient:
         """The machine, reached."""
         if self._machine is None:
             self._machine = asyncio.create_task(self._reached())
@@ -72,15 +72,15 @@ class OutlivingBackend:
         with contextlib.suppress(OSError):
             await (await self._dialled()).close()
 
-    async def _reached(self) -> Machine:
+    async def _reached(self) -> NodeClient:
         try:
             return await self._dialled()
         except OSError:
             await asyncio.to_thread(self._begin)
             return await self._dialled()
 
-    async def _dialled(self) -> Machine:
-        return Machine(StreamLine(*await asyncio.open_unix_connection(self._path)))
+    async def _dialled(self) -> NodeClient:
+        return NodeClient(StreamLine(*await asyncio.open_unix_connection(self._path)))
 
     def _begin(self) -> None:
         with contextlib.suppress(FileNotFoundError):

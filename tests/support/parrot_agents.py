@@ -8,7 +8,7 @@ from typing import Any
 
 from ramet.core.errors import ModelFailed
 from ramet.core.outcome import Usage
-from ramet.services.contract import Opening, Served
+from ramet.services.contract import AgentSpec, RunningAgent
 from ramet.services.formats.registry import format_of
 from tests.support.echo_agents import Echo, EchoInfo
 
@@ -46,10 +46,10 @@ class ParrotType:
     def __init__(self) -> None:
         self.opened: list[Parrot] = []
 
-    async def check(self, opening: Opening) -> None:
+    async def check(self, opening: AgentSpec) -> None:
         pass
 
-    async def open(self, opening: Opening) -> Served:
+    async def open(self, opening: AgentSpec) -> RunningAgent:
         self.opened.append(Parrot(opening))
         return self.opened[-1]
 

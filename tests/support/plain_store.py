@@ -16,11 +16,11 @@ from typing import Any, Self
 from urllib.parse import urlsplit
 
 from ramet.core.errors import Conflict, InvalidValue, StoreFailed, StoreInUse
-from ramet.store.contract import Document, Entry, Put, Stored
+from ramet.store.contract import Document, DocumentWrite, Entry, StoredEvent
 from ramet.store.notifications import News
 from ramet.store.single_kernel import SoleKernel
 from ramet.store.validation import Intake, checked_data, checked_name, checked_number, checked_together
-from ramet.testing.conformance.store.suite import Place
+from ramet.testing.conformance.store.suite import StoreFixture
 
 _TABLES = """
 PRAGMA journal_mode = WAL;
@@ -112,7 +112,7 @@ class PlainStore(SoleKernel):
 
     async def read(
         self, after: int = 0, *, tree: str | None = None, run: str | None = None, limit: int = 1_000
-    ) -> list[Stored]:
+    ) -> list[StoredEvent]:
         where, values = ["cursor > ?"], [after]
         for field, name in (("tree", tree), ("run", run)):
             if name is not None:
@@ -121,7 +121,7 @@ class PlainStore(SoleKernel):
         rows = self._ask(
             f"SELECT * FROM event WHERE {' AND '.join(where)} ORDER BY cursor LIMIT ?", *values, max(limit, 0)
         )
-        return [Stored(*row) for row in rows]
+        return [StoredEvent(*row) for row in rows]
 
     async def head(self) -> int:
         return self._head()
@@ -162,7 +162,7 @@ class PlainStore(SoleKernel):
     ) -> Document:
         if tree is not None:
             checked_name("tree", tree)
-        (written,) = await self.put_together((), (Put(kind, key, data, expected),))
+        (written,) = await self.put_together((), (DocumentWrite(kind, key, data, expected),))
         if tree is not None:
             self._owned.add(tree)
         return written
@@ -170,7 +170,7 @@ class PlainStore(SoleKernel):
     async def delete(self, kind: str, key: str, *, expected: int | None = None) -> bool:
         checked_name("kind", kind), checked_name("key", key)
         self._writes()
-        self._version(Put(kind, key, b"", expected))
+        self._version(DocumentWrite(kind, key, b"", expected))
         return bool(self._ask("DELETE FROM document WHERE kind = ? AND key = ? RETURNING key", kind, key))
 
     # ---- blobs
@@ -199,7 +199,7 @@ class PlainStore(SoleKernel):
 
     # ---- both
 
-    async def put_together(self, blobs: Sequence[bytes], documents: Sequence[Put]) -> Sequence[Document]:
+    async def put_together(self, blobs: Sequence[bytes], documents: Sequence[DocumentWrite]) -> Sequence[Document]:
         checked_together(blobs, documents)
         self._writes()
         self._ask("BEGIN IMMEDIATE")
@@ -238,7 +238,7 @@ class PlainStore(SoleKernel):
         found: int = self._ask("SELECT coalesce(max(cursor), 0) FROM event")[0][0]
         return found
 
-    def _version(self, put: Put) -> int:
+    def _version(self, put: DocumentWrite) -> int:
         if put.expected is not None:
             checked_number("expected", put.expected)
         rows = self._ask("SELECT version, data FROM document WHERE kind = ? AND key = ?", put.kind, put.key)
@@ -252,7 +252,7 @@ class PlainStore(SoleKernel):
 class Amnesiac(PlainStore):
     """Says that a document is written, and writes none of the second kind that it is asked for."""
 
-    async def put_together(self, blobs: Sequence[bytes], documents: Sequence[Put]) -> Sequence[Document]:
+    async def put_together(self, blobs: Sequence[bytes], documents: Sequence[DocumentWrite]) -> Sequence[Document]:
         if len(documents) > 1:
             return [Document(put.kind, put.key, self._version(put) + 1, put.data) for put in documents]
         return await super().put_together(blobs, documents)
@@ -263,13 +263,13 @@ def by_url(url: str, kernel: str) -> PlainStore:
     return PlainStore(pathlib.Path(urlsplit(url).path), kernel=kernel)
 
 
-def place(folder: pathlib.Path) -> Place:
+def place(folder: pathlib.Path) -> StoreFixture:
     """Where it is checked."""
     path = folder / "plain.db"
-    return Place(lambda: PlainStore(path), lambda: PlainStore(path, read_only=True))
+    return StoreFixture(lambda: PlainStore(path), lambda: PlainStore(path, read_only=True))
 
 
-def broken_place(folder: pathlib.Path) -> Place:
+def broken_place(folder: pathlib.Path) -> StoreFixture:
     """Where one that breaks a promise is checked."""
     path = folder / "plain.db"
-    return Place(lambda: Amnesiac(path), lambda: Amnesiac(path, read_only=True))
+    return StoreFixture(lambda: Amnesiac(path), lambda: Amnesiac(path, read_only=True))

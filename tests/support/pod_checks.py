@@ -16,9 +16,9 @@ from ramet.isolation.limits.container import limits
 from ramet.isolation.linux import procfs, syscall_numbers
 from ramet.testing.conformance.isolation.harness import (
     GRANT,
+    BackendFixture,
     Check,
     NotHere,
-    Site,
     Violation,
     holds,
     patience,
@@ -40,7 +40,7 @@ _OTHERS_REFUSE = {
 }
 
 
-async def secrets_are_files_that_end_with_the_run(site: Site) -> None:
+async def secrets_are_files_that_end_with_the_run(site: BackendFixture) -> None:
     """In memory, its user's alone, to be read and not written, and in no environment; gone before `wait` returns."""
     async with site.visit(grant=replace_grant(GRANT, secrets={"token": "s3cret"})) as visit:
         holds(await visit.ask("read", path="/run/secrets/token") == "s3cret", "a secret is read")
@@ -58,7 +58,7 @@ async def secrets_are_files_that_end_with_the_run(site: Site) -> None:
         holds(await visit.fails("read", path="/run/secrets/token") in {"EACCES", "ENOENT"}, "the next one has none")
 
 
-async def a_pod_is_one_runs_at_a_time(site: Site) -> None:
+async def a_pod_is_one_runs_at_a_time(site: BackendFixture) -> None:
     """A second one is refused while the first is there, and finds nothing of it afterwards."""
     async with site.visit() as visit:
         for place in ("/tmp", "/dev/shm"):
@@ -75,7 +75,7 @@ async def a_pod_is_one_runs_at_a_time(site: Site) -> None:
             holds(await visit.ask("listing", path=place) == [], f"{place} is empty")
 
 
-async def processes_are_counted_without_the_keepers(site: Site) -> None:
+async def processes_are_counted_without_the_keepers(site: BackendFixture) -> None:
     """Never more than granted, whoever else is the same user, and one less while a thread of the keeper's works."""
     async with site.visit(grant=replace_grant(GRANT, pids=12)) as visit:
         for deed in ("fork_until", "start_threads_until"):
@@ -89,7 +89,7 @@ async def processes_are_counted_without_the_keepers(site: Site) -> None:
         holds(ran.stdout in (b"9\n", b"10\n"), f"a command starts 10 beside itself and the agent under 12: {ran}")
 
 
-async def who_loses_its_parent_is_still_watched(site: Site) -> None:
+async def who_loses_its_parent_is_still_watched(site: BackendFixture) -> None:
     """Memory counts wherever in the pod it is."""
     async with site.visit(grant=replace_grant(GRANT, memory_mb=96)) as visit:
         await visit.tell("hide", hold="held", quiet=True, mb=192)
@@ -99,7 +99,7 @@ async def who_loses_its_parent_is_still_watched(site: Site) -> None:
         holds(not await visit.holding("held"), "with all of it")
 
 
-async def memory_of_the_container(site: Site) -> None:
+async def memory_of_the_container(site: BackendFixture) -> None:
     """Who is killed by the kernel for it is told as such, and is not the keeper."""
     most = limits().memory_mb
     if most is None:
@@ -115,7 +115,7 @@ async def memory_of_the_container(site: Site) -> None:
         holds(ended.reason == "signalled", f"ours is not, though there was one before: {ended}")
 
 
-async def the_proxy_is_all_that_is_reached(site: Site) -> None:
+async def the_proxy_is_all_that_is_reached(site: BackendFixture) -> None:
     """Its port of the loopback, by TCP; nobody listens, nothing is sent elsewhere."""
     path = site.ground.runs / "proxy.sock"
     with socket.socket(socket.AF_UNIX) as listener, socket.socket() as other:
@@ -143,7 +143,7 @@ async def the_proxy_is_all_that_is_reached(site: Site) -> None:
                 holds(len(shut) == 5 and "done" not in shut, f"UDP, binding, listening, sending at once: {shut}, {ran}")
 
 
-async def ports_are_refused_by_name(site: Site) -> None:
+async def ports_are_refused_by_name(site: BackendFixture) -> None:
     """The loopback is the pod's: whoever else is in it would be reached, and the kernel is elsewhere."""
     try:
         async with site.visit(grant=replace_grant(GRANT, ports={"web": 8000})):
@@ -174,7 +174,7 @@ for each in tries:
 """
 
 
-async def the_keeper_is_out_of_reach(site: Site) -> None:
+async def the_keeper_is_out_of_reach(site: BackendFixture) -> None:
     """Who is the same user, outside: not read, signalled, traced, limited or scheduled by its pid."""
     machine = os.uname().machine
     number = {**syscall_numbers.of(machine).number, "rt_sigqueueinfo": 129 if machine == "x86_64" else 138}
@@ -205,7 +205,7 @@ async def _free(*argv: str) -> bytes:
     return out
 
 
-async def only_its_own_can_be_written(site: Site) -> None:
+async def only_its_own_can_be_written(site: BackendFixture) -> None:
     """Its workspace, and what the pod has in memory for it: nothing of the pod's image, volumes, kernel or keeper."""
     keepers = [str(site.ground.scratch), str(site.ground.runs), str(pathlib.Path(__file__).parents[2]), sys.prefix]
     async with site.visit() as visit:

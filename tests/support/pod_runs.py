@@ -11,8 +11,8 @@ from ramet.core.policy.policy import DEFAULTS, Grant
 from ramet.isolation.contract import SandboxSpec
 from ramet.isolation.kubernetes.backend import KubernetesBackend
 from ramet.isolation.kubernetes.placement import single
-from ramet.isolation.kubernetes.placement.warm_pool import Shape
-from ramet.testing.conformance.isolation.harness import ENTRY, Ground, Site, replace_grant
+from ramet.isolation.kubernetes.placement.warm_pool import PodShape
+from ramet.testing.conformance.isolation.harness import ENTRY, BackendFixture, Workdir, replace_grant
 from tests.support.waiting import eventually
 
 #: Of a run where a test is not about a limit: many have room on a node.
@@ -28,11 +28,11 @@ def spec(runs: Path, run: str, grant: Grant = DEFAULTS, *, mounts: Sequence[Path
 
 
 @contextlib.asynccontextmanager
-async def opened(backend: Any, scratch: Path) -> AsyncIterator[Site]:
+async def opened(backend: Any, scratch: Path) -> AsyncIterator[BackendFixture]:
     """A site on a backend, which is closed in the end."""
     (scratch / "runs").mkdir(exist_ok=True)
     try:
-        yield Site(Ground("", scratch), backend, await backend.probe())
+        yield BackendFixture(Workdir("", scratch), backend, await backend.probe())
     finally:
         await backend.close()
 
@@ -42,7 +42,7 @@ async def wait_for(backend: KubernetesBackend, spec: SandboxSpec, count: int = 1
     level, runtime_class = backend._level(await backend.probe(), spec.grant.isolation)
     furnished = await backend._images.furnished(spec)
     berth = single.berth_of(spec, furnished.places, runtime_class)
-    shape = Shape.of(backend._form(furnished.image), berth, level)
+    shape = PodShape.of(backend._form(furnished.image), berth, level)
     assert shape is not None, "nothing travels to it"
     backend._alone._spares.want(shape)
     return await ready(backend, count)

@@ -30,16 +30,16 @@ from ramet.isolation.contract import Image, Probe, Sandbox, SandboxSpec
 from ramet.isolation.kubernetes.api import labels
 from ramet.isolation.kubernetes.backend import KubernetesBackend
 from ramet.isolation.kubernetes.connect.attach import Attach
-from ramet.isolation.kubernetes.connect.dial import Dial
-from ramet.isolation.kubernetes.connect.listener import Door
+from ramet.isolation.kubernetes.connect.dial import DialTransport
+from ramet.isolation.kubernetes.connect.listener import SharedListener
 from ramet.isolation.kubernetes.images import PodImage
 from ramet.isolation.kubernetes.placement.sandbox import PodSandbox
 from ramet.isolation.kubernetes.placement.shared import fits
 from ramet.isolation.kubernetes.team_backend import TeamNamespaces
 from ramet.isolation.remote.file_sync import Known, Packed
-from ramet.isolation.remote.transfer import Departure
+from ramet.isolation.remote.transfer import OutgoingDir
 from ramet.isolation.transport import certificates
-from ramet.isolation.transport.listener import PATH, Landing
+from ramet.isolation.transport.listener import PATH, PodListener
 from ramet.isolation.workspace.run_dirs import RunFolders
 from ramet.services.packaging.oci.registry import Registry
 from ramet.services.packaging.runtime_image.build import RuntimeImage, runtime_image
@@ -84,7 +84,7 @@ def dialled(runs: Path) -> TeamNamespaces:
         at = host, free.getsockname()[1]
     bare, llm = (RuntimeImage(each, "", f"python{PYTHON}") for each in os.environ[IMAGES].split())
     image: Mapping[Image, PodImage] = {"bare": bare, "llm": llm}
-    door = Door(at, listen=at, identify=lambda: certificates.make([host]))
+    door = SharedListener(at, listen=at, identify=lambda: certificates.make([host]))
     return TeamNamespaces(runs, namespace=os.environ[NAMESPACE], image=image, door=door, cpu_reserved=RESERVED)
 
 
@@ -173,9 +173,9 @@ class Pods:
         """A backend whose pods dial a door of its own, and the network between them. Closed in the end."""
         host = self.cluster.host
         identity = certificates.make([host])
-        async with Landing(host, 0, identity.context) as landing, relayed(host, landing.port, at=host) as relay:
+        async with PodListener(host, 0, identity.context) as landing, relayed(host, landing.port, at=host) as relay:
             url = f"wss://{host}:{relay.port}{PATH}"
-            reach = Dial(landing, url=url, ca=identity.ca, patience_s=patience_s)
+            reach = DialTransport(landing, url=url, ca=identity.ca, patience_s=patience_s)
             backend = self.backend(runs, reach=reach, **given)
             try:
                 yield backend, relay
@@ -274,13 +274,13 @@ def scratch() -> Iterator[Path]:
 def sent(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """What is packed to be sent to another machine while this lasts, by its path here."""
     found = list[Path]()
-    packed = Departure.packed
+    packed = OutgoingDir.packed
 
     async def noted(
-        self: Departure, place: Path, known: Known | None, *, max_bytes: int, is_source: bool = False
+        self: OutgoingDir, place: Path, known: Known | None, *, max_bytes: int, is_source: bool = False
     ) -> Packed:
         found.append(place)
         return await packed(self, place, known, max_bytes=max_bytes, is_source=is_source)
 
-    monkeypatch.setattr(Departure, "packed", noted)
+    monkeypatch.setattr(OutgoingDir, "packed", noted)
     return found

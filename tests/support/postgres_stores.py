@@ -9,7 +9,7 @@ from typing import NoReturn
 import psycopg
 import pytest
 
-from ramet.store.contract import Entry, Stored
+from ramet.store.contract import Entry, StoredEvent
 from ramet.store.postgres import PostgresStore
 from tests.support.postgres import Server, fresh_schema
 
@@ -41,15 +41,15 @@ def entry(seq: int, *, tree: str = "t-1", run: str = "r-1", data: bytes | None =
     return Entry(tree, run, seq, "noted", data if data is not None else b'{"n":%d}' % seq)
 
 
-async def everything(store: PostgresStore, *, tree: str | None = None, run: str | None = None) -> list[Stored]:
+async def everything(store: PostgresStore, *, tree: str | None = None, run: str | None = None) -> list[StoredEvent]:
     """All events, page by page."""
-    found: list[Stored] = []
+    found: list[StoredEvent] = []
     while page := await store.read(found[-1].cursor if found else 0, tree=tree, run=run):
         found += page
     return found
 
 
-def per_writer(events: list[Stored]) -> dict[str, list[int]]:
+def per_writer(events: list[StoredEvent]) -> dict[str, list[int]]:
     """The numbers of the events by the run, without its `r-`, in order."""
     found: dict[str, list[int]] = {}
     for event in events:

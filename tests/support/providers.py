@@ -24,7 +24,7 @@ from langchain_core.language_models import BaseChatModel
 from langchain_openai import ChatOpenAI
 
 from ramet.core.errors import ModelFailed
-from ramet.models.scripted.dialogue import Call, Cut, Dialogue, Fail, Hang, Line, Say, Script, Step
+from ramet.models.scripted.dialogue import Call, Cut, Dialogue, Fail, Hang, ResolvedStep, Say, Script, Step
 from ramet.models.scripted.model import reply_of
 from tests.support import anthropic_wire, openai_responses_wire, openai_wire
 from tests.support.http import Answer, Received, serve
@@ -148,7 +148,7 @@ class Provider:
     async def _break_off(self, step: Cut | Hang, wire: ModuleType, body: dict[str, Any], answer: Answer) -> None:
         if body.get("stream"):
             await answer.start_stream()
-            reply = reply_of(Line(step.text[: step.after_chars], "cut"), [], str(body.get("model")))
+            reply = reply_of(ResolvedStep(step.text[: step.after_chars], "cut"), [], str(body.get("model")))
             await wire.stream(answer, body, reply, None, closing=False)
         else:
             await answer.start_body(1_000)

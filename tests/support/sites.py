@@ -14,13 +14,13 @@ from ramet.host.runtime import AgentRuntime
 from ramet.isolation.contract import Backend
 from ramet.services.contract import (
     PLAIN,
+    AgentSpec,
     CreatedTeam,
     CreateTeam,
     Image,
     ImageStore,
-    Loadable,
-    Opening,
-    Served,
+    LoadableBundle,
+    RunningAgent,
     SpawnAgent,
     SpawnedAgent,
 )
@@ -44,7 +44,7 @@ class Images:
     async def bundle(self, id: str, team: str) -> object:
         raise Unknown("bundle", id)
 
-    async def loadable(self, id: str, beside: Sequence[str], team: str) -> Loadable:
+    async def loadable(self, id: str, beside: Sequence[str], team: str) -> LoadableBundle:
         raise Unknown("bundle", id)
 
 
@@ -58,7 +58,7 @@ class SlowType(EchoType):
         self.go_on = asyncio.Event()
         self.at_it = self.left = 0
 
-    async def open(self, opening: Opening) -> Served:
+    async def open(self, opening: AgentSpec) -> RunningAgent:
         self.at_it += 1
         try:
             await self.go_on.wait()

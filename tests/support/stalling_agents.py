@@ -8,7 +8,7 @@ import os
 import select
 from collections.abc import AsyncIterator
 
-from ramet.services.contract import Opening, Served
+from ramet.services.contract import AgentSpec, RunningAgent
 from tests.support.echo_agents import Echo, EchoType
 
 ENTRY_POINT = "[ramet.agent_types]\nstalling = tests.support.stalling_agents:StallingType\n"
@@ -48,5 +48,5 @@ class StallingType(EchoType):
 
     name = "stalling"
 
-    async def open(self, opening: Opening) -> Served:
+    async def open(self, opening: AgentSpec) -> RunningAgent:
         return Stalling(opening)

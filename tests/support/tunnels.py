@@ -10,7 +10,7 @@ import sys
 from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator, Awaitable, Callable
 
-from ramet.host.egress.connection import ProxyDecision, ProxyDoor, ProxyLimits
+from ramet.host.egress.connection import ProxyDecision, ProxyLimits, RunProxy
 from ramet.host.egress.proxy import Proxy
 from tests.support.waiting import alive, eventually
 
@@ -103,7 +103,7 @@ class Opened:
     def __init__(self, path: pathlib.Path) -> None:
         self.path = path
         self.events: list[ProxyDecision] = []
-        self.door: ProxyDoor
+        self.door: RunProxy
 
     async def ask(self, target: str) -> int:
         """The status that a new connection gets for `target`."""

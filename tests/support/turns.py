@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 
 from ramet.services.client.client import Client
-from ramet.services.client.requests import Ask
+from ramet.services.client.requests import RequestSpec
 from ramet.services.contract import Chunk, SpawnedAgent
 from ramet.wire.sse import ServerSentEvent
 
@@ -28,7 +28,10 @@ class HeaderNotingClient(Client):
         self._note = note
 
     def stream(
-        self, ask: Ask[None], key: str | None = None, begun: Callable[[Mapping[str, str]], None] = lambda headers: None
+        self,
+        ask: RequestSpec[None],
+        key: str | None = None,
+        begun: Callable[[Mapping[str, str]], None] = lambda headers: None,
     ) -> AsyncGenerator[ServerSentEvent, None]:
         """See `Client.stream`."""
 

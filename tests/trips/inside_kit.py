@@ -11,9 +11,9 @@ from langchain_core.messages import AIMessageChunk, BaseMessage
 
 from ramet.core.errors import ProtocolError, RametError
 from ramet.spawn.run import Run
-from ramet.spawn.sandbox.channel import Door
-from ramet.spawn.sandbox.conversation import Conversation
-from ramet.spawn.sandbox.requests import Errands
+from ramet.spawn.sandbox.channel import GuestChannel
+from ramet.spawn.sandbox.conversation import SandboxedConversation
+from ramet.spawn.sandbox.requests import GuestRequests
 from ramet.wire.guest_protocol import Done, Stop
 from tests.support.guests import Guest, Guests
 
@@ -26,14 +26,14 @@ class Inside:
     def __init__(self, source: Guests) -> None:
         self._source = source
         self.guests: list[Guest] = []
-        self.conversations: list[Conversation] = []
+        self.conversations: list[SandboxedConversation] = []
         self.last_words: list[Done | None] = []
 
     async def converse(self, run: Run, messages: Sequence[BaseMessage], feed: Callable[[AIMessageChunk], None]) -> Any:
         """One turn: what a sandbox's keeper does, without the sandbox."""
-        talk = Conversation(run, messages, feed)
-        errands = Errands(run, run.context.next_step(), talk)
-        door = errands.door = Door(errands)
+        talk = SandboxedConversation(run, messages, feed)
+        errands = GuestRequests(run, run.context.next_step(), talk)
+        door = errands.door = GuestChannel(errands)
         guest = self._source.launch()
         self.guests.append(guest)
         self.conversations.append(talk)
@@ -53,7 +53,7 @@ class Inside:
             await door.close()
             run.context.slot.end_call()
 
-    async def _over(self, door: Door) -> Any:
+    async def _over(self, door: GuestChannel) -> Any:
         try:
             return await door.over()
         except asyncio.CancelledError:

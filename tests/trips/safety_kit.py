@@ -9,7 +9,7 @@ from typing import Any
 from langchain_core.tools import BaseTool, tool
 
 from ramet.core.events import Event, IntentionDecided, IntentionRecorded
-from ramet.core.safety import Ballot, Rule, SafetyPolicy
+from ramet.core.safety import Rule, SafetyPolicy, VoterAnswer
 from ramet.models.scripted.dialogue import Call
 from tests.trips.kit import of_kind
 
@@ -51,7 +51,7 @@ class Says:
         self.asked: list[IntentionRecorded] = []
         self.is_asked = asyncio.Event()
 
-    async def vote(self, intention: IntentionRecorded, policy: SafetyPolicy) -> Ballot:
+    async def vote(self, intention: IntentionRecorded, policy: SafetyPolicy) -> VoterAnswer:
         self.asked.append(intention)
         self.is_asked.set()
         if self._what is None:

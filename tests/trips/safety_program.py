@@ -16,7 +16,7 @@ from langchain_core.tools import BaseTool, StructuredTool
 
 from ramet import Agent, AgentRuntime, ScriptedModel
 from ramet.core.events import IntentionRecorded
-from ramet.core.safety import Ballot, Rule, SafetyPolicy
+from ramet.core.safety import Rule, SafetyPolicy, VoterAnswer
 from ramet.host.safety.gate import SafetyGate
 from ramet.models.scripted.dialogue import Call
 from ramet.store.contract import Entry, Store
@@ -40,10 +40,10 @@ class Second:
     def __init__(self, dies: bool = False) -> None:
         self._dies = dies
 
-    async def vote(self, intention: IntentionRecorded, policy: SafetyPolicy) -> Ballot:
+    async def vote(self, intention: IntentionRecorded, policy: SafetyPolicy) -> VoterAnswer:
         if self._dies:
             die()
-        return Ballot("allow")
+        return VoterAnswer("allow")
 
 
 def kill_at_start(store: Store) -> Store:

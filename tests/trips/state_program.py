@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ramet import AgentRuntime, SpawnRequest
-from ramet.store.contract import Document, Put, Store
+from ramet.store.contract import Document, DocumentWrite, Store
 from ramet.sub_agent_client import agent_state
 from ramet.tools.context import current
 from tests.chaos.deadly import die
@@ -67,7 +67,7 @@ def make_deadly(store: Store, nth: int) -> None:
         if count == nth:
             die()
 
-    async def deadly_together(blobs: Sequence[bytes], puts: Sequence[Put]) -> Any:
+    async def deadly_together(blobs: Sequence[bytes], puts: Sequence[DocumentWrite]) -> Any:
         written = await together(blobs, puts)
         if any(each.kind == "state" for each in puts):
             strike()

@@ -18,16 +18,16 @@ from ramet.core.errors import OwnedElsewhere, StoreFailed, Unknown
 from ramet.core.outcome import Status
 from ramet.core.policy.policy import Policy
 from ramet.core.schedules.schedule import Interval
-from ramet.core.schedules.ticks import Book, Claim, Due, State
-from ramet.host.control.operator import Steering
+from ramet.core.schedules.ticks import Claim, Due, ScheduleRecord, TickState
+from ramet.host.control.operator import OperatorControl
 from ramet.host.journal.journal import TREES
 from ramet.host.journal.result_cache import KeptResults
 from ramet.host.schedules.request import schedule_of
-from ramet.host.schedules.table import Books
+from ramet.host.schedules.table import ScheduleTable
 from ramet.host.schedules.target import target_of
 from ramet.models.scripted.model import Call, ScriptedModel
 from ramet.spawn.handle import Handle
-from ramet.spawn.result_cache import Kept
+from ramet.spawn.result_cache import CachedResult
 from ramet.store.postgres import PostgresStore
 from tests.support.postgres import Server, fresh_schema, postgres
 from tests.support.postgres_stores import cut_off
@@ -180,7 +180,7 @@ async def test_a_result_is_collected_at_any_kernel_whatever_became_of_its_own(
         handle = await one.spawn(Agent(name="lead", model=ScriptedModel(["found"])), "go")
         assert (await handle.result()).value == "found"
         assert one.journal is not None
-        kept = Kept("found", handle.id, one.clock.now())
+        kept = CachedResult("found", handle.id, one.clock.now())
         await KeptResults(one.journal, one.clock).put("equal", kept, 3600)
         assert (await two.result(handle.id)).value == "found"
         await stores["one"].close()
@@ -264,7 +264,7 @@ async def test_a_run_of_another_kernel_is_not_steered_but_its_address_is_told(
         await session.ask("first")
         await stores["one"].announce("http://one:8080")
         store = await two.open_store()
-        here = Steering([two], store)
+        here = OperatorControl([two], store)
 
         for deed in (here.send(session.id, "hello"), here.stop(session.id, "enough")):
             with pytest.raises(OwnedElsewhere) as refusal:
@@ -307,8 +307,8 @@ async def test_a_claimed_tick_is_its_owners_while_that_ones_kernel_lives(stores:
         schedule = schedule_of(timing, ["test"], target, b"\1\2\3\4", name="job", misfire="once", in_process=True)
         due = Due(tick=now, manual=True)
         claim = Claim(id="claim-1", due=due, owner="scheduler-other@1/two", at=now)
-        book = Book(schedule=schedule, state=State(decided=now, claims=(claim,)))
-        books = Books(stores["one"])
+        book = ScheduleRecord(schedule=schedule, state=TickState(decided=now, claims=(claim,)))
+        books = ScheduleTable(stores["one"])
         assert await books.write(book, 0)
         scheduler._lookout._look_again()
         await scheduler.trigger(schedule.id)  # It waits behind the one that was claimed.

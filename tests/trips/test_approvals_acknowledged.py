@@ -9,7 +9,7 @@ import pytest
 from ramet import Agent, AgentRuntime
 from ramet.core.errors import Unknown
 from ramet.core.events import ApprovalAnswered, ApprovalAsked, Event
-from ramet.host.control.operator import Steering
+from ramet.host.control.operator import OperatorControl
 from ramet.models.scripted.model import Call, ScriptedModel
 from ramet.store.memory import MemoryStore
 from tests.support.cut import cut_behind
@@ -44,7 +44,7 @@ async def test_a_word_that_counts_is_not_asked_for_again() -> None:
     store, gate = MemoryStore(), Gate()
     async with AgentRuntime(store=store) as runtime:
         handle = await runtime.spawn(_lead(), "go", tools=[gate.tool])
-        steering = Steering([runtime], store)
+        steering = OperatorControl([runtime], store)
         await eventually(steering.approvals)
         await steering.answer(steering.approvals()[0].id, False, "no")
         assert _answers(store) == 1
@@ -53,7 +53,7 @@ async def test_a_word_that_counts_is_not_asked_for_again() -> None:
     left = await cut_behind(store, _is_asked)
     async with AgentRuntime(store=left) as runtime:
         [again] = await runtime.resume(llm=_model(), agents=[_lead()], tools=[gate.tool])
-        steering = Steering([runtime], left)
+        steering = OperatorControl([runtime], left)
         id = steering.approvals()[0].id
         await steering.answer(id, False, "no")
         assert _answers(left) == 1
@@ -65,6 +65,6 @@ async def test_a_word_that_counts_is_not_asked_for_again() -> None:
     last = await cut_behind(left, _is_answered)
     async with AgentRuntime(store=last) as runtime:
         [again] = await runtime.resume(llm=_model(), agents=[_lead()], tools=[gate.tool])
-        assert Steering([runtime], last).approvals() == []
+        assert OperatorControl([runtime], last).approvals() == []
         assert (await again.result()).status == "completed"
     assert gate.calls == 0

@@ -8,7 +8,7 @@ from ramet import Agent, AgentRuntime, Session
 from ramet.core.events import ModelAsked, decode
 from ramet.models.scripted.model import Call, ScriptedModel
 from ramet.store.sqlite.store import SqliteStore
-from ramet.tools.context import SpawnRequest, calling
+from ramet.tools.context import SpawnRequest, require_current_call
 from tests.trips.kit import async_tool, write
 from tests.trips.test_worktree import git, worktrees
 
@@ -77,7 +77,7 @@ async def test_code_that_started_a_child_hears_of_its_end_once_that_is_on_disk(t
         return "found"
 
     async def parent() -> str:
-        context = calling().context
+        context = require_current_call().context
         assert context.tree is not None
         handle = await context.tree.spawn(context, SpawnRequest(agent=child))
         value = str((await handle.result()).value)

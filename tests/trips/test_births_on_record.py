@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from ramet import AgentRuntime
-from ramet.host.control.run_queries import Records
+from ramet.host.control.run_queries import JournalReader
 from ramet.host.journal.journal import TREES
 from ramet.host.retention.sweep import sweep
 from ramet.store.contract import Entry
@@ -60,7 +60,9 @@ async def test_a_birth_is_resumed_or_was_never_there(
 
     await store.open()
     try:
-        assert [row.is_over for root in await Records(store).trees() for row in await Records(store).rows(root)] == []
+        assert [
+            row.is_over for root in await JournalReader(store).trees() for row in await JournalReader(store).rows(root)
+        ] == []
         gone = await sweep(store, tmp_path, before=datetime.now(UTC) + timedelta(hours=1))
         assert [each.state for each in gone] == (["completed"] if moment == "born" else [])
         assert (await store.list(TREES), await store.read()) == ([], [])

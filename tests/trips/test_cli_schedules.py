@@ -18,11 +18,11 @@ import pytest
 from ramet import AgentRuntime, AgentScheduler
 from ramet.core.errors import Unknown
 from ramet.host.control.run_queries import records_of
-from ramet.host.control.socket import Refused, ring
-from ramet.host.scheduler.offline import Desk
+from ramet.host.control.socket import Refused, send_request
+from ramet.host.scheduler.offline import OfflineScheduler
 from ramet.host.scheduler.view import ScheduleView, view_now
 from ramet.host.schedules.control import PutSchedule
-from ramet.host.schedules.table import Books
+from ramet.host.schedules.table import ScheduleTable
 from ramet.store.sqlite.store import SqliteStore
 from tests.support.waiting import eventually
 from tests.support.warm import warm
@@ -104,7 +104,7 @@ async def until(project: Path, id: str, holds: Callable[[ScheduleView], object])
     async with asyncio.timeout(180):
         while True:
             async with await records_of(project) as records:
-                found = await Books(records.store).read(id)
+                found = await ScheduleTable(records.store).read(id)
                 if found is not None and holds(await view_now(found.book, records)):
                     return
 
@@ -153,12 +153,12 @@ async def test_a_kernel_that_does_not_answer_is_named_and_nothing_is_written(pro
 async def test_many_change_one_schedule_beside_a_kernel_and_none_is_lost(project: Path) -> None:
     """Whoever comes second reads again: a change is never made on what somebody else has changed."""
     async with kernel(project):
-        async with Desk(working_dir=project) as first:
+        async with OfflineScheduler(working_dir=project) as first:
             view = await first.schedule_agent_interval(86_400, scheduled.note, name="shared", in_process=True)
             await first.pause(view.id)
 
         async def press() -> None:
-            async with Desk(working_dir=project) as desk:
+            async with OfflineScheduler(working_dir=project) as desk:
                 await asyncio.gather(desk.resume(view.id), desk.pause(view.id))
 
         await asyncio.gather(*(press() for _ in range(5)))
@@ -166,14 +166,14 @@ async def test_many_change_one_schedule_beside_a_kernel_and_none_is_lost(project
         try:
             found = await store.get("schedule", view.id)
             with pytest.raises(Unknown):
-                async with Desk(working_dir=project) as desk:
+                async with OfflineScheduler(working_dir=project) as desk:
                     await desk.trigger("nobody")
             assert found is not None
             changed = PutSchedule(id="another", data=found.data, expected=0)
             with pytest.raises(Refused, match="that of the schedule itself"):
-                await ring(project, changed)
+                await send_request(project, changed)
             with pytest.raises(Refused, match="schedule"):
-                await ring(project, PutSchedule(id="shared", data=b"[]", expected=found.version))
+                await send_request(project, PutSchedule(id="shared", data=b"[]", expected=found.version))
             assert await store.get("schedule", view.id) == found
         finally:
             await store.close()

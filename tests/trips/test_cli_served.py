@@ -19,7 +19,7 @@ from langchain_core.tools import tool
 
 from ramet import Agent, ScriptedModel
 from ramet.cli.main import main
-from ramet.cli.sources.server import Served
+from ramet.cli.sources.server import ServerSource
 from ramet.models.scripted.dialogue import Call
 from ramet.services.client.client import Client
 from ramet.services.server.server import Server
@@ -278,7 +278,7 @@ async def test_following_ends_with_a_signal_with_the_server_and_with_the_run(fol
     (folder / "jobs.py").unlink()  # So that its schedule cannot go on with it.
     async with serve(folder):
         done = await ramet(*logs)
-    assert (done.status, done.err) == (0, f"ramet: {rows[0].id} was interrupted: {Served.interrupted}\n")
+    assert (done.status, done.err) == (0, f"ramet: {rows[0].id} was interrupted: {ServerSource.interrupted}\n")
 
 
 @asynccontextmanager

@@ -15,7 +15,7 @@ import ramet
 from ramet.core.errors import BusyError, Gone, InvalidValue, ModelFailed, NotYours, OverCapacity, RametError, Unknown
 from ramet.services.client.client import Client
 from ramet.services.client.errors import Refused
-from ramet.services.client.requests import Ask
+from ramet.services.client.requests import RequestSpec
 from ramet.services.errors import Undecodable
 from tests.support.serving import Served
 from tests.support.tls import make_certificate
@@ -101,8 +101,8 @@ async def test_errors_come_back_as_what_they_were(client: Client, served: Served
     assert refused.value.status == 401
 
 
-def _bad_json() -> Ask[None]:
-    return Ask("POST", "/v1/agents", None, b"{")
+def _bad_json() -> RequestSpec[None]:
+    return RequestSpec("POST", "/v1/agents", None, b"{")
 
 
 async def test_an_answer_goes_on_over_a_lost_connection(client: Client, served: Served) -> None:

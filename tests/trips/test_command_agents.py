@@ -27,9 +27,9 @@ from ramet.core.errors import (
     TaskFailed,
     Unknown,
 )
-from ramet.services.agent_types.command.agent import Call, Log
+from ramet.services.agent_types.command.agent import CallProgram, Log
 from ramet.services.agent_types.command.type import CommandInfo, CommandType
-from ramet.services.contract import Image, Opening, Served
+from ramet.services.contract import AgentSpec, Image, RunningAgent
 from tests.support.waiting import alive, eventually, pid_in
 
 Backend = Literal["bwrap", "local"]
@@ -48,13 +48,13 @@ def asked(text: str) -> bytes:
     return json.dumps({"messages": [{"role": "user", "content": text}]}).encode()
 
 
-async def say(agent: Served, text: str) -> str:
+async def say(agent: RunningAgent, text: str) -> str:
     """The text of one turn."""
     chunks = [json.loads(chunk) async for chunk in agent.turn(asked(text), "openai")]
     return "".join(each["choices"][0]["delta"].get("content") or "" for each in chunks).strip()
 
 
-async def failure_of(agent: Served, text: str) -> type[Exception] | None:
+async def failure_of(agent: RunningAgent, text: str) -> type[Exception] | None:
     """How a turn failed, if it did."""
     try:
         await say(agent, text)
@@ -63,13 +63,13 @@ async def failure_of(agent: Served, text: str) -> type[Exception] | None:
     return None
 
 
-def opening(runtime: AgentRuntime, folder: pathlib.Path, backend: Backend | None, **more: Any) -> Opening:
+def opening(runtime: AgentRuntime, folder: pathlib.Path, backend: Backend | None, **more: Any) -> AgentSpec:
     """As the service makes one; what is not of an opening is of `spawn_info`."""
     folder.mkdir(exist_ok=True)
     fields: dict[str, Any] = {"policy": Policy() if backend else None}
     fields |= {name: more.pop(name) for name in ("policy", "limits", "run", "image", "env") if name in more}
     info = CommandInfo(**more)
-    return Opening(id="a-1", name="ada", path="team/ada", info=info, runtime=runtime, folder=folder, **fields)
+    return AgentSpec(id="a-1", name="ada", path="team/ada", info=info, runtime=runtime, folder=folder, **fields)
 
 
 @asynccontextmanager
@@ -81,7 +81,7 @@ async def runtime_of(folder: pathlib.Path, backend: Backend | None) -> AsyncIter
 
 
 @asynccontextmanager
-async def opened(start: Opening) -> AsyncIterator[Served]:
+async def opened(start: AgentSpec) -> AsyncIterator[RunningAgent]:
     """An agent, closed in the end."""
     await HERE.check(start)
     agent = await HERE.open(start)
@@ -321,13 +321,13 @@ async def test_operations_mail_and_log_of_a_program(tmp_path: pathlib.Path, back
     async with runtime_of(tmp_path, backend) as runtime:
         async with opened(opening(runtime, tmp_path / "ada", backend, argv=[PYTHON, "-c", PROGRAM])) as agent:
             await agent.mail("a letter")
-            assert await agent.control(Call(operation="mail")) == ["a letter"]
+            assert await agent.control(CallProgram(operation="mail")) == ["a letter"]
             with pytest.raises(TaskFailed, match="nothing to swap"):
-                await agent.control(Call(operation="swap"))
+                await agent.control(CallProgram(operation="swap"))
             with pytest.raises(Unknown, match="mail, swap, hang"):
-                await agent.control(Call(operation="teleport"))
+                await agent.control(CallProgram(operation="teleport"))
             with pytest.raises(TaskFailed, match=r"within 0\.05 s"):
-                await agent.control(Call(operation="hang", timeout_s=0.05))
+                await agent.control(CallProgram(operation="hang", timeout_s=0.05))
             assert await say(agent, "log") == "log"
             await eventually(lambda: agent._log().endswith("x" * 100))  # type: ignore[attr-defined]  # its own pace
             log = (await agent.control(Log()))["stderr"]

@@ -13,7 +13,7 @@ from ramet.core.errors import BusyError, InvalidValue, OwnedElsewhere, RametErro
 from ramet.core.events import RunEnded, TurnStarted
 from ramet.core.outcome import Status
 from ramet.core.policy.policy import Isolation, Policy
-from ramet.host.control.run_queries import Records
+from ramet.host.control.run_queries import JournalReader
 from ramet.models.scripted.model import Call, Script, ScriptedModel
 from ramet.store.postgres import PostgresStore
 from ramet.tools.workspace import workspace_tools
@@ -304,10 +304,10 @@ async def test_its_record_tells_that_it_ended_and_lives_again(make: MakeStore) -
             await session.ask("first")
             root = session.id
         store = await runtime.open_store()
-        assert [each.state for each in await Records(store, ()).rows(root)] == ["completed"]
+        assert [each.state for each in await JournalReader(store, ()).rows(root)] == ["completed"]
         async with Session(ScriptedModel(["two"]), runtime=runtime, session_id="chat") as session:
             await session.context.settled()
-            assert [each.state for each in await Records(store, (root,)).rows(root)] == ["idle"]
-            assert await Records(store, (root,)).trees() == [root]
+            assert [each.state for each in await JournalReader(store, (root,)).rows(root)] == ["idle"]
+            assert await JournalReader(store, (root,)).trees() == [root]
             assert not of_kind(kept(session), RunEnded)
-        assert [each.state for each in await Records(store, ()).rows(root)] == ["completed"]
+        assert [each.state for each in await JournalReader(store, ()).rows(root)] == ["completed"]

@@ -19,9 +19,9 @@ from ramet import AgentRuntime, ScriptedModel, Session
 from ramet.cli.main import main
 from ramet.core.errors import Damaged, DamagedTree
 from ramet.core.events import IntentionRecorded, encode
-from ramet.host.control.operator import Steering
+from ramet.host.control.operator import OperatorControl
 from ramet.host.journal.journal import TREES, Journal
-from ramet.host.safety.inspection import Filter, passages
+from ramet.host.safety.inspection import GateEventFilter, passages
 from ramet.services.operator.contract import RunFilter
 from ramet.services.operator.runs import RunViews
 from ramet.store.contract import Entry
@@ -280,7 +280,7 @@ def test_a_server_lists_the_other_trees(folder: Path, roots: list[str], caplog: 
     async def looked_at() -> None:
         journal = Journal(SqliteStore(folder / ".ramet/journal.db", read_only=True))
         await journal.open()
-        views = RunViews(journal, Steering((), journal.store), lambda _: asyncio.sleep(0, False))
+        views = RunViews(journal, OperatorControl((), journal.store), lambda _: asyncio.sleep(0, False))
         try:
             for _ in range(2):
                 page = await views.runs(RunFilter())
@@ -393,6 +393,6 @@ async def test_the_events_of_gates_are_inspected_beside_a_damaged_one(
         assert [each.event.root for each in page.entries] == ["run-1"]
         assert any("run-2" in each.getMessage() for each in caplog.records)
         with pytest.raises(DamagedTree):
-            await passages(store, Filter(tree="run-2"))
+            await passages(store, GateEventFilter(tree="run-2"))
     finally:
         await store.close()

@@ -175,7 +175,7 @@ async def test_a_child_keeps_only_what_those_above_it_have_now(
         assert names(await runtime.dynamic.load(made.ref)) == [("pi", "sin")]
         leaf = await runtime.dynamic.create(await runtime.dynamic.load(made.ref), solver("leaf"))
 
-        declarations.add(owner, declarations.capability_of("module", math, include=["cos", "pi"]))
+        declarations.add_capability(owner, declarations.capability_of("module", math, include=["cos", "pi"]))
         changed = declarations.recipe_of(owner).version
         for ref in (made.ref, leaf.ref):
             assert names(await runtime.dynamic.load(ref)) == [("pi",)]

@@ -18,7 +18,7 @@ from ramet.core.outcome import Status
 from ramet.host.runtime import AgentRuntime
 from ramet.host.session import Session
 from ramet.models.scripted.model import Call, Fail, ScriptedModel
-from ramet.spawn.admission import Admission, Place, Share
+from ramet.spawn.admission import Admission, AdmissionSlot, ResourceShare
 from ramet.tools.workspace import workspace_tools
 from tests.support.waiting import eventually
 from tests.trips.kit import all_is_quiet, answers, async_tool, kept, of_kind
@@ -140,7 +140,7 @@ class Node:
     persistent: bool = False
     below_now: list[Node] = field(default_factory=list)
     waits_for: list[Node] = field(default_factory=list)
-    envelope: Share | None = None
+    envelope: ResourceShare | None = None
 
     def above(self) -> Iterator[Node]:
         node: Node | None = self
@@ -166,7 +166,7 @@ class Counted:
         self.looks += 1
         return list(self.nodes)
 
-    async def asked(self, births: int) -> list[asyncio.Task[Place]]:
+    async def asked(self, births: int) -> list[asyncio.Task[AdmissionSlot]]:
         """So many births below one child, all waiting in line."""
         asking = [asyncio.create_task(self.admission.admit(self.asker)) for _ in range(births)]
         await eventually(lambda: self.admission.queued == births)

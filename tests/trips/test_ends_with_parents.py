@@ -18,7 +18,7 @@ from ramet.host.trees.factory import OpenTree
 from ramet.models.scripted.model import Call, ScriptedModel
 from ramet.spawn.handle import Handle
 from ramet.spawn.run import Run
-from ramet.tools.context import SpawnRequest, calling
+from ramet.tools.context import SpawnRequest, require_current_call
 from tests.support.waiting import eventually
 from tests.trips import isolated_agents as agents
 from tests.trips.isolated_kit import Name, backend
@@ -81,7 +81,7 @@ async def chain_of_functions(runtime: AgentRuntime, slow: Slow, child_s: float |
 
     async def chain(below: int) -> None:
         if below:
-            context = calling().context
+            context = require_current_call().context
             assert context.tree is not None
             limits = Limits() if child_s is None else Limits(seconds=child_s)
             await context.tree.spawn(context, SpawnRequest(agent=chain, args=(below - 1,), limits=limits))

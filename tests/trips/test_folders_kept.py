@@ -14,7 +14,7 @@ from langchain_core.messages import BaseMessage
 from ramet import Agent, AgentRuntime, Policy, ScriptedModel, Session
 from ramet.core import events
 from ramet.core.events import Event
-from ramet.host.retention.janitor import Caretaker
+from ramet.host.retention.janitor import RetentionJob
 from ramet.isolation.workspace.folder_retention import FolderLimits
 from ramet.isolation.workspace.run_dirs import RunFolders
 from ramet.models.scripted.dialogue import Call, Spoken
@@ -190,7 +190,7 @@ async def test_a_running_kernel_keeps_as_many_folders_as_it_was_told(tmp_path: p
             runs.append(handle.id)
         await eventually(lambda: len(runtime.trees) == 1)
         assert runtime.journal is not None
-        assert isinstance(runtime.journal.caretaker, Caretaker)
+        assert isinstance(runtime.journal.caretaker, RetentionJob)
 
         assert set(await runtime.journal.caretaker.tidy()) == set(runs[:2])
 

@@ -52,7 +52,7 @@ async def test_an_agent_of_a_client_takes_no_name_of_a_declared_one(tmp_path: pa
         async with Session(ScriptedModel([]), agent=client("architect"), runtime=runtime, unattended=True) as session:
             with pytest.raises(AgentNotResolved):
                 await perform(root_of(session), "nobody")
-            assert declarations.declared("architect") is lead
+            assert declarations.find_registered("architect") is lead
             rebound = await runtime.dynamic.rebind(made)
 
         assert rebound == made
@@ -111,7 +111,7 @@ async def test_who_may_use_less_takes_nothing_from_the_agent_that_it_asks(tmp_pa
             assert (await asked.result()).value == "done"
             [_, born] = of_kind(runtime.trees[session.id].recorder.kept, RunSpawned)  # type: ignore[index]
         assert [each["name"] for each in born.birth["agent"]["capabilities"]] == ["math"]
-        assert declarations.declared("specialist") is specialist
+        assert declarations.find_registered("specialist") is specialist
         assert await runtime.dynamic.load(handle) is specialist
         assert await runtime.dynamic.local(specialist, "specialist") == handle
 

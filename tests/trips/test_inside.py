@@ -43,7 +43,7 @@ from ramet.models.rate_limit import RetryPolicy
 from ramet.models.scripted.dialogue import Call, Fail, Hang, Say
 from ramet.models.scripted.model import ScriptedModel
 from ramet.spawn.lifecycle import turn
-from ramet.spawn.sandbox.conversation import Conversation
+from ramet.spawn.sandbox.conversation import SandboxedConversation
 from ramet.tools.workspace import workspace_tools
 from ramet.wire.guest_protocol import AskModel, Record
 from tests.support.guests import Guests, guests
@@ -265,7 +265,7 @@ async def test_another_attempt_begins_where_the_turn_began(inside: Inside, tmp_p
     async with session([calls], tmp_path, limits=Limits(tool_calls=9)) as talk:
         run = talk._root
         run.context.mailbox.push(Mail(id="mail-0", sender="user", text="Early.", kind="user"))
-        conversation = Conversation(run, [HumanMessage("Begin.")], lambda chunk: None)
+        conversation = SandboxedConversation(run, [HumanMessage("Begin.")], lambda chunk: None)
 
         first, _ = conversation.start()
         question = b'{"messages": [1, 2], "tools": []}'
@@ -290,7 +290,7 @@ async def test_a_turn_still_begins_where_it_began_in_a_shorter_conversation(tmp_
         run = talk._root
         run.context.history[:] = [HumanMessage("Old."), AIMessage("Long, long answer."), HumanMessage("Older.")]
         run.turn_began_at = 3
-        conversation = Conversation(run, [HumanMessage("New.")], lambda chunk: None)
+        conversation = SandboxedConversation(run, [HumanMessage("New.")], lambda chunk: None)
         conversation.start()
         event = Compacted(**run.info.stamp, before_messages=4, after_messages=3, before_tokens=9, after_tokens=5)
         left = [1, {"type": "human", "content": "a summary"}, 4]  # Place 0 is what the system says.

@@ -27,14 +27,14 @@ from ramet.models.scripted.model import ScriptedModel
 from ramet.spawn.lifecycle import turn
 from ramet.spawn.run import Run
 from ramet.spawn.sandbox import guest_events, transcript
-from ramet.spawn.sandbox.channel import Door
-from ramet.spawn.sandbox.conversation import MAX_TOOL_LISTS, Conversation
-from ramet.spawn.sandbox.requests import Errands
+from ramet.spawn.sandbox.channel import GuestChannel
+from ramet.spawn.sandbox.conversation import MAX_TOOL_LISTS, SandboxedConversation
+from ramet.spawn.sandbox.requests import GuestRequests
 from ramet.tools.context import ToolUseContext
 from ramet.tools.workspace import workspace_tools
 from ramet.wire import frames, guest_protocol
 from ramet.wire.frames import FrameReader
-from ramet.wire.guest_protocol import Approve, AskModel, Done, FireHook, Record, StartConversation, Told
+from ramet.wire.guest_protocol import Approve, AskModel, Done, FireHook, HostMessage, Record, StartConversation
 from tests.trips.kit import fresh, kept, nothing_is_held, of_kind
 
 Attack = Callable[["Guest"], Awaitable[None]]
@@ -53,7 +53,7 @@ class Guest:
         self.start: StartConversation
         self.known = 0  #: messages that the host keeps
 
-    async def hear(self) -> tuple[Told, bytes]:
+    async def hear(self) -> tuple[HostMessage, bytes]:
         """What the host says next. Raises EOFError when it has closed."""
         while not self._heard:
             data = await self._reader.read(65536)
@@ -119,9 +119,9 @@ async def besieged(script: Any, attack: Attack, folder: pathlib.Path, **options:
 
     async def converse(run: Run, messages: Sequence[BaseMessage], feed: Callable[[AIMessageChunk], None]) -> Any:
         ours, theirs = socket.socketpair()
-        conversation = Conversation(run, messages, feed)
-        errands = Errands(run, run.context.next_step(), conversation)
-        door = errands.door = Door(errands)
+        conversation = SandboxedConversation(run, messages, feed)
+        errands = GuestRequests(run, run.context.next_step(), conversation)
+        door = errands.door = GuestChannel(errands)
         await door.open(ours)
         reader, writer = await asyncio.open_connection(sock=theirs)
         guest = Guest(reader, writer)
@@ -580,7 +580,7 @@ async def test_a_guest_that_breaks_a_rule_leaves_its_parent_and_siblings_alone(t
     async def some(run: Run, messages: Sequence[BaseMessage], feed: Any) -> Any:
         if run.name != "bad":
             return await inline(run, messages, feed)
-        conversation = Conversation(run, messages, feed)
+        conversation = SandboxedConversation(run, messages, feed)
         conversation.start()
         return conversation.record(Record(number=1), b"[]")
 
@@ -600,7 +600,7 @@ async def test_a_last_word_is_heard_though_something_was_being_told() -> None:
         answer = hear = failed = None
 
     ours, theirs = socket.socketpair()
-    door = Door(Nothing())  # type: ignore[arg-type]  # nothing is asked of it
+    door = GuestChannel(Nothing())  # type: ignore[arg-type]  # nothing is asked of it
     await door.open(ours)
     for piece in frames.pack(guest_protocol.encode(Done(ok=True)), b"x" * 100_000):
         theirs.sendall(piece)
@@ -633,7 +633,7 @@ async def test_whatever_is_told_is_an_event_or_a_protocol_error(line: bytes, res
     """Nothing else is raised for it, and nothing of the model's is ever changed by it."""
     async with Session(ScriptedModel(["never"])) as talk:
         run = talk._root
-        conversation = Conversation(run, [HumanMessage("Begin.")], lambda chunk: None)
+        conversation = SandboxedConversation(run, [HumanMessage("Begin.")], lambda chunk: None)
         conversation.start()
         try:
             conversation.record(Record(number=1), line + b"\n" + rest)
@@ -647,7 +647,7 @@ async def test_whatever_is_asked_is_a_question_or_a_protocol_error(body: bytes) 
     """Fuzzed bytes and fuzzed questions alike."""
     async with Session(ScriptedModel(lambda messages: "Yes.")) as talk:
         run = talk._root
-        conversation = Conversation(run, [HumanMessage("Begin.")], lambda chunk: None)
+        conversation = SandboxedConversation(run, [HumanMessage("Begin.")], lambda chunk: None)
         conversation.start()
         try:
             await conversation.ask_model(AskModel(id=1, step=f"{run.info.id}:1"), body, _no_piece)

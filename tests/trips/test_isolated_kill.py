@@ -10,7 +10,7 @@ import pathlib
 import pytest
 
 import ramet
-from ramet.tools.context import SpawnRequest, calling
+from ramet.tools.context import SpawnRequest, require_current_call
 from tests.security.attacks import answers
 from tests.support.waiting import eventually
 from tests.trips import isolated_agents as agents
@@ -66,7 +66,7 @@ async def test_a_parent_in_the_host_ends_behind_its_children_in_sandboxes(
     left: list[list[int]] = []
 
     async def parent() -> None:
-        context = calling().context
+        context = require_current_call().context
         assert context.tree is not None
         request = SpawnRequest(agent=answers.never_end, args=(mark,), policy=ramet.Policy())
         await context.tree.spawn(context, request)

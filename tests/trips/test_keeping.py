@@ -15,7 +15,7 @@ from ramet.cli.main import main
 from ramet.concurrency.clock import SystemClock
 from ramet.core.errors import Expired, InvalidValue, Unknown
 from ramet.host.journal.journal import TREES
-from ramet.host.retention.janitor import Caretaker
+from ramet.host.retention.janitor import RetentionJob
 from ramet.host.retention.sweep import EXPIRED
 from ramet.isolation.workspace.run_dirs import RunFolders
 from ramet.services.contract import CreateTeam, SpawnAgent, SpawnedAgent
@@ -77,7 +77,7 @@ async def ended(runtime: AgentRuntime, **more: object) -> str:
 async def collected(runtime: AgentRuntime) -> list[str]:
     """What the kernel's own care removes now."""
     assert runtime.journal is not None
-    assert isinstance(runtime.journal.caretaker, Caretaker)
+    assert isinstance(runtime.journal.caretaker, RetentionJob)
     return await runtime.journal.caretaker.collect()
 
 
@@ -248,7 +248,7 @@ async def test_what_a_tree_left_with_another_kernel_goes_there(tmp_path: pathlib
         transcripts = tmp_path / "one" / ".ramet" / "transcripts"
         clocks = SystemClock(), Later(20)
         one, two = [
-            Caretaker(store, (), clock, tmp_path / name, tmp_path / name / ".ramet" / "transcripts")
+            RetentionJob(store, (), clock, tmp_path / name, tmp_path / name / ".ramet" / "transcripts")
             for name, clock in zip(("one", "two"), clocks, strict=True)
         ]
         gone: list[str] = []

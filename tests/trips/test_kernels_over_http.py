@@ -16,7 +16,7 @@ from ramet.core.errors import InvalidValue, NotYours, OverCapacity, Unknown
 from ramet.core.policy.policy import Policy
 from ramet.services.client.client import Client
 from ramet.services.client.errors import error_of
-from ramet.services.cluster.auth import FROM, PASS, Passes
+from ramet.services.cluster.auth import FROM, PASS, PeerAuth
 from ramet.services.contract import SpawnedAgent
 from ramet.services.errors import InUse, Withdrawn
 from tests.support import postgres
@@ -172,7 +172,7 @@ async def test_a_handover_ends_what_was_opened_through_any_kernel(clients: Three
 async def test_no_request_goes_on_twice(clients: Three, at_work: Kernels) -> None:
     """One that another kernel has passed on is answered, or given back: never passed on."""
     crew = await clients.one.create_team({"agents": 4})
-    passes = Passes("three", TOKEN).headers("two")
+    passes = PeerAuth("three", TOKEN).headers("two")
     headers = {"authorization": f"Bearer {TOKEN}", **passes}
     answer = await raw(at_work.all[1], f"/v1/teams/{crew.team.id}", headers)
     assert answer.status_code == 421, answer.text
@@ -181,19 +181,19 @@ async def test_no_request_goes_on_twice(clients: Three, at_work: Kernels) -> Non
 
 async def test_a_forged_pass_opens_nothing(clients: Three, at_work: Kernels) -> None:
     """Neither the operator's key nor a caller's makes one, and one for another kernel is none."""
-    good = Passes("three", TOKEN).headers("one")
+    good = PeerAuth("three", TOKEN).headers("one")
     forged = [
         {FROM: "three", PASS: TOKEN},
         {FROM: "three", PASS: ""},
         {FROM: "two", PASS: good[PASS]},
-        Passes("three", "op_another_token_of_someone").headers("two"),
+        PeerAuth("three", "op_another_token_of_someone").headers("two"),
         good,
     ]
     for each in forged:
         answer = await raw(at_work.all[1], "/v1/teams", {"authorization": f"Bearer {TOKEN}", **each})
         assert answer.status_code == 403, each
     assert good[PASS] not in at_work.all[1].said
-    opened = await raw(at_work.all[1], "/v1/teams", Passes("three", TOKEN).headers("two"))
+    opened = await raw(at_work.all[1], "/v1/teams", PeerAuth("three", TOKEN).headers("two"))
     assert opened.status_code == 401, "a pass is no key"
 
 

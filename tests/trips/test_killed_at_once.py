@@ -13,7 +13,7 @@ from ramet.core.errors import RametError
 from ramet.host.policy_adapters import Allow, PolicyAnswer, PolicyRequest
 from ramet.services.agent_types.function.agent import FunctionAgent
 from ramet.services.agent_types.function.turn_log import KIND
-from ramet.services.contract import Served
+from ramet.services.contract import RunningAgent
 from ramet.store.contract import Document
 from ramet.store.memory import MemoryStore
 from tests.support.waiting import eventually
@@ -39,7 +39,7 @@ class Slow(MemoryStore):
         return await super().put(kind, key, data, expected=expected, tree=tree)
 
 
-async def leaving_a_mark(folder: pathlib.Path, runtime: AgentRuntime, backend: Backend | None) -> Served:
+async def leaving_a_mark(folder: pathlib.Path, runtime: AgentRuntime, backend: Backend | None) -> RunningAgent:
     """An agent whose function leaves the file that it is told of."""
     start = opening(runtime, folder / "ada", **function("leaves_a_mark", policy=policy_for(backend)))
     await OURS.check(start)

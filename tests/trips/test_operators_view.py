@@ -17,19 +17,19 @@ from ramet.agent.capabilities import declarations
 from ramet.core.errors import Conflict, Gone, InvalidValue, MailRefused, RametError, SpawnRefused, Unknown
 from ramet.core.events import ApprovalAsked, decode, encode
 from ramet.core.recipe import Recipe
-from ramet.core.replay.replay import TreeStory
+from ramet.core.replay.replay import TreeReplay
 from ramet.core.safety import Rule, SafetyPolicy
 from ramet.core.schedules.ticks import TickStatus
 from ramet.host.journal.journal import TREES
 from ramet.host.safety.gate import SafetyGate
-from ramet.host.safety.inspection import Filter, Passage
+from ramet.host.safety.inspection import GateEvent, GateEventFilter
 from ramet.host.safety.policies import SafetyPolicies
-from ramet.host.scheduler.offline import Desk
+from ramet.host.scheduler.offline import OfflineScheduler
 from ramet.host.trees.project import Project
 from ramet.models.scripted.dialogue import Call
 from ramet.services.client.client import Client
-from ramet.services.client.operator import Kernel, RunEvent
-from ramet.services.client.requests import Ask
+from ramet.services.client.operator import OperatorClient, RunEvent
+from ramet.services.client.requests import RequestSpec
 from ramet.services.client.retry import Lost
 from ramet.services.client.sync_operator import SyncKernel
 from ramet.services.http.routes import runs, safety, schedules, states
@@ -109,10 +109,10 @@ async def test_events_go_on_where_a_connection_broke(served: Served, client: Cli
     class Cut:
         """A way on which each stream breaks off after three events."""
 
-        async def send(self, ask: Ask[Any], key: str | None = None, *, waits: bool = False) -> Any:
+        async def send(self, ask: RequestSpec[Any], key: str | None = None, *, waits: bool = False) -> Any:
             return await client.send(ask, key, waits=waits)
 
-        async def stream(self, ask: Ask[None], key: str | None = None) -> AsyncGenerator[ServerSentEvent, None]:
+        async def stream(self, ask: RequestSpec[None], key: str | None = None) -> AsyncGenerator[ServerSentEvent, None]:
             left = 3
             async with aclosing(client.stream(ask, key)) as events:
                 async for each in events:
@@ -126,7 +126,7 @@ async def test_events_go_on_where_a_connection_broke(served: Served, client: Cli
     whole = await all_of(client.kernel.events(handle.id))
 
     assert len(whole) > 3
-    assert await all_of(Kernel(Cut()).events(handle.id)) == whole
+    assert await all_of(OperatorClient(Cut()).events(handle.id)) == whole
     last = {"last-event-id": str(whole[-2].cursor)}
     answer = await served.ask("GET", f"/v1/runs/{handle.id}/events?after=1", served.server.operator, headers=last)
     assert [line for line in answer.text.splitlines() if line.startswith("id:")] == [f"id: {whole[-1].cursor}"]
@@ -159,7 +159,7 @@ async def test_who_follows_knows_who_has_ended(served: Served, client: Client) -
     await kernel.answer((await kernel.approvals())[0].id, False)
     await handle.result()
 
-    ends, story, were_over = _Ends(), TreeStory(), list[bool]()
+    ends, story, were_over = _Ends(), TreeReplay(), list[bool]()
     for each in await (await served.server.runtime.open_store()).read(tree=handle.id):
         ends.tell(each)
         story.tell(decode(each.data))
@@ -245,7 +245,7 @@ async def test_what_a_killed_process_left_is_interrupted(served: Served, folder:
 async def test_schedules_fire_as_long_as_the_server_is_at_work(folder: pathlib.Path) -> None:
     """One that was written down before it began, and one that is added; both are steered."""
     scheduled.CALLS.clear()
-    async with Desk(working_dir=folder) as desk:
+    async with OfflineScheduler(working_dir=folder) as desk:
         await desk.schedule_agent_in(0, scheduled.note, name="early", args=["early"], in_process=True)
     in_host = Rules(sandboxed=False)
     async with serving(folder, rules=in_host) as served, ramet.connect(served.server.where) as client:
@@ -364,7 +364,7 @@ async def test_safety_policies_change_by_compare_and_swap_and_what_passed_is_see
         await kernel.put_policy("house", SafetyPolicy(), expected=0)
     gate = SafetyGate(SafetyPolicies(await runtime.open_store()).named("house"))
     note = Agent(name="noter", model=ScriptedModel([[Call("note"), Call("pay", {"amount": 1})], "done"]))
-    passing = kernel.follow_passages(Filter(kinds=("decision",)))
+    passing = kernel.follow_passages(GateEventFilter(kinds=("decision",)))
     first = asyncio.ensure_future(anext(passing))
     handle = await runtime.spawn(note, "go", tools=tools(served.server.dir), gate=gate)
     await handle.result()
@@ -372,21 +372,21 @@ async def test_safety_policies_change_by_compare_and_swap_and_what_passed_is_see
     ungated = await runtime.spawn(free, "go", tools=tools(served.server.dir))
     await ungated.result()
 
-    decided = (await kernel.passages(Filter(tree=handle.id, kinds=("decision",)))).entries
+    decided = (await kernel.passages(GateEventFilter(tree=handle.id, kinds=("decision",)))).entries
     assert sorted((each.event.tool, getattr(each.event, "committed", None)) for each in decided) == [
         ("note", False), ("pay", True),
     ]  # fmt: skip
     assert await first == decided[0]
     await passing.aclose()
-    found, page = list[Passage](), await kernel.passages(limit=1)
+    found, page = list[GateEvent](), await kernel.passages(limit=1)
     while page.entries:
         found += page.entries
         page = await kernel.passages(after=page.cursor, limit=1)
     assert found == list((await kernel.passages()).entries)
     assert [each.kind for each in found if each.event.tool == "pay"] == ["intention", "decision", "output"]
-    assert [each.event.tool for each in (await kernel.passages(Filter(committed=False))).entries] == ["note"]
-    assert (await kernel.passages(Filter(path="main/*"))).entries == ()
-    assert (await kernel.passages(Filter(tree=ungated.id))).entries == ()
+    assert [each.event.tool for each in (await kernel.passages(GateEventFilter(committed=False))).entries] == ["note"]
+    assert (await kernel.passages(GateEventFilter(path="main/*"))).entries == ()
+    assert (await kernel.passages(GateEventFilter(tree=ungated.id))).entries == ()
 
     assert (await kernel.put_policy("house", SafetyPolicy(otherwise="allow"), expected=1)).version == 2
     assert ((await kernel.policy("house")).version, (await kernel.policy("house", 1)).policy) == (2, shut)
@@ -424,4 +424,4 @@ async def test_without_an_event_loop(served: Served) -> None:
     ids, events = await asyncio.to_thread(program)
     store = await served.server.runtime.open_store()
     assert (ids, events) == ([handle.id], len(await store.read(tree=handle.id)))
-    assert {each for each in vars(Kernel) if not each.startswith("_")} <= set(vars(SyncKernel))
+    assert {each for each in vars(OperatorClient) if not each.startswith("_")} <= set(vars(SyncKernel))

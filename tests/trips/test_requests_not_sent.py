@@ -14,7 +14,7 @@ from langchain_openai import ChatOpenAI
 from ramet import Agent, AgentRuntime, Limits, Session
 from ramet.core.events import Event, ModelAsked, ModelCharged, ModelRetried, RunEnded
 from ramet.core.outcome import NOTHING_USED, Result, Status
-from ramet.core.replay.replay import TreeStory
+from ramet.core.replay.replay import TreeReplay
 from ramet.models.rate_limit import RetryPolicy
 from ramet.models.scripted.model import Fail, ScriptedModel
 from ramet.store.memory import MemoryStore
@@ -56,7 +56,7 @@ async def failed(model: BaseChatModel, *, attempts: int = 2, limits: Limits = LI
         assert budget.spent("tokens") == result.usage.tokens
         assert budget.spent("usd") == pytest.approx(result.usage.usd)
         assert budget.spent("model_calls") == result.usage.model_calls
-        assert TreeStory().tell_all(kept(session)).root.usage == result.usage
+        assert TreeReplay().tell_all(kept(session)).root.usage == result.usage
     return result, session
 
 

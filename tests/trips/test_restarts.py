@@ -13,7 +13,7 @@ from ramet.core import events
 from ramet.core.errors import MailRefused
 from ramet.core.events import MessageRecorded, RunEnded
 from ramet.core.outcome import Status
-from ramet.core.replay.replay import TreeStory
+from ramet.core.replay.replay import TreeReplay
 from ramet.host.trees.project import Project
 from ramet.models.scripted.dialogue import Spoken
 from ramet.models.scripted.model import Call, ScriptedModel
@@ -145,7 +145,7 @@ async def test_what_a_child_said_is_on_record_in_order_up_to_the_kill(make: Make
     kept = [each for each in told if isinstance(each, MessageRecorded)]
     assert seen
     assert kept[: len(seen)] == seen
-    story = TreeStory().tell_all(told)
+    story = TreeReplay().tell_all(told)
     [kid] = [run for run in story.runs.values() if run.born.path == "main/kid"]
     assert [each["type"] for each in kid.messages] == ["human", "ai"]
     call = story.root.messages[-1]["tool_calls"][0]["id"]

@@ -16,7 +16,7 @@ from ramet.core.outcome import ErrorInfo, Result, Status
 from ramet.models.scripted.dialogue import Call
 from ramet.services.agent_types.function.type import FunctionInfo, FunctionType
 from ramet.services.agent_types.outcome import problem_of
-from ramet.services.problems import problem_of as http_problem
+from ramet.services.problems import to_problem as http_problem
 from tests.trips import isolated_agents as agents
 from tests.trips.isolated_kit import Name, backend, runtime
 from tests.trips.kit import answers

@@ -21,7 +21,7 @@ from ramet.spawn.handle import Handle
 from ramet.store.contract import Store
 from ramet.store.memory import MemoryStore
 from ramet.store.sqlite.store import SqliteStore
-from ramet.tools.context import SpawnRequest, calling
+from ramet.tools.context import SpawnRequest, require_current_call
 from tests.support.cut import cut_behind
 from tests.support.empty_places import place_of
 from tests.support.places import KINDS, store_at
@@ -80,7 +80,7 @@ async def test_a_turn_goes_on_in_its_middle(make: MakeStore) -> None:
 
     async def quick() -> str:
         """Is done at once."""
-        done.append(calling().step_id)
+        done.append(require_current_call().step_id)
         return "quick is done"
 
     script: Script = [[Call("quick"), Call("slow")], "not reached"]
@@ -287,7 +287,7 @@ async def test_a_budget_goes_on_with_what_was_spent(make: MakeStore) -> None:
 
 async def parent(times: int) -> list[Any]:
     """A function that asks for children, one after the other."""
-    context = calling().context
+    context = require_current_call().context
     assert context.tree is not None
     found = []
     for number in range(times):

@@ -14,8 +14,8 @@ import pytest
 
 from ramet.services.agent_types.llm import model_set
 from ramet.services.agent_types.llm.type import LlmType
-from ramet.services.contract import Opening
-from ramet.services.contract import Served as Agent
+from ramet.services.contract import AgentSpec
+from ramet.services.contract import RunningAgent as Agent
 from ramet.services.rules import Rules
 from ramet.store.postgres import PostgresStore
 from tests.support.postgres import Server, fresh_schema, postgres
@@ -38,7 +38,7 @@ class Late(LlmType):
         super().__init__({"counting": Counting()}, default="offline")
         self.go_on = asyncio.Event()
 
-    async def open(self, opening: Opening) -> Agent:
+    async def open(self, opening: AgentSpec) -> Agent:
         if opening.run:
             await self.go_on.wait()
         return await super().open(opening)

@@ -21,7 +21,7 @@ from ramet.core.events import (
     decode,
 )
 from ramet.core.outcome import Status
-from ramet.core.safety import Ballot, SafetyPolicy, Vote
+from ramet.core.safety import SafetyPolicy, Vote, VoterAnswer
 from ramet.host.runtime import AgentRuntime
 from ramet.host.safety.gate import SafetyGate
 from ramet.host.safety.policies import POLICY as KIND
@@ -118,14 +118,14 @@ async def test_children_and_forks_have_their_parents_gate() -> None:
 
 async def test_what_is_voted_on_is_what_runs() -> None:
     """A hook's rewriting comes before the vote, and a voter that changes what it is shown changes nothing."""
-    deeds, meddler = Deeds(), Says(Ballot("allow"))
+    deeds, meddler = Deeds(), Says(VoterAnswer("allow"))
 
     def rewrite(payload: dict[str, Any]) -> dict[str, Any]:
         return {"hookSpecificOutput": {"hookEventName": "PreToolUse", "updatedInput": {"path": "b"}}}
 
-    async def vote(intention: IntentionRecorded, policy: SafetyPolicy) -> Ballot:
+    async def vote(intention: IntentionRecorded, policy: SafetyPolicy) -> VoterAnswer:
         intention.args["path"] = "c"
-        return Ballot("allow")
+        return VoterAnswer("allow")
 
     meddler.vote = vote  # type: ignore[method-assign]
     hooks = {"PreToolUse": [{"matcher": "look", "hooks": [rewrite]}]}
@@ -156,7 +156,7 @@ async def test_a_person_is_asked_where_the_rules_say_so(word: bool) -> None:
 
 async def test_nobody_is_asked_once_it_is_decided() -> None:
     """The rules come first: what they deny costs no model."""
-    deeds, second = Deeds(), Says(Ballot("allow"))
+    deeds, second = Deeds(), Says(VoterAnswer("allow"))
     async with Session(ScriptedModel([DELETE, "Done."]), deeds.tools, gate=SafetyGate(POLICY, [second])) as session:
         await session.ask("Go.")
     assert (second.asked, deeds.done) == ([], [])
@@ -186,8 +186,8 @@ async def test_a_run_that_is_stopped_during_a_vote_leaves_an_aborted_intention()
         (True, "no ballot"),
         ("allow", "no ballot"),
         (("allow", ""), "no ballot"),
-        (Ballot("yes"), "no ballot"),  # type: ignore[arg-type]  # that is the point
-        (Ballot("allow", reason=None), "no ballot"),  # type: ignore[arg-type]
+        (VoterAnswer("yes"), "no ballot"),  # type: ignore[arg-type]  # that is the point
+        (VoterAnswer("allow", reason=None), "no ballot"),  # type: ignore[arg-type]
     ],
     ids=["gone", "exit", "its-store", "true", "word", "tuple", "other-word", "no-reason"],
 )
@@ -228,10 +228,10 @@ async def test_neg_12_a_voter_that_blocks_stops_nobody_else() -> None:
     class Blocks:
         name = "blocks"
 
-        def vote(self, intention: IntentionRecorded, policy: SafetyPolicy) -> Ballot:
+        def vote(self, intention: IntentionRecorded, policy: SafetyPolicy) -> VoterAnswer:
             asked.set()
             free.wait()
-            return Ballot("allow")
+            return VoterAnswer("allow")
 
     runtime = AgentRuntime(clock=clock)
     gate, model = SafetyGate(ALL, [Blocks()], timeout_s=7), ScriptedModel([LOOK, "I may not.", LOOK, "Done."])
@@ -261,7 +261,7 @@ async def closed(store: Store) -> None:
 @pytest.mark.parametrize("harm", [missing, nonsense, closed])
 async def test_neg_12_a_policy_that_cannot_be_read_blocks(harm: Any) -> None:
     """The intention is on record, pinned to no version, and aborted; voters are not even asked."""
-    deeds, second, store = Deeds(), Says(Ballot("allow")), await MemoryStore().open()
+    deeds, second, store = Deeds(), Says(VoterAnswer("allow")), await MemoryStore().open()
     await harm(store)
     gate = SafetyGate(SafetyPolicies(store).named("house"), [second])
     async with Session(ScriptedModel([LOOK, "I may not."]), deeds.tools, gate=gate) as session:
@@ -290,7 +290,7 @@ class Full(MemoryStore):
 @pytest.mark.parametrize("kind", ["intention_recorded", "intention_decided"])
 async def test_neg_12_a_journal_that_cannot_be_written_blocks(kind: str) -> None:
     """Neither the vote, if it is the intention, nor the tool takes place; the run fails."""
-    deeds, second = Deeds(), Says(Ballot("allow"))
+    deeds, second = Deeds(), Says(VoterAnswer("allow"))
     runtime = AgentRuntime(store=Full(kind))
     gate = SafetyGate(ALL, [second])
     async with runtime, Session(ScriptedModel([LOOK, "Done."]), deeds.tools, gate=gate, runtime=runtime) as session:

@@ -13,7 +13,7 @@ from ramet.agent.definition import Agent
 from ramet.core.errors import StoreFailed
 from ramet.core.events import IntentionDecided, IntentionRecorded, MessageRecorded, ToolEnded, ToolStarted
 from ramet.core.outcome import Result, Status
-from ramet.core.safety import Ballot, Rule, SafetyPolicy
+from ramet.core.safety import Rule, SafetyPolicy, VoterAnswer
 from ramet.host.runtime import AgentRuntime
 from ramet.host.safety.gate import SafetyGate
 from ramet.host.safety.inspection import passages
@@ -25,7 +25,7 @@ from ramet.spawn.lifecycle import turn
 from ramet.store.contract import Entry
 from ramet.store.memory import MemoryStore
 from ramet.tools.workspace import workspace_tools
-from ramet.wire.guest_protocol import Done, Intend
+from ramet.wire.guest_protocol import Done, ProposeCall
 from tests.support.guests import Guests, guests
 from tests.trips.inside_kit import Inside
 from tests.trips.kit import kept, nothing_is_held, of_kind
@@ -183,23 +183,23 @@ async def begins_without_a_word(guest: Guest) -> None:
 
 
 async def begins_while_it_is_voted_on(guest: Guest) -> None:
-    guest.ask(Intend, call_id="c1")
+    guest.ask(ProposeCall, call_id="c1")
     guest.begin("c1")
 
 
 async def begins_after_a_no(guest: Guest) -> None:
-    guest.ask(Intend, call_id="c1")
+    guest.ask(ProposeCall, call_id="c1")
     await guest.answer()
     guest.begin("c1")
 
 
 async def asks_twice(guest: Guest) -> None:
-    guest.ask(Intend, call_id="c1")
-    guest.ask(Intend, call_id="c1")
+    guest.ask(ProposeCall, call_id="c1")
+    guest.ask(ProposeCall, call_id="c1")
 
 
 async def asks_about_another(guest: Guest) -> None:
-    guest.ask(Intend, call_id="c2")
+    guest.ask(ProposeCall, call_id="c2")
 
 
 async def has_an_output_of_nothing(guest: Guest) -> None:
@@ -245,7 +245,7 @@ async def test_where_there_is_no_gate_there_is_nothing_to_ask(tmp_path: pathlib.
 
     async def attack(guest: Guest) -> None:
         await guest.reply()
-        guest.ask(Intend, call_id="c1")
+        guest.ask(ProposeCall, call_id="c1")
 
     _, result = await besieged([CALL, "Done."], attack, tmp_path)
 
@@ -255,11 +255,11 @@ async def test_where_there_is_no_gate_there_is_nothing_to_ask(tmp_path: pathlib.
 
 async def test_the_gate_votes_on_the_call_and_not_on_what_is_told(tmp_path: pathlib.Path) -> None:
     """Tool and arguments are those of the reply; what was said no to is not charged."""
-    voter = Says(Ballot("deny", "no"))
+    voter = Says(VoterAnswer("deny", "no"))
 
     async def attack(guest: Guest) -> None:
         await guest.reply()
-        guest.ask(Intend, call_id="c1")
+        guest.ask(ProposeCall, call_id="c1")
         told, _ = await guest.answer()
         assert b'"committed":false' in bytes(told.data)
         await guest.reply()

@@ -19,7 +19,7 @@ from ramet.core.events import (
 from ramet.core.safety import Rule, SafetyPolicy
 from ramet.host.runtime import AgentRuntime
 from ramet.host.safety.gate import SafetyGate
-from ramet.host.safety.inspection import Filter, Page, follow, passages
+from ramet.host.safety.inspection import GateEventFilter, GateEventPage, follow, passages
 from ramet.host.safety.policies import SafetyPolicies
 from ramet.host.safety.voters import ModelVoter
 from ramet.host.session import Session
@@ -32,7 +32,7 @@ from tests.trips.safety_kit import ALL, DELETE, LOOK, POLICY, Deeds, Says, inten
 
 #: As somebody calls them who does not look at types.
 GATE: Any = SafetyGate
-FILTER: Any = Filter
+FILTER: Any = GateEventFilter
 SESSION: Any = Session
 
 
@@ -154,7 +154,7 @@ async def test_what_passed_can_be_looked_through(tmp_path: Path) -> None:
         ]
         assert not whole.more
 
-        pages: list[Page] = []
+        pages: list[GateEventPage] = []
         after = 0
         while not pages or pages[-1].more:
             pages.append(await passages(store, after=after, limit=2))
@@ -162,7 +162,7 @@ async def test_what_passed_can_be_looked_through(tmp_path: Path) -> None:
         assert tuple(each for page in pages for each in page.entries) == whole.entries
 
         async def seen(**wanted: Any) -> list[str]:
-            page = await passages(store, Filter(**wanted))
+            page = await passages(store, GateEventFilter(**wanted))
             return [f"{each.kind} {each.event.tool}" for each in page.entries]
 
         assert await seen(committed=False) == ["decision delete"]
@@ -171,7 +171,7 @@ async def test_what_passed_can_be_looked_through(tmp_path: Path) -> None:
         assert await seen(run=talk.id, kinds=("decision",)) == ["decision look", "decision Agent"]
         assert await seen(tree="run-of-nobody") == []
 
-        following = follow(store, Filter(tree=talk.id, tool="look", kinds=("decision",)), after=whole.cursor)
+        following = follow(store, GateEventFilter(tree=talk.id, tool="look", kinds=("decision",)), after=whole.cursor)
         coming = asyncio.ensure_future(anext(following))
         await talk.ask("Once more.")
         passage = await coming
@@ -195,7 +195,7 @@ async def test_a_call_that_met_no_gate_is_no_passage(tmp_path: Path) -> None:
         async with Session(ScriptedModel([LOOK, "Done."]), deeds.tools, runtime=runtime, unattended=True) as talk:
             await talk.ask("Go.")
             assert (await passages(store)).entries == ()
-            assert (await passages(store, Filter(tree=talk.id, kinds=("output",)))).entries == ()
+            assert (await passages(store, GateEventFilter(tree=talk.id, kinds=("output",)))).entries == ()
         async with Session(
             ScriptedModel(script), deeds.tools, gate=SafetyGate(ALL), runtime=runtime, hooks=hooks, unattended=True
         ) as talk:
@@ -237,11 +237,11 @@ async def test_an_output_is_found_whichever_cursor_a_reader_begins_at(tmp_path: 
         intention, decision, output = (await passages(store)).entries
         assert [each.status for each in of_kind(kept(talk), ToolEnded)] == ["ok", "denied"]
         for cursor in (intention.cursor, decision.cursor):
-            for wanted in (Filter(), Filter(run=talk.id), Filter(tree=talk.id)):
+            for wanted in (GateEventFilter(), GateEventFilter(run=talk.id), GateEventFilter(tree=talk.id)):
                 found = await passages(store, wanted, after=cursor)
                 assert [each for each in found.entries if each.kind == "output"] == [output]
         assert (await passages(store, after=output.cursor)).entries == ()
-        following = follow(store, Filter(kinds=("output",)), after=decision.cursor)
+        following = follow(store, GateEventFilter(kinds=("output",)), after=decision.cursor)
         assert await anext(following) == output
         await following.aclose()
 

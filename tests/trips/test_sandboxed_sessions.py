@@ -13,7 +13,7 @@ from ramet import Agent, AgentRuntime, Limits, Policy, ScriptedModel, Session, S
 from ramet.concurrency.clock import FakeClock
 from ramet.core.errors import InvalidValue, RametError
 from ramet.core.events import RunRetried, SandboxStarted, ToolEnded
-from ramet.core.replay.replay import TreeStory
+from ramet.core.replay.replay import TreeReplay
 from ramet.isolation.contract import SandboxSpec
 from ramet.isolation.local import LocalBackend
 from ramet.isolation.zygote.sandbox import ForkedSandbox
@@ -111,7 +111,7 @@ async def test_what_is_on_record_of_a_retried_turn_is_the_attempt_that_counts(
     ) as talk:  # fmt: skip
         assert (await talk.ask("Go")).value == "done"
         run = run_of(talk, "main/1")
-        told = TreeStory().tell_all(kept(talk)).runs[run.info.id]
+        told = TreeReplay().tell_all(kept(talk)).runs[run.info.id]
 
     assert [each.attempt for each in of_kind(kept(talk), RunRetried)] == [1]
     assert [each.kind for each in told.said] == [each.type for each in run.context.history]

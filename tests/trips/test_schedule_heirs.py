@@ -16,7 +16,7 @@ from ramet.core.schedules import ticks
 from ramet.core.schedules.ticks import TickResult
 from ramet.host.journal.journal import TREES
 from ramet.host.retention.sweep import sweep
-from ramet.host.schedules.table import KIND, Books
+from ramet.host.schedules.table import KIND, ScheduleTable
 from ramet.spawn.handle import Handle
 from ramet.store.contract import Document, Entry
 from ramet.store.memory import MemoryStore
@@ -170,7 +170,7 @@ async def test_a_runtime_that_stops_in_that_moment_leaves_the_run_to_others() ->
         assert scheduler._serving is not None
         await asyncio.wait({scheduler._serving}, timeout=180)
         await asyncio.gather(*store.doing)
-        (found,) = await Books(store).all()
+        (found,) = await ScheduleTable(store).all()
     await runtime.journal.leave(beside)
 
     assert [each.status for each in ticks.report(found.book.state)] == ["running"]

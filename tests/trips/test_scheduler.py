@@ -19,7 +19,7 @@ from ramet.concurrency.clock import FakeClock
 from ramet.core.errors import InvalidValue, RametError, Unknown
 from ramet.core.schedules import ticks
 from ramet.core.schedules.schedule import Cron, FunctionTarget
-from ramet.core.schedules.ticks import Book, Claim, Due, TickResult, TickStatus
+from ramet.core.schedules.ticks import Claim, Due, ScheduleRecord, TickResult, TickStatus
 from ramet.host.schedules.table import KIND
 from ramet.store.contract import Document, Store
 from ramet.store.memory import MemoryStore
@@ -107,13 +107,13 @@ class Stage:
         """What stands in the store."""
         return list(ticks.report((await self.book(id)).state))
 
-    async def book(self, id: str) -> Book:
+    async def book(self, id: str) -> ScheduleRecord:
         """All that stands in the store."""
         document = await self.store.get(KIND, id)
         assert document is not None
         return ticks.decode(id, document.data)
 
-    async def write(self, book: Book) -> None:
+    async def write(self, book: ScheduleRecord) -> None:
         """Put something into the store that somebody left there."""
         await self.store.put(KIND, book.schedule.id, ticks.encode(book))
 
@@ -535,11 +535,11 @@ async def test_closing_ends_what_it_began(stage: Stage, scheduler: AgentSchedule
     assert (result.status, scheduled.CALLS) == ("cancelled", ["began"])
 
 
-def left_behind(book: Book, *, run: str | None = None) -> Book:
+def left_behind(book: ScheduleRecord, *, run: str | None = None) -> ScheduleRecord:
     """What a process leaves that is killed while it fires the first tick of an interval."""
     tick = START + timedelta(seconds=100)
     claim = Claim(id="claim-dead", due=Due(tick=tick), owner="scheduler-dead", at=tick, run=run)
-    return Book(schedule=book.schedule, state=ticks.State(decided=tick, claims=(claim,)))
+    return ScheduleRecord(schedule=book.schedule, state=ticks.TickState(decided=tick, claims=(claim,)))
 
 
 @pytest.mark.parametrize(("misfire", "again"), [("skip", False), ("once", True), ("all", True)])
@@ -743,7 +743,7 @@ async def test_what_cannot_be_found_again_fails_its_tick(stage: Stage, scheduler
     view = await scheduler.schedule_agent_interval(100, "tests.trips.scheduled:note", in_process=True)
     book = await stage.book(view.id)
     gone = FunctionTarget(reference="tests.trips.scheduled:renamed")
-    await stage.write(ticks.redefine(book, replace(book.schedule, target=gone), START))
+    await stage.write(ticks.replace_definition(book, replace(book.schedule, target=gone), START))
 
     await stage.pass_time(200)
 
@@ -775,7 +775,9 @@ async def test_a_zone_that_this_machine_does_not_know_stops_no_other(
     """A store may come from another machine: what cannot be reckoned here rests, and is said in the log."""
     view = await scheduler.schedule_agent_cron("* * * * *", tz="UTC", agent=scheduled.note, name="far", in_process=True)
     book = await stage.book("far")
-    await stage.write(ticks.redefine(book, replace(book.schedule, timing=Cron(line="* * * * *", tz="No/Where")), START))
+    await stage.write(
+        ticks.replace_definition(book, replace(book.schedule, timing=Cron(line="* * * * *", tz="No/Where")), START)
+    )
     other = await scheduler.schedule_agent_in(60, scheduled.note, in_process=True)
     await stage.pass_time(120)
 

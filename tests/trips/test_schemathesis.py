@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from ramet.services.http.routes.table import OPERATIONS
-from ramet.services.turns.queue import TalkLimits
+from ramet.services.turns.queue import TurnLimits
 from tests.support import schemathesis_hooks
 from tests.support.echo_agents import EchoType
 from tests.support.parrot_agents import ParrotType
@@ -113,7 +113,7 @@ async def test_no_answer_contradicts_the_document(
 ) -> None:
     """Every status, content type and body is one that the document tells; what it forbids is refused, never a 500."""
     types: dict[str, Any] = {"echo": EchoType(), "parrot": ParrotType()}
-    kept = TalkLimits(keep_s=3_600, kept_turns=10_000)  # A turn that is asked for stays for as long as this takes.
+    kept = TurnLimits(keep_s=3_600, kept_turns=10_000)  # A turn that is asked for stays for as long as this takes.
     asked = sorted(each.id for each in OPERATIONS if each.id not in UNASKED)[part::PARTS]
     named = [word for each in asked for word in ("--include-operation-id", each)]
     async with serving(folder, types=types, listen=("127.0.0.1", 0), talk=kept) as served:

@@ -21,7 +21,7 @@ from ramet.services.client.client import Client
 from ramet.services.config.build import server_of
 from ramet.services.config.load import load
 from ramet.services.errors import BodyTooLarge
-from ramet.services.turns.queue import TalkLimits
+from ramet.services.turns.queue import TurnLimits
 from tests.support.echo_agents import EchoType
 from tests.support.parrot_agents import said
 from tests.support.postgres import Server as Postgres
@@ -215,7 +215,7 @@ async def test_a_message_may_be_larger_than_usual_where_the_settings_say_so(fold
     async with configured(folder, settings, {}, types=types) as server, ramet.connect(server.where) as client:
         agent, nonce = await an_agent(client, server.operator, "red")
         large = b" " * 8_999_990 + b"word"
-        assert len(large) > TalkLimits().body_bytes
+        assert len(large) > TurnLimits().body_bytes
         assert (await client.say(agent, large, key=nonce)) == b"word"
 
 

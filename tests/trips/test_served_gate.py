@@ -9,12 +9,12 @@ import pytest
 from ramet import AgentRuntime, Policy, ScriptedModel
 from ramet.core.errors import InvalidValue, Unknown
 from ramet.core.safety import Rule, SafetyPolicy
-from ramet.host.safety.inspection import Filter, passages
+from ramet.host.safety.inspection import GateEventFilter, passages
 from ramet.host.safety.policies import SafetyPolicies
 from ramet.models.scripted.dialogue import Call
 from ramet.services.agent_types.function.type import FunctionInfo, FunctionType
 from ramet.services.agent_types.llm.type import LlmInfo, LlmType
-from ramet.services.contract import Served
+from ramet.services.contract import RunningAgent
 from tests.trips.test_service_types import FUNCTIONS, Backend, lost, opened, opening, restarted, say
 
 READS = Call("Bash", {"command": "cat secret; echo done"})
@@ -32,7 +32,7 @@ async def put(runtime: AgentRuntime, policy: SafetyPolicy, expected: int) -> Non
     await SafetyPolicies(await runtime.open_store()).put("house", policy, expected=expected)
 
 
-async def answers(agent: Served) -> list[str]:
+async def answers(agent: RunningAgent) -> list[str]:
     """What its tool calls came to."""
     return [each["content"] for each in await agent.history() if each["role"] == "tool"]
 
@@ -110,7 +110,7 @@ async def test_code_in_a_sandbox_asks_before_it_reaches_others(tmp_path: pathlib
         assert runtime.journal is not None
         store = await runtime.open_store()
         for run, born in zip(runs, [1, 0], strict=True):
-            intention, decision = (await passages(store, Filter(tree=run))).entries
+            intention, decision = (await passages(store, GateEventFilter(tree=run))).entries
             assert (intention.kind, decision.kind) == ("intention", "decision")
             assert intention.event.args["function"] == ("shout" if born else "yields")  # type: ignore[union-attr]
             children = [each for each in (await runtime.journal.story(run)).runs.values() if each.born.depth]

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from ramet.services.contract import Opening, Served
+from ramet.services.contract import AgentSpec, RunningAgent
 from ramet.services.http.connections import Bounds
-from ramet.services.http.request import Call
+from ramet.services.http.request import RequestContext
 from tests.support.echo_agents import Echo, EchoType
 from tests.support.serving import Served as Serving
 from tests.support.serving import serving
@@ -245,13 +245,13 @@ async def test_nothing_of_a_strangers_body_is_taken_in(
     """Whoever has no key for it is refused before the body is read, not after: it costs the server no memory."""
     agent, _ = await served.agent()
     read: list[int] = []
-    reads = Call.body
+    reads = RequestContext.body
 
-    async def body(call: Call, most: int) -> bytes:
+    async def body(call: RequestContext, most: int) -> bytes:
         read.append(most)
         return await reads(call, most)
 
-    monkeypatch.setattr(Call, "body", body)
+    monkeypatch.setattr(RequestContext, "body", body)
 
     refused = await served.ask(method, path.format(agent=agent), "agent_no", content=b"x" * 100_000)
 
@@ -383,7 +383,7 @@ class Flood(Echo):
 class FloodType(EchoType):
     """Opens them."""
 
-    async def open(self, opening: Opening) -> Served:
+    async def open(self, opening: AgentSpec) -> RunningAgent:
         self.opened.append(Flood(opening))
         return self.opened[-1]
 

@@ -12,7 +12,7 @@ import pytest
 
 from ramet.services.http.connections import Bounds
 from ramet.services.teams import team_state
-from ramet.services.turns.queue import TalkLimits
+from ramet.services.turns.queue import TurnLimits
 from tests.support.serving import Served, serving
 from tests.support.waiting import eventually
 
@@ -48,7 +48,7 @@ async def test_unfinished_bodies_have_one_budget_of_bytes(folder: pathlib.Path, 
     The keys of a team's agents have the same share as the team's own.
     """
     bounds = Bounds(body_bytes=1000 * KIB, team_body_bytes=650 * KIB)
-    async with serving(folder, bounds=bounds, talk=TalkLimits(body_bytes=400 * KIB)) as served:
+    async with serving(folder, bounds=bounds, talk=TurnLimits(body_bytes=400 * KIB)) as served:
         teams = [await served.team() for _ in range(3)]
         keys, paths = [key for _, key in teams], [path] * 3
         if "{agent}" in path:

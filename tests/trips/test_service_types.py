@@ -25,7 +25,7 @@ from ramet.services.agent_types.function.turn_log import FunctionTurn, FunctionT
 from ramet.services.agent_types.function.type import FunctionInfo, FunctionType
 from ramet.services.agent_types.llm.agent import Compact, ListTools, SetModel
 from ramet.services.agent_types.llm.type import LlmInfo, LlmType
-from ramet.services.contract import PLAIN, AgentType, Image, Opening, Served
+from ramet.services.contract import PLAIN, AgentSpec, AgentType, Image, RunningAgent
 from ramet.services.errors import TakenOver
 from ramet.services.formats.registry import format_of
 from ramet.services.packaging.service import PackagingService
@@ -51,7 +51,7 @@ def text_of(chunks: list[bytes]) -> str:
     return "".join(filter(None, said))
 
 
-async def say(agent: Served, text: str) -> str:
+async def say(agent: RunningAgent, text: str) -> str:
     """One turn, whole; the answer's text."""
     chunks = [chunk async for chunk in agent.turn(asked(text), "openai")]
     whole = json.loads(format_of("openai").fold(chunks))
@@ -60,7 +60,7 @@ async def say(agent: Served, text: str) -> str:
 
 
 @asynccontextmanager
-async def answering(agent: Served, text: str) -> AsyncIterator[AsyncIterator[bytes]]:
+async def answering(agent: RunningAgent, text: str) -> AsyncIterator[AsyncIterator[bytes]]:
     """A turn that is read as far as the block reads it."""
     answer = agent.turn(asked(text), "openai")
     try:
@@ -93,14 +93,14 @@ def restarted(folder: pathlib.Path, backend: Backend | None) -> AgentRuntime:
     return AgentRuntime(folder, backend=backend, store=SqliteStore(folder / "journal.db"))
 
 
-async def heard(agent: Served, text: str) -> AsyncIterator[str]:
+async def heard(agent: RunningAgent, text: str) -> AsyncIterator[str]:
     """A turn, text for text, until it raises."""
     async with answering(agent, text) as answer:
         async for chunk in answer:
             yield text_of([chunk])
 
 
-async def failure_of(agent: Served, text: str) -> str:
+async def failure_of(agent: RunningAgent, text: str) -> str:
     """How a turn failed; empty if it did not."""
     try:
         await say(agent, text)
@@ -109,7 +109,7 @@ async def failure_of(agent: Served, text: str) -> str:
     return ""
 
 
-async def interrupted_at(agent: Served, word: str) -> str:
+async def interrupted_at(agent: RunningAgent, word: str) -> str:
     """A turn that is interrupted as soon as it has said a word; what it said. Raises what it raises then."""
     said = ""
     async for piece in heard(agent, "Go"):
@@ -124,14 +124,14 @@ def saying(text: str, tool: str, **args: Any) -> AIMessage:
     return AIMessage(text, tool_calls=[tool_call(name=tool, args=args, id=f"call-{text}")])
 
 
-def opening(runtime: AgentRuntime, folder: pathlib.Path, info: Any, **more: Any) -> Opening:
+def opening(runtime: AgentRuntime, folder: pathlib.Path, info: Any, **more: Any) -> AgentSpec:
     """As the service makes one."""
     folder.mkdir(exist_ok=True)
-    return Opening(id="a-1", name="ada", path="team/ada", info=info, runtime=runtime, folder=folder, **more)
+    return AgentSpec(id="a-1", name="ada", path="team/ada", info=info, runtime=runtime, folder=folder, **more)
 
 
 @asynccontextmanager
-async def opened(kind: AgentType, start: Opening) -> AsyncIterator[Served]:
+async def opened(kind: AgentType, start: AgentSpec) -> AsyncIterator[RunningAgent]:
     """An agent, checked and opened; closed in the end."""
     await kind.check(start)
     agent = await kind.open(start)

@@ -11,7 +11,7 @@ from ramet import Agent, AgentRuntime, SpawnRequest
 from ramet.core.agent_ref import AgentRef
 from ramet.core.ids import RunId
 from ramet.core.outcome import Status
-from ramet.host.dynamic.namespaces import branch_of, place_of, standing_of
+from ramet.host.dynamic.namespaces import branch_of, place_of, state_location
 from ramet.spawn.run import Run
 from ramet.store.memory import MemoryStore
 from tests.support.waiting import eventually
@@ -28,7 +28,7 @@ async def works() -> None:
 
 def state_of(run: Run) -> tuple[str, str, str]:
     """Whose it is, and where in that."""
-    standing = standing_of(run)
+    standing = state_location(run)
     return standing.owner, place_of(standing), branch_of(standing)
 
 

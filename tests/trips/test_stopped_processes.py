@@ -11,7 +11,7 @@ from langchain_core.tools import StructuredTool
 
 from ramet import AgentRuntime, Policy, ScriptedModel, Session, Status
 from ramet.models.scripted.model import Call
-from ramet.tools.context import SpawnRequest, calling
+from ramet.tools.context import SpawnRequest, require_current_call
 from ramet.tools.workspace import workspace_tools
 from tests.support.waiting import alive, eventually, pid_in
 from tests.trips import isolated_agents as agents
@@ -60,7 +60,7 @@ async def test_a_sandbox_below_a_parent_in_the_host_is_gone_and_neither_is_named
     mark = f"stopped-{os.getpid()}"
 
     async def parent() -> None:
-        context = calling().context
+        context = require_current_call().context
         assert context.tree is not None
         await context.tree.spawn(context, SpawnRequest(agent=agents.deaf, args=(mark,), policy=Policy()))
         await asyncio.Event().wait()

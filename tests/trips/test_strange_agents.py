@@ -11,8 +11,8 @@ import pytest
 
 from ramet.core.outcome import ErrorInfo
 from ramet.services.agent_types.function.type import FunctionType
-from ramet.services.contract import Opening
-from ramet.services.contract import Served as Agent
+from ramet.services.contract import AgentSpec
+from ramet.services.contract import RunningAgent as Agent
 from ramet.services.rules import Rules
 from tests.support.echo_agents import Echo, EchoType
 from tests.support.serving import Served, serving
@@ -31,13 +31,13 @@ class Says(EchoType):
         super().__init__()
         self.chunks = chunks
 
-    async def open(self, opening: Opening) -> Agent:
+    async def open(self, opening: AgentSpec) -> Agent:
         self.opened.append(_Saying(opening, self.chunks))
         return self.opened[-1]
 
 
 class _Saying(Echo):
-    def __init__(self, opening: Opening, chunks: Sequence[bytes]) -> None:
+    def __init__(self, opening: AgentSpec, chunks: Sequence[bytes]) -> None:
         super().__init__(opening)
         self.chunks = chunks
 

@@ -10,8 +10,8 @@ import psycopg
 import pytest
 from msgspec.structs import replace
 
-from ramet.services.cluster.auth import Passes
-from ramet.services.teams.tables import Books
+from ramet.services.cluster.auth import PeerAuth
+from ramet.services.teams.tables import TeamTables
 from ramet.services.turns.log import ASKED
 from ramet.store.postgres import PostgresStore
 from tests.support.postgres import Server, fresh_schema, postgres
@@ -40,7 +40,7 @@ async def served(store: PostgresStore) -> AsyncIterator[Served]:
 
 async def taken_over(store: PostgresStore) -> None:
     """All teams by kernel two, as it does with those of a kernel that it holds for lost; nobody is told."""
-    books = Books(store)
+    books = TeamTables(store)
     agents = (await books.agents()).whole
     for team in (await books.teams()).whole:
         crew = [each for each in agents if each.team == team.id]
@@ -115,7 +115,7 @@ async def test_whoever_passed_a_request_on_is_told_that_it_is_not_here(served: S
     agent, nonce = await served.agent()
     await taken_over(store)
 
-    passed_on = Passes("three", served.server.operator).headers("one")
+    passed_on = PeerAuth("three", served.server.operator).headers("one")
     answer = await served.ask("POST", f"/v1/agents/{agent}/rotate", nonce, headers=passed_on)
 
     assert answer.status_code == 421, answer.text

@@ -23,7 +23,7 @@ from ramet.core.errors import InvalidValue, NotShippable
 from ramet.core.events import EndpointAsked, ToolStarted
 from ramet.models.scripted.model import Call
 from ramet.store.sqlite.store import SqliteStore
-from ramet.tools.context import calling
+from ramet.tools.context import require_current_call
 from tests.support.waiting import alive, eventually
 from tests.trips.kit import fresh, kept, of_kind
 from tests.trips.test_resuming import lost
@@ -289,10 +289,10 @@ async def test_a_call_knows_its_step_and_not_its_context() -> None:
     def who(call: Annotated[str, InjectedToolCallId]) -> str:
         """Say who is calling."""
         try:
-            told = str(calling().context.run)
+            told = str(require_current_call().context.run)
         except Exception as error:
             told = str(error)
-        return " ".join((call, calling().call_id, calling().step_id, told))
+        return " ".join((call, require_current_call().call_id, require_current_call().step_id, told))
 
     async with in_processes([who], Call("who", id="c1")) as session:
         await session.ask("Go.")

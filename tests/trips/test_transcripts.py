@@ -21,7 +21,7 @@ from ramet.core.events import (
 )
 from ramet.core.limits import SpawnLimits
 from ramet.core.outcome import Status
-from ramet.core.replay.replay import TreeStory
+from ramet.core.replay.replay import TreeReplay
 from ramet.host.session import Session
 from ramet.models.messages import decode as decode_message
 from ramet.models.scripted.dialogue import Script
@@ -74,7 +74,7 @@ async def test_a_transcript_holds_the_conversation_as_it_was(tmp_path: Path) -> 
 
     assert folder is not None
     for path, history in histories.items():
-        [story] = TreeStory().tell_all(lines(folder, path)).runs.values()
+        [story] = TreeReplay().tell_all(lines(folder, path)).runs.values()
         assert plain([decode_message(each) for each in story.messages]) == plain(history)
         assert len(history) > 1
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast
 
-from ramet.agent.capabilities.declarations import Declares
+from ramet.agent.capabilities.declarations import DeclaresCapabilities
 from ramet.agent.capabilities.task import Task
 from ramet.agent.hooks import config
 from ramet.agent.output import OutputContract
@@ -38,7 +38,7 @@ R = TypeVar("R")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Agent(Declares, Generic[T], metaclass=KnownFields):
+class Agent(DeclaresCapabilities, Generic[T], metaclass=KnownFields):
     """A definition: who it is, what it may use, how long it may go on.
 
     `tools=None` inherits the parent's, an empty tuple means none; entries are tools, functions with a docstring, names

@@ -17,12 +17,12 @@ from ramet.concurrency.mailbox import Mail
 from ramet.core.errors import BudgetExceeded, InvalidValue, ModelFailed, NeedsInput, OutputInvalid, TaskFailed
 from ramet.core.events import Event, MailDelivered, MessageRecorded
 from ramet.models.errors import is_overflow
-from ramet.models.json_values import clean
+from ramet.models.json_values import sanitize
 from ramet.models.messages import encode
 from ramet.tools.agents.report_framing import message as framed
 from ramet.tools.agents.report_framing import neutralise
 from ramet.tools.agents.task_result import concluded_by
-from ramet.tools.context import Conclusion, ModelRequest, ToolUseContext
+from ramet.tools.context import DeclaredResult, ModelRequest, ToolUseContext
 from ramet.tools.dispatch import run_tools
 
 MAX_TURNS = 100
@@ -57,25 +57,27 @@ async def query(params: QueryParams) -> AsyncGenerator[AIMessageChunk | Event]:
     owner is granted, ModelFailed when the provider does not answer, OutputInvalid when no answer fits, Aborted when
     the run was stopped.
     """
-    context, ending = params.context, Ending(params)
+    context, ending = params.context, StopCheck(params)
     context.concluded = None
     if params.resumes and context.exhausted is not None:
         raise context.exhausted  # Its last word was said in another process.
     for message in params.messages:
-        yield keep(context, message)
-    calls = left_open(context.history) if params.resumes else None
+        yield record_message(context, message)
+    calls = open_calls(context.history) if params.resumes else None
     if calls is None and params.resumes and concluded_by(context.history) is not None:
         calls = []
     try:
         for _ in range(max(0, params.replied - (calls is not None)), params.max_turns):
             context.abort.raise_if_aborted()
             if calls is None:
-                for event in [take_in(context, mail) for mail in context.mailbox.drain()]:  # All of it, whoever leaves.
+                for event in [
+                    deliver_mail(context, mail) for mail in context.mailbox.drain()
+                ]:  # All of it, whoever leaves.
                     yield event
                 if params.compaction is not None and params.compaction.needed(context):
                     await params.compaction.compact(context)
                 try:
-                    async with aclosing(reply(context, question(context))) as pieces:
+                    async with aclosing(ask_model(context, build_request(context))) as pieces:
                         async for piece in pieces:
                             yield piece
                 except ModelFailed as failed:
@@ -93,19 +95,19 @@ async def query(params: QueryParams) -> AsyncGenerator[AIMessageChunk | Event]:
                 if objection is None:
                     return
                 context.concluded = None
-                yield keep(context, HumanMessage(content=objection))
+                yield record_message(context, HumanMessage(content=objection))
             calls = None
         raise BudgetExceeded("max_turns", asked=params.max_turns + 1, left=0, scope=context.run.path)
     except BudgetExceeded as refusal:
         if refusal.resource != "max_turns" and refusal.scope == context.run.path:
             context.exhausted = refusal
-            async with aclosing(last_word(context, refusal)) as pieces:
+            async with aclosing(final_answer(context, refusal)) as pieces:
                 async for piece in pieces:
                     yield piece
         raise
 
 
-def left_open(history: Sequence[BaseMessage]) -> list[ToolCall] | None:
+def open_calls(history: Sequence[BaseMessage]) -> list[ToolCall] | None:
     """Calls of the newest reply without an answer, none if it calls nothing; None if the model is to be asked next."""
     answered: set[str] = set()
     for message in reversed(history):
@@ -121,12 +123,12 @@ def left_open(history: Sequence[BaseMessage]) -> list[ToolCall] | None:
 async def _answers(context: ToolUseContext, calls: Sequence[ToolCall]) -> list[Event]:
     """Run the calls of the newest reply: every answer is in the history, in the order of the calls, and on record."""
     if context.durable is None:
-        return [keep(context, answer) for answer in await run_tools(context, calls)]
+        return [record_message(context, answer) for answer in await run_tools(context, calls)]
     events: list[Event] = []
 
     def note(answer: ToolMessage) -> ToolMessage:
         """On record the moment it exists: what has been done must not be done again."""
-        kept, data = storable(answer)
+        kept, data = ensure_encodable(answer)
         assert isinstance(kept, ToolMessage), "an answer stays one"
         events.append(context.emit(MessageRecorded, message=data, call_id=kept.tool_call_id))
         return kept
@@ -143,7 +145,7 @@ def in_order(reply: BaseMessage, answers: Sequence[BaseMessage]) -> list[BaseMes
     return sorted(answers, key=lambda each: places.get(getattr(each, "tool_call_id", None), len(places)))
 
 
-def question(context: ToolUseContext) -> ModelRequest:
+def build_request(context: ToolUseContext) -> ModelRequest:
     """The next model call: exactly what is sent."""
     return ModelRequest(messages=conversation(context), tools=context.tools, step=context.next_step())
 
@@ -163,7 +165,7 @@ async def _made_room(params: QueryParams, failed: ModelFailed) -> bool:
     return await tighter.compact(params.context, trigger="manual")
 
 
-async def reply(context: ToolUseContext, request: ModelRequest) -> AsyncGenerator[AIMessageChunk | Event]:
+async def ask_model(context: ToolUseContext, request: ModelRequest) -> AsyncGenerator[AIMessageChunk | Event]:
     """Ask once: yield the chunks, then the recorded reply, which is in the history by then."""
     async with aclosing(context.ask(context, request)) as pieces:
         async for piece in pieces:
@@ -172,10 +174,10 @@ async def reply(context: ToolUseContext, request: ModelRequest) -> AsyncGenerato
             else:
                 if request.last_word:  # Nobody will answer calls any more.
                     piece = without_calls(piece)
-                yield keep(context, with_call_ids(piece, request.step), request.step)
+                yield record_message(context, with_call_ids(piece, request.step), request.step)
 
 
-async def last_word(context: ToolUseContext, refusal: BudgetExceeded) -> AsyncGenerator[AIMessageChunk | Event]:
+async def final_answer(context: ToolUseContext, refusal: BudgetExceeded) -> AsyncGenerator[AIMessageChunk | Event]:
     """Let the owner of a spent budget say what it found, from the reserve kept for that, if that is enough."""
     notice = LAST_WORD.format(reason=f"{refusal.resource}: {refusal.left:g} left")
     whole = ModelRequest(
@@ -190,7 +192,7 @@ async def last_word(context: ToolUseContext, refusal: BudgetExceeded) -> AsyncGe
     )
     for request in (whole, *shorter):
         try:
-            async with aclosing(reply(context, request)) as pieces:
+            async with aclosing(ask_model(context, request)) as pieces:
                 async for piece in pieces:
                     yield piece
             return
@@ -216,9 +218,9 @@ def digest(history: Sequence[BaseMessage], size: int, notice: str) -> list[BaseM
     return [HumanMessage(content=f"{brief}\n\nWhat was done last:\n{said}\n\n{notice}")]
 
 
-def keep(context: ToolUseContext, message: BaseMessage, step: str | None = None) -> Event:
+def record_message(context: ToolUseContext, message: BaseMessage, step: str | None = None) -> Event:
     """Put a message into the history and on record."""
-    message, data = storable(message)
+    message, data = ensure_encodable(message)
     context.history.append(message)
     return context.emit(
         MessageRecorded,
@@ -230,12 +232,12 @@ def keep(context: ToolUseContext, message: BaseMessage, step: str | None = None)
     )
 
 
-def storable(message: BaseMessage) -> tuple[BaseMessage, dict[str, Any]]:
+def ensure_encodable(message: BaseMessage) -> tuple[BaseMessage, dict[str, Any]]:
     """The message, and as data; a tool's result that cannot be kept as data becomes an error that says so."""
     try:
         return message, encode(message)
     except InvalidValue:
-        message = message.model_copy(update={"content": clean(message.content)})  # Half a character is no text.
+        message = message.model_copy(update={"content": sanitize(message.content)})  # Half a character is no text.
         try:
             return message, encode(message)
         except InvalidValue as refusal:
@@ -246,11 +248,11 @@ def storable(message: BaseMessage) -> tuple[BaseMessage, dict[str, Any]]:
             return answer, encode(answer)
 
 
-def take_in(context: ToolUseContext, mail: Mail) -> Event:
+def deliver_mail(context: ToolUseContext, mail: Mail) -> Event:
     """Put mail into the conversation, as data in the user's channel."""
     context.emit(MailDelivered, mail_id=mail.id, sender=mail.sender, kind=mail.kind)
     text = framed(mail.text, sender=mail.sender, mail_id=mail.id) if mail.kind == "agent" else mail.text
-    return keep(context, HumanMessage(content=text))
+    return record_message(context, HumanMessage(content=text))
 
 
 def last_reply(context: ToolUseContext) -> AIMessage:
@@ -268,7 +270,7 @@ def stop_events(context: ToolUseContext) -> tuple[str, ...]:
     return ("SubagentStop", "TeammateIdle") if has_name else ("SubagentStop",)
 
 
-class Ending:
+class StopCheck:
     """Whether an answer may stand: it says something, fits its contract, and no hook wants more."""
 
     __slots__ = ("_context", "_held_back", "_output", "_tries")
@@ -290,7 +292,7 @@ class Ending:
                 tries += history[at].text == self._problem(answer)
         return tries
 
-    async def objection(self, concluded: Conclusion | None) -> str | None:
+    async def objection(self, concluded: DeclaredResult | None) -> str | None:
         """What the agent is told instead of ending; None if the answer stands. Raises OutputInvalid after the tries.
 
         Raises TaskFailed and NeedsInput for an agent that says so itself.

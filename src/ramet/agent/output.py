@@ -18,7 +18,7 @@ from ramet.agent.schemas.schema import MAX_SCHEMA, JsonSchema
 from ramet.agent.schemas.work_budget import TooManySteps, counted
 from ramet.agent.typed.validation import DoesNotFitType, Validation
 from ramet.core.errors import InvalidValue, RametError
-from ramet.models.json_values import plain
+from ramet.models.json_values import to_json_value
 
 MAX_ANSWER = 1 << 20  #: characters of an answer that are looked at
 MAX_PROBLEM = 2_000
@@ -84,7 +84,7 @@ class OutputContract:
         with counted(len(text)):  # all candidates together
             for candidate in _candidates(text):
                 try:
-                    return self._form.value(plain(candidate, "answer"))
+                    return self._form.value(to_json_value(candidate, "answer"))
                 except DoesNotFit as refusal:
                     first = first or refusal
                 except InvalidValue as refusal:  # JSON that cannot be kept, such as half of an emoji

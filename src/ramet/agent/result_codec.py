@@ -8,8 +8,8 @@ from typing import Any
 from ramet.agent.definition import Agent
 from ramet.agent.output import OutputContract
 from ramet.core.errors import InvalidValue, NotShippable
-from ramet.core.outcome import shown
-from ramet.models.json_values import plain
+from ramet.core.outcome import safe_repr
+from ramet.models.json_values import to_json_value
 from ramet.wire.values.annotations import returned_type
 from ramet.wire.values.journal_values import from_record, to_record
 
@@ -19,13 +19,13 @@ def recorded(agent: Agent, value: Any) -> Any:
     if value is not None and agent.output is not None and agent.function is None:
         return OutputContract(agent.output).data(value)
     try:
-        return plain(value, "value")
+        return to_json_value(value, "value")
     except InvalidValue:
         pass
     try:
         return to_record(value)
     except NotShippable:
-        return {"@type": f"{type(value).__module__}.{type(value).__qualname__}", "repr": shown(value)[:1000]}
+        return {"@type": f"{type(value).__module__}.{type(value).__qualname__}", "repr": safe_repr(value)[:1000]}
 
 
 def value_of(agent: Agent, data: Any) -> Any:

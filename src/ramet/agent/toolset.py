@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ramet.agent.definition import Agent
 from ramet.agent.tool_entry import EVERYTHING, ToolEntry, parse_entry
 from ramet.core.errors import InvalidValue, NoToolsLeft
-from ramet.tools.dispatch import ALIASES, declares
+from ramet.tools.dispatch import ALIASES, tool_flag
 
 if TYPE_CHECKING:
     from langchain_core.tools import BaseTool
@@ -143,9 +143,9 @@ def _named(entry: ToolEntry, here: Mapping[str, BaseTool]) -> BaseTool | None:
 def _is_for(tool: BaseTool, agent: Agent, *, may_spawn: bool, is_child: bool) -> bool:
     if tool.name == AGENT and not may_spawn:
         return False
-    if is_child and declares(tool, "children", True) is False:
+    if is_child and tool_flag(tool, "children", True) is False:
         return False
-    return not agent.read_only or bool(declares(tool, "read_only", tool.name in READERS))
+    return not agent.read_only or bool(tool_flag(tool, "read_only", tool.name in READERS))
 
 
 def _shown(entry: str | BaseTool) -> str:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
-from ramet.cli.values import amount, folder, name, whole
+from ramet.cli.values import folder, name, parse_int, parse_number
 from ramet.cli.verbs import add_verbs
 from ramet.core.limits import SpawnLimits
 
@@ -128,13 +128,17 @@ def _ask(commands: argparse._SubParsersAction[Parser]) -> None:
     )
 
     limits = ask.add_argument_group("limits of the whole tree")
-    limits.add_argument("--max-tokens", type=whole(0), metavar="N", help="tokens, input and output")
-    limits.add_argument("--max-usd", type=amount, metavar="X", help="money, in US dollars")
-    limits.add_argument("--max-calls", type=whole(0), metavar="N", help="model calls, retries included")
-    limits.add_argument("--max-agents", type=whole(0), metavar="N", help="agents started below the first")
-    limits.add_argument("--timeout", type=amount, metavar="S", help="seconds")
-    limits.add_argument("--depth", type=whole(0), metavar="N", help=f"levels below the first (default: {_USUAL.depth})")
-    limits.add_argument("--running", type=whole(1), metavar="N", help=f"at work at once (default: {_USUAL.running})")
+    limits.add_argument("--max-tokens", type=parse_int(0), metavar="N", help="tokens, input and output")
+    limits.add_argument("--max-usd", type=parse_number, metavar="X", help="money, in US dollars")
+    limits.add_argument("--max-calls", type=parse_int(0), metavar="N", help="model calls, retries included")
+    limits.add_argument("--max-agents", type=parse_int(0), metavar="N", help="agents started below the first")
+    limits.add_argument("--timeout", type=parse_number, metavar="S", help="seconds")
+    limits.add_argument(
+        "--depth", type=parse_int(0), metavar="N", help=f"levels below the first (default: {_USUAL.depth})"
+    )
+    limits.add_argument(
+        "--running", type=parse_int(1), metavar="N", help=f"at work at once (default: {_USUAL.running})"
+    )
 
     output = ask.add_argument_group("output and approvals")
     output.add_argument(

@@ -21,8 +21,8 @@ from ramet.cli.render.answer import print_text, text_of
 from ramet.cli.render.console import console
 from ramet.cli.render.report import print_status
 from ramet.cli.render.sanitize import one_line
-from ramet.cli.render.tree_model import Picture
-from ramet.cli.render.views import Told
+from ramet.cli.render.tree_model import TreeModel
+from ramet.cli.render.views import LineView
 from ramet.cli.run_ids import several
 from ramet.core.budget import Limits
 from ramet.core.errors import DamagedTree, DefinitionMissing, InvalidValue, Unknown
@@ -33,7 +33,7 @@ from ramet.core.policy.policy import Policy, from_json
 from ramet.host.control.run_queries import journal_in
 from ramet.host.journal.journal import TREES
 from ramet.host.journal.subscription import listen
-from ramet.host.recovery.resume import left_behind
+from ramet.host.recovery.resume import unfinished_trees
 from ramet.host.runtime import AgentRuntime
 from ramet.host.serialize.references import is_reference, resolve
 from ramet.host.trees.factory import OpenTree
@@ -124,7 +124,7 @@ async def _taken_up(runtime: AgentRuntime, options: Namespace) -> tuple[list[tup
             root = begun[0]
     taken_up: list[tuple[Handle, _Watched]] = []
     damaged = list[DamagedTree]()
-    behind = await left_behind(journal, passed_over=damaged.append)
+    behind = await unfinished_trees(journal, passed_over=damaged.append)
     missing = [str(each) for each in damaged if root in (None, each.tree)]
     for left in behind:
         if root is not None and left.root != root:
@@ -179,9 +179,9 @@ class _Watched:
     """A tree whose progress is told on stderr."""
 
     def __init__(self, opened: OpenTree, *, quiet: bool) -> None:
-        self.opened, self._picture, self._err = opened, Picture(), console(sys.stderr)
+        self.opened, self._picture, self._err = opened, TreeModel(), console(sys.stderr)
         self._now = opened.tree.register.services.clock.now
-        self._view = None if quiet else Told(self._err, self._picture)
+        self._view = None if quiet else LineView(self._err, self._picture)
         listen(opened.recorder, self._take)
 
     def say(self, text: str) -> None:

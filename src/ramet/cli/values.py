@@ -12,7 +12,7 @@ from pathlib import Path
 MOST = 2**53  #: as for limits in code: whole numbers above it are not exact in JSON
 
 
-def whole(least: int) -> Callable[[str], int]:
+def parse_int(least: int) -> Callable[[str], int]:
     """Take a whole number from `least`."""
 
     def parse(text: str) -> int:
@@ -28,7 +28,7 @@ def whole(least: int) -> Callable[[str], int]:
     return parse
 
 
-def amount(text: str) -> float:
+def parse_number(text: str) -> float:
     """Take a number from 0 that is not without end."""
     try:
         value = float(text)
@@ -61,12 +61,12 @@ def name(text: str) -> str:
     return text
 
 
-def span(text: str) -> float:
+def parse_duration(text: str) -> float:
     """Take a length of time as seconds: `90`, `30s`, `5m`, `2h`, `7d`."""
     units = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
     unit = units.get(text[-1:])
     try:
-        return amount(text if unit is None else text[:-1]) * (unit or 1.0)
+        return parse_number(text if unit is None else text[:-1]) * (unit or 1.0)
     except argparse.ArgumentTypeError:
         accepted = "a length of time such as 90, 30s, 5m, 2h, 7d"
         raise argparse.ArgumentTypeError(f"{_shown(text)} is not accepted; expected {accepted}") from None
@@ -74,14 +74,14 @@ def span(text: str) -> float:
 
 def window(text: str) -> float:
     """Take a length of time above 0 as seconds."""
-    seconds = span(text)
+    seconds = parse_duration(text)
     if not seconds:
         accepted = "a length of time above 0, such as 90, 30s, 5m"
         raise argparse.ArgumentTypeError(f"{_shown(text)} is not accepted; expected {accepted}")
     return seconds
 
 
-def moment(text: str) -> datetime:
+def parse_time(text: str) -> datetime:
     """Take a time that says whose: ISO 8601 with its distance from UTC."""
     try:
         when = datetime.fromisoformat(text)

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable
 from typing import Any
 
-from ramet.cli.values import address, amount, folder, moment, name, span, whole, window
+from ramet.cli.values import address, folder, name, parse_duration, parse_int, parse_number, parse_time, window
 
 Commands = Any  #: argparse's own type of what `add_subparsers` returns has no public name
 
@@ -99,12 +99,14 @@ def _reading(add: Add) -> None:
     word = passages.add_mutually_exclusive_group()
     word.add_argument("--committed", action="store_true", help="only decisions that let a call run")
     word.add_argument("--aborted", action="store_true", help="only decisions that let none run")
-    passages.add_argument("--after", type=whole(0), default=0, metavar="CURSOR", help="go on behind this one")
-    passages.add_argument("--limit", type=whole(1), default=100, metavar="N", help="at most (default: 100)")
+    passages.add_argument("--after", type=parse_int(0), default=0, metavar="CURSOR", help="go on behind this one")
+    passages.add_argument("--limit", type=parse_int(1), default=100, metavar="N", help="at most (default: 100)")
     passages.add_argument("-f", "--follow", action="store_true", help="all, and what comes, until Ctrl-C")
     replay = add("replay", f"ID [--speed X] {WHERE}", "tell what happened again, with its pauses", anywhere=True)
     replay.add_argument("id", type=name, metavar="ID", help="the run, or the root of a tree")
-    replay.add_argument("--speed", type=amount, default=1.0, metavar="X", help="times as fast (default: 1); 0: at once")
+    replay.add_argument(
+        "--speed", type=parse_number, default=1.0, metavar="X", help="times as fast (default: 1); 0: at once"
+    )
 
 
 def _working(add: Add) -> None:
@@ -119,7 +121,7 @@ def _working(add: Add) -> None:
     run.add_argument("args", nargs="*", metavar="ARG", help="its arguments, each as JSON: 3, '\"text\"', '{\"a\": 1}'")
     run.add_argument("--policy", type=name, metavar="FILE|JSON", help="what its sandbox may do; without: no sandbox")
     run.add_argument("--backend", choices=["local", "bwrap"], help="what the sandbox is made of")
-    run.add_argument("--timeout", type=amount, metavar="S", help="seconds that it may take")
+    run.add_argument("--timeout", type=parse_number, metavar="S", help="seconds that it may take")
     run.add_argument("--quiet", action="store_true", help="print nothing but the value, and errors")
     resume = add(
         "resume",
@@ -136,7 +138,13 @@ def _working(add: Add) -> None:
         "remove trees that have ended, with all that they left",
         "What lives, or was interrupted, stays.",
     )
-    gc.add_argument("--older-than", type=span, default=span("7d"), metavar="TIME", help="ago (default: 7d); 0: all")
+    gc.add_argument(
+        "--older-than",
+        type=parse_duration,
+        default=parse_duration("7d"),
+        metavar="TIME",
+        help="ago (default: 7d); 0: all",
+    )
     gc.add_argument("--dry-run", action="store_true", help="only say what would be removed")
     gc.add_argument("--keep", type=name, action="append", default=[], metavar="ID", help="never the tree of this run")
     keep = add("keep", f"ID [--off] {WHERE}", "keep the tree of a run on record, whatever its time is", anywhere=True)
@@ -162,7 +170,7 @@ def _sessions(add: Add) -> None:
     )
     each = _adder(verbs)
     listing = each("sessions list", f"[--limit N] {WHERE}", "list conversations, the newest first", anywhere=True)
-    listing.add_argument("--limit", type=whole(0), default=50, metavar="N", help="at most (default: 50); 0: all")
+    listing.add_argument("--limit", type=parse_int(0), default=50, metavar="N", help="at most (default: 50); 0: all")
     for verb, usage, words, more in (
         ("show", f"ID [--last N] {WHERE}", "show what was said in a conversation", ""),
         ("rm", f"ID {WHERE}", "remove a conversation, with all that its agents left", "Its id is free again then."),
@@ -170,7 +178,7 @@ def _sessions(add: Add) -> None:
         known = each(f"sessions {verb}", usage, words, more, anywhere=True)
         known.add_argument("id", type=name, metavar="ID", help="the session's id, or that of its root")
         if verb == "show":
-            known.add_argument("--last", type=whole(1), metavar="N", help="only its last N messages")
+            known.add_argument("--last", type=parse_int(1), metavar="N", help="only its last N messages")
 
 
 def _steering(add: Add) -> None:
@@ -225,9 +233,9 @@ def _schedule(add: Add) -> None:
     new.add_argument("function", type=name, metavar="MODULE:FUNCTION", help="or /path/to/script.py:FUNCTION")
     new.add_argument("args", nargs="*", metavar="ARG", help="its arguments, each as JSON")
     when = new.add_mutually_exclusive_group(required=True)
-    when.add_argument("--every", type=span, metavar="TIME", help="again and again: 90, 30s, 5m, 2h, 1d")
-    when.add_argument("--in", dest="after", type=span, metavar="TIME", help="once, so long from now")
-    when.add_argument("--at", type=moment, metavar="WHEN", help="once, at a time such as 2030-01-31T08:00+01:00")
+    when.add_argument("--every", type=parse_duration, metavar="TIME", help="again and again: 90, 30s, 5m, 2h, 1d")
+    when.add_argument("--in", dest="after", type=parse_duration, metavar="TIME", help="once, so long from now")
+    when.add_argument("--at", type=parse_time, metavar="WHEN", help="once, at a time such as 2030-01-31T08:00+01:00")
     when.add_argument("--cron", type=name, metavar="LINE", help="by the calendar; needs --tz")
     new.add_argument("--tz", type=name, metavar="ZONE", help="whose clocks a cron line means: Europe/Berlin, UTC")
     new.add_argument("--name", type=name, metavar="NAME", help="its id; without one it gets one of its own")

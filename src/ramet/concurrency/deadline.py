@@ -14,7 +14,9 @@ from ramet.core.errors import Aborted
 T = TypeVar("T")
 
 
-async def within(work: Awaitable[T], *, clock: Clock, seconds: float | None, abort: AbortController | None = None) -> T:
+async def wait_with_timeout(
+    work: Awaitable[T], *, clock: Clock, seconds: float | None, abort: AbortController | None = None
+) -> T:
     """Return what `work` returns; when this raises, `work` has been cancelled and has ended.
 
     Raises TimeoutError after `seconds`, and Aborted when `abort` fires; one that has fired already prevents the start.
@@ -48,7 +50,7 @@ async def within(work: Awaitable[T], *, clock: Clock, seconds: float | None, abo
             task.exception()  # Seen: what it raised on its way out is nobody's.
 
 
-async def to_its_end(work: Awaitable[T]) -> T:
+async def run_shielded(work: Awaitable[T]) -> T:
     """Return what `work` returns. A cancel does not reach it, and is raised when it is done.
 
     For a start, which must not lose what it started, and for clean-up that is bounded by its own time.

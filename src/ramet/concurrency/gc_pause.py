@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 
 @contextlib.contextmanager
-def no_collection() -> Iterator[None]:
+def gc_paused() -> Iterator[None]:
     """No collection meanwhile: it would look through everything that was just made, again and again.
 
     For work that ends by itself: what others leave behind meanwhile stays until then.

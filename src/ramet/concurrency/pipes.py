@@ -55,7 +55,7 @@ class Capture:
         return bytes(self._head) + gap + bytes(self._tail[-self._tail_size :])
 
 
-def reading(
+def reader_pipe(
     capture: Capture, *, enough: Callable[[], object], ours: contextlib.ExitStack, theirs: contextlib.ExitStack
 ) -> int:
     """Read a new pipe into `capture` until `ours` is closed; returns the end to write to, which `theirs` closes.
@@ -68,7 +68,7 @@ def reading(
     return sink
 
 
-def feeding(data: bytes, *, ours: contextlib.ExitStack, theirs: contextlib.ExitStack) -> int:
+def writer_pipe(data: bytes, *, ours: contextlib.ExitStack, theirs: contextlib.ExitStack) -> int:
     """Write `data` into a new pipe, until `ours` is closed; returns the end to read from, which `theirs` closes."""
     source, sink = os.pipe()
     theirs.callback(os.close, source)

@@ -21,7 +21,7 @@ import time
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from ramet.concurrency.deadline import to_its_end
+from ramet.concurrency.deadline import run_shielded
 
 MARK = "RAMET_CALL"
 _GONE_S = 5.0  #: how long what is killed may take to be gone: longer only inside the kernel
@@ -30,7 +30,7 @@ _CLEAR_S = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064)  #: before another 
 _PROC = pathlib.Path("/proc")
 
 
-class Mark:
+class ProcessTag:
     """By what the processes of one command are known. Marks of calls around this one, in other processes, are kept.
 
     Made before the command is started: whoever is older is not one of its.
@@ -60,7 +60,7 @@ class Mark:
         return any(each.startswith(MARK.encode()) and self._token in each for each in environ.split(b"\0"))
 
 
-async def end(leader: int | None, mark: Mark, *, grace_s: float) -> None:
+async def kill_all(leader: int | None, mark: ProcessTag, *, grace_s: float) -> None:
     """SIGTERM to everyone who is left of a command, if there is a grace, and SIGKILL after it, until nobody is.
 
     A cancel ends the grace: SIGKILL follows at once. `leader` is the command itself, None if its pid is not known.
@@ -72,7 +72,7 @@ async def end(leader: int | None, mark: Mark, *, grace_s: float) -> None:
             left = not await family.gone(signal.SIGTERM, within_s=grace_s)
     finally:
         if left and (family.signal(family.living(), signal.SIGKILL) or family.unclear):
-            await to_its_end(family.gone(signal.SIGKILL, within_s=_GONE_S))
+            await run_shielded(family.gone(signal.SIGKILL, within_s=_GONE_S))
 
 
 class _Stat(NamedTuple):
@@ -97,7 +97,7 @@ class _Stat(NamedTuple):
 class _Family:
     """The processes of one command."""
 
-    def __init__(self, leader: int | None, mark: Mark) -> None:
+    def __init__(self, leader: int | None, mark: ProcessTag) -> None:
         self._leader, self._mark = leader, mark
         self._known: dict[int, int] = {}  #: who was found at some look, and when it was born
         self._dead: set[tuple[int, int]] = set()  #: who was found to have ended, and when it was born

@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 from ramet.concurrency import pipes, process_reaper
 from ramet.concurrency.cancel import AbortController
 from ramet.concurrency.clock import Clock
-from ramet.concurrency.deadline import to_its_end, within
+from ramet.concurrency.deadline import run_shielded, wait_with_timeout
 from ramet.concurrency.pipes import Capture
 
 GRACE_S = 2.0  #: from SIGTERM to SIGKILL
@@ -58,7 +58,7 @@ async def run(
     """
     if abort is not None:
         abort.raise_if_aborted()
-    mark, child = process_reaper.Mark(), _Child()
+    mark, child = process_reaper.ProcessTag(), _Child()
     streams: list[Capture | int] = [stdout] if stderr is None else [stdout, stderr]
     captures = [each for each in streams if isinstance(each, Capture)]
     timed_out = False
@@ -66,23 +66,23 @@ async def run(
         try:
             with contextlib.ExitStack() as theirs:
                 if isinstance(stdin, bytes):
-                    stdin = pipes.feeding(stdin, ours=ours, theirs=theirs) if stdin else subprocess.DEVNULL
+                    stdin = pipes.writer_pipe(stdin, ours=ours, theirs=theirs) if stdin else subprocess.DEVNULL
                 out, *err = [
                     each
                     if isinstance(each, int)
-                    else pipes.reading(each, enough=child.over.set, ours=ours, theirs=theirs)
+                    else pipes.reader_pipe(each, enough=child.over.set, ours=ours, theirs=theirs)
                     for each in streams
                 ]
                 await child.start(argv, cwd, mark.put_on(env), stdin, out, *(err or [out]))
             try:
-                await within(child.over.wait(), clock=clock, seconds=timeout_s, abort=abort)
+                await wait_with_timeout(child.over.wait(), clock=clock, seconds=timeout_s, abort=abort)
             except TimeoutError:
                 timed_out = True
         finally:
             try:
                 if forks or not child.exited.is_set():
                     unwanted = any(each.is_enough for each in captures)
-                    await process_reaper.end(child.pid, mark, grace_s=0 if unwanted else grace_s)
+                    await process_reaper.kill_all(child.pid, mark, grace_s=0 if unwanted else grace_s)
             finally:
                 await child.reap()
     enough = any(each.is_enough for each in captures)  # Or so it is by now: what was still in the pipes is read.
@@ -119,7 +119,7 @@ class _Child(asyncio.SubprocessProtocol):
     ) -> None:
         """Start it; a cancel waits for that, so that there is no moment at which it runs and nobody owns it."""
         # asyncio, cancelled, would kill the process, but nobody whom it has started by then.
-        await to_its_end(
+        await run_shielded(
             asyncio.get_running_loop().subprocess_exec(
                 lambda: self,
                 *argv,
@@ -138,7 +138,7 @@ class _Child(asyncio.SubprocessProtocol):
             return
         try:
             if not self.exited.is_set():
-                await to_its_end(self._end())
+                await run_shielded(self._end())
         finally:
             self._transport.close()
 

@@ -123,7 +123,7 @@ class Result(Struct, Generic[T], frozen=True, kw_only=True):
         """What a reader wants to see: the value, or what was found so far."""
         if isinstance(self.value, str):
             return self.value
-        return self.partial if self.value is None else shown(self.value)
+        return self.partial if self.value is None else safe_repr(self.value)
 
 
 class StepFailure(Struct, frozen=True, kw_only=True):
@@ -135,7 +135,7 @@ class StepFailure(Struct, frozen=True, kw_only=True):
     path: str = ""  #: of its run, if it was born
 
 
-def shown(value: Any) -> str:
+def safe_repr(value: Any) -> str:
     """A value for people to read; one whose repr fails costs nobody the rest."""
     try:
         return repr(value)

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from ramet.core.errors import InvalidValue
 from ramet.core.ids import checked_name
-from ramet.core.policy.capabilities import Capability, order
+from ramet.core.policy.capabilities import Capability, sort_key
 
 SCHEMA: Final = 1  #: version of the form of a recipe; a newer one is refused
 MAX_BYTES: Final = 256 * 1024  #: of a recipe as JSON
@@ -58,7 +58,7 @@ class Recipe:
             raise InvalidValue("capabilities", f"{len(self.capabilities)} of them", f"at most {MAX_CAPABILITIES}")
         if len(self.tasks) > MAX_TASKS:
             raise InvalidValue("task_definitions", f"{len(self.tasks)} of them", f"at most {MAX_TASKS}")
-        object.__setattr__(self, "capabilities", tuple(sorted(set(self.capabilities), key=order)))
+        object.__setattr__(self, "capabilities", tuple(sorted(set(self.capabilities), key=sort_key)))
         written = self.canonical()
         if len(written) > MAX_BYTES:
             raise InvalidValue("recipe", f"{len(written)} bytes", f"at most {MAX_BYTES} bytes of JSON")
@@ -101,7 +101,7 @@ class Recipe:
 
         `hash` may be missing, as in an entry written by hand; one that is there must be that of the content.
         """
-        return reading(entry, where)
+        return parse_recipe(entry, where)
 
 
 _FIELDS = frozenset(
@@ -109,7 +109,7 @@ _FIELDS = frozenset(
 )
 
 
-def reading(entry: object, where: str = "recipe") -> Recipe:
+def parse_recipe(entry: object, where: str = "recipe") -> Recipe:
     """A recipe of what came from outside: nothing is believed, nothing imported. Raises InvalidValue."""
     said = _mapping(entry, where)
     unknown = sorted(set(said) - _FIELDS)

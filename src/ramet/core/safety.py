@@ -59,7 +59,7 @@ class Rule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_d
     def _argument_fits(self, name: str, pattern: str, args: Mapping[str, Any]) -> bool:
         if name != ANY and name not in args:
             return False
-        fits = [fnmatchcase(text, pattern) for text in texts(list(args.values()) if name == ANY else args[name])]
+        fits = [fnmatchcase(text, pattern) for text in iter_strings(list(args.values()) if name == ANY else args[name])]
         return bool(fits) and all(fits) if self.verdict == "allow" else any(fits)
 
 
@@ -85,15 +85,15 @@ class SafetyPolicy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         if self.decider not in DECIDERS:
             raise InvalidValue("decider", self.decider, ", ".join(DECIDERS))
 
-    def judge(self, tool: str, args: Mapping[str, Any]) -> Ballot:
+    def judge(self, tool: str, args: Mapping[str, Any]) -> VoterAnswer:
         """What its rules say of a call."""
         for rule in self.rules:
             if rule.fits(tool, args):
-                return Ballot(rule.verdict, rule.reason)
-        return Ballot(self.otherwise, "no rule fits it")
+                return VoterAnswer(rule.verdict, rule.reason)
+        return VoterAnswer(self.otherwise, "no rule fits it")
 
 
-class Ballot(NamedTuple):
+class VoterAnswer(NamedTuple):
     """What a voter says of one intended call."""
 
     verdict: Verdict
@@ -108,13 +108,13 @@ class Vote(Struct, frozen=True, kw_only=True, omit_defaults=True):
     reason: str = ""
 
 
-def decide(decider: Decider, votes: Sequence[Vote], voters: int) -> Ballot | None:
+def decide(decider: Decider, votes: Sequence[Vote], voters: int) -> VoterAnswer | None:
     """The decision on the votes so far of so many voters, in their order; None as long as those to come count.
 
     What is decided before all have voted is what would be decided then, whatever they say. Without voters it is deny.
     """
     if voters < 1:
-        return Ballot("deny", "nobody votes")
+        return VoterAnswer("deny", "nobody votes")
     by: dict[str, list[Vote]] = {verdict: [each for each in votes if each.verdict == verdict] for verdict in VERDICTS}
     settled: str | None = None
     match decider:
@@ -133,13 +133,13 @@ def decide(decider: Decider, votes: Sequence[Vote], voters: int) -> Ballot | Non
         case "first":
             word = next((each for each in votes if each.verdict != "ask"), None)
             if word is not None:
-                return Ballot(word.verdict, _said([word]))  # type: ignore[arg-type]  # a vote's verdict is one
+                return VoterAnswer(word.verdict, _said([word]))  # type: ignore[arg-type]  # a vote's verdict is one
             if len(votes) >= voters:
                 settled = "ask"
-    return None if settled is None else Ballot(settled, _said(by[settled]))  # type: ignore[arg-type]  # one of VERDICTS
+    return None if settled is None else VoterAnswer(settled, _said(by[settled]))  # type: ignore[arg-type]  # one of VERDICTS
 
 
-def texts(value: Any) -> Iterator[str]:
+def iter_strings(value: Any) -> Iterator[str]:
     """Every text in a value, names of fields included; what is no text as JSON writes it."""
     waiting = [value]
     while waiting:

@@ -78,7 +78,7 @@ async def _interruptible(example: Callable[[Config], Coroutine[Any, Any, None]],
 
 
 @asynccontextmanager
-async def connected(config: Config) -> AsyncIterator[Client]:
+async def example_client(config: Config) -> AsyncIterator[Client]:
     """A client of a server that works in a folder of its own; both are gone in the end, and all that they started."""
     if config.backend == KUBERNETES:
         print(

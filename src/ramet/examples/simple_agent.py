@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 
 from ramet import Policy
-from ramet.examples.running import ask, connected, image_of, main, real_model, reserved
+from ramet.examples.running import ask, example_client, image_of, main, real_model, reserved
 from ramet.services.config.load import Config
 
 QUESTION = "Why is the lamp dark at night?"
@@ -21,7 +21,7 @@ async def simple_agent(config: Config) -> None:
     """Spawn, ask, show, clean up."""
     model = real_model() or "offline"
     print(f"model: {model}" if model != "offline" else "model: offline (no key is set): it answers by rules")
-    async with connected(config) as client:
+    async with example_client(config) as client:
         async with reserved(client, {"agents": 1, "memory_mb": 256}, "lighthouse") as made:
             keeper = await client.spawn_agent(
                 made.team.id,

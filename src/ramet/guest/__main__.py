@@ -19,7 +19,7 @@ from ramet.core.policy.rights import IMPORTS
 from ramet.guest.channel import Channel, connect
 from ramet.wire import guest_protocol
 from ramet.wire.code.capsule import unpack
-from ramet.wire.error_codec import clean, errors_to_fields
+from ramet.wire.error_codec import clean, encode_error
 from ramet.wire.guest_protocol import Done, StartConversation, StartFunction
 from ramet.wire.values.values import Encoded, encode_result
 
@@ -63,7 +63,7 @@ def _work(end: Channel, start: StartFunction, body: list[bytes]) -> int:
     """`body` is taken out of its list: once its capsule is open, nothing else may keep its memory."""
     reserve = [mmap.mmap(-1, _RESERVE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)]
     connect(end)
-    task_runner.instead("ramet.guest.authoring", "GUEST")
+    task_runner.use_runner("ramet.guest.authoring", "GUEST")
     value, problem = _NOTHING, None
     done = Done(ok=False, oom=True, error=ErrorInfo(type="MemoryError", message="it ran out of memory"))
     try:
@@ -105,7 +105,7 @@ def _result(start: StartFunction, body: list[bytes]) -> Any:
 
 def _failure(error: BaseException) -> Done:
     """The last word on an error; never fails, whatever the error's own methods do."""
-    info, fields = errors_to_fields(error)
+    info, fields = encode_error(error)
     message = info.message
     if isinstance(error, SystemExit):
         message = f"it called sys.exit({_shown(error.code)}) in place of returning a result"

@@ -15,9 +15,9 @@ import msgspec
 
 from ramet.core.errors import Aborted, ProtocolError
 from ramet.wire import frames, guest_protocol
-from ramet.wire.error_codec import error_from
+from ramet.wire.error_codec import decode_error
 from ramet.wire.frames import Frame, FrameReader
-from ramet.wire.guest_protocol import Answer, Ended, MailIn, Piece, Request, Said, Stop
+from ramet.wire.guest_protocol import Answer, ChildEnded, GuestMessage, IncomingMail, Request, Stop, StreamChunk
 
 #: Bytes that wait for the host to read them, before requests wait too, and before it is given up.
 HIGH_WATER, MAX_UNREAD = 8 * 1024 * 1024, 128 * 1024 * 1024
@@ -41,14 +41,14 @@ class Answered(NamedTuple):
 class End(NamedTuple):
     """How a child ended, with its value."""
 
-    told: Ended
+    told: ChildEnded
     body: bytes
 
 
 class Listener(Protocol):
     """Who is told what nobody asked for."""
 
-    def mail(self, mail: MailIn, text: str) -> None:
+    def mail(self, mail: IncomingMail, text: str) -> None:
         """Mail for this run."""
 
     def stop(self, reason: str) -> None:
@@ -64,7 +64,7 @@ class _Waiting:
         self.answer, self.on_piece = answer, on_piece
 
 
-class Link(asyncio.Protocol):
+class AsyncChannel(asyncio.Protocol):
     """A guest's end of its channel, from `open` to `close`. When the host goes, everything that waits fails."""
 
     def __init__(self, listener: Listener) -> None:
@@ -91,7 +91,7 @@ class Link(asyncio.Protocol):
 
     # ---- saying and asking
 
-    def tell(self, said: Said, body: bytes = b"") -> None:
+    def tell(self, said: GuestMessage, body: bytes = b"") -> None:
         """Say what is not answered. Raises Aborted if the host has gone, or reads nothing."""
         if self._gone is not None or self._transport is None:
             raise Aborted(self._gone or "the channel is not open")
@@ -209,14 +209,14 @@ class Link(asyncio.Protocol):
         match told:
             case Answer():
                 self._answer(told, frame.body)
-            case Piece():
+            case StreamChunk():
                 if told.id in self._waiting:
                     self._waiting[told.id].on_piece(frame.body)
-            case Ended():
+            case ChildEnded():
                 end = self._ends.get(told.run)
                 if end is not None and not end.done():
                     end.set_result(End(told, frame.body))
-            case MailIn():
+            case IncomingMail():
                 self._listener.mail(told, frame.body.decode("utf-8", "replace"))
             case Stop():
                 self._listener.stop(told.reason)
@@ -230,4 +230,4 @@ class Link(asyncio.Protocol):
         if told.error is None:
             waiting.answer.set_result(Answered(told.data, body))
         else:
-            waiting.answer.set_exception(error_from(told.error, told.fields))
+            waiting.answer.set_exception(decode_error(told.error, told.fields))

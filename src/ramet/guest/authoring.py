@@ -16,14 +16,14 @@ from typing import Any, cast
 import msgspec
 
 from ramet.agent.capabilities.declarations import handle_of, recipe_of
-from ramet.agent.typed.values import checked
+from ramet.agent.typed.values import decode_value
 from ramet.core.agent_ref import AgentRef
 from ramet.core.errors import Denied, InvalidValue, NeedsInput, RametError, TaskFailed
 from ramet.core.outcome import Status
 from ramet.guest.async_channel import End
-from ramet.guest.thread_channel import Asks, line
+from ramet.guest.thread_channel import ChannelClient, current_channel
 from ramet.wire import guest_protocol
-from ramet.wire.guest_protocol import Born, Created
+from ramet.wire.guest_protocol import Created, Spawned
 from ramet.wire.values import values
 from ramet.wire.values.json_object import json_body
 
@@ -37,12 +37,12 @@ def count_waiting_by(waiting: Callable[[], contextlib.AbstractContextManager[Non
 
 
 class ChannelPerformer:
-    """What `ramet.agent.capabilities.task_runner.Performer` promises, by the channel."""
+    """What `ramet.agent.capabilities.task_runner.TaskRunner` promises, by the channel."""
 
     def create(self, agent: Any) -> AgentRef:
         """Have an agent kept in the registry of the one whose code this is. Raises InvalidValue, Denied."""
         entry = recipe_of(agent).entry()
-        created = line().ask(guest_protocol.CreateAgent, json_body(entry, "recipe")).as_(Created)
+        created = current_channel().ask(guest_protocol.CreateAgent, json_body(entry, "recipe")).as_(Created)
         if created.dropped:
             sys.stdout.write(f"[{agent.name} did not get, for you do not have it: {', '.join(created.dropped)}]\n")
         return AgentRef.parse(created.ref)
@@ -65,12 +65,12 @@ class ChannelPerformer:
         """Refused: a run that asked back is gone on with by whoever called the agent whose code this is."""
         raise Denied("an answer", "inside a sandbox a task that asked back is called again, with what it must know")
 
-    def _begin(self, task: Any, arguments: Mapping[str, Any]) -> Begun:
+    def _begin(self, task: Any, arguments: Mapping[str, Any]) -> TaskFuture:
         ref = _handle_of(task)
-        host = line()
+        host = current_channel()
         body = json_body(arguments, "arguments")
-        born = host.ask(guest_protocol.PerformTask, body, ref=str(ref), task=task.name, branch=task.branch).as_(Born)
-        return Begun(host, born, task)
+        born = host.ask(guest_protocol.PerformTask, body, ref=str(ref), task=task.name, branch=task.branch).as_(Spawned)
+        return TaskFuture(host, born, task)
 
     def map(self, task: Any, several: list[Mapping[str, Any]], *, max_parallel: int) -> Any:
         """One for each, at most so many at a time; in an event loop an awaitable of all."""
@@ -78,8 +78,8 @@ class ChannelPerformer:
             return self._mapped(task, several, max_parallel)
         return asyncio.to_thread(self._mapped, task, several, max_parallel)
 
-    def _mapped(self, task: Any, several: list[Mapping[str, Any]], max_parallel: int) -> list[Begun | Refused]:
-        begun: list[Begun | Refused] = []
+    def _mapped(self, task: Any, several: list[Mapping[str, Any]], max_parallel: int) -> list[TaskFuture | FailedTask]:
+        begun: list[TaskFuture | FailedTask] = []
         living: set[Future[End]] = set()
         try:
             with _waiting[0]():
@@ -89,7 +89,7 @@ class ChannelPerformer:
                     try:
                         one = self._begin(task, arguments)
                     except RametError as refused:  # That one alone: none of the others is lost.
-                        begun.append(Refused(refused))
+                        begun.append(FailedTask(refused))
                         continue
                     begun.append(one)
                     living.add(one.end())
@@ -97,16 +97,16 @@ class ChannelPerformer:
         except BaseException:
             for each in begun:
                 with contextlib.suppress(RametError):  # It has ended, or the host has gone and takes care of it.
-                    if isinstance(each, Begun) and not each.done():
+                    if isinstance(each, TaskFuture) and not each.done():
                         each.cancel("the code that waited for it was stopped")
             raise
         return begun
 
 
-class Begun:
+class TaskFuture:
     """A task that an agent is at, as a child of this one."""
 
-    def __init__(self, host: Asks, born: Born, task: Any) -> None:
+    def __init__(self, host: ChannelClient, born: Spawned, task: Any) -> None:
         self.id, self.path, self.name = born.run, born.path, born.name
         self._host, self._task = host, task
         self._end = host.end_of(self.id)
@@ -173,16 +173,16 @@ class Begun:
         if task.gives_task:
             return data  # Its handle: another agent's task is called by that agent's creator, or by the host.
         try:
-            return checked(task.returns, data, f"{task.name} -> ")
+            return decode_value(task.returns, data, f"{task.name} -> ")
         except InvalidValue as misfit:
             raise TaskFailed(str(misfit), task=task.name, run=self.id) from None
 
 
-async def _soon(begun: Begun) -> Begun:
+async def _soon(begun: TaskFuture) -> TaskFuture:
     return begun
 
 
-class Refused:
+class FailedTask:
     """A task of a `map` that was never begun."""
 
     def __init__(self, error: RametError) -> None:

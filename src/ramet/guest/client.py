@@ -16,11 +16,11 @@ from ramet.core.errors import InvalidValue, ProtocolError, RametError, SpawnRefu
 from ramet.core.outcome import EXIT_CODES, AgentResult, Status
 from ramet.core.policy.policy import Policy
 from ramet.guest.async_channel import End
-from ramet.guest.thread_channel import Asks, line
+from ramet.guest.thread_channel import ChannelClient, current_channel
 from ramet.wire import guest_protocol
 from ramet.wire.code import capsule
-from ramet.wire.error_codec import errors_to_fields
-from ramet.wire.guest_protocol import Born, Checkpoint, Stopped, Text
+from ramet.wire.error_codec import encode_error
+from ramet.wire.guest_protocol import Checkpoint, Spawned, Stopped, Text
 from ramet.wire.values import values
 from ramet.wire.values.annotations import returned_type
 
@@ -62,7 +62,7 @@ def start_sub_agent(
     """
     if policy is not None and not isinstance(policy, Policy):
         raise InvalidValue("policy", policy, "a ramet.Policy")
-    host = line()
+    host = current_channel()
     agent, policy = _undecorated(agent, policy)
     packed = capsule.pack(agent, args, kwargs)
     born = host.ask(
@@ -74,7 +74,7 @@ def start_sub_agent(
         heavy=packed.is_heavy,
         name=name,
         branch=branch,
-    ).as_(Born)
+    ).as_(Spawned)
     return SubAgent(host, born, returned_type(agent) if returns is None else returns)
 
 
@@ -135,12 +135,12 @@ def _start_if_room(
 def save_checkpoint(value: Any, version: int = 1) -> None:
     """Keep a value for the next attempt or life of this run, in place of the one before. Raises NotShippable."""
     json_size, body = values.encode(value, what="checkpoint")
-    line().ask(guest_protocol.SaveCheckpoint, body, json_size=json_size, version=version)
+    current_channel().ask(guest_protocol.SaveCheckpoint, body, json_size=json_size, version=version)
 
 
 def load_checkpoint(default: Any = None, *, returns: Any = None, version: int | None = None) -> Any:
     """The value that was kept last, as the type `returns`; `default` if there is none, or none of this `version`."""
-    answer = line().ask(guest_protocol.LoadCheckpoint)
+    answer = current_channel().ask(guest_protocol.LoadCheckpoint)
     kept = answer.as_(Checkpoint)
     if not kept.found or version not in (None, kept.version):
         return default
@@ -156,7 +156,7 @@ def agent_state() -> AgentState:
 
 def read_artifact(session_id: str, name: str) -> bytes:
     """A file that a child left in its working directory. Raises Unknown for another child or name."""
-    return line().ask(guest_protocol.ReadArtifact, run=session_id, name=name).body
+    return current_channel().ask(guest_protocol.ReadArtifact, run=session_id, name=name).body
 
 
 def send_message(to: str, text: str, *, dedupe_s: float | None = None) -> str:
@@ -166,13 +166,13 @@ def send_message(to: str, text: str, *, dedupe_s: float | None = None) -> str:
     and InvalidValue for a `dedupe_s` that is no time.
     """
     window: dict[str, Any] = {} if dedupe_s is None else {"dedupe_s": checked_window(dedupe_s)}
-    return line().ask(guest_protocol.Send, to=to, text=text, **window).as_(Text).text
+    return current_channel().ask(guest_protocol.Send, to=to, text=text, **window).as_(Text).text
 
 
 class SubAgent:
     """An agent below this one. Letting it go does nothing to it; it ends when its parent does."""
 
-    def __init__(self, line: Asks, born: Born, returns: Any) -> None:
+    def __init__(self, line: ChannelClient, born: Spawned, returns: Any) -> None:
         self.id, self.path, self.name = born.run, born.path, born.name
         self._line, self._returns = line, returns
 
@@ -209,7 +209,7 @@ class SubAgent:
             try:
                 output = values.decode(end.body, told.json_size, returns=self._returns)
             except (InvalidValue, ProtocolError) as misfit:  # It did something else than its annotation says.
-                status, error = Status.FAILED, errors_to_fields(misfit)[0]
+                status, error = Status.FAILED, encode_error(misfit)[0]
         return AgentResult(
             exit_code=told.exit_code if status == told.status else EXIT_CODES[status],
             status=status,

@@ -22,7 +22,7 @@ from typing import Any
 
 from ramet.guest.captured_output import Printed, Streams
 from ramet.guest.worker import Worker
-from ramet.tools.context import Ran
+from ramet.tools.context import CodeResult
 from ramet.wire.error_codec import clean, message_of
 
 #: Characters of a shown value, and of a traceback; beyond, its beginning and its end.
@@ -67,7 +67,7 @@ class Interpreter:
         if self._main_before is not None:
             sys.modules["__main__"] = self._main_before
 
-    async def run(self, code: str, *, timeout_s: float) -> Ran:
+    async def run(self, code: str, *, timeout_s: float) -> CodeResult:
         """Run a piece of code. What takes too long is interrupted; what cannot be is left behind, and said so."""
         if self._worker is None:
             await self._begin()
@@ -79,15 +79,15 @@ class Interpreter:
         done = worker.do(lambda: self._execute(worker, code, name, printed))
         try:
             if await self._in_time(done, timeout_s):
-                ran: Ran = done.result()
+                ran: CodeResult = done.result()
             else:
-                ran = Ran(_joined(printed.text(), await self._stop(worker, done, timeout_s)), ok=False)
+                ran = CodeResult(_joined(printed.text(), await self._stop(worker, done, timeout_s)), ok=False)
         except asyncio.CancelledError:
             worker.interrupt()
             raise
         except MemoryError:
-            ran = Ran("MemoryError: there was not even room to say where", ok=False)
-        return Ran(_joined(note, ran.text), ran.ok)
+            ran = CodeResult("MemoryError: there was not even room to say where", ok=False)
+        return CodeResult(_joined(note, ran.text), ran.ok)
 
     def waiting(self) -> _Waiting:
         """While this is open, code waits for another agent, which takes none of its time."""
@@ -148,7 +148,7 @@ class Interpreter:
         module.__dict__.setdefault("__builtins__", builtins)
         return module
 
-    def _execute(self, worker: Worker, code: str, name: str, printed: Printed) -> Ran:
+    def _execute(self, worker: Worker, code: str, name: str, printed: Printed) -> CodeResult:
         linecache.cache[name] = (len(code), None, code.splitlines(keepends=True), name)
         before = set(threading.enumerate())
         with self._streams.into(printed):
@@ -160,7 +160,7 @@ class Interpreter:
                 shown, ok = _told(error), False
         left = [each for each in threading.enumerate() if each not in before and each.is_alive()]
         note = f"[threads that this code started and that still run: {len(left)}]" if left else ""
-        return Ran(_joined(printed.text(), shown, note) or "(no output)", ok)
+        return CodeResult(_joined(printed.text(), shown, note) or "(no output)", ok)
 
     def _value_of(self, worker: Worker, code: str, name: str) -> str:
         """Run it; the value of a last expression, as it is shown."""

@@ -17,12 +17,20 @@ from ramet.core.budget import NO_LIMITS, Budget, Limits
 from ramet.core.errors import InvalidValue, ModelFailed, ProtocolError
 from ramet.core.events import Compacted, Event, MailDelivered, MessageRecorded
 from ramet.core.ids import CallId, safe_name
-from ramet.guest.async_channel import Answered, Link
-from ramet.models.json_values import clean
+from ramet.guest.async_channel import Answered, AsyncChannel
+from ramet.models.json_values import sanitize
 from ramet.models.messages import decode, encode
 from ramet.models.relay import RelayModel, decode_chunk
-from ramet.models.request_codec import Kept, decode_question, encode_question, foreign
-from ramet.tools.context import Approval, GateWord, HookDecision, ModelRequest, ToolUseContext, current, current_call
+from ramet.models.request_codec import SharedHistory, decode_question, encode_question, untrusted_message
+from ramet.tools.context import (
+    Approval,
+    HookDecision,
+    ModelRequest,
+    SafetyDecision,
+    ToolUseContext,
+    current,
+    current_call,
+)
 from ramet.wire import guest_protocol
 from ramet.wire.guest_protocol import Record, Reply
 
@@ -35,7 +43,7 @@ MAX_SHOWN = 256 * 1024
 class ChannelModel:
     """The loop's way to the run's model."""
 
-    def __init__(self, link: Link, kept: Kept) -> None:
+    def __init__(self, link: AsyncChannel, kept: SharedHistory) -> None:
         self._link, self.kept = link, kept
 
     async def __call__(
@@ -116,7 +124,7 @@ class ChannelRecord:
     What the host puts on record by itself, replies and the text of mail, is not told again.
     """
 
-    def __init__(self, link: Link, model: ChannelModel, context: ToolUseContext) -> None:
+    def __init__(self, link: AsyncChannel, model: ChannelModel, context: ToolUseContext) -> None:
         self._link, self._model, self._context = link, model, context
         self._mail_follows = False
         self._count = 0
@@ -130,7 +138,7 @@ class ChannelRecord:
                 context = self._context
                 left = msgspec.json.encode(self._model.kept.told(context.history))
                 self._tell(events.encode(event) + b"\n" + left)
-                self._model.kept = Kept([*context.system_messages, *context.history])
+                self._model.kept = SharedHistory([*context.system_messages, *context.history])
             case _:
                 self._mail_follows = isinstance(event, MailDelivered)
                 self._tell(events.encode(event))
@@ -154,7 +162,7 @@ def _sayable(result: ToolMessage) -> dict[str, Any]:
     """A tool's result as the host takes it, without its artifact and without what a provider would have to fetch."""
     result.artifact = None
     try:
-        foreign(encode(result))
+        untrusted_message(encode(result))
     except ProtocolError as refusal:
         result.content, result.status = f"The result cannot be shown to a model from a sandbox: {refusal}", "error"
     return encode(result)
@@ -163,7 +171,7 @@ def _sayable(result: ToolMessage) -> dict[str, Any]:
 class ChannelHooks:
     """The host's hooks."""
 
-    def __init__(self, link: Link, events: Sequence[str]) -> None:
+    def __init__(self, link: AsyncChannel, events: Sequence[str]) -> None:
         self._link, self._events = link, frozenset(events)
 
     def listens(self, event: str) -> bool:
@@ -175,38 +183,40 @@ class ChannelHooks:
     ) -> HookDecision:
         """Let the host ask its hooks. Raises Aborted if one of them stopped the run."""
         told = {key: value[:MAX_TOLD] if isinstance(value, str) else value for key, value in payload.items()}
-        body = msgspec.json.encode(clean(told))
+        body = msgspec.json.encode(sanitize(told))
         answer = await self._link.ask(guest_protocol.FireHook, body, event=event, matcher=matcher)
-        word = answer.as_(guest_protocol.HookWord)
+        word = answer.as_(guest_protocol.HookReply)
         return HookDecision(**msgspec.structs.asdict(word))
 
 
 class ChannelApproval:
     """The way to a person's word."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: AsyncChannel) -> None:
         self._link = link
 
     async def __call__(self, context: ToolUseContext, *, tool: str, question: str, args: dict[str, Any]) -> Approval:
         """Ask; only a yes is a yes."""
         call = current_call.get()
         call_id = call.call_id if call is not None else None
-        shown = args if len(msgspec.json.encode(clean(args))) <= MAX_SHOWN else {}  # The host has them, too.
+        shown = args if len(msgspec.json.encode(sanitize(args))) <= MAX_SHOWN else {}  # The host has them, too.
         answer = await self._link.ask(guest_protocol.Approve, tool=tool, question=question, args=shown, call_id=call_id)
-        word = answer.as_(guest_protocol.Word)
+        word = answer.as_(guest_protocol.ApprovalReply)
         return Approval(word.allowed, word.reason)
 
 
 class ChannelSafety:
     """The host's safety gate: it knows the call, and is told only which one."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: AsyncChannel) -> None:
         self._link = link
 
-    async def __call__(self, context: ToolUseContext, *, call_id: CallId, tool: str, args: dict[str, Any]) -> GateWord:
+    async def __call__(
+        self, context: ToolUseContext, *, call_id: CallId, tool: str, args: dict[str, Any]
+    ) -> SafetyDecision:
         """Have it voted on."""
-        decided = (await self._link.ask(guest_protocol.Intend, call_id=call_id)).as_(guest_protocol.Decided)
-        return GateWord(decided.committed, decided.reason)
+        decided = (await self._link.ask(guest_protocol.ProposeCall, call_id=call_id)).as_(guest_protocol.SafetyReply)
+        return SafetyDecision(decided.committed, decided.reason)
 
 
 class Spilled:

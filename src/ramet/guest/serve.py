@@ -23,7 +23,7 @@ from langchain_core.tools import BaseTool
 
 from ramet.agent.capabilities import task_runner
 from ramet.agent.history.compaction import Compaction
-from ramet.agent.loop import QueryParams, keep, query
+from ramet.agent.loop import QueryParams, query, record_message
 from ramet.agent.output import OutputContract
 from ramet.concurrency.cancel import AbortController
 from ramet.concurrency.mailbox import Mail, Mailbox
@@ -32,31 +32,31 @@ from ramet.core.errors import Aborted, MailRefused, ProtocolError, TaskFailed
 from ramet.core.ids import Path, RunId
 from ramet.core.recipe import capability
 from ramet.guest import thread_channel
-from ramet.guest.async_channel import Link
+from ramet.guest.async_channel import AsyncChannel
 from ramet.guest.authoring import count_waiting_by
 from ramet.guest.interpreter import Interpreter
 from ramet.guest.namespace import namespace
 from ramet.guest.ports import ChannelApproval, ChannelHooks, ChannelModel, ChannelRecord, ChannelSafety, Spilled
-from ramet.guest.state import AgentState, ByLine
+from ramet.guest.state import AgentState, ChannelState
 from ramet.guest.task_result import conclusions
 from ramet.guest.tree import ChannelTree
 from ramet.models.messages import decode
-from ramet.models.request_codec import Kept
+from ramet.models.request_codec import SharedHistory
 from ramet.tools.agents.task_result import concluded_by
-from ramet.tools.builtins import stock_tools
+from ramet.tools.builtins import builtin_tools
 from ramet.tools.context import RunInfo, ToolUseContext
 from ramet.tools.python import NAME as PYTHON
 from ramet.tools.workers import image_tools
 from ramet.wire.code import capsule
-from ramet.wire.error_codec import errors_to_fields
-from ramet.wire.guest_protocol import Done, MailIn, StartConversation
+from ramet.wire.error_codec import encode_error
+from ramet.wire.guest_protocol import Done, IncomingMail, StartConversation
 from ramet.wire.values import values
 
 #: What code that runs before a turn may take.
 SETUP_S = 120.0
 NEW_TURN = "[this is a new namespace: the names of earlier turns went with their process]"
 
-_READY = stock_tools({})  # Made with this module, in the process that guests are forked from: they share them.
+_READY = builtin_tools({})  # Made with this module, in the process that guests are forked from: they share them.
 
 
 def serve(channel: socket.socket, start: StartConversation, body: bytes) -> None:
@@ -72,16 +72,16 @@ async def _serve(channel: socket.socket, start: StartConversation, body: bytes) 
     work = Work(start, body)
     async with _linked(channel, work) as link:
         with contextlib.suppress(Aborted):  # The host has gone.
-            task_runner.instead("ramet.guest.authoring", "GUEST")
+            task_runner.use_runner("ramet.guest.authoring", "GUEST")
             image_tools.allow()
-            thread_channel.use(thread_channel.LinkLine(link))
+            thread_channel.override_channel(thread_channel.ThreadOverAsync(link))
             link.tell(*await work.done(link))
             await link.flush()  # However long that takes: where a kernel was killed, another one reads it.
 
 
 @asynccontextmanager
-async def _linked(channel: socket.socket, work: Work) -> AsyncGenerator[Link]:
-    loop, link = asyncio.get_running_loop(), Link(work)
+async def _linked(channel: socket.socket, work: Work) -> AsyncGenerator[AsyncChannel]:
+    loop, link = asyncio.get_running_loop(), AsyncChannel(work)
     has_signals = True
     try:
         loop.add_signal_handler(signal.SIGTERM, work.stop, "it was told to end")
@@ -105,7 +105,7 @@ class Work:
         self._mailbox = Mailbox(start.path)
         self._task: asyncio.Task[Any] | None = None
 
-    def mail(self, mail: MailIn, text: str) -> None:
+    def mail(self, mail: IncomingMail, text: str) -> None:
         """Mail for this run; read at the next step. What does not fit stays unread with the host."""
         with contextlib.suppress(MailRefused):
             self._mailbox.push(
@@ -119,7 +119,7 @@ class Work:
             if self._task is not None:
                 self._task.cancel()
 
-    async def done(self, link: Link) -> tuple[Done, bytes]:
+    async def done(self, link: AsyncChannel) -> tuple[Done, bytes]:
         """Do the work; how it ended, and the value that its code gave, if it did."""
         self._task = asyncio.current_task()
         try:
@@ -136,7 +136,7 @@ class Work:
         finally:
             self._task = None
 
-    async def _converse(self, link: Link) -> tuple[Done, bytes]:
+    async def _converse(self, link: AsyncChannel) -> tuple[Done, bytes]:
         start = self._start
         said = msgspec.json.decode(self._body[: start.json_size])
         context = _context(start, said, self._body[start.json_size :], link)
@@ -157,7 +157,7 @@ class Work:
                         pass
             finally:
                 for answer in list(context.answered.values()):  # Of a turn that was cut off.
-                    keep(context, answer)
+                    record_message(context, answer)
         concluded = context.concluded
         if concluded is None or concluded_by(context.history) is not None:  # The host has heard that itself.
             return Done(ok=True), b""
@@ -179,7 +179,7 @@ async def _interpreter(context: ToolUseContext, said: Mapping[str, Any]) -> Asyn
         return
     capabilities = [capability(each) for each in said["capabilities"]]
     has_run = any(isinstance(each, ToolMessage) and each.name == PYTHON for each in context.history)
-    extra = {**conclusions(context), "state": AgentState(ByLine())}
+    extra = {**conclusions(context), "state": AgentState(ChannelState())}
     names = partial(namespace, context.run.agent, capabilities, extra)
     made = Interpreter(names, note=NEW_TURN if has_run else "")
     try:
@@ -195,10 +195,10 @@ async def _interpreter(context: ToolUseContext, said: Mapping[str, Any]) -> Asyn
         made.close()
 
 
-def _context(start: StartConversation, said: Mapping[str, Any], packed: bytes, link: Link) -> ToolUseContext:
+def _context(start: StartConversation, said: Mapping[str, Any], packed: bytes, link: AsyncChannel) -> ToolUseContext:
     """What the run may reach: tools that are built here, all else through the channel."""
     system, history = ([decode(message) for message in said[part]] for part in ("system", "history"))
-    model = ChannelModel(link, Kept([*system, *history]))
+    model = ChannelModel(link, SharedHistory([*system, *history]))
     context = ToolUseContext(
         run=RunInfo(
             id=RunId(start.run),
@@ -232,7 +232,7 @@ def _tools(start: StartConversation, types: Mapping[str, str], packed: bytes) ->
     if start.tools_tag:
         opened = capsule.unpack(packed, start.tools_tag)
         brought = {tool.name: tool for tool in opened.function(*opened.args, **opened.kwargs)}
-    here = {**stock_tools(types), **brought}
+    here = {**builtin_tools(types), **brought}
     missing = [name for name in start.tools if name not in here]
     if missing:
         raise ProtocolError(f"tools that are not here: {', '.join(missing)}")
@@ -240,5 +240,5 @@ def _tools(start: StartConversation, types: Mapping[str, str], packed: bytes) ->
 
 
 def _failed(error: BaseException) -> tuple[Done, bytes]:
-    info, fields = errors_to_fields(error)
+    info, fields = encode_error(error)
     return Done(ok=False, error=info, fields=fields), b""

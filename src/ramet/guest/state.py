@@ -13,13 +13,13 @@ import msgspec
 
 from ramet.concurrency.threads import home
 from ramet.core.errors import InvalidValue, MergeConflict, RametError
-from ramet.guest.thread_channel import line
+from ramet.guest.thread_channel import current_channel
 from ramet.guest.tree import ChannelTree
 from ramet.store.state import values
-from ramet.store.state.sync import at_once
+from ramet.store.state.sync import run_nowait
 from ramet.store.state.values import MISSING
 from ramet.tools.context import ToolUseContext, Tree, current_call
-from ramet.wire.guest_protocol import StateCommit, Stated, UseState
+from ramet.wire.guest_protocol import StateCommit, StateReply, UseState
 
 T = TypeVar("T")
 #: Times that one commit or merge asks `resolve` anew, since somebody changed the same keys again.
@@ -28,10 +28,10 @@ _TRIES = 20
 Resolve = Callable[[str, Any, Any, Any], Any]
 
 
-class Way(Protocol):
+class StateTransport(Protocol):
     """How code gets to its state."""
 
-    async def ask(self, body: bytes, **fields: Any) -> tuple[Stated, bytes]:
+    async def ask(self, body: bytes, **fields: Any) -> tuple[StateReply, bytes]:
         """Ask the host."""
 
     def run(self, work: Coroutine[Any, Any, T]) -> Any:
@@ -41,7 +41,7 @@ class Way(Protocol):
 class AgentState:
     """Values by key, in the agent's own namespace; what is set is seen by others once it is committed."""
 
-    def __init__(self, way: Way) -> None:
+    def __init__(self, way: StateTransport) -> None:
         self._way = way
 
     def get(self, key: str, default: Any = None) -> Any:
@@ -161,26 +161,26 @@ def _id(branch: Any) -> str:
     return found
 
 
-class ByLine:
+class ChannelState:
     """By the channel of a function, or of code that an agent wrote: each call waits for its answer."""
 
-    async def ask(self, body: bytes, **fields: Any) -> tuple[Stated, bytes]:
+    async def ask(self, body: bytes, **fields: Any) -> tuple[StateReply, bytes]:
         """Ask the host. Raises what it raised."""
-        answer = line().ask(UseState, body, **fields)
-        return answer.as_(Stated), answer.body
+        answer = current_channel().ask(UseState, body, **fields)
+        return answer.as_(StateReply), answer.body
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """What comes of it: it never waits for an event loop."""
-        return at_once(work)
+        return run_nowait(work)
 
 
-class ByTree:
+class TreeState:
     """By the tree that the run is in: of a tool, or of a function that works in the host."""
 
     def __init__(self, context: ToolUseContext, tree: Tree) -> None:
         self._context, self._tree = context, tree
 
-    async def ask(self, body: bytes, **fields: Any) -> tuple[Stated, bytes]:
+    async def ask(self, body: bytes, **fields: Any) -> tuple[StateReply, bytes]:
         """Ask the host. Raises what it raised."""
         return await self._tree.use_state(self._context, _request(fields), body)
 
@@ -207,6 +207,6 @@ def agent_state() -> AgentState:
     call = current_call.get()
     tree = call.context.tree if call is not None else None
     if call is not None and tree is not None and not (isinstance(tree, ChannelTree) and tree.is_elsewhere):
-        return AgentState(ByTree(call.context, tree))
-    line()
-    return AgentState(ByLine())
+        return AgentState(TreeState(call.context, tree))
+    current_channel()
+    return AgentState(ChannelState())

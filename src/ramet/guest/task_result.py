@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping
 from typing import Any, Never
 
 from ramet.agent.capabilities.task import Task, handle_of
-from ramet.agent.typed.values import given
+from ramet.agent.typed.values import encode_argument
 from ramet.core.errors import InvalidValue
 from ramet.guest.interpreter import Concluded
 from ramet.tools.agents.task_result import CLARIFY, FAIL, SUCCESS
-from ramet.tools.context import Conclusion, ToolUseContext
+from ramet.tools.context import DeclaredResult, ToolUseContext
 
 MAX_TEXT = 10_000  #: characters of a reason, or of a question
 
@@ -21,21 +21,21 @@ def conclusions(context: ToolUseContext) -> Mapping[str, Callable[[Any], Never]]
     def task_success(result: Any = None) -> Never:
         """End the task with its result, in the agreed form."""
         is_task = isinstance(result, Task)  # of an agent that it made: its handle
-        data = handle_of(result, "result") if is_task else given(type(result), result, "result")
-        _conclude(context, Conclusion("success", value=data))
+        data = handle_of(result, "result") if is_task else encode_argument(type(result), result, "result")
+        _conclude(context, DeclaredResult("success", value=data))
 
     def task_fail(message: str) -> Never:
         """End the task: it cannot be done, and why."""
-        _conclude(context, Conclusion("fail", _text("message", message)))
+        _conclude(context, DeclaredResult("fail", _text("message", message)))
 
     def task_clarify(question: str) -> Never:
         """End the task for now, with a question to whoever asked for it."""
-        _conclude(context, Conclusion("clarify", _text("question", question)))
+        _conclude(context, DeclaredResult("clarify", _text("question", question)))
 
     return {SUCCESS: task_success, FAIL: task_fail, CLARIFY: task_clarify}
 
 
-def _conclude(context: ToolUseContext, conclusion: Conclusion) -> Never:
+def _conclude(context: ToolUseContext, conclusion: DeclaredResult) -> Never:
     context.concluded = conclusion
     raise Concluded(f"[the task is concluded: {conclusion.kind}]")
 

@@ -10,16 +10,16 @@ from concurrent.futures import Future
 from typing import Any, Protocol, TypeVar
 
 from ramet.core.errors import Aborted, InvalidValue, ProtocolError, RametError
-from ramet.guest.async_channel import Answered, End, Link
+from ramet.guest.async_channel import Answered, AsyncChannel, End
 from ramet.guest.channel import Channel, current
 from ramet.wire import guest_protocol
-from ramet.wire.error_codec import error_from
-from ramet.wire.guest_protocol import Answer, Ended, Request, Said, Stop, Told, Watch
+from ramet.wire.error_codec import decode_error
+from ramet.wire.guest_protocol import Answer, ChildEnded, GuestMessage, HostMessage, Request, Stop, Watch
 
 T = TypeVar("T")
 
 
-class Asks(Protocol):
+class ChannelClient(Protocol):
     """A way to ask the host from any thread."""
 
     def ask(self, kind: type[Request], body: bytes = b"", **fields: Any) -> Answered:
@@ -29,10 +29,10 @@ class Asks(Protocol):
         """The end of a child, to be waited for. Raises RametError if the host has gone."""
 
 
-class LinkLine:
+class ThreadOverAsync:
     """Asks over the channel that an event loop has, from any thread but that loop's own."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: AsyncChannel) -> None:
         self._link, self._loop, self._pid = link, asyncio.get_running_loop(), os.getpid()
 
     def ask(self, kind: type[Request], body: bytes = b"", **fields: Any) -> Answered:
@@ -59,7 +59,7 @@ class LinkLine:
         raise RametError(problem)
 
 
-class Line:
+class ThreadChannel:
     """Asks over one channel. A thread of its own hears the answers, from the first question on."""
 
     def __init__(self, channel: Channel) -> None:
@@ -129,14 +129,14 @@ class Line:
         self._gone = gone
         self._fail(gone)
 
-    def _take(self, told: Told, body: bytes) -> None:
+    def _take(self, told: HostMessage, body: bytes) -> None:
         match told:
             case Answer() if (answer := self._asked.pop(told.id, None)) is not None:
                 if told.error is not None:
-                    answer.set_exception(error_from(told.error, told.fields))
+                    answer.set_exception(decode_error(told.error, told.fields))
                 else:
                     answer.set_result(Answered(told.data, body))
-            case Ended() if (end := self._ends.get(told.run)) is not None and not end.done():
+            case ChildEnded() if (end := self._ends.get(told.run)) is not None and not end.done():
                 end.set_result(End(told, body))
             case Stop():
                 self._fail(Aborted(told.reason))
@@ -151,7 +151,7 @@ class Line:
                 end.set_exception(error)
 
 
-def _checked(said: Said) -> bytes:
+def _checked(said: GuestMessage) -> bytes:
     """The message as bytes that the host takes: a wrong argument is the caller's error, and costs no channel."""
     try:
         control = guest_protocol.encode(said)
@@ -163,22 +163,22 @@ def _checked(said: Said) -> bytes:
     return control
 
 
-_line: list[Line] = []
-_instead: list[Asks] = []
+_line: list[ThreadChannel] = []
+_instead: list[ChannelClient] = []
 _making = threading.Lock()
 
 
-def use(other: Asks | None) -> None:
+def override_channel(other: ChannelClient | None) -> None:
     """Let this agent ask by another way than a channel of its own; None ends that."""
     _instead[:] = [] if other is None else [other]
 
 
-def line() -> Asks:
+def current_channel() -> ChannelClient:
     """The line of this agent. Raises RametError where there is none."""
     if _instead:
         return _instead[0]
     channel = current()
     with _making:
         if not _line or _line[0].channel is not channel:
-            _line[:] = [Line(channel)]
+            _line[:] = [ThreadChannel(channel)]
         return _line[0]

@@ -14,8 +14,8 @@ from ramet.core.equal_mail import checked_window
 from ramet.core.errors import InvalidValue
 from ramet.core.ids import CallId, Path, RunId
 from ramet.core.outcome import Result, Status
-from ramet.guest.async_channel import Link
-from ramet.models.json_values import clean
+from ramet.guest.async_channel import AsyncChannel
+from ramet.models.json_values import sanitize
 from ramet.tools.context import Created, RunView, SpawnHandle, SpawnRequest, StopReceipt, ToolUseContext
 from ramet.wire import guest_protocol
 from ramet.wire.code import capsule
@@ -26,7 +26,7 @@ from ramet.wire.values.json_object import json_body
 class ChannelHandle:
     """A child, by the channel."""
 
-    def __init__(self, link: Link, born: guest_protocol.Born) -> None:
+    def __init__(self, link: AsyncChannel, born: guest_protocol.Spawned) -> None:
         self._link, self._born = link, born
 
     @property
@@ -73,7 +73,7 @@ class ChannelHandle:
 class ChannelTree:
     """What `ramet.tools.context.Tree` promises."""
 
-    def __init__(self, link: Link, types: Mapping[str, str]) -> None:
+    def __init__(self, link: AsyncChannel, types: Mapping[str, str]) -> None:
         self._link, self._types = link, types
 
     @property
@@ -113,7 +113,7 @@ class ChannelTree:
             branch=request.branch,
             call_id=request.call_id,
         )
-        return ChannelHandle(self._link, answer.as_(guest_protocol.Born))
+        return ChannelHandle(self._link, answer.as_(guest_protocol.Spawned))
 
     def recall(self, parent: ToolUseContext, prefix: str) -> str | None:
         """Nothing: a sandbox begins anew, and compositions work in the host."""
@@ -140,7 +140,7 @@ class ChannelTree:
         dedupe_s: float | None = None,
     ) -> str:
         """Deliver a message. Raises Unknown, MailRefused, InvalidValue for a `dedupe_s` that is no time."""
-        asked: dict[str, Any] = {"to": to, "text": clean(text)}
+        asked: dict[str, Any] = {"to": to, "text": sanitize(text)}
         if notify_when_idle:
             asked["notify_when_idle"] = True
         if dedupe_s is not None:
@@ -182,18 +182,18 @@ class ChannelTree:
         answer = await self._link.ask(
             guest_protocol.PerformTask, body, ref=ref, task=task, name=name, branch=branch, call_id=call_id
         )
-        return ChannelHandle(self._link, answer.as_(guest_protocol.Born))
+        return ChannelHandle(self._link, answer.as_(guest_protocol.Spawned))
 
     async def use_state(
         self, user: ToolUseContext, asked: guest_protocol.UseState, body: bytes = b""
-    ) -> tuple[guest_protocol.Stated, bytes]:
+    ) -> tuple[guest_protocol.StateReply, bytes]:
         """Do something with this run's own state. Raises InvalidValue, Conflict, UnsavedChanges, Unknown, Denied."""
         fields = {name: getattr(asked, name) for name in asked.__struct_fields__ if name != "id"}
         answer = await self._link.ask(guest_protocol.UseState, body, **fields)
-        return answer.as_(guest_protocol.Stated), answer.body
+        return answer.as_(guest_protocol.StateReply), answer.body
 
 
-async def _stop(link: Link, target: str, reason: str) -> StopReceipt:
+async def _stop(link: AsyncChannel, target: str, reason: str) -> StopReceipt:
     answer = await link.ask(guest_protocol.Cancel, target=target, reason=reason)
     stopped = answer.as_(guest_protocol.Stopped)
     return StopReceipt(stopped.stopped, stopped.left)

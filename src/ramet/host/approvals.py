@@ -23,12 +23,12 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from ramet.concurrency.clock import Clock
-from ramet.concurrency.deadline import within
+from ramet.concurrency.deadline import wait_with_timeout
 from ramet.concurrency.threads import in_thread
 from ramet.core.errors import InvalidValue, Unknown
 from ramet.core.events import ApprovalAnswered, ApprovalAsked, Event
 from ramet.core.ids import CallId, Path, RunId
-from ramet.core.replay.replay import RunStory
+from ramet.core.replay.replay import RunReplay
 from ramet.host.argument_preview import MAX_TEXT, cut, shown
 from ramet.tools.context import Approval, CurrentCall, ToolUseContext, current_call
 
@@ -54,7 +54,7 @@ class Pending:
     deadline: datetime | None
 
 
-class Word(NamedTuple):
+class ApprovalAnswer(NamedTuple):
     """An answer."""
 
     allowed: bool
@@ -69,7 +69,7 @@ class _Waiting(NamedTuple):
     """A question that was asked here."""
 
     entry: Pending
-    word: asyncio.Future[Word]
+    word: asyncio.Future[ApprovalAnswer]
     tell: Tell
 
 
@@ -77,8 +77,8 @@ class _Recalled(NamedTuple):
     """A question that another process asked."""
 
     entry: Pending
-    word: asyncio.Future[Word]
-    said: Word | None  #: what is on record
+    word: asyncio.Future[ApprovalAnswer]
+    said: ApprovalAnswer | None  #: what is on record
     still_waits: Callable[[], bool]
     tell: Tell
 
@@ -147,7 +147,7 @@ class Inbox:
             raise Unknown("approval", str(approval_id), tuple(each.id for each in self.pending))
         asked.tell(ApprovalAnswered, approval_id=approval_id, allowed=allowed, reason=reason[:MAX_TEXT])
         self._told.add(approval_id)
-        asked.word.set_result(Word(allowed, reason))
+        asked.word.set_result(ApprovalAnswer(allowed, reason))
 
     def close(self, reason: str = "the session ended") -> None:
         """Deny all that waits and all that is asked from now on."""
@@ -155,10 +155,10 @@ class Inbox:
         words = [*(each.word for each in self._waiting.values()), *(each.word for each in self._recalled.values())]
         for word in words:
             if not word.done():
-                word.set_result(Word(False, reason))
+                word.set_result(ApprovalAnswer(False, reason))
         self._waiting.clear()
 
-    def recall(self, story: RunStory, still_waits: Callable[[CallId], bool], tell: Tell) -> None:
+    def recall(self, story: RunReplay, still_waits: Callable[[CallId], bool], tell: Tell) -> None:
         """Go on with what is on record of a run's questions: they can be answered from now on, and the run asks again.
 
         `still_waits` says of a call whether its question is still to be asked; `tell` records an event of the run.
@@ -182,7 +182,7 @@ class Inbox:
             )
             word = asyncio.get_running_loop().create_future()
             answered = story.words.get(entry.id)
-            said = Word(answered.allowed, answered.reason) if answered is not None else None
+            said = ApprovalAnswer(answered.allowed, answered.reason) if answered is not None else None
             self._recalled[entry.id] = _Recalled(entry, word, said, partial(still_waits, call), tell)
 
     async def ask(self, context: ToolUseContext, *, tool: str, question: str, args: dict[str, Any]) -> Approval:
@@ -204,10 +204,10 @@ class Inbox:
         recalled = self._recalled.pop(approval_id, None)
         if recalled is None:
             entry = self._entry(approval_id, context, tool, question, args)
-            word: asyncio.Future[Word] = asyncio.get_running_loop().create_future()
+            word: asyncio.Future[ApprovalAnswer] = asyncio.get_running_loop().create_future()
         else:
             entry, word = recalled.entry, recalled.word
-        answered = Word(False, "the run was stopped")
+        answered = ApprovalAnswer(False, "the run was stopped")
         if at_once is None and not word.done():  # Before it is announced, so that whoever hears of it can answer.
             self._waiting[entry.id] = _Waiting(entry, word, context.emit)
         try:
@@ -267,35 +267,39 @@ class Inbox:
 
     async def _decided_at_once(
         self, context: ToolUseContext, tool: str, question: str, args: dict[str, Any]
-    ) -> Word | None:
+    ) -> ApprovalAnswer | None:
         """What needs no waiting: a closed inbox, a hook's word, nobody there. None leaves it to somebody."""
         hooks = context.hooks
         if self._closed is None and hooks is not None and hooks.listens("PermissionRequest"):
             payload = {"tool_name": tool, "tool_input": args, "question": question}
             decision = await hooks.fire("PermissionRequest", context, payload, matcher=tool)
             if decision.verdict != "ask":
-                return Word(decision.verdict == "allow", decision.reason or BY_HOOK)
+                return ApprovalAnswer(decision.verdict == "allow", decision.reason or BY_HOOK)
         if self._closed is not None:
-            return Word(False, self._closed)
+            return ApprovalAnswer(False, self._closed)
         if self._unattended and self._approver is None:
-            return Word(False, "nobody is there to answer")
+            return ApprovalAnswer(False, "nobody is there to answer")
         return None
 
-    async def _wait(self, context: ToolUseContext, entry: Pending, word: asyncio.Future[Word]) -> Word:
+    async def _wait(
+        self, context: ToolUseContext, entry: Pending, word: asyncio.Future[ApprovalAnswer]
+    ) -> ApprovalAnswer:
         left = (entry.deadline - self._clock.now()).total_seconds() if entry.deadline is not None else None
         if left is not None and left <= 0:  # It passed while no process was there.
-            return Word(False, f"nobody answered within {self._timeout_s:g} s")
+            return ApprovalAnswer(False, f"nobody answered within {self._timeout_s:g} s")
         context.slot.begin_wait()
         try:
-            return await within(self._first(entry, word), clock=self._clock, seconds=left, abort=context.abort)
+            return await wait_with_timeout(
+                self._first(entry, word), clock=self._clock, seconds=left, abort=context.abort
+            )
         except TimeoutError:
             if word.done():  # Answered in the same moment: whoever did so was told that it counts.
                 return word.result()
-            return Word(False, f"nobody answered within {self._timeout_s:g} s")
+            return ApprovalAnswer(False, f"nobody answered within {self._timeout_s:g} s")
         finally:
             context.slot.end_wait()
 
-    async def _first(self, entry: Pending, word: asyncio.Future[Word]) -> Word:
+    async def _first(self, entry: Pending, word: asyncio.Future[ApprovalAnswer]) -> ApprovalAnswer:
         """The word of the approver or of whoever answers by id, whichever comes first."""
         if self._approver is None:
             return await asyncio.shield(word)
@@ -308,7 +312,7 @@ class Inbox:
             await asyncio.wait({asking})
 
 
-async def _ask_approver(approver: Approver, entry: Pending) -> Word:
+async def _ask_approver(approver: Approver, entry: Pending) -> ApprovalAnswer:
     """The approver's word; one that fails said no."""
     try:
         if inspect.iscoroutinefunction(approver):
@@ -318,11 +322,11 @@ async def _ask_approver(approver: Approver, entry: Pending) -> Word:
             if inspect.isawaitable(returned):
                 returned = await returned
     except (Exception, SystemExit, KeyboardInterrupt) as error:
-        return Word(False, f"{APPROVER_FAILED}: {type(error).__name__}: {error}")
-    return Word(returned is True, BY_APPROVER)
+        return ApprovalAnswer(False, f"{APPROVER_FAILED}: {type(error).__name__}: {error}")
+    return ApprovalAnswer(returned is True, BY_APPROVER)
 
 
-def _approval(word: Word) -> Approval:
+def _approval(word: ApprovalAnswer) -> Approval:
     """A word as the model may read it: what the host's own code raised stays on record."""
     if word.allowed or word.reason in (BY_HOOK, BY_APPROVER):
         return Approval(word.allowed)

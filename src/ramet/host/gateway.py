@@ -17,11 +17,11 @@ from ramet.core.budget import Hold
 from ramet.core.errors import InvalidValue
 from ramet.core.events import MessageDiscarded, ModelRetried
 from ramet.host.charging import Account, ForeignCharge, Provider
-from ramet.models.call import Bound, ask, bind, merge, output_limit, stream_reply
+from ramet.models.call import Bound, bind, complete, merge, output_limit, stream_reply
 from ramet.models.prices import PRICES, Price
 from ramet.models.providers.credentials import check_key
 from ramet.models.providers.stream_usage import UsageRefused
-from ramet.models.rate_limit import Gates, Retry, RetryPolicy
+from ramet.models.rate_limit import RateLimiters, Retry, RetryPolicy
 from ramet.models.resolve import model_name, resolve
 from ramet.models.retries import without_retries
 from ramet.spawn.ports import ModelPort
@@ -43,7 +43,7 @@ class Gateway:
     ) -> None:
         self._clock = clock
         self._prices = {**PRICES, **(prices or {})}
-        self._gates = Gates(clock=clock, policy=retry)
+        self._gates = RateLimiters(clock=clock, policy=retry)
         #: Names of models that runs may ask for; None is any. Model objects are the host's own word.
         self.accepted: Collection[str] | None = None
         self._by_name: dict[str, _Port] = {}
@@ -95,7 +95,7 @@ class _Shown:
 class _Port:
     """One model: bound to each list of tools once, asked through its gate."""
 
-    def __init__(self, model: BaseChatModel, gates: Gates, prices: Mapping[str, Price], clock: Clock) -> None:
+    def __init__(self, model: BaseChatModel, gates: RateLimiters, prices: Mapping[str, Price], clock: Clock) -> None:
         self._owner = model
         self._model, requests = without_retries(model)
         self.name = model_name(model)
@@ -162,7 +162,9 @@ class _Call:
         """One attempt that brings the reply in one piece."""
         hold, max_tokens = await self._reserved(attempt)
         try:
-            reply = await ask(self._shown.bound, self._request.messages, max_tokens=max_tokens, clock=self._port._clock)
+            reply = await complete(
+                self._shown.bound, self._request.messages, max_tokens=max_tokens, clock=self._port._clock
+            )
         except BaseException as error:
             self._account.settle_failed(hold, error)
             raise

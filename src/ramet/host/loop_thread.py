@@ -12,7 +12,7 @@ from ramet.core.errors import RametError
 T = TypeVar("T")
 
 
-class Portal:
+class LoopThread:
     """Open from its making until `close`."""
 
     def __init__(self) -> None:
@@ -62,13 +62,13 @@ def refuse_in_loop(blocking: str, instead: str) -> None:
     raise RametError(f"{blocking} would block the event loop that runs here; {instead}")
 
 
-class HomeLoop:
+class RuntimeLoop:
     """The event loop that somebody works in: the caller's, or from `begin` to `end` one of its own."""
 
     def __init__(self, not_open: str) -> None:
         """`not_open` is the error of a call before `begin` or after `end`."""
         self._not_open = not_open
-        self._portal: Portal | None = None
+        self._portal: LoopThread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
     @property
@@ -88,7 +88,7 @@ class HomeLoop:
         if self._portal is None:
             if is_running:
                 raise RametError("this runtime was started in an event loop; use it there")
-            self._portal = Portal()
+            self._portal = LoopThread()
             self._portal.call(start())
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 from langchain_core.messages import BaseMessage, HumanMessage
 
-from ramet.agent.composition.steps import levels
+from ramet.agent.composition.steps import nesting_depth
 from ramet.agent.definition import Agent
 from ramet.concurrency.clock import Clock, SystemClock
 from ramet.core.arguments import check_instance
@@ -25,10 +25,10 @@ from ramet.core.ids import RunId, run_id
 from ramet.core.limits import SpawnLimits
 from ramet.core.outcome import AgentResult, Result
 from ramet.core.policy.decision import within
-from ramet.core.policy.policy import Policy, grant_root
+from ramet.core.policy.policy import Policy, resolve_root_policy
 from ramet.disk.state_folder import checked_state_folder, state_folder
 from ramet.host.arguments import check_messages, check_runtime
-from ramet.host.control.socket import Doorbell
+from ramet.host.control.socket import ControlSocket
 from ramet.host.dynamic.agents import DynamicAgents, ref_of
 from ramet.host.dynamic.time_travel import in_memory, on_record, state_at
 from ramet.host.gateway import Gateway
@@ -36,21 +36,29 @@ from ramet.host.journal.blobs import blob_of
 from ramet.host.journal.journal import journal_of
 from ramet.host.journal.result_cache import KeptResults
 from ramet.host.journal.ttl import checked_keep, set_keep
-from ramet.host.loop_thread import HomeLoop, refuse_in_loop
+from ramet.host.loop_thread import RuntimeLoop, refuse_in_loop
 from ramet.host.observability.audit import Audit
 from ramet.host.observability.library_logs import show_logs
 from ramet.host.observability.stalls import StallWatch
 from ramet.host.observability.telemetry import Telemetry
 from ramet.host.policy_adapters.adapter import TIMEOUT_S, PolicyAdapter, PolicyDecider
-from ramet.host.recovery.failover import Adoption
-from ramet.host.recovery.resume import Brought, Point, Supplied, left_by_others, point_of, point_of_run, supplied_by
-from ramet.host.recovery.takeover import Taking, claim_left, resume_all
-from ramet.host.retention.janitor import Caretaker
+from ramet.host.recovery.failover import FailoverTask
+from ramet.host.recovery.resume import (
+    ForkPoint,
+    ResolvedInputs,
+    ResumeOptions,
+    fork_point,
+    orphaned_trees,
+    point_of_run,
+    supplied_by,
+)
+from ramet.host.recovery.takeover import Takeover, claim_orphans, resume_all
+from ramet.host.retention.janitor import RetentionJob
 from ramet.host.retention.results import result_on_record, see_that_it_is_kept
 from ramet.host.safety.gate import SafetyGate
-from ramet.host.sandbox.handle import AgentHandle, by_stream, to_the_end
+from ramet.host.sandbox.handle import AgentHandle, output_callback, wait_or_cancel
 from ramet.host.sandbox.sandboxes import BackendName, Sandboxes
-from ramet.host.trees.factory import Opening, OpenTree, TreePlan
+from ramet.host.trees.factory import OpenTree, TreeFactory, TreeOptions
 from ramet.host.trees.manager import KEPT_TREES, Trees
 from ramet.host.trees.project import Project
 from ramet.isolation.contract import Backend
@@ -142,7 +150,7 @@ class AgentRuntime:
         self.user_dir, self.grace_s = user_dir, grace_s
         self._user_texts = user_texts
         self._entropy = entropy
-        self._loop = HomeLoop("this runtime was not started")
+        self._loop = RuntimeLoop("this runtime was not started")
         self.telemetry = Telemetry()
         self.sandboxes = Sandboxes(
             self.working_dir, backend, self.telemetry.traceparent, folder_limits=keep_folders, clock=self.clock
@@ -152,9 +160,9 @@ class AgentRuntime:
         self._memory: Store | None = None  #: what a runtime without a journal keeps, as long as it lives
         if (journal := self.journal) is not None:
             if journal.folder is not None and journal.door is None:
-                journal.door = Doorbell(journal.users, journal.folder, journal.store)
+                journal.door = ControlSocket(journal.users, journal.folder, journal.store)
             if not journal.users:
-                journal.caretaker = caretaker = Caretaker(
+                journal.caretaker = caretaker = RetentionJob(
                     journal.store,
                     journal.living,
                     self.clock,
@@ -163,9 +171,9 @@ class AgentRuntime:
                     folders=self.sandboxes.folders if self.working_dir is not None else None,
                     can_go_on=journal.can_go_on,
                 )
-                if isinstance(journal.door, Doorbell):
+                if isinstance(journal.door, ControlSocket):
                     journal.door.collect = caretaker.sweep
-        opening = Opening(
+        opening = TreeFactory(
             dynamic=self.dynamic,
             journal=self.journal,
             telemetry=self.telemetry,
@@ -183,7 +191,7 @@ class AgentRuntime:
             keep_s=checked_keep(keep_results_seconds),
         )
         self._trees = Trees(opening, self.journal, self.clock, keep_trees)
-        self._adoption: Adoption | None = None
+        self._adoption: FailoverTask | None = None
         self._running = False
         self.stalls: StallWatch | None = None  #: of its event loop, where somebody has one at work
 
@@ -306,7 +314,7 @@ class AgentRuntime:
         if not history:
             check_prompt(definition, prompt)
         opened = self.open_tree(
-            TreePlan(
+            TreeOptions(
                 definitions=agents or {},
                 cwd=cwd,
                 spawn_limits=spawn_limits or _room_for(policy, definition),
@@ -319,7 +327,7 @@ class AgentRuntime:
         asked_limits = limits or definition.limits
         decided = await opened.tree.spawner.decide_root(definition, request, asked_limits)
         if (wanted := decided.request.policy) is not None:
-            grant = grant_root(wanted)
+            grant = resolve_root_policy(wanted)
             await self.sandboxes.placement().backend(grant if decided.most is None else within(grant, decided.most))
         self.check_open()  # It may have been stopped while somebody was asked.
         root = opened.tree.spawner.root(
@@ -370,7 +378,7 @@ class AgentRuntime:
             spawn_limits=spawn_limits,
             policy=policy or as_agent(agent).policy or Policy(),
             returns=returns,
-            on_output=by_stream(on_stdout, on_stderr),
+            on_output=output_callback(on_stdout, on_stderr),
             gate=gate,
         )
         return AgentHandle(handle)
@@ -387,7 +395,7 @@ class AgentRuntime:
 
         Never raises for what the agent did. Raises like `start_agent`. Cancelling it ends the agent and all below it.
         """
-        return await to_the_end(await self.start_agent(agent, policy, args, kwargs, **options))
+        return await wait_or_cancel(await self.start_agent(agent, policy, args, kwargs, **options))
 
     # ---- for programs without an event loop
 
@@ -461,7 +469,7 @@ class AgentRuntime:
         *,
         only: str | None = None,
         prepare: Callable[[Run], None] | None = None,
-        **brought: Unpack[Brought],
+        **brought: Unpack[ResumeOptions],
     ) -> list[Handle]:
         """Go on with every tree that a process which was killed left behind, or `only` one; handles on their roots.
 
@@ -474,7 +482,7 @@ class AgentRuntime:
         """
         if self.journal is not None:
             self.journal.users.add(self)
-        taking = Taking(self, supplied_by(**brought), self._close_with, prepare, reopens=only is not None)
+        taking = Takeover(self, supplied_by(**brought), self._close_with, prepare, reopens=only is not None)
         return await resume_all(taking, self.journal, only=only)
 
     async def adopt(
@@ -482,7 +490,7 @@ class AgentRuntime:
         adopted: Callable[[Handle], None] | None = None,
         *,
         prepare: Callable[[Run], None] | None = None,
-        **brought: Unpack[Brought],
+        **brought: Unpack[ResumeOptions],
     ) -> list[Handle]:
         """`resume`; and from now on, until this runtime stops, go on with the trees of every kernel that falls.
 
@@ -491,17 +499,17 @@ class AgentRuntime:
         those that go on at once are returned. Of several kernels that adopt, exactly one gets a tree.
         """
         handles: list[Handle] = []
-        taking = Taking(self, supplied_by(**brought), self._close_with, prepare)
+        taking = Takeover(self, supplied_by(**brought), self._close_with, prepare)
         if (journal := self.journal) is None:
             return handles
         journal.users.add(self)
         await self.stop_adopting()
-        await taking.take_over(await claim_left(journal), handles.append)
+        await taking.take_over(await claim_orphans(journal), handles.append)
 
         async def take(roots: Sequence[str]) -> None:
-            await taking.take_over(await left_by_others(journal, roots), adopted or (lambda handle: None))
+            await taking.take_over(await orphaned_trees(journal, roots), adopted or (lambda handle: None))
 
-        self._adoption = Adoption(journal, take)
+        self._adoption = FailoverTask(journal, take)
         await self._adoption.start()
         return handles
 
@@ -573,13 +581,13 @@ class AgentRuntime:
             state_owner=point.state_owner,
         )
 
-    async def _point(self, run: str, at: int | None, supplied: Supplied) -> Point:
+    async def _point(self, run: str, at: int | None, supplied: ResolvedInputs) -> ForkPoint:
         """Return what a run had said and heard up to an event's number. Raises like `fork`."""
         if self.journal is None:
             return point_of_run(self.get(run).run, at)
         with suppress(Unknown):
             await self.get(run).run.context.settled()
-        return await point_of(self.journal, run, at, supplied)
+        return await fork_point(self.journal, run, at, supplied)
 
     def _gate_of(self, run: str) -> SafetyGate | None:
         """Return the gate of a run's tree, if the tree is here."""
@@ -592,7 +600,7 @@ class AgentRuntime:
         """
         return Project.open(folder, user_dir=self.user_dir, user_texts=self._user_texts, call=call)
 
-    def open_tree(self, plan: TreePlan) -> OpenTree:
+    def open_tree(self, plan: TreeOptions) -> OpenTree:
         """A tree without a root yet, with services of its own.
 
         Raises RametError once the runtime was stopped, StoreFailed once its journal may be another kernel's, and
@@ -653,5 +661,5 @@ class AgentRuntime:
 
 def _room_for(policy: Policy | None, agent: Agent) -> SpawnLimits:
     """The shape of a tree: as deep as its root's policy says, and compositions in each other take nothing of that."""
-    depth = grant_root(policy).max_sub_agent_depth if policy is not None else 0
-    return SpawnLimits(depth=max(depth, SpawnLimits().depth) + levels(agent.function))
+    depth = resolve_root_policy(policy).max_sub_agent_depth if policy is not None else 0
+    return SpawnLimits(depth=max(depth, SpawnLimits().depth) + nesting_depth(agent.function))

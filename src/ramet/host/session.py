@@ -19,7 +19,7 @@ from ramet.agent.history.compaction import Compaction
 from ramet.agent.hooks.config import HookConfig
 from ramet.agent.hooks.hooks import HookRunner
 from ramet.agent.loop import MAX_TURNS
-from ramet.concurrency.deadline import to_its_end
+from ramet.concurrency.deadline import run_shielded
 from ramet.core.arguments import check_instance, check_text
 from ramet.core.budget import NO_LIMITS, Limits
 from ramet.core.errors import BusyError, Denied, InvalidValue, RametError, Unknown
@@ -33,13 +33,13 @@ from ramet.host.approvals import Inbox
 from ramet.host.arguments import check_messages, definitions_of
 from ramet.host.dynamic.agents import ref_of
 from ramet.host.observability.library_logs import show_logs
-from ramet.host.recovery.resume import Brought, supplied_by
+from ramet.host.recovery.resume import ResumeOptions, supplied_by
 from ramet.host.runtime import AgentRuntime
 from ramet.host.safety.gate import SafetyGate
 from ramet.host.sandbox.sandboxes import BackendName
 from ramet.host.session_ids import checked_session_id
 from ramet.host.sessions.trees import Beginning, Conversation, resume
-from ramet.host.trees.factory import OpenTree, SyncTools, TreePlan, may_read
+from ramet.host.trees.factory import OpenTree, SyncTools, TreeOptions, read_only_policy
 from ramet.host.trees.project import Project
 from ramet.host.trees.turn_stream import TurnStream
 from ramet.isolation.contract import Backend
@@ -133,7 +133,7 @@ class Session(Generic[T]):
             check_tools([*tools, *_brought_by(root, *definitions.values())])
         self._beginning: Beginning | None = Beginning(
             runtime=self.runtime,
-            plan=TreePlan(
+            plan=TreeOptions(
                 definitions=definitions,
                 cwd=self._cwd,
                 spawn_limits=spawn_limits,
@@ -160,7 +160,7 @@ class Session(Generic[T]):
                 state_owner=state_owner,
             ),
             history=tuple(history),
-            brought=Brought(
+            brought=ResumeOptions(
                 llm=llm if llm is not None else root.model if not isinstance(root.model, str) else None,
                 tools=tools,
                 agents=(*call, root),
@@ -284,7 +284,7 @@ class Session(Generic[T]):
                 closings = self._closings
                 begun = await self._beginning.open()
                 if closings != self._closings:  # While a policy adapter, or the journal, was waited for.
-                    await to_its_end(self.runtime.close_tree(begun.root.info.id, "the session was closed meanwhile"))
+                    await run_shielded(self.runtime.close_tree(begun.root.info.id, "the session was closed meanwhile"))
                     raise RametError("the session was closed before its conversation had begun")
                 self._conversation = begun
         return self
@@ -537,7 +537,7 @@ def _check_message(text: str) -> None:
 
 def sandboxed_children(cwd: pathlib.Path | None) -> Policy:
     """What the children of a session get that keeps them in sandboxes: its folder to read, and agents of their own."""
-    return msgspec.structs.replace(may_read(cwd), allow_sub_agents=True, max_sub_agents=64)
+    return msgspec.structs.replace(read_only_policy(cwd), allow_sub_agents=True, max_sub_agents=64)
 
 
 def _brought_by(*agents: Agent) -> list[BaseTool]:

@@ -16,7 +16,7 @@ SESSIONS: Final = "session"  #: the kind of documents that name the root of a se
 MAX_ID: Final = 200
 
 
-class Entry(msgspec.Struct, frozen=True):
+class SessionEntry(msgspec.Struct, frozen=True):
     """A session's document: the root of its tree."""
 
     root: str
@@ -40,7 +40,7 @@ async def root_of(store: Store, session: str) -> tuple[str, int]:
     if found is None:
         return "", 0
     try:
-        return msgspec.json.decode(found.data, type=Entry).root, found.version
+        return msgspec.json.decode(found.data, type=SessionEntry).root, found.version
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return await _newest_of(store, session), found.version
 
@@ -48,7 +48,7 @@ async def root_of(store: Store, session: str) -> tuple[str, int]:
 async def register(store: Store, session: str, root: str, *, expected: int = 0) -> bool:
     """Make a tree that of a session. False if the id's document is not of this version: another tree has it now."""
     with suppress(Conflict):
-        await store.put(SESSIONS, session, msgspec.json.encode(Entry(root)), expected=expected)
+        await store.put(SESSIONS, session, msgspec.json.encode(SessionEntry(root)), expected=expected)
         return True
     return False
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
 #: In bubblewrap's root; in the host's root, in namespaces; in neither, alone in a pod or beside others.
-Walls = Literal["bwrap", "namespaces", "pod", "none"]
+IsolationMode = Literal["bwrap", "namespaces", "pod", "none"]
 #: With namespaces, and so memory for temporary files, a /run and a network, of each child's own.
 APART: frozenset[str] = frozenset({"bwrap", "namespaces"})
 #: With folders of the host, or of other runs, that only Landlock hides.
@@ -17,10 +17,10 @@ SECRETS = "/run/secrets"
 BIND_HANDLE = "--ro-bind-fd"  #: of bwrap, where it has that option
 
 
-class Room(NamedTuple):
+class ZygoteConfig(NamedTuple):
     """What is the same for all children of a zygote."""
 
-    walls: Walls
+    walls: IsolationMode
     runs: str  #: the folder that holds the workspaces of all
     runtime: tuple[str, ...]  #: folders and files that a Python needs, at their paths on the host
     mounts: Mapping[str, str]  #: read-only folders that a child may be granted: their sources (`isolation.mounts`)

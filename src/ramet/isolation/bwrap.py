@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from ramet.isolation.zygote.backend import Forking
+from ramet.isolation.zygote.backend import ZygoteBackend
 
 
-class BwrapBackend(Forking):
+class BwrapBackend(ZygoteBackend):
     """Level L2: all namespaces, a minimal root, an unprivileged user, Landlock, seccomp."""
 
     name = "bwrap"

@@ -7,25 +7,25 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ramet.concurrency.deadline import to_its_end
+from ramet.concurrency.deadline import run_shielded
 from ramet.concurrency.threads import in_thread
 from ramet.core.errors import InvalidValue
 from ramet.core.policy.policy import Isolation
 from ramet.isolation.assignment import Assignment
 from ramet.isolation.contract import Exit, Image
-from ramet.isolation.limits.container import Pod, limits
+from ramet.isolation.limits.container import ContainerSlot, limits
 from ramet.isolation.linux.trials import background
-from ramet.isolation.probe import Finding, findings, machine
+from ramet.isolation.probe import Finding, findings, probe_machine
 from ramet.isolation.zygote import prefork
-from ramet.isolation.zygote.backend import Forking, OnThreshold, is_apart
-from ramet.isolation.zygote.client import Keeper
+from ramet.isolation.zygote.backend import OnThreshold, ZygoteBackend, is_apart
+from ramet.isolation.zygote.client import ZygoteClient
 
 _NAMESPACES = "Let `local` use namespaces, and allow its user all kinds of them and a /proc in them."
 _ROOT = "Set securityContext.readOnlyRootFilesystem of the container."
 _LIMITS = "Set resources.limits of the container, and podPidsLimit of the kubelet."
 
 
-class LocalBackend(Forking):
+class LocalBackend(ZygoteBackend):
     """Level L1: rlimits, no_new_privs, Landlock, seccomp; namespaces besides, where the machine lets us have them.
 
     In a pod that is one run's own, level L2: namespaces, root, /tmp, /dev/shm and /run are the pod's.
@@ -55,7 +55,7 @@ class LocalBackend(Forking):
         super().__init__(runs, parked=0 if pod else parked, on_threshold=on_threshold)
         self.wants_namespaces = namespaces and not pod
         self._wants_pod, self._places = pod, tuple(places)
-        self._pod: Pod | None = None
+        self._pod: ContainerSlot | None = None
         self._bounds_tcp = False
 
     def _look(self) -> Mapping[str, Finding]:
@@ -73,7 +73,7 @@ class LocalBackend(Forking):
             "cgroup_pids": self._limits.pids,
         }
         # No namespace is asked for: what else could be tried is of no use here.
-        found = findings(background.found()) or machine()
+        found = findings(background.found()) or probe_machine()
         self._bounds_tcp = found["landlock_tcp"].works
         found = {**found, "read_only_root": Finding(bool(os.statvfs("/").f_flag & os.ST_RDONLY), "", _ROOT)}
         return {**found, **{name: Finding(most is not None, "", _LIMITS) for name, most in limited.items()}}
@@ -83,7 +83,7 @@ class LocalBackend(Forking):
         if not self._wants_pod:
             return
         assert self._probe is not None, "tried above"
-        self._pod = Pod([Path(self._room.runs), *self._places])
+        self._pod = ContainerSlot([Path(self._room.runs), *self._places])
         probe = self._probe._replace(together=frozenset())
         if probe.level is Isolation.L1:
             probe = probe._replace(level=Isolation.L2)
@@ -95,18 +95,18 @@ class LocalBackend(Forking):
         )
         self._probe = probe
 
-    async def start_zygote(self, image: Image, mounts: Mapping[str, str]) -> Keeper:
-        """See `Forking`. In a pod, one that was forked of the program makes room for it."""
-        if self._pod is not None and (waiting := prefork.take()) is not None:
+    async def start_zygote(self, image: Image, mounts: Mapping[str, str]) -> ZygoteClient:
+        """See `ZygoteBackend`. In a pod, one that was forked of the program makes room for it."""
+        if self._pod is not None and (waiting := prefork.claim_zygote()) is not None:
             await in_thread(waiting.end, name="ramet-wait")
         return await super().start_zygote(image, mounts)
 
-    async def _start_shared(self, image: Image, mounts: Mapping[str, str]) -> Keeper:
-        waiting = None if self._pod is None else prefork.take()
+    async def _start_shared(self, image: Image, mounts: Mapping[str, str]) -> ZygoteClient:
+        waiting = None if self._pod is None else prefork.claim_zygote()
         if waiting is None:
             return await super()._start_shared(image, mounts)
         self._make_runs()
-        return await Keeper.of(*waiting, self._room._replace(mounts=mounts, image=image))
+        return await ZygoteClient.of(*waiting, self._room._replace(mounts=mounts, image=image))
 
     async def _enter(self, run: str, given: Assignment) -> Assignment:
         if (place := self._pod) is None:
@@ -114,10 +114,10 @@ class LocalBackend(Forking):
         secrets = given.secrets
         entering = in_thread(lambda: place.enter(run, secrets), name="ramet-pod")
         try:
-            await to_its_end(entering)
+            await run_shielded(entering)
         except asyncio.CancelledError:
             if entering.exception() is None:
-                await to_its_end(self._leave())
+                await run_shielded(self._leave())
             raise
         return given._replace(secrets=dict.fromkeys(secrets, ""))  # They are in files by now.
 
@@ -125,7 +125,7 @@ class LocalBackend(Forking):
         if self._pod is not None:
             await in_thread(self._pod.leave, name="ramet-pod")
 
-    def _look_at(self, keeper: Keeper, exit: Exit) -> None:
+    def _look_at(self, keeper: ZygoteClient, exit: Exit) -> None:
         super()._look_at(keeper, exit)
         if self._pod is not None:
             self._pod.take_secrets()

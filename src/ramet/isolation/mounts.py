@@ -37,7 +37,7 @@ _PRIVATE = frozenset(("door", "operator-token", "runs", "transcripts"))  #: in i
 _ACCEPTED = "a folder or file of the host that a sandbox may see"
 
 
-class Identity(NamedTuple):
+class FileIdentity(NamedTuple):
     """The device and inode of a file, which no other file of this machine has."""
 
     device: int
@@ -88,13 +88,13 @@ def source_below(path: str, sources: Sources) -> str | None:
     return _source(path, sources)
 
 
-def identities_of(sources: Sources) -> dict[str, Identity]:
+def identities_of(sources: Sources) -> dict[str, FileIdentity]:
     """Return what each mount is now. Raises InvalidValue for a source that is gone or leads through a link by now."""
     found = {}
     for mount, source in sources.items():
         with opened(mount, source) as fd:
             about = os.fstat(fd)
-            found[mount] = Identity(about.st_dev, about.st_ino)
+            found[mount] = FileIdentity(about.st_dev, about.st_ino)
     return found
 
 

@@ -76,7 +76,7 @@ class Finding(NamedTuple):
 
 
 @functools.cache
-def machine(user: tuple[int, int] | None = None) -> Mapping[str, Finding]:
+def probe_machine(user: tuple[int, int] | None = None) -> Mapping[str, Finding]:
     """Try every mechanism as this user and group, once in the life of this process; takes a fifth of a second.
 
     Absent, `user` is whoever asks, or NOBODY where that is root. Cgroups are tried as whoever asks. Blocks: in an

@@ -25,7 +25,7 @@ _IMMUTABLE_OR_APPEND = 0x10 | 0x20
 _PASSES = 3  #: over a tree that is being removed, before what stays is reported
 
 
-class Entry(NamedTuple):
+class FolderEntry(NamedTuple):
     """Something in a folder. What is in it can be used until the next one is asked for."""
 
     folder: int  #: a descriptor of the folder that it is in
@@ -72,7 +72,7 @@ def open_file(folder: int, name: str) -> int:
             os.close(handle)
 
 
-def walk(root: int, *, max_depth: int | None = None) -> Generator[Entry, None, None]:
+def walk(root: int, *, max_depth: int | None = None) -> Generator[FolderEntry, None, None]:
     """All that is below an open folder: first what a folder holds, then each folder in it, then that it is done with.
 
     A folder that is locked (no rights for its owner, us) is unlocked. Close the generator if it is not used up.
@@ -91,7 +91,7 @@ def walk(root: int, *, max_depth: int | None = None) -> Generator[Entry, None, N
                 except FileNotFoundError:
                     continue
                 except OSError as error:
-                    yield Entry(here, names, name, None, problem=error.strerror or str(error))
+                    yield FolderEntry(here, names, name, None, problem=error.strerror or str(error))
                     continue
                 os.close(here)
                 here = below
@@ -104,7 +104,7 @@ def walk(root: int, *, max_depth: int | None = None) -> Generator[Entry, None, N
                 here = above.fd
                 if above.depth == len(names) - 1:
                     name = names.pop()
-                    yield Entry(here, names, name, None)
+                    yield FolderEntry(here, names, name, None)
                 del names[above.depth :], ids[above.depth + 1 :], waiting[above.depth + 1 :]
             else:
                 return
@@ -194,7 +194,7 @@ def _clear_flags(fd: int) -> None:
             fcntl.ioctl(fd, _SET_FLAGS, (flags & ~_IMMUTABLE_OR_APPEND).to_bytes(8, "little"))
 
 
-def _listed(here: int, names: list[str]) -> Generator[Entry, None, list[str]]:
+def _listed(here: int, names: list[str]) -> Generator[FolderEntry, None, list[str]]:
     """Everything in one folder; returns the names of the folders in it."""
     folders: list[str] = []
     with os.scandir(here) as listing:
@@ -205,7 +205,7 @@ def _listed(here: int, names: list[str]) -> Generator[Entry, None, list[str]]:
                 continue
             if stat.S_ISDIR(known.st_mode):
                 folders.append(found.name)
-            yield Entry(here, names, found.name, known)
+            yield FolderEntry(here, names, found.name, known)
     return folders
 
 

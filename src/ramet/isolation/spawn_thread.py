@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from ramet.concurrency.deadline import to_its_end
+from ramet.concurrency.deadline import run_shielded
 
 T = TypeVar("T")
 
@@ -64,7 +64,7 @@ async def start(argv: Sequence[str], *, stderr: int, pass_fds: Sequence[int]) ->
         )
     )
     try:
-        return await to_its_end(started)
+        return await run_shielded(started)
     except asyncio.CancelledError:
         if started.done() and started.exception() is None:
             _undo(started.result())

@@ -27,13 +27,13 @@ from langchain_core.tools import BaseTool
 
 from ramet.concurrency.clock import Clock, SystemClock
 from ramet.core.errors import InvalidValue, ModelFailed, RametError
-from ramet.models.chunks import MAX_ARGUMENT_BYTES, arguments_bytes, check_arguments, merge, vetted
+from ramet.models.chunks import MAX_ARGUMENT_BYTES, arguments_bytes, check_arguments, merge, validated
 from ramet.models.errors import translate
 from ramet.models.providers import stream_usage
 from ramet.models.providers.payloads import Payloads, with_unchecked_payload
 from ramet.models.resolve import model_name
 
-__all__ = ["MAX_ARGUMENT_BYTES", "Bound", "ask", "bind", "can_stream", "merge", "output_limit", "stream_reply"]
+__all__ = ["MAX_ARGUMENT_BYTES", "Bound", "bind", "can_stream", "complete", "merge", "output_limit", "stream_reply"]
 
 SYSTEM_CLOCK: Final[Clock] = SystemClock()
 
@@ -113,7 +113,7 @@ def output_limit(model: BaseChatModel) -> int | None:
     return min((limit for limit in limits if isinstance(limit, int) and limit > 0), default=None)
 
 
-async def ask(
+async def complete(
     model: BaseChatModel | Bound,
     messages: Sequence[BaseMessage],
     *,
@@ -147,7 +147,7 @@ async def ask(
         raise ModelFailed(bound.name, f"it answered with {type(reply).__name__}, which is no AIMessage")
     if isinstance(reply, AIMessageChunk):
         reply = cast(AIMessage, message_chunk_to_message(reply))
-    return vetted(reply, bound.name)
+    return validated(reply, bound.name)
 
 
 async def stream_reply(

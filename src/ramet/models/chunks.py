@@ -18,7 +18,7 @@ from langchain_core.messages.ai import add_ai_message_chunks
 from langchain_core.messages.tool import ToolCallChunk, invalid_tool_call, tool_call
 
 from ramet.core.errors import InvalidValue, ModelFailed
-from ramet.models.json_values import clean, clean_text, plain
+from ramet.models.json_values import clean_text, sanitize, to_json_value
 
 #: Bytes that the arguments of one reply's tool calls may have together.
 MAX_ARGUMENT_BYTES: Final = 1_000_000
@@ -36,28 +36,28 @@ def merge(chunks: Sequence[AIMessageChunk], model: str = "model") -> AIMessage:
         merged.tool_calls = valid
     if invalid:
         merged.invalid_tool_calls = invalid
-    return vetted(merged, model)
+    return validated(merged, model)
 
 
-def vetted(message: AIMessage, model: str = "model") -> AIMessage:
+def validated(message: AIMessage, model: str = "model") -> AIMessage:
     """`message` with nothing in it that a journal or a provider could choke on, the same object if there was nothing.
 
     Calls whose arguments are not plain data (an integer above 2^53, NaN) become invalid ones; lone surrogates U+FFFD.
     """
     content = message.content
     if type(content) is not str or not content.isascii():
-        cleaned = clean(content)
+        cleaned = sanitize(content)
         if cleaned != content:
             message = message.model_copy(update={"content": cleaned})
     if not message.tool_calls and not message.invalid_tool_calls:
         return message
     valid: list[ToolCall] = []
-    invalid = [cast(InvalidToolCall, clean(call)) for call in message.invalid_tool_calls]
+    invalid = [cast(InvalidToolCall, sanitize(call)) for call in message.invalid_tool_calls]
     for call in message.tool_calls:
         try:
-            valid.append({**call, "args": plain(call["args"], "arguments")})
+            valid.append({**call, "args": to_json_value(call["args"], "arguments")})
         except InvalidValue as refused:
-            args = json.dumps(clean(call["args"]), default=str)
+            args = json.dumps(sanitize(call["args"]), default=str)
             invalid.append(invalid_tool_call(name=call["name"], args=args, id=call["id"], error=str(refused)))
     size = sum(len(json.dumps(call["args"])) for call in valid) + sum(len(call["args"] or "") for call in invalid)
     check_arguments(size, model)

@@ -15,7 +15,7 @@ MAX_INT = 2**53
 MAX_DEPTH = 100
 
 
-def plain(value: Any, path: str, depth: int = 0) -> Any:
+def to_json_value(value: Any, path: str, depth: int = 0) -> Any:
     """A copy of `value` made of exact JSON types only; InvalidValue names the path of what is not plain."""
     kind = type(value)
     if kind is str:
@@ -35,10 +35,10 @@ def plain(value: Any, path: str, depth: int = 0) -> Any:
     if depth >= MAX_DEPTH:
         raise InvalidValue(path[:200], kind.__name__, f"at most {MAX_DEPTH} levels of nesting")
     if isinstance(value, dict):
-        return {_key(key, path): plain(item, f"{path}.{key}", depth + 1) for key, item in value.items()}
+        return {_key(key, path): to_json_value(item, f"{path}.{key}", depth + 1) for key, item in value.items()}
     if isinstance(value, list):
-        return [plain(item, f"{path}[{index}]", depth + 1) for index, item in enumerate(value)]
-    return plain(_exact(value, path), path, depth)
+        return [to_json_value(item, f"{path}[{index}]", depth + 1) for index, item in enumerate(value)]
+    return to_json_value(_exact(value, path), path, depth)
 
 
 def plain_parts(values: dict[Any, Any], path: str, dropped: list[str]) -> dict[str, Any]:
@@ -46,7 +46,7 @@ def plain_parts(values: dict[Any, Any], path: str, dropped: list[str]) -> dict[s
     kept: dict[str, Any] = {}
     for key, value in values.items():
         try:
-            kept[_key(key, path)] = plain(value, f"{path}.{key}", 1)
+            kept[_key(key, path)] = to_json_value(value, f"{path}.{key}", 1)
         except InvalidValue as refused:
             dropped.append(refused.field)
     return kept
@@ -64,15 +64,15 @@ def clean_text(text: str) -> str:
     return text
 
 
-def clean(value: Any, depth: int = 0) -> Any:
+def sanitize(value: Any, depth: int = 0) -> Any:
     """`value` with `clean_text` applied to every text in it; objects that are neither list nor dict pass."""
     if isinstance(value, str):
         return clean_text(value)
     if depth < MAX_DEPTH:
         if isinstance(value, dict):
-            return {clean(key, depth + 1): clean(item, depth + 1) for key, item in value.items()}
+            return {sanitize(key, depth + 1): sanitize(item, depth + 1) for key, item in value.items()}
         if isinstance(value, list):
-            return [clean(item, depth + 1) for item in value]
+            return [sanitize(item, depth + 1) for item in value]
     return value
 
 

@@ -22,7 +22,7 @@ from langchain_core.messages import (
 )
 
 from ramet.core.errors import InvalidValue
-from ramet.models.json_values import plain, plain_parts
+from ramet.models.json_values import plain_parts, to_json_value
 
 _CLASSES: Final[dict[str, type[BaseMessage]]] = {
     "human": HumanMessage,
@@ -67,15 +67,15 @@ def encode(message: BaseMessage) -> dict[str, Any]:
     if kind is None:
         message = message_chunk_to_message(message)
         kind = _KINDS.get(type(message)) or _kind_of_subclass(message)
-    data: dict[str, Any] = {"type": kind, "content": plain(message.content, "content")}
+    data: dict[str, Any] = {"type": kind, "content": to_json_value(message.content, "content")}
     if message.id is not None:
-        data["id"] = plain(message.id, "id")
+        data["id"] = to_json_value(message.id, "id")
     if message.name is not None:
-        data["name"] = plain(message.name, "name")
+        data["name"] = to_json_value(message.name, "name")
     if message.additional_kwargs:
-        data["additional_kwargs"] = plain(message.additional_kwargs, "additional_kwargs")
+        data["additional_kwargs"] = to_json_value(message.additional_kwargs, "additional_kwargs")
     if message.__pydantic_extra__:
-        data["extra"] = plain(message.__pydantic_extra__, "extra")
+        data["extra"] = to_json_value(message.__pydantic_extra__, "extra")
     lost: list[str] = []
     if message.response_metadata:
         data["response_metadata"] = plain_parts(message.response_metadata, "response_metadata", lost)
@@ -83,11 +83,11 @@ def encode(message: BaseMessage) -> dict[str, Any]:
         if message.tool_calls:
             data["tool_calls"] = [_encode_call(call, index) for index, call in enumerate(message.tool_calls)]
         if message.invalid_tool_calls:
-            data["invalid_tool_calls"] = plain(message.invalid_tool_calls, "invalid_tool_calls")
+            data["invalid_tool_calls"] = to_json_value(message.invalid_tool_calls, "invalid_tool_calls")
         if message.usage_metadata is not None:
-            data["usage_metadata"] = plain(message.usage_metadata, "usage_metadata")
+            data["usage_metadata"] = to_json_value(message.usage_metadata, "usage_metadata")
     elif isinstance(message, ToolMessage):
-        data["tool_call_id"] = plain(message.tool_call_id, "tool_call_id")
+        data["tool_call_id"] = to_json_value(message.tool_call_id, "tool_call_id")
         if message.status != "success":
             data["status"] = message.status
         if message.artifact is not None:
@@ -120,7 +120,7 @@ def decode(data: Mapping[str, Any]) -> BaseMessage:
     return message
 
 
-def dropped(data: Mapping[str, Any]) -> tuple[str, ...]:
+def unencodable_paths(data: Mapping[str, Any]) -> tuple[str, ...]:
     """The paths of what `encode` could not keep: parts of response_metadata, or a tool's artifact."""
     return tuple(data.get("dropped", ()))
 
@@ -168,9 +168,9 @@ def _kind_of_subclass(message: BaseMessage) -> str:
 def _encode_call(call: Mapping[str, Any], index: int) -> dict[str, Any]:
     path = f"tool_calls[{index}]"
     return {
-        "name": plain(call["name"], f"{path}.name"),
-        "args": plain(call["args"], f"{path}.args"),
-        "id": plain(call["id"], f"{path}.id"),
+        "name": to_json_value(call["name"], f"{path}.name"),
+        "args": to_json_value(call["args"], f"{path}.args"),
+        "id": to_json_value(call["id"], f"{path}.id"),
     }
 
 

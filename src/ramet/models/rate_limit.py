@@ -67,7 +67,7 @@ class Retry(NamedTuple):
     failed: ModelFailed
 
 
-class Gate:
+class RateLimiter:
     """Lets calls to one model through: so many at once, none while closed, each tried again as the policy says."""
 
     def __init__(
@@ -131,7 +131,7 @@ class Gate:
         self._closed_until = max(self._closed_until, self._clock.monotonic() + closed_s)
 
 
-class Gates:
+class RateLimiters:
     """The gates of all models, one for each name, made when first asked for."""
 
     def __init__(
@@ -143,13 +143,13 @@ class Gates:
         at_once: int | None = None,
     ) -> None:
         self._clock, self._chance, self._policy, self._at_once = clock, chance, policy, at_once
-        self._gates: dict[str, Gate] = {}
+        self._gates: dict[str, RateLimiter] = {}
 
-    def of(self, name: str) -> Gate:
+    def of(self, name: str) -> RateLimiter:
         """The gate of this model, the same for everybody."""
         gate = self._gates.get(name)
         if gate is None:
-            gate = self._gates[name] = Gate(
+            gate = self._gates[name] = RateLimiter(
                 name, clock=self._clock, chance=self._chance, policy=self._policy, at_once=self._at_once
             )
         return gate

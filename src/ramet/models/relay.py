@@ -23,7 +23,7 @@ from pydantic import PrivateAttr
 
 from ramet.core.errors import InvalidValue, ModelFailed, ProtocolError, RametError
 from ramet.models.json_values import plain_parts
-from ramet.models.request_codec import for_a_guest
+from ramet.models.request_codec import redact_for_guest
 
 _CHUNK_FIELDS = frozenset(
     {"content", "tool_call_chunks", "usage_metadata", "id", "additional_kwargs", "response_metadata", "chunk_position"}
@@ -133,7 +133,7 @@ class RelayModel(BaseChatModel):
 
 def encode_chunk(chunk: AIMessageChunk) -> bytes:
     """A piece of a reply as JSON for a guest; what of it is no data is left out: the whole message supersedes it."""
-    fields = for_a_guest({name: getattr(chunk, name) for name in _CHUNK_FIELDS})
+    fields = redact_for_guest({name: getattr(chunk, name) for name in _CHUNK_FIELDS})
     return msgspec.json.encode({name: value for name, value in plain_parts(fields, "chunk", []).items() if value})
 
 

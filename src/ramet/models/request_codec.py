@@ -16,7 +16,7 @@ from langchain_core.messages import BaseMessage
 from langchain_core.tools import BaseTool
 
 from ramet.core.errors import Bug, InvalidValue, ProtocolError
-from ramet.models.json_values import clean, plain
+from ramet.models.json_values import sanitize, to_json_value
 from ramet.models.messages import decode, encode
 
 #: Bytes of a question, or of what is told of a conversation at once; no provider takes a request of more.
@@ -44,14 +44,14 @@ _NOT_SAID: Final = frozenset({"response_metadata", "dropped", "artifact"})
 WHY_IT_STOPPED: Final = frozenset({"finish_reason", "stop_reason"})
 
 
-class Question(NamedTuple):
+class EncodedRequest(NamedTuple):
     """What a guest asks of a model. A tool is one of the run's own, by name, or the schema of another."""
 
     messages: list[BaseMessage]
     tools: list[str | dict[str, Any]]
 
 
-class Kept:
+class SharedHistory:
     """The messages that both ends keep, in the same order."""
 
     __slots__ = ("_places", "messages")
@@ -88,7 +88,7 @@ class Kept:
         messages: list[BaseMessage] = []
         for each in said:
             if type(each) is not int:
-                messages.append(foreign(each))
+                messages.append(untrusted_message(each))
             elif last < each < len(self.messages):
                 messages.append(self.messages[each])
                 last = each
@@ -97,12 +97,14 @@ class Kept:
         return messages
 
 
-def encode_question(kept: Kept, messages: Sequence[BaseMessage], tools: Sequence[str | Mapping[str, Any]]) -> bytes:
+def encode_question(
+    kept: SharedHistory, messages: Sequence[BaseMessage], tools: Sequence[str | Mapping[str, Any]]
+) -> bytes:
     """A question as bytes. Raises InvalidValue for a message that is no data."""
     return msgspec.json.encode({"messages": kept.told(messages), "tools": tools})
 
 
-def decode_question(kept: Kept, body: bytes) -> Question:
+def decode_question(kept: SharedHistory, body: bytes) -> EncodedRequest:
     """What a guest asks. Raises ProtocolError for what is no question, or not within its bounds."""
     data = bounded_json(body)
     if not isinstance(data, dict) or data.keys() != {"messages", "tools"}:
@@ -110,7 +112,7 @@ def decode_question(kept: Kept, body: bytes) -> Question:
     messages = kept.heard(data["messages"])
     if not messages:
         raise ProtocolError("a question without a message")
-    return Question(messages, _tools(data["tools"]))
+    return EncodedRequest(messages, _tools(data["tools"]))
 
 
 def bounded_json(body: bytes, *, most: int = MAX_BYTES) -> Any:
@@ -130,10 +132,10 @@ def as_data(message: BaseMessage) -> dict[str, Any]:
     try:
         return encode(message)
     except InvalidValue:
-        return encode(message.model_copy(update={"content": clean(message.content)}))
+        return encode(message.model_copy(update={"content": sanitize(message.content)}))
 
 
-def for_a_guest(data: dict[str, Any]) -> dict[str, Any]:
+def redact_for_guest(data: dict[str, Any]) -> dict[str, Any]:
     """A message as data, without what a provider said of itself, its account and its machines."""
     metadata = data.get("response_metadata")
     if metadata is None:
@@ -141,7 +143,7 @@ def for_a_guest(data: dict[str, Any]) -> dict[str, Any]:
     return {**data, "response_metadata": {key: each for key, each in metadata.items() if key in WHY_IT_STOPPED}}
 
 
-def foreign(data: object) -> BaseMessage:
+def untrusted_message(data: object) -> BaseMessage:
     """A message in a guest's own words.
 
     Raises ProtocolError for what no message is, and for one that names data instead of holding it: the provider would
@@ -156,7 +158,7 @@ def foreign(data: object) -> BaseMessage:
         if not isinstance(block, str):
             _check_block(block)
     try:
-        said = plain({key: value for key, value in data.items() if key not in _NOT_SAID}, "message")
+        said = to_json_value({key: value for key, value in data.items() if key not in _NOT_SAID}, "message")
         return decode(said)
     except InvalidValue as problem:
         raise ProtocolError(f"no message: {problem}") from None
@@ -208,7 +210,7 @@ def _schema(said: object) -> dict[str, Any]:
     if _refers(parameters):
         raise ProtocolError("a tool's schema refers to parts of itself: written out, these may have no end")
     try:
-        return {"name": name, "description": description, "parameters": plain(parameters, "parameters")}
+        return {"name": name, "description": description, "parameters": to_json_value(parameters, "parameters")}
     except InvalidValue as problem:
         raise ProtocolError(f"a tool's schema: {problem}") from None
 
@@ -226,7 +228,7 @@ def _refers(schema: object) -> bool:
     return False
 
 
-class ShownTool(BaseTool):
+class SchemaOnlyTool(BaseTool):
     """A tool of which only the schema is here: it can be shown to a model, and runs elsewhere."""
 
     args_schema: Any = None
@@ -235,7 +237,7 @@ class ShownTool(BaseTool):
         raise Bug(f"the tool {self.name} does not run here")
 
 
-def shown_tool(schema: Mapping[str, Any]) -> ShownTool:
+def shown_tool(schema: Mapping[str, Any]) -> SchemaOnlyTool:
     """The tool of a schema that `decode_question` returned."""
     parameters = {"type": "object", "properties": {}, **schema["parameters"], "description": ""}
-    return ShownTool(name=schema["name"], description=schema["description"], args_schema=parameters)
+    return SchemaOnlyTool(name=schema["name"], description=schema["description"], args_schema=parameters)

@@ -22,7 +22,7 @@ from ramet.core.outcome import ErrorInfo
 from ramet.core.policy.policy import Policy
 from ramet.services.errors import Undecodable
 from ramet.services.rules import Rules
-from ramet.services.validation_errors import hidden, misfit
+from ramet.services.validation_errors import hidden, invalid_value_of
 
 if TYPE_CHECKING:  # Clients need the data, and none of what runs agents.
     from ramet.host.runtime import AgentRuntime
@@ -35,11 +35,11 @@ RIGHTS: tuple[Right, ...] = ("turn", "control", "history", "info", "events", "ma
 AgentState = Literal["starting", "idle", "working", "waiting", "failed", "ended"]
 
 
-class Asked(Struct, forbid_unknown_fields=True, kw_only=True):
+class BaseRequest(Struct, forbid_unknown_fields=True, kw_only=True):
     """A request. Unknown fields are refused by name."""
 
 
-class CreateTeam(Asked):
+class CreateTeam(BaseRequest):
     """Reserve resources: `agents` is required; cpu (cores), memory_mb, tokens, usd and others are counted if named."""
 
     resources: dict[str, float]
@@ -77,7 +77,7 @@ class CreatedTeam(Struct):
     key: str
 
 
-class SpawnAgent(Asked):
+class SpawnAgent(BaseRequest):
     """Start an agent in a team; `spawn_info` is for the agent type alone, which says what it accepts."""
 
     team: str
@@ -127,7 +127,7 @@ class SpawnedAgent(Struct):
     nonce: str
 
 
-class SupplyValues(Asked):
+class SupplyValues(BaseRequest):
     """Values that are not on record, by name, for an agent that is waiting for them: all that are missing."""
 
     env: dict[str, str] = {}
@@ -135,7 +135,7 @@ class SupplyValues(Asked):
     secrets: dict[str, str] = {}  #: of its policy
 
 
-class ListAgents(Asked):
+class ListAgents(BaseRequest):
     """Which agents to list; `under` is a path, for itself and all below."""
 
     team: str = ""
@@ -144,7 +144,7 @@ class ListAgents(Asked):
     under: str = ""
 
 
-class Delegate(Asked):
+class Delegate(BaseRequest):
     """A narrower key of an agent, which its owner may revoke; or with `owner` the ownership: the old key dies."""
 
     rights: Sequence[Right] = ()
@@ -195,7 +195,7 @@ class Image(NamedTuple):
     preloaded: tuple[str, ...] = ()  #: names of skills that they declare
 
 
-class Loadable(NamedTuple):
+class LoadableBundle(NamedTuple):
     """A bundle that may be loaded into an agent that lives: whole, as its digest says, and nothing hides it."""
 
     id: str
@@ -205,7 +205,7 @@ class Loadable(NamedTuple):
     skills: tuple[str, ...]  #: that it declares
 
 
-class Shelf(Protocol):
+class LoadedBundles(Protocol):
     """The bundles that were loaded into one agent, in a folder that its sandboxes read and import from."""
 
     keep: Callable[[], Awaitable[None]]  #: puts on record what is loaded
@@ -221,17 +221,17 @@ class Shelf(Protocol):
         """Where they are, seen at the same path inside; there while the agent is."""
 
     @property
-    def loaded(self) -> tuple[Loadable, ...]:
+    def loaded(self) -> tuple[LoadableBundle, ...]:
         """What is loaded now, in that order."""
 
     @property
     def needs(self) -> tuple[str, ...]:
         """The ids of what is loaded, or is about to be."""
 
-    async def load(self, id: str, check: Callable[[Loadable], None]) -> Loadable:
+    async def load(self, id: str, check: Callable[[LoadableBundle], None]) -> LoadableBundle:
         """Put a bundle there, and on record. Raises Unknown, Damaged, InvalidValue, and what `check` finds wrong."""
 
-    async def unload(self, id: str) -> Loadable:
+    async def unload(self, id: str) -> LoadableBundle:
         """Take one away. Raises Unknown."""
 
 
@@ -239,7 +239,7 @@ PLAIN = Image("", ())
 
 
 @dataclass(frozen=True)
-class Opening:
+class AgentSpec:
     """What an agent type gets to open an agent with: all checked, all reserved."""
 
     id: str
@@ -253,11 +253,11 @@ class Opening:
     limits: Limits = field(default_factory=Limits)
     env: Mapping[str, str] = field(default_factory=dict)
     run: str = ""  #: of an agent that a killed server left: the root of its tree, to be gone on with
-    shelf: Shelf | None = None  #: None in the host, where no code of bundles runs
+    shelf: LoadedBundles | None = None  #: None in the host, where no code of bundles runs
     rules: Rules = field(default_factory=Rules)  #: of the server's operator
 
 
-class Served(Protocol):
+class RunningAgent(Protocol):
     """A living agent, as its type opened it."""
 
     @property
@@ -298,7 +298,7 @@ class Served(Protocol):
 
 
 @runtime_checkable
-class GoesOn(Protocol):
+class ResumableAgent(Protocol):
     """An agent that goes on in the middle of a turn when another kernel takes it over; the turns of others are cut."""
 
     @property
@@ -328,10 +328,10 @@ class AgentType(Protocol):
     transport_formats: Sequence[str]
     operations: Mapping[str, type]  #: by their "@type": structures, likewise
 
-    async def check(self, opening: Opening) -> None:
+    async def check(self, opening: AgentSpec) -> None:
         """Refuse what cannot be opened, before anything is reserved. Raises a RametError."""
 
-    async def open(self, opening: Opening) -> Served:
+    async def open(self, opening: AgentSpec) -> RunningAgent:
         """Start it. Raises a RametError, and leaves nothing then."""
 
 
@@ -344,7 +344,7 @@ class DeduplicatesMail(Protocol):
 
 
 @runtime_checkable
-class OwnFormats(Protocol):
+class PerAgentFormats(Protocol):
     """An agent type whose agents differ in the formats that they are talked with in."""
 
     def formats_of(self, info: Any) -> Sequence[str]:
@@ -353,7 +353,7 @@ class OwnFormats(Protocol):
 
 def formats_of(type: AgentType, info: Any) -> Sequence[str]:
     """The transport formats of an agent of this type with this `spawn_info`, its default first. Raises InvalidValue."""
-    return tuple(type.formats_of(info) if isinstance(type, OwnFormats) else type.transport_formats)
+    return tuple(type.formats_of(info) if isinstance(type, PerAgentFormats) else type.transport_formats)
 
 
 @runtime_checkable
@@ -386,7 +386,7 @@ class ImageStore(Protocol):
     async def bundle(self, id: str, team: str, /) -> object:
         """What is kept of a bundle. Raises Unknown."""
 
-    async def loadable(self, id: str, beside: Sequence[str], team: str, /) -> Loadable:
+    async def loadable(self, id: str, beside: Sequence[str], team: str, /) -> LoadableBundle:
         """A bundle, checked once more, to be had beside others. Raises Unknown, Damaged, InvalidValue."""
 
 
@@ -395,6 +395,6 @@ def decoded(kind: type, data: bytes | Raw, what: str) -> Any:
     try:
         return msgspec.json.decode(data, type=kind)
     except msgspec.ValidationError as problem:
-        raise misfit(problem, kind, data, what, within=what) from None
+        raise invalid_value_of(problem, kind, data, what, within=what) from None
     except (msgspec.DecodeError, RecursionError, UnicodeError) as problem:
         raise Undecodable(what, hidden(bytes(data)), f"JSON ({problem})") from None

@@ -81,7 +81,7 @@ _KINDS = (
 )
 
 
-def problem_of(error: BaseException) -> Problem:
+def to_problem(error: BaseException) -> Problem:
     """An error as a document. What is not the caller's business is "Internal error", without a word of the inside."""
     for kind in _KINDS:
         if isinstance(error, kind.error):
@@ -101,10 +101,10 @@ def error_of(problem: BaseException) -> ErrorInfo:
     """An error as agents and jobs keep it, for whoever may look at them: without the paths of the server's host."""
     is_inside = not isinstance(problem, errors.RametError) or isinstance(problem, errors.Damaged | errors.StoreFailed)
     message = "it is not the request's fault; the server's log says more" if is_inside else str(problem)
-    return told(ErrorInfo(type=type(problem).__name__, message=message))
+    return public_message(ErrorInfo(type=type(problem).__name__, message=message))
 
 
-def told(error: ErrorInfo) -> ErrorInfo:
+def public_message(error: ErrorInfo) -> ErrorInfo:
     """An error as it can be told and kept: what an agent says of its end may be long, or no Unicode."""
     return ErrorInfo(type=_plain(error.type), message=_plain(error.message))
 

@@ -10,7 +10,7 @@ from typing import Final, Literal
 
 from ramet.core.errors import InvalidValue, SpawnRefused
 from ramet.core.policy import rights
-from ramet.core.policy.policy import Grant, Policy, grant_root
+from ramet.core.policy.policy import Grant, Policy, resolve_root_policy
 from ramet.host.egress.addresses import is_own_endpoint
 from ramet.isolation.mounts import roots_of, sources_of
 
@@ -54,7 +54,7 @@ class Rules:
         """Return what a policy comes to on this server. Raises InvalidValue, SpawnRefused."""
         if policy is None:
             return None
-        grant = grant_root(policy)
+        grant = resolve_root_policy(policy)
         if self.mounts is not None:
             self._check_mounts(self.mounts, grant.readonly_mounts)
         self._check_endpoints(grant.allowed_endpoints)

@@ -29,7 +29,9 @@ def hidden(value: object) -> str:
     return f"({type(value).__name__}, not shown)"
 
 
-def misfit(problem: msgspec.ValidationError, kind: Any, data: object, whole: str, within: str = "") -> InvalidValue:
+def invalid_value_of(
+    problem: msgspec.ValidationError, kind: Any, data: object, whole: str, within: str = ""
+) -> InvalidValue:
     """What msgspec refused of `data`, JSON or plain: the field, its value, what would be accepted.
 
     `whole` names what is refused where no field is; `within` is said before the names of fields.

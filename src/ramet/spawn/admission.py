@@ -19,17 +19,17 @@ from ramet.core.limits import SpawnLimits
 _SLACK = 1e-9  #: sums of fractions of a processor are off by less than this
 
 
-class Share(NamedTuple):
+class ResourceShare(NamedTuple):
     """Capacity that a living run takes up, or has to give to those below it."""
 
     memory_mb: float = 0.0
     cpu_cores: float = 0.0
 
 
-NO_SHARE = Share()
+NO_SHARE = ResourceShare()
 
 
-class Asker(Protocol):
+class AdmissionParent(Protocol):
     """What admission must know of a run: who stands above it, who below, and what it is called."""
 
     @property
@@ -37,37 +37,37 @@ class Asker(Protocol):
     @property
     def persistent(self) -> bool: ...
     @property
-    def below_now(self) -> Iterable[Asker]:
+    def below_now(self) -> Iterable[AdmissionParent]:
         """Its living children."""
 
     @property
-    def waits_for(self) -> Sequence[Asker]:
+    def waits_for(self) -> Sequence[AdmissionParent]:
         """Runs that it waits for, wherever they stand."""
 
     @property
-    def envelope(self) -> Share | None:
+    def envelope(self) -> ResourceShare | None:
         """What its living children may take up together; None if nobody counts."""
 
-    def above(self) -> Iterable[Asker]:
+    def above(self) -> Iterable[AdmissionParent]:
         """Itself and all that cannot end before it does."""
 
 
-class Place:
+class AdmissionSlot:
     """One counted place among the living. Released once; later releases do nothing."""
 
     __slots__ = ("held", "parent", "share")
 
-    def __init__(self, parent: Asker | None, share: Share) -> None:
+    def __init__(self, parent: AdmissionParent | None, share: ResourceShare) -> None:
         self.parent, self.share = parent, share
         self.held = True
 
 
-class _Asking:
+class Waiting:
     __slots__ = ("granted", "parent", "share")
 
-    def __init__(self, parent: Asker, share: Share) -> None:
+    def __init__(self, parent: AdmissionParent, share: ResourceShare) -> None:
         self.parent, self.share = parent, share
-        self.granted: asyncio.Future[Place] = asyncio.get_running_loop().create_future()
+        self.granted: asyncio.Future[AdmissionSlot] = asyncio.get_running_loop().create_future()
 
 
 class Admission:
@@ -75,35 +75,35 @@ class Admission:
 
     __slots__ = ("_asking", "_children", "_living", "_shares", "limits", "taken")
 
-    def __init__(self, limits: SpawnLimits, living: Callable[[], Iterable[Asker]]) -> None:
+    def __init__(self, limits: SpawnLimits, living: Callable[[], Iterable[AdmissionParent]]) -> None:
         self.limits = limits
         self.taken = 0  #: places held, births under way included
         self._children: dict[int, int] = {}  #: places held below each parent
-        self._shares: dict[int, Share] = {}  #: of those places together
+        self._shares: dict[int, ResourceShare] = {}  #: of those places together
         self._living = living
-        self._asking: list[_Asking] = []
+        self._asking: list[Waiting] = []
 
     @property
     def queued(self) -> int:
         """How many births wait for room."""
         return len(self._asking)
 
-    def admit_root(self) -> Place:
+    def admit_root(self) -> AdmissionSlot:
         """The root's place."""
         return self._take(None)
 
-    def try_admit(self, parent: Asker, share: Share = NO_SHARE) -> Place | None:
+    def try_admit(self, parent: AdmissionParent, share: ResourceShare = NO_SHARE) -> AdmissionSlot | None:
         """Take a place if there is room now."""
         return self._take(parent, share) if self._full(parent, share) is None else None
 
-    async def admit(self, parent: Asker, share: Share = NO_SHARE) -> Place:
+    async def admit(self, parent: AdmissionParent, share: ResourceShare = NO_SHARE) -> AdmissionSlot:
         """Take a place below `parent`, waiting for room if the limits say so. Raises SpawnRefused."""
         full = self._full(parent, share)
         if full is None:
             return self._take(parent, share)
         if self.limits.when_full == "refuse":
             raise self._refusal(parent, full)
-        asking = _Asking(parent, share)
+        asking = Waiting(parent, share)
         self._asking.append(asking)
         self._serve()
         try:
@@ -116,21 +116,21 @@ class Admission:
             if asking in self._asking:
                 self._asking.remove(asking)
 
-    def admit_nowait(self, parent: Asker, share: Share = NO_SHARE) -> Place:
+    def admit_nowait(self, parent: AdmissionParent, share: ResourceShare = NO_SHARE) -> AdmissionSlot:
         """Take a place or raise SpawnRefused: for a run that comes back, whose sender is told at once."""
         full = self._full(parent, share)
         if full is not None:
             raise self._refusal(parent, full)
         return self._take(parent, share)
 
-    def admit_again(self, parent: Asker | None, share: Share = NO_SHARE) -> Place:
+    def admit_again(self, parent: AdmissionParent | None, share: ResourceShare = NO_SHARE) -> AdmissionSlot:
         """The place of a run that lived in another process, whatever the limits are now."""
         return self._take(parent, share if parent is not None else NO_SHARE)
 
     @staticmethod
-    def no_place() -> Place:
+    def no_place() -> AdmissionSlot:
         """The place of a run that has ended: none."""
-        place = Place(None, NO_SHARE)
+        place = AdmissionSlot(None, NO_SHARE)
         place.held = False
         return place
 
@@ -139,7 +139,7 @@ class Admission:
         if self._asking:
             self._serve()
 
-    def release(self, place: Place) -> None:
+    def release(self, place: AdmissionSlot) -> None:
         """Give a place back and let in whoever now fits."""
         if not place.held:
             return
@@ -151,40 +151,42 @@ class Admission:
                 self._children[id(place.parent)] = left
                 if place.share != NO_SHARE:
                     held = self._shares[id(place.parent)]
-                    self._shares[id(place.parent)] = Share(*(a - b for a, b in zip(held, place.share, strict=True)))
+                    self._shares[id(place.parent)] = ResourceShare(
+                        *(a - b for a, b in zip(held, place.share, strict=True))
+                    )
             else:
                 del self._children[id(place.parent)]
                 self._shares.pop(id(place.parent), None)
         if self._asking:
             self._serve()
 
-    def _take(self, parent: Asker | None, share: Share = NO_SHARE) -> Place:
+    def _take(self, parent: AdmissionParent | None, share: ResourceShare = NO_SHARE) -> AdmissionSlot:
         self.taken += 1
         if parent is not None:
             self._children[id(parent)] = self._children.get(id(parent), 0) + 1
             if share != NO_SHARE:
                 held = self._shares.get(id(parent), NO_SHARE)
-                self._shares[id(parent)] = Share(*(a + b for a, b in zip(held, share, strict=True)))
-        return Place(parent, share)
+                self._shares[id(parent)] = ResourceShare(*(a + b for a, b in zip(held, share, strict=True)))
+        return AdmissionSlot(parent, share)
 
-    def _full(self, parent: Asker, share: Share) -> str | None:
+    def _full(self, parent: AdmissionParent, share: ResourceShare) -> str | None:
         if self._children.get(id(parent), 0) >= self.limits.children:
             return "children"
         if share != NO_SHARE:
-            for name, asked, free in zip(Share._fields, share, self._free(parent), strict=True):
+            for name, asked, free in zip(ResourceShare._fields, share, self._free(parent), strict=True):
                 if asked > free + _SLACK:
                     return name
         return "runs" if self.taken >= self.limits.runs else None
 
-    def _free(self, parent: Asker) -> Share:
+    def _free(self, parent: AdmissionParent) -> ResourceShare:
         envelope = parent.envelope
         if envelope is None:
-            return Share(math.inf, math.inf)
+            return ResourceShare(math.inf, math.inf)
         held = self._shares.get(id(parent), NO_SHARE)
-        return Share(*(max(0.0, a - b) for a, b in zip(envelope, held, strict=True)))
+        return ResourceShare(*(max(0.0, a - b) for a, b in zip(envelope, held, strict=True)))
 
-    def _refusal(self, parent: Asker, full: str, why: str = "") -> SpawnRefused:
-        if full in Share._fields:
+    def _refusal(self, parent: AdmissionParent, full: str, why: str = "") -> SpawnRefused:
+        if full in ResourceShare._fields:
             free, envelope = self._free(parent), parent.envelope
             assert envelope is not None, "what is not limited is never full"
             left, limit = getattr(free, full), getattr(envelope, full)
@@ -211,7 +213,7 @@ class Admission:
                 why = ", and only runs that wait for this very birth could make room"
                 hopeless.granted.set_exception(self._refusal(hopeless.parent, full, why))
 
-    def _newest_hopeless(self) -> _Asking | None:
+    def _newest_hopeless(self) -> Waiting | None:
         living = list(self._living())
         if len(living) < self.taken:
             return None  # A birth is under way: that run will end some day.
@@ -225,10 +227,10 @@ class Admission:
                 return asking
         return None
 
-    def _stuck(self, living: list[Asker]) -> set[int]:
+    def _stuck(self, living: list[AdmissionParent]) -> set[int]:
         """Those that cannot end before a queued birth is decided: who asks, who waits for them, and all above these."""
         stuck: set[int] = set()
-        pending: list[Asker] = [asking.parent for asking in self._asking]
+        pending: list[AdmissionParent] = [asking.parent for asking in self._asking]
         waiting = [run for run in living if run.waits_for]
         while pending:
             for run in pending.pop().above():

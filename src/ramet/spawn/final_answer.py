@@ -9,7 +9,7 @@ import msgspec
 from langchain_core.messages import AIMessage
 
 from ramet.agent.context import calls_of
-from ramet.agent.loop import left_open, stop_events
+from ramet.agent.loop import open_calls, stop_events
 from ramet.agent.output import DoesNotFit, OutputContract
 from ramet.agent.result_codec import recorded
 from ramet.core.errors import NeedsInput, OutputInvalid, ProtocolError, TaskFailed
@@ -24,7 +24,7 @@ def has_answered(run: Run) -> bool:
     Raises what `answer` does, but for an answer that has not the agreed form.
     """
     context = run.context
-    if left_open(context.history) != [] and concluded_by(context.history) is None:
+    if open_calls(context.history) != [] and concluded_by(context.history) is None:
         return False
     if context.hooks is not None and any(map(context.hooks.listens, stop_events(context))):
         return False

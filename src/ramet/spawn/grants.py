@@ -14,11 +14,11 @@ from ramet.agent.definition import Agent
 from ramet.core.budget import Limits
 from ramet.core.errors import Bug, InvalidValue, SpawnRefused
 from ramet.core.policy.decision import within
-from ramet.core.policy.policy import Grant, Policy, grant_root, narrow
-from ramet.spawn.ports import Services
+from ramet.core.policy.policy import Grant, Policy, narrow, resolve_root_policy
+from ramet.spawn.ports import TreePorts
 from ramet.spawn.run import Run
 from ramet.tools.context import SpawnRequest
-from ramet.wire.code.capsule import Capsule, pack
+from ramet.wire.code.capsule import PackedCall, pack
 
 
 class Clamp(NamedTuple):
@@ -54,8 +54,8 @@ def check_room_below(parent: Run, *, coming: int = 0) -> None:
         raise SpawnRefused("policy.max_sub_agents", reason, free=0)
 
 
-def granted(
-    parent: Run, agent: Agent, request: SpawnRequest, services: Services
+def child_grant(
+    parent: Run, agent: Agent, request: SpawnRequest, services: TreePorts
 ) -> tuple[Grant | None, tuple[Clamp, ...]]:
     """What a newborn's sandbox may do; None leaves it in the host. Raises SpawnRefused for a right nobody above has."""
     policy = request.policy or agent.policy
@@ -78,10 +78,10 @@ def granted(
         return None, ()
     if services.placement is None:
         raise InvalidValue("policy", type(policy).__name__, "none here: this tree has no sandboxes")
-    return grant_root(policy), ()
+    return resolve_root_policy(policy), ()
 
 
-def narrowed_to(most: Policy, grant: Grant | None, parent: Run | None, services: Services) -> Grant | None:
+def narrowed_to(most: Policy, grant: Grant | None, parent: Run | None, services: TreePorts) -> Grant | None:
     """A grant that is at most this policy. Raises SpawnRefused for an entry that the grant has by name only."""
     if grant is None:
         return None
@@ -94,7 +94,7 @@ def narrowed_to(most: Policy, grant: Grant | None, parent: Run | None, services:
     return less
 
 
-def mount_roots_of(parent: Run | None, grant: Grant | None, services: Services) -> Mapping[str, str]:
+def mount_roots_of(parent: Run | None, grant: Grant | None, services: TreePorts) -> Mapping[str, str]:
     """The mounts that the operator granted, above a newborn or to it, and where each led then."""
     if parent is not None and (parent.grant is not None or parent.bound is not None):
         return parent.mount_roots
@@ -103,7 +103,7 @@ def mount_roots_of(parent: Run | None, grant: Grant | None, services: Services) 
     return services.placement.mount_roots(grant.readonly_mounts)
 
 
-def _check_mounts(mounts: Sequence[str], roots: Mapping[str, str], services: Services) -> None:
+def _check_mounts(mounts: Sequence[str], roots: Mapping[str, str], services: TreePorts) -> None:
     """Raise SpawnRefused for a mount that lies below one of the roots by name only."""
     assert services.placement is not None, "who has a grant has a place"
     try:
@@ -112,7 +112,7 @@ def _check_mounts(mounts: Sequence[str], roots: Mapping[str, str], services: Ser
         raise SpawnRefused("policy.readonly_mounts", f"{problem.value}: {problem.accepted}") from problem
 
 
-def _check_endpoints(endpoints: Sequence[str], above: Sequence[str], services: Services) -> None:
+def _check_endpoints(endpoints: Sequence[str], above: Sequence[str], services: TreePorts) -> None:
     """Raise SpawnRefused for a public address of the host itself, which "*" of a parent does not stand for."""
     assert services.placement is not None, "who has a grant has a place"
     try:
@@ -121,7 +121,7 @@ def _check_endpoints(endpoints: Sequence[str], above: Sequence[str], services: S
         raise SpawnRefused("policy.allowed_endpoints", f"{problem.value}: {problem.accepted}") from problem
 
 
-def bound_of(parent: Run | None, agent: Agent, request: SpawnRequest) -> Grant | None:
+def composition_grant(parent: Run | None, agent: Agent, request: SpawnRequest) -> Grant | None:
     """What the steps of a composition may do at most: its policy, within that of the compositions around it.
 
     None for what is no composition, and where none of them has a policy. Raises SpawnRefused like `granted`.
@@ -131,10 +131,10 @@ def bound_of(parent: Run | None, agent: Agent, request: SpawnRequest) -> Grant |
     policy, above = request.policy or agent.policy, parent.bound if parent is not None else None
     if policy is None:
         return above
-    return narrow(above, policy)[0] if above is not None else grant_root(policy)
+    return narrow(above, policy)[0] if above is not None else resolve_root_policy(policy)
 
 
-def with_time_of(grant: Grant | None, limits: Limits) -> Limits:
+def cap_time(grant: Grant | None, limits: Limits) -> Limits:
     """The limits, no longer than the grant's time."""
     if grant is None:
         return limits
@@ -142,7 +142,7 @@ def with_time_of(grant: Grant | None, limits: Limits) -> Limits:
     return dataclasses.replace(limits, seconds=seconds)
 
 
-def capsule_of(agent: Agent, request: SpawnRequest, grant: Grant | None) -> Capsule | None:
+def capsule_of(agent: Agent, request: SpawnRequest, grant: Grant | None) -> PackedCall | None:
     """The function of a sandboxed agent, packed for its way. Raises NotShippable.
 
     Raises InvalidValue for an agent of another framework, whose objects, keys included, are the host's.
@@ -151,19 +151,19 @@ def capsule_of(agent: Agent, request: SpawnRequest, grant: Grant | None) -> Caps
         return None
     if isinstance(agent.function, Adopted):
         raise InvalidValue("policy", f"one for {agent.name}", "none: an adopted agent works in the host")
-    if isinstance(agent.function, Shipped):
+    if isinstance(agent.function, PackedFunction):
         return agent.function.capsule
     secrets = tuple(grant.secrets.values())
     arguments = request.args
-    if not arguments and not request.kwargs and request.prompt and takes_one(agent.function):
+    if not arguments and not request.kwargs and request.prompt and accepts_single_arg(agent.function):
         arguments = (request.prompt,)
     return pack(agent.function, arguments, request.kwargs, secrets=secrets)
 
 
-class Shipped:
+class PackedFunction:
     """A function that came in a capsule. It is opened, and called, inside a sandbox only."""
 
-    def __init__(self, capsule: Capsule) -> None:
+    def __init__(self, capsule: PackedCall) -> None:
         self.capsule = capsule
         self.__name__ = capsule.name
 
@@ -171,7 +171,7 @@ class Shipped:
         raise Bug("a shipped function was called in the host")
 
 
-def takes_one(function: Callable[..., Any]) -> bool:
+def accepts_single_arg(function: Callable[..., Any]) -> bool:
     """Whether a function can be called with one argument alone."""
     try:
         inspect.signature(function).bind("")

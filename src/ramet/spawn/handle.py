@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator
 from ramet.core.events import Event
 from ramet.core.ids import Path, RunId
 from ramet.core.outcome import Result
-from ramet.spawn.lifecycle.mail import Post
+from ramet.spawn.lifecycle.mail import MailRouter
 from ramet.spawn.lifecycle.supervisor import Supervisor
 from ramet.spawn.run import Run
 from ramet.tools.context import RunView, StopReceipt, current_call
@@ -20,7 +20,7 @@ class Handle:
 
     __slots__ = ("_post", "_run", "_supervisor")
 
-    def __init__(self, run: Run, supervisor: Supervisor, post: Post) -> None:
+    def __init__(self, run: Run, supervisor: Supervisor, post: MailRouter) -> None:
         self._run, self._supervisor, self._post = run, supervisor, post
 
     @property

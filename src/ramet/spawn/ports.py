@@ -27,7 +27,7 @@ from ramet.spawn.result_cache import Results
 from ramet.spawn.run import Run
 from ramet.spawn.served_ports import Ports
 from ramet.tools.context import Approve, Ask, Hooks, Meter, RunInfo, Safety, SpawnRequest, ToolProcesses, ToolUseContext
-from ramet.wire.guest_protocol import Stated, UseState
+from ramet.wire.guest_protocol import StateReply, UseState
 
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
@@ -91,7 +91,7 @@ class Placement(Protocol):
         """
 
 
-class Kept(Protocol):
+class CreatedAgent(Protocol):
     """An agent that was written down: its handle, and capabilities that it asked for in vain."""
 
     @property
@@ -103,7 +103,7 @@ class Kept(Protocol):
 class Authoring(Protocol):
     """Agents that agents write down. What comes from them is data: nothing of it is imported or evaluated."""
 
-    async def create(self, run: Run, entry: Mapping[str, Any]) -> Kept:
+    async def create(self, run: Run, entry: Mapping[str, Any]) -> CreatedAgent:
         """Put a recipe into the registry of a run's agent, with no capability that it lacks. Raises InvalidValue."""
 
     async def asked(self, run: Run, ref: str, task: str, arguments: Mapping[str, Any]) -> SpawnRequest:
@@ -113,7 +113,7 @@ class Authoring(Protocol):
 class Memory(Protocol):
     """The states of agents: each run's own, whose place is known here and is never asked for."""
 
-    async def use(self, run: Run, asked: UseState, body: bytes) -> tuple[Stated, bytes]:
+    async def use(self, run: Run, asked: UseState, body: bytes) -> tuple[StateReply, bytes]:
         """Do something with a run's own state. Raises InvalidValue, Conflict, UnsavedChanges, Unknown, Denied."""
 
     async def begins_at(self, parent: Run) -> str:
@@ -124,7 +124,7 @@ class Memory(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Services:
+class TreePorts:
     """The ports of one tree."""
 
     model: Callable[[str | BaseChatModel], ModelPort]  #: raises Unknown, MissingExtra

@@ -30,8 +30,8 @@ from ramet.core.events import ToolStarted
 from ramet.core.ids import CallId, Path, RunId, SessionId, StepId
 from ramet.core.lifecycle import State
 from ramet.core.outcome import ErrorInfo, Result, Status
-from ramet.core.replay.codec import Said
-from ramet.core.replay.replay import CLOSED, OPEN, RunStory, TreeStory, amount
+from ramet.core.replay.codec import StoredMessage
+from ramet.core.replay.replay import CLOSED, OPEN, RunReplay, TreeReplay, amount
 from ramet.models.messages import KINDS, decode
 from ramet.spawn.birth.plan import Plan, check_tools
 from ramet.spawn.birth.record import (
@@ -44,11 +44,11 @@ from ramet.spawn.birth.record import (
     narrowed_in,
     request_of,
 )
-from ramet.spawn.registry import Register
-from ramet.spawn.run import Run, Verdict
-from ramet.spawn.tool_calls import CallsPast, ReplyCalls
+from ramet.spawn.registry import RunRegistry
+from ramet.spawn.run import Run, TurnResult
+from ramet.spawn.tool_calls import PastCalls, ToolCallLedger
 from ramet.spawn.tree import RunTree
-from ramet.spawn.verdict import lost, on_record
+from ramet.spawn.verdict import lost_result, on_record
 from ramet.tools.context import RunInfo
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ _log = logging.getLogger("ramet.reviving")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Supplies:
+class ResumeInputs:
     """What only a process can hold, by name."""
 
     agent: Callable[[Mapping[str, Any]], Agent]  #: of a recipe; raises DefinitionMissing
@@ -68,7 +68,7 @@ class Supplies:
     env_vars: Mapping[str, str] = field(default_factory=dict)
 
 
-def revive(tree: RunTree, story: TreeStory, supplies: Supplies) -> Run:
+def rebuild_tree(tree: RunTree, story: TreeReplay, supplies: ResumeInputs) -> Run:
     """Put the runs of a story into an empty tree, at rest; `go_on` sets them to work. Returns the root.
 
     Raises DefinitionMissing for the first thing that is named and not there; nothing has been started then.
@@ -88,7 +88,7 @@ def revive(tree: RunTree, story: TreeStory, supplies: Supplies) -> Run:
     return runs[story.root.id]
 
 
-def go_on(tree: RunTree, story: TreeStory) -> None:
+def resume_tree(tree: RunTree, story: TreeReplay) -> None:
     """Set to work what was at work: turns in their middle, births whose first turn had not begun, unread mail."""
     left = [(run, each) for each in story.runs.values() if (run := tree.register.runs.get(RunId(each.id))) is not None]
     for run, _ in left:
@@ -98,10 +98,10 @@ def go_on(tree: RunTree, story: TreeStory) -> None:
         if not run.is_living:
             continue
         if each.state == State.STOPPING or _parent_is_over(run):
-            run.verdict = Verdict(Status.CANCELLED, error=ErrorInfo(type="Aborted", message="it was being stopped"))
+            run.verdict = TurnResult(Status.CANCELLED, error=ErrorInfo(type="Aborted", message="it was being stopped"))
             tree.supervisor.end(run)
         elif run.begins_anew and not run.repeatable and each.turn and run.left_in is None:
-            run.verdict = lost(run, "its process ended")
+            run.verdict = lost_result(run, "its process ended")
             tree.supervisor.end(run)
         elif each.is_in_turn or each.turn == 0 or _left_nothing(run, each):
             if not run.persistent or each.is_in_turn:
@@ -112,7 +112,7 @@ def go_on(tree: RunTree, story: TreeStory) -> None:
             tree.supervisor.rest(run)
 
 
-def _left_nothing(run: Run, story: RunStory) -> bool:
+def _left_nothing(run: Run, story: RunReplay) -> bool:
     """Whether nothing but its end would have said what its turn had left: that of a function, or of an equal call."""
     said_nothing = story.turn_status == Status.COMPLETED and not story.replies
     return not run.persistent and (run.agent.function is not None or said_nothing)
@@ -122,7 +122,7 @@ def _parent_is_over(run: Run) -> bool:
     return run.parent is not None and not run.detached and not run.parent.is_living
 
 
-def _budgets(story: TreeStory) -> dict[str, Budget]:
+def _budgets(story: TreeReplay) -> dict[str, Budget]:
     """The scopes of all runs, by telling every move again in its order."""
     budgets: dict[str, Budget] = {}
     for move in story.moves:
@@ -150,7 +150,7 @@ def _budgets(story: TreeStory) -> dict[str, Budget]:
     return budgets
 
 
-def _revived(tree: RunTree, story: RunStory, runs: Mapping[str, Run], budget: Budget, supplies: Supplies) -> Run:
+def _revived(tree: RunTree, story: RunReplay, runs: Mapping[str, Run], budget: Budget, supplies: ResumeInputs) -> Run:
     born, register, services = story.born, tree.register, tree.register.services
     parent, above = runs.get(born.parent or ""), runs.get(story.above)
     birth = born.birth
@@ -248,13 +248,13 @@ def _revived(tree: RunTree, story: RunStory, runs: Mapping[str, Run], budget: Bu
     return run
 
 
-def _ended(story: RunStory) -> Agent:
+def _ended(story: RunReplay) -> Agent:
     """Stand for the definition of a run that has ended, where that is missing."""
     ref = story.born.birth["agent"].get("ref")
     return Agent(name=story.born.agent, ref=AgentRef.parse(ref) if ref is not None else None)
 
 
-def _recalled(said: Sequence[Said], begun: Mapping[str, ToolStarted]) -> list[BaseMessage]:
+def _recalled(said: Sequence[StoredMessage], begun: Mapping[str, ToolStarted]) -> list[BaseMessage]:
     """Its conversation, in which calls under way are as they were begun: a hook may have changed their arguments."""
     messages = [decode(each.data) for each in said]
     newest = next((each for each in reversed(messages) if isinstance(each, AIMessage)), None)
@@ -264,7 +264,7 @@ def _recalled(said: Sequence[Said], begun: Mapping[str, ToolStarted]) -> list[Ba
     return messages
 
 
-def _inherited(run: Run, story: RunStory) -> ReplyCalls | None:
+def _inherited(run: Run, story: RunReplay) -> ToolCallLedger | None:
     """The calls of the newest reply that a guest had been told of, as far as they have no answer."""
     if run.capsule is not None or run.grant is None or not story.is_in_turn or story.is_rewound:
         return None
@@ -272,17 +272,17 @@ def _inherited(run: Run, story: RunStory) -> ReplyCalls | None:
     if at is None or story.said[at].kind != "ai":
         return None
     answered = frozenset(each.call_id or "" for each in story.said[at + 1 :])
-    past = CallsPast(frozenset(story.begun), frozenset(story.refused), answered)
-    return ReplyCalls(run.context, story.replied, cast(AIMessage, run.context.history[at]), past)
+    past = PastCalls(frozenset(story.begun), frozenset(story.refused), answered)
+    return ToolCallLedger(run.context, story.replied, cast(AIMessage, run.context.history[at]), past)
 
 
 def _toolset(
     agent: Agent,
-    story: RunStory,
+    story: RunReplay,
     parent: Run | None,
-    supplies: Supplies,
+    supplies: ResumeInputs,
     own: Sequence[BaseTool],
-    register: Register,
+    register: RunRegistry,
 ) -> Toolset:
     if story.born.mode == "fork" and parent is not None:
         return Toolset(parent.context.tools)
@@ -294,7 +294,7 @@ def _toolset(
         raise DefinitionMissing("tools of", agent.name) from problem
 
 
-def _root_tools(story: RunStory, supplies: Supplies, own: Sequence[BaseTool]) -> tuple[BaseTool, ...]:
+def _root_tools(story: RunReplay, supplies: ResumeInputs, own: Sequence[BaseTool]) -> tuple[BaseTool, ...]:
     """The tools that it had, by name. Raises DefinitionMissing for one that nobody supplies."""
     here = {tool.name: tool for tool in supplies.tools}
     brought = {tool.name for tool in own}
@@ -312,6 +312,6 @@ def _lay_down(run: Run, result: Result) -> None:
     stopped = result.status in (Status.CANCELLED, Status.TIMEOUT)
     run.state = State.STOPPED if stopped else State.ENDED
     run.result = run.told = result
-    run.verdict = Verdict(result.status, result.value, result.error, result.partial)
+    run.verdict = TurnResult(result.status, result.value, result.error, result.partial)
     run.context.mailbox.close("it was stopped" if stopped else "it has finished")
     run.context.abort.abort("its run ended")

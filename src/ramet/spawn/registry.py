@@ -13,7 +13,7 @@ from ramet.core.ids import RunId
 from ramet.core.limits import SpawnLimits
 from ramet.core.outcome import Status
 from ramet.spawn.admission import Admission
-from ramet.spawn.ports import Services
+from ramet.spawn.ports import TreePorts
 from ramet.spawn.run import Run
 
 
@@ -25,10 +25,10 @@ class Tombstone(NamedTuple):
     status: Status
 
 
-class Register:
+class RunRegistry:
     """Finds runs and never mistakes one for another: no name or id is given twice."""
 
-    def __init__(self, services: Services, limits: SpawnLimits) -> None:
+    def __init__(self, services: TreePorts, limits: SpawnLimits) -> None:
         self.services, self.limits = services, limits
         self.slots = Slots(limits.running)
         self.admission = Admission(limits, self.living)

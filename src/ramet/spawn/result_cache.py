@@ -18,11 +18,11 @@ from ramet.agent.version import canonical, version_of
 from ramet.core.errors import InvalidValue, NotShippable, RametError
 from ramet.core.events import ResultReused
 from ramet.core.outcome import Status
-from ramet.core.policy.policy import describe
-from ramet.spawn.run import Run, Verdict
+from ramet.core.policy.policy import to_public_dict
+from ramet.spawn.run import Run, TurnResult
 
 
-class Kept(NamedTuple):
+class CachedResult(NamedTuple):
     """A result as it is kept."""
 
     value: Any  #: as on the record
@@ -33,32 +33,32 @@ class Kept(NamedTuple):
 class Results(Protocol):
     """Where results are kept, and who works on which now. Neither method raises for what is wrong with an entry."""
 
-    computing: dict[str, Computing]
+    computing: dict[str, InFlight]
     waiting: dict[Run, Run]  #: who waits for whose result
 
-    async def get(self, key: str, ttl_s: float) -> Kept | None:
+    async def get(self, key: str, ttl_s: float) -> CachedResult | None:
         """A result that is not older than `ttl_s`, if there is one that can be read."""
 
-    async def put(self, key: str, kept: Kept, ttl_s: float) -> None:
+    async def put(self, key: str, kept: CachedResult, ttl_s: float) -> None:
         """Keep a result."""
 
 
-class Computing(NamedTuple):
+class InFlight(NamedTuple):
     """A call that is worked on."""
 
     run: Run
     over: asyncio.Future[None]
 
 
-async def reused(
+async def cached_or_run(
     run: Run,
     results: Results,
     recipe: Callable[[Agent], dict[str, Any]],
-    work: Callable[[], Awaitable[Verdict]],
+    work: Callable[[], Awaitable[TurnResult]],
     *,
     begins_to_wait: Callable[[], None],
     now: Callable[[], datetime],
-) -> Verdict:
+) -> TurnResult:
     """The verdict on an equal call, or on this one once its work is done."""
     key, ttl_s = key_of(run, recipe), run.agent.cache_ttl_seconds
     if key is None or ttl_s is None:
@@ -67,12 +67,12 @@ async def reused(
         if _would_wait_for_itself(run, other.run, results.waiting):
             return await work()
         await _wait(run, other, results, begins_to_wait)
-    mine = results.computing[key] = Computing(run, asyncio.get_running_loop().create_future())
+    mine = results.computing[key] = InFlight(run, asyncio.get_running_loop().create_future())
     try:
         kept = await results.get(key, ttl_s)
         if kept is not None:
             try:
-                verdict = Verdict(Status.COMPLETED, value_of(run.agent, kept.value))
+                verdict = TurnResult(Status.COMPLETED, value_of(run.agent, kept.value))
             except RametError:  # It was written by another version of what it is made of.
                 pass
             else:
@@ -80,7 +80,7 @@ async def reused(
                 return verdict
         verdict = await work()
         if verdict.status is Status.COMPLETED and not run.context.abort.aborted:
-            await results.put(key, Kept(recorded(run.agent, verdict.value), run.info.id, now()), ttl_s)
+            await results.put(key, CachedResult(recorded(run.agent, verdict.value), run.info.id, now()), ttl_s)
         return verdict
     finally:
         del results.computing[key]
@@ -108,7 +108,7 @@ def key_of(run: Run, recipe: Callable[[Agent], dict[str, Any]]) -> str | None:
         [str.__str__(message.text) for message in context.system_messages],
         tools,
         str(context.cwd),
-        describe(policy) if policy is not None else None,
+        to_public_dict(policy) if policy is not None else None,
         values,
     ]
     try:
@@ -129,7 +129,7 @@ def _settings_of(model: Any) -> Any:
         return model  # No data: its calls are like no others.
 
 
-async def _wait(run: Run, other: Computing, results: Results, begins_to_wait: Callable[[], None]) -> None:
+async def _wait(run: Run, other: InFlight, results: Results, begins_to_wait: Callable[[], None]) -> None:
     """Wait until another call is over, holding no slot."""
     slot = run.context.slot
     run.waits_for.append(other.run)

@@ -23,19 +23,19 @@ from ramet.core.ids import RunId
 from ramet.core.lifecycle import LIVING, State
 from ramet.core.outcome import NOTHING_USED, Artifact, ErrorInfo, Result, Status, Usage
 from ramet.core.policy.policy import Grant, Policy
-from ramet.core.replay.replay import RunStory
+from ramet.core.replay.replay import RunReplay
 from ramet.isolation.contract import Sandbox
 from ramet.isolation.git.worktree import Worktree
 from ramet.isolation.workspace.run_dirs import RunFolder
-from ramet.spawn.admission import Place, Share
+from ramet.spawn.admission import AdmissionSlot, ResourceShare
 from ramet.spawn.served_ports import Serving
-from ramet.spawn.tool_calls import ReplyCalls
+from ramet.spawn.tool_calls import ToolCallLedger
 from ramet.tools.context import RunInfo, RunView, SpawnRequest, ToolUseContext
-from ramet.wire.code.capsule import Capsule
+from ramet.wire.code.capsule import PackedCall
 from ramet.wire.values.values import Encoded
 
 
-class Verdict(NamedTuple):
+class TurnResult(NamedTuple):
     """How a turn ended."""
 
     status: Status
@@ -44,7 +44,7 @@ class Verdict(NamedTuple):
     partial: str = ""
 
 
-class Left(NamedTuple):
+class SandboxOutput(NamedTuple):
     """What a sandbox left beside its value: files, the newest of what was printed, and the value as it came."""
 
     files: tuple[Artifact, ...] = ()
@@ -53,7 +53,7 @@ class Left(NamedTuple):
     value: Encoded | None = None
 
 
-NOTHING_LEFT = Left()
+NOTHING_LEFT = SandboxOutput()
 _SAME_TIME_S = 1e-6  #: two times that are over so close to each other are one
 
 
@@ -67,7 +67,7 @@ class Run:
     parent: Run | None
     request: SpawnRequest
     context: ToolUseContext
-    place: Place
+    place: AdmissionSlot
     waits_for: list[Run] = field(default_factory=list)  #: runs whose results it awaits by handle
     max_turns: int
     limits: Limits
@@ -98,8 +98,8 @@ class Run:
     unborn: int = 0  #: births that a policy adapter was asked about and that did not come, since the last that did
     births_before: int = 0  #: of these, those before its newest turn
     subtree: Usage = NOTHING_USED
-    verdict: Verdict | None = None  #: of the last turn
-    cut: Verdict | None = None  #: what it was stopped with, while stopping
+    verdict: TurnResult | None = None  #: of the last turn
+    cut: TurnResult | None = None  #: what it was stopped with, while stopping
     result: Result | None = None
     task: asyncio.Task[None] | None = None
     deadline: asyncio.Task[None] | None = None
@@ -113,7 +113,7 @@ class Run:
     narrowed: Policy | None = None  #: what a policy adapter allowed it at most, at its birth
     bound: Grant | None = None  #: of a composition with a policy: what its steps may do at most
     lacking: tuple[str, ...] = ()  #: variables whose values only a sandbox that goes on has
-    capsule: Capsule | None = None  #: of a function in a sandbox
+    capsule: PackedCall | None = None  #: of a function in a sandbox
     folder: RunFolder | None = None
     was_inside: bool = False  #: a sandbox was started for it: there may be something in its folder
     is_folder_lost: bool = False  #: it goes on in an empty one, and its agent has not been told
@@ -121,9 +121,9 @@ class Run:
     serving: Serving = field(default_factory=Serving)  #: its ports, while a sandbox of it is at work
     outlives: bool = False  #: its kernel, in the sandbox that it is in: another one can go on with it there
     repeatable: bool = True  #: a function, it may be called again where nobody can go on in its middle
-    left_in: RunStory | None = None  #: on record: a kernel that has ended may have left it at work in a sandbox
-    inherited: ReplyCalls | None = None  #: what its guest had been granted by that kernel
-    left: Left = NOTHING_LEFT  #: by its newest attempt
+    left_in: RunReplay | None = None  #: on record: a kernel that has ended may have left it at work in a sandbox
+    inherited: ToolCallLedger | None = None  #: what its guest had been granted by that kernel
+    left: SandboxOutput = NOTHING_LEFT  #: by its newest attempt
     asked: int = 0  #: children that it was let start, births under way included
     timed_from: float = 0.0  #: when its time began, by the monotonic clock: a root's does with each turn
     on_turn: Callable[[Result], None] | None = None  #: told the result of each turn, if anybody waits for it
@@ -164,9 +164,9 @@ class Run:
         return self.info.path
 
     @property
-    def envelope(self) -> Share | None:
+    def envelope(self) -> ResourceShare | None:
         """What its living children may take up together; None in the host, where nobody counts."""
-        return Share(self.grant.memory_mb, self.grant.cpu_cores) if self.grant is not None else None
+        return ResourceShare(self.grant.memory_mb, self.grant.cpu_cores) if self.grant is not None else None
 
     @property
     def works_in(self) -> pathlib.Path:

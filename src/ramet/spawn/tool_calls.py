@@ -31,14 +31,14 @@ _ONE_USED = Usage(tool_calls=1)
 _NUMBER = re.compile(r"[1-9][0-9]{0,14}\Z")
 
 
-class Begun(NamedTuple):
+class StartedCall(NamedTuple):
     """A call that may begin, and what it calls."""
 
     tool: str
     args: dict[str, Any]  # Any: what the model filled in
 
 
-class CallsPast(NamedTuple):
+class PastCalls(NamedTuple):
     """What had become of the calls of a reply under another kernel, by their ids."""
 
     begun: frozenset[str] = frozenset()
@@ -46,14 +46,14 @@ class CallsPast(NamedTuple):
     answered: frozenset[str] = frozenset()
 
 
-NO_CALLS_PAST = CallsPast()
+NO_CALLS_PAST = PastCalls()
 
 
-class ReplyCalls:
+class ToolCallLedger:
     """What may be, and was, done with the calls of one reply. Without a reply: nothing."""
 
     def __init__(
-        self, context: ToolUseContext, step: str = "", reply: AIMessage | None = None, past: CallsPast = NO_CALLS_PAST
+        self, context: ToolUseContext, step: str = "", reply: AIMessage | None = None, past: PastCalls = NO_CALLS_PAST
     ) -> None:
         self._context, self._step = context, step
         self._calls = {call["id"] or "": call for call in calls_of(reply)} if reply is not None else {}
@@ -102,7 +102,7 @@ class ReplyCalls:
         """The safety gate said yes."""
         self._committed.add(call_id)
 
-    def begin(self, call_id: str | None) -> Begun:
+    def begin(self, call_id: str | None) -> StartedCall:
         """A call begins. Raises ProtocolError for one that may not."""
         call = self.call(call_id)
         if self._context.safety is not None and call_id not in self._committed:
@@ -112,7 +112,7 @@ class ReplyCalls:
             raise ProtocolError(f"call {str(call_id)[:100]!r} may not begin")
         self._begun[call_id or ""] = tool
         self._use(self._holds.pop())
-        return Begun(tool, call["args"])
+        return StartedCall(tool, call["args"])
 
     def end(self, call_id: str | None, *, refused: bool = True) -> str:
         """A call was answered, whether it had begun or not; returns what it called. Raises ProtocolError.

@@ -11,28 +11,28 @@ from ramet.core.ids import CallId
 from ramet.core.limits import SpawnLimits
 from ramet.core.outcome import Result, Status
 from ramet.spawn.birth.plan import spawnable
-from ramet.spawn.birth.record import count_again, key_of, keyed
+from ramet.spawn.birth.record import key_of, restore_counters, with_dedupe_key
 from ramet.spawn.birth.spawner import Spawner
 from ramet.spawn.handle import Handle
-from ramet.spawn.lifecycle.mail import Post
+from ramet.spawn.lifecycle.mail import MailRouter
 from ramet.spawn.lifecycle.supervisor import Supervisor
 from ramet.spawn.lifecycle.wait import wait_at_most
-from ramet.spawn.ports import Authoring, Memory, Services
-from ramet.spawn.registry import Register
+from ramet.spawn.ports import Authoring, Memory, TreePorts
+from ramet.spawn.registry import RunRegistry
 from ramet.spawn.run import Run
-from ramet.spawn.verdict import partial
+from ramet.spawn.verdict import partial_text
 from ramet.tools.agents.report_framing import report
 from ramet.tools.context import Created, RunView, SpawnRequest, StopReceipt, ToolUseContext, check_request, current_call
-from ramet.wire.guest_protocol import Stated, UseState
+from ramet.wire.guest_protocol import StateReply, UseState
 
 
 class RunTree:
     """What `ramet.tools.context.Tree` promises, for one tree: each call comes from a run of it."""
 
-    def __init__(self, services: Services, limits: SpawnLimits) -> None:
-        self.register = Register(services, limits)
+    def __init__(self, services: TreePorts, limits: SpawnLimits) -> None:
+        self.register = RunRegistry(services, limits)
         self.supervisor = Supervisor(self.register)
-        self.post = Post(self.register, self.supervisor)
+        self.post = MailRouter(self.register, self.supervisor)
         self.spawner = Spawner(self.register, self.supervisor, face=self)
 
     def handle(self, run: Run) -> Handle:
@@ -47,7 +47,7 @@ class RunTree:
             if (born := self.register.asked_births.get(asked)) is not None:
                 return await self._born(born)  # This request led to it, and its sandbox has not heard so.
             request = dataclasses.replace(request, asked=asked)
-        request = keyed(run, request)
+        request = with_dedupe_key(run, request)
         known = self.register.known_births.pop((run.info.id, key_of(request)), None)
         if known is not None and (not request.call_id or known.request.prompt == request.prompt):
             return await self._born(known)  # It was asked for in a process that has ended, by this very call.
@@ -69,7 +69,7 @@ class RunTree:
     def go_on(self, parent: ToolUseContext) -> Sequence[Handle]:
         """The children that this run has from a process that has ended; what it asks for from now on is new."""
         run, register = self._run_of(parent), self.register
-        count_again(run, register.known_births)
+        restore_counters(run, register.known_births)
         for each in [each for each in register.known_births if each[0] == run.info.id]:
             del register.known_births[each]
         return [self.handle(each) for each in register.runs.values() if each.parent is run]
@@ -120,7 +120,7 @@ class RunTree:
             await wait_at_most(run.ended(), timeout_s, self.register.services.clock)
         if run.result is not None:
             return f"status: {run.result.status}\n{report(run.result, name=run.name)}"
-        so_far = Result(status=Status.COMPLETED, value=partial(run) or "(nothing yet)")
+        so_far = Result(status=Status.COMPLETED, value=partial_text(run) or "(nothing yet)")
         return f"status: {run.state}\n{report(so_far, name=run.name)}"
 
     async def list_runs(self, asker: ToolUseContext) -> Sequence[RunView]:
@@ -154,7 +154,7 @@ class RunTree:
             raise Denied("creating agents", "this runtime keeps no agents that agents write down")
         return authoring
 
-    async def use_state(self, user: ToolUseContext, asked: UseState, body: bytes = b"") -> tuple[Stated, bytes]:
+    async def use_state(self, user: ToolUseContext, asked: UseState, body: bytes = b"") -> tuple[StateReply, bytes]:
         """Do something with the own state of the run of this context. Raises Denied where agents keep none."""
         return await self._memory().use(self._run_of(user), asked, body)
 

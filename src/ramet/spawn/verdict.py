@@ -8,25 +8,25 @@ from langchain_core.messages import AIMessage, BaseMessage
 
 from ramet.core.errors import Aborted, BudgetExceeded, NeedsInput, RametError, StepFailed, TaskFailed
 from ramet.core.outcome import ErrorInfo, Status
-from ramet.core.replay.replay import RunStory
+from ramet.core.replay.replay import RunReplay
 from ramet.models.messages import decode
 from ramet.spawn.final_answer import answer
-from ramet.spawn.run import Run, Verdict
+from ramet.spawn.run import Run, TurnResult
 from ramet.tools.agents.task_result import concluded_by
 
 
-def cut(run: Run, status: Status, reason: str, *, scope: str | None = None) -> Verdict:
+def cancelled_result(run: Run, status: Status, reason: str, *, scope: str | None = None) -> TurnResult:
     """The verdict of a run that was stopped, with what it had said until then; `scope` as of `ErrorInfo`."""
-    return Verdict(status, error=ErrorInfo(type="Aborted", message=reason, scope=scope), partial=partial(run))
+    return TurnResult(status, error=ErrorInfo(type="Aborted", message=reason, scope=scope), partial=partial_text(run))
 
 
-def lost(run: Run, why: str) -> Verdict:
+def lost_result(run: Run, why: str) -> TurnResult:
     """The verdict of a function that was cut off in its middle, and that is not called again."""
     message = f"it was cut off, nobody knows what it had done, and it is not to be called again: {why}"
-    return Verdict(Status.LOST, error=ErrorInfo(type="Lost", message=message), partial=partial(run))
+    return TurnResult(Status.LOST, error=ErrorInfo(type="Lost", message=message), partial=partial_text(run))
 
 
-def partial(run: Run) -> str:
+def partial_text(run: Run) -> str:
     """The newest text of this turn, streaming or recorded."""
     if run.heard:
         return "".join(run.heard)
@@ -48,31 +48,31 @@ _STATUS: dict[type[BaseException], Status] = {
 }
 
 
-def failed(run: Run, error: BaseException) -> Verdict:
+def failed(run: Run, error: BaseException) -> TurnResult:
     """The verdict of a turn that raised."""
     status = _STATUS.get(type(error), Status.FAILED)
     if isinstance(error, StepFailed) and error.status == Status.BUDGET_EXHAUSTED:
         status = Status.BUDGET_EXHAUSTED
     scope = error.scope if isinstance(error, BudgetExceeded) else None
     info = ErrorInfo(type=type(error).__name__, message=str(error), scope=scope)
-    return Verdict(status, error=info, partial=partial(run))
+    return TurnResult(status, error=info, partial=partial_text(run))
 
 
-def on_record(run: Run, story: RunStory) -> Verdict:
+def on_record(run: Run, story: RunReplay) -> TurnResult:
     """The verdict on a turn that was over in another process, as far as it can be told from what is on record."""
     status, text = Status(story.turn_status), newest_text(_newest_first(run, story)) or None
     if status is Status.COMPLETED:
         is_text = run.agent.output is None and concluded_by(_newest_reply(story)) is None
-        return Verdict(status, text if is_text else _answered(run, text))
-    return Verdict(status, error=_why(run, story, status), partial=text or "")
+        return TurnResult(status, text if is_text else _answered(run, text))
+    return TurnResult(status, error=_why(run, story, status), partial=text or "")
 
 
-def _newest_first(run: Run, story: RunStory) -> Iterator[BaseMessage]:
+def _newest_first(run: Run, story: RunReplay) -> Iterator[BaseMessage]:
     """The messages of its turn, none of them made before it is looked at."""
     return (decode(each.data) for each in reversed(story.said[run.turn_began_at :]) if each.kind == "ai")
 
 
-def _newest_reply(story: RunStory) -> list[BaseMessage]:
+def _newest_reply(story: RunReplay) -> list[BaseMessage]:
     """The newest reply, and the answers to its calls: the only messages of most runs at rest that are made."""
     newest = list[BaseMessage]()
     for each in reversed(story.said):
@@ -89,7 +89,7 @@ def _answered(run: Run, text: str | None) -> object:
         return text
 
 
-def _why(run: Run, story: RunStory, status: Status) -> ErrorInfo:
+def _why(run: Run, story: RunReplay, status: Status) -> ErrorInfo:
     refused = story.refusal
     if refused is not None and status is Status.BUDGET_EXHAUSTED:
         refusal = BudgetExceeded(refused.resource, asked=refused.asked, left=refused.left, scope=refused.scope)

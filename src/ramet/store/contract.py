@@ -30,7 +30,7 @@ class Entry(NamedTuple):
     data: bytes  #: the event as one line of JSON
 
 
-class Stored(NamedTuple):
+class StoredEvent(NamedTuple):
     """An event as it is read back."""
 
     cursor: int  #: orders all events of a store; grows, may have gaps
@@ -50,7 +50,7 @@ class Document(NamedTuple):
     data: bytes
 
 
-class Put(NamedTuple):
+class DocumentWrite(NamedTuple):
     """A document to be written; `expected` as for `Store.put`.
 
     A document that was removed and made anew may be of the same version: `over` is what must be in it now as well.
@@ -63,7 +63,7 @@ class Put(NamedTuple):
     over: bytes | None = None
 
 
-class Seat(NamedTuple):
+class KernelInfo(NamedTuple):
     """A kernel, as all kernels of a store know it."""
 
     name: str  #: there is one of a name at a time
@@ -123,7 +123,7 @@ class Store(Protocol):
 
     async def read(
         self, after: int = 0, *, tree: str | None = None, run: str | None = None, limit: int = 1_000
-    ) -> list[Stored]:
+    ) -> list[StoredEvent]:
         """Committed events in order of their cursors, from the first behind `after`; at most `limit`."""
 
     async def head(self) -> int:
@@ -178,7 +178,7 @@ class Store(Protocol):
 
     # ---- both
 
-    async def put_together(self, blobs: Sequence[bytes], documents: Sequence[Put]) -> Sequence[Document]:
+    async def put_together(self, blobs: Sequence[bytes], documents: Sequence[DocumentWrite]) -> Sequence[Document]:
         """Keep bytes and write documents, all of them or none, durable as `put` is; the documents as written.
 
         Raises Conflict, which names the document, if one is not what was expected: nothing was written then.
@@ -187,7 +187,7 @@ class Store(Protocol):
 
     # ---- kernels
 
-    async def kernels(self) -> Sequence[Seat]:
+    async def kernels(self) -> Sequence[KernelInfo]:
         """This kernel, every other that lives, and those that do not and left trees; in order of their names."""
 
     async def announce(self, address: str) -> None:
@@ -207,7 +207,7 @@ class Store(Protocol):
     async def has_left(self, kernel: str, epoch: int) -> bool:
         """Whether a kernel closed its store in that epoch, and has not begun again: nothing it did is half done."""
 
-    async def owner_of(self, tree: str) -> Seat | None:
+    async def owner_of(self, tree: str) -> KernelInfo | None:
         """The kernel that a tree belongs to, alive or not; None for one that is over, let go of, or not known."""
 
     async def claim(self, trees: Sequence[str]) -> Sequence[str]:
@@ -216,7 +216,9 @@ class Store(Protocol):
         Returns which are its own now; the others belong to kernels that live. Of several that claim one, one gets it.
         """
 
-    async def take_over(self, kernel: str, trees: Sequence[str], documents: Sequence[Put]) -> Sequence[Document] | None:
+    async def take_over(
+        self, kernel: str, trees: Sequence[str], documents: Sequence[DocumentWrite]
+    ) -> Sequence[Document] | None:
         """Claim trees and write documents for a kernel that does not live, in one change; the documents as written.
 
         `kernel` may be this one, or "" for nobody. None, and nothing was changed, where it lives, or where another one

@@ -9,7 +9,7 @@ from operator import attrgetter
 from typing import Self
 
 from ramet.core.errors import Conflict, InvalidValue, StoreFailed
-from ramet.store.contract import Document, Entry, Put, Stored
+from ramet.store.contract import Document, DocumentWrite, Entry, StoredEvent
 from ramet.store.notifications import News
 from ramet.store.single_kernel import SoleKernel
 from ramet.store.validation import Intake, checked_data, checked_name, checked_number, checked_together
@@ -29,7 +29,7 @@ class MemoryStore(SoleKernel):
         self._why: str | None = "it is not open"
         self._ticket = 0
         self._cursor = 0  #: never goes back, whatever is forgotten
-        self._events: list[Stored] = []
+        self._events: list[StoredEvent] = []
         self._documents: dict[tuple[str, str], Document] = {}
         self._blobs: dict[str, bytes] = {}
         self._intake, self._news = Intake(), News()
@@ -57,7 +57,7 @@ class MemoryStore(SoleKernel):
         self._intake.check(entry)
         self._cursor += 1
         self._owned.add(entry.tree)
-        self._events.append(Stored(self._cursor, *entry))
+        self._events.append(StoredEvent(self._cursor, *entry))
         self._ticket = ticket = self._ticket + 1
         self._news.tell(ticket, self._cursor)
         return ticket
@@ -81,14 +81,14 @@ class MemoryStore(SoleKernel):
 
     async def read(
         self, after: int = 0, *, tree: str | None = None, run: str | None = None, limit: int = 1_000
-    ) -> list[Stored]:
+    ) -> list[StoredEvent]:
         """Events in order of their cursors, from the first behind `after`; at most `limit`."""
         for field, name in (("tree", tree), ("run", run)):
             if name is not None:
                 checked_name(field, name)
         self._check()
         first = bisect.bisect_right(self._events, after, key=_CURSOR)
-        found = list[Stored]()
+        found = list[StoredEvent]()
         if tree is None and run is None:
             return self._events[first : first + max(limit, 0)]
         for at in range(first, len(self._events)):
@@ -186,7 +186,7 @@ class MemoryStore(SoleKernel):
 
     # ---- both
 
-    async def put_together(self, blobs: Sequence[bytes], documents: Sequence[Put]) -> Sequence[Document]:
+    async def put_together(self, blobs: Sequence[bytes], documents: Sequence[DocumentWrite]) -> Sequence[Document]:
         """Keep bytes and write documents, all of them or none. Raises Conflict, and nothing changed then."""
         checked_together(blobs, documents)
         self._check()

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
 from ramet.core.errors import OwnedElsewhere, StoreFailed
-from ramet.store.contract import Document, Put, Seat
+from ramet.store.contract import Document, DocumentWrite, KernelInfo
 from ramet.store.validation import checked_name, checked_number
 
 
@@ -20,7 +20,7 @@ class SoleKernel(ABC):
         self._address = ""
         self._owned: set[str] = set()
 
-    async def kernels(self) -> Sequence[Seat]:
+    async def kernels(self) -> Sequence[KernelInfo]:
         """The one that has it open, where it is this one: whoever only reads knows of none."""
         self._check()
         return [self._seat] if not self.read_only else []
@@ -44,7 +44,7 @@ class SoleKernel(ABC):
         self._check()
         return False
 
-    async def owner_of(self, tree: str) -> Seat | None:
+    async def owner_of(self, tree: str) -> KernelInfo | None:
         """This kernel, for a tree that it has written to or claimed since the store was opened."""
         self._check()
         return self._seat if checked_name("tree", tree) in self._owned else None
@@ -55,7 +55,9 @@ class SoleKernel(ABC):
         self._owned.update(checked_name("tree", tree) for tree in trees)
         return sorted(set(trees))
 
-    async def take_over(self, kernel: str, trees: Sequence[str], documents: Sequence[Put]) -> Sequence[Document] | None:
+    async def take_over(
+        self, kernel: str, trees: Sequence[str], documents: Sequence[DocumentWrite]
+    ) -> Sequence[Document] | None:
         """Claim trees and write documents, of whichever kernel: none but this one lives. Raises Conflict."""
         checked_name("kernel", kernel)
         names = [checked_name("tree", tree) for tree in trees]
@@ -83,7 +85,7 @@ class SoleKernel(ABC):
         return self._never()
 
     @abstractmethod
-    async def put_together(self, blobs: Sequence[bytes], documents: Sequence[Put]) -> Sequence[Document]:
+    async def put_together(self, blobs: Sequence[bytes], documents: Sequence[DocumentWrite]) -> Sequence[Document]:
         """Keep bytes and write documents, all of them or none. Raises Conflict."""
 
     @abstractmethod
@@ -99,8 +101,8 @@ class SoleKernel(ABC):
         self._owned.clear()
 
     @property
-    def _seat(self) -> Seat:
-        return Seat(self.kernel, 1, self._address, alive=True)
+    def _seat(self) -> KernelInfo:
+        return KernelInfo(self.kernel, 1, self._address, alive=True)
 
     def _never(self) -> Callable[[], None]:
         self._check()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ramet.core.errors import InvalidValue
-from ramet.store.contract import Entry, Put
+from ramet.store.contract import DocumentWrite, Entry
 
 MOST_NAME = 1_000  #: characters of a name
 MOST_NUMBER = 2**63 - 1
@@ -40,7 +40,7 @@ def checked_number(field: str, value: object) -> int:
     return value
 
 
-def checked_together(blobs: Sequence[bytes], documents: Sequence[Put]) -> None:
+def checked_together(blobs: Sequence[bytes], documents: Sequence[DocumentWrite]) -> None:
     """Take what is to be written together as it is. Raises InvalidValue, for a document that is named twice, too."""
     for data in blobs:
         checked_data("blob", data)

@@ -16,7 +16,7 @@ from ramet.tools.python import python_tool
 from ramet.tools.workspace import workspace_tools
 
 
-def stock_tools(types: Mapping[str, str]) -> dict[str, BaseTool]:
+def builtin_tools(types: Mapping[str, str]) -> dict[str, BaseTool]:
     """All of them by name: those of a workspace, `python`, and those that lead agents of these types."""
     return {tool.name: tool for tool in (*_unchanging(), agent_tool(types))}
 
@@ -32,13 +32,13 @@ def _unchanging() -> tuple[BaseTool, ...]:
     )  # They keep nothing.
 
 
-def is_stock(tool: BaseTool) -> bool:
+def is_builtin(tool: BaseTool) -> bool:
     """Whether a tool is one of these, and not merely called like one."""
     if isinstance(tool, StructuredTool):
         return tool.coroutine is not None and tool.coroutine.__module__ == arguments.__name__
     return type(tool).__module__ == agents.__name__
 
 
-def these(*tools: BaseTool) -> tuple[BaseTool, ...]:
+def by_name(*tools: BaseTool) -> tuple[BaseTool, ...]:
     """The tools themselves: what the capsule that they travel in gives back."""
     return tools

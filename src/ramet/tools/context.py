@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, ToolMessage
     from langchain_core.tools import BaseTool
 
-    from ramet.wire.code.capsule import Capsule
-    from ramet.wire.guest_protocol import Stated, UseState
+    from ramet.wire.code.capsule import PackedCall
+    from ramet.wire.guest_protocol import StateReply, UseState
 
 Mode = Literal["fresh", "fork"]
 
@@ -231,7 +231,7 @@ class Tree(Protocol):
     ) -> SpawnHandle:
         """Have an agent that was written down do a task, as a child. Raises AgentNotResolved, and as `spawn`."""
 
-    async def use_state(self, user: ToolUseContext, asked: UseState, body: bytes = b"") -> tuple[Stated, bytes]:
+    async def use_state(self, user: ToolUseContext, asked: UseState, body: bytes = b"") -> tuple[StateReply, bytes]:
         """Do something with the run's own state. Raises InvalidValue, Conflict, UnsavedChanges, Unknown, Denied."""
 
 
@@ -329,7 +329,7 @@ class Approve(Protocol):
         """Return a yes only if somebody said yes before the deadline."""
 
 
-class GateWord(NamedTuple):
+class SafetyDecision(NamedTuple):
     """What the safety gate decided of a call."""
 
     committed: bool
@@ -341,7 +341,7 @@ class Safety(Protocol):
 
     def __call__(
         self, context: ToolUseContext, *, call_id: CallId, tool: str, args: dict[str, Any]
-    ) -> Awaitable[GateWord]:
+    ) -> Awaitable[SafetyDecision]:
         """Decide, and have the decision on record for good. Raises StoreFailed, Aborted: then it must not run."""
 
 
@@ -355,14 +355,14 @@ class ToolProcesses(Protocol):
     def check(self, tools: Sequence[BaseTool]) -> None:
         """Raise NotShippable for a tool that cannot run there."""
 
-    async def call(self, context: ToolUseContext, tool: str, packed: Capsule) -> Any:
+    async def call(self, context: ToolUseContext, tool: str, packed: PackedCall) -> Any:
         """Open a capsule in a process, and return what its function does, as data; cancelled, the process is gone.
 
         Raises what the process could not do, or what it says that its function raised.
         """
 
 
-class Conclusion(NamedTuple):
+class DeclaredResult(NamedTuple):
     """The agent's own word that its task is over: with a value, or since it cannot be done, or with a question."""
 
     kind: Literal["success", "fail", "clarify"]
@@ -370,7 +370,7 @@ class Conclusion(NamedTuple):
     value: Any = None  #: JSON data, not yet held against the form that was agreed
 
 
-class Ran(NamedTuple):
+class CodeResult(NamedTuple):
     """What a piece of code printed and gave, or its traceback."""
 
     text: str
@@ -380,11 +380,11 @@ class Ran(NamedTuple):
 class Interpreter(Protocol):
     """Where an agent's own code runs: in its sandbox, and nowhere else."""
 
-    async def run(self, code: str, *, timeout_s: float) -> Ran:
+    async def run(self, code: str, *, timeout_s: float) -> CodeResult:
         """Run a piece of code in the namespace of the pieces before it. Time in which it waits for agents is free."""
 
 
-class LeftRunning(NamedTuple):
+class OrphanedThread(NamedTuple):
     """A synchronous call whose thread goes on after its call was given up; its result is nobody's."""
 
     tool: str
@@ -434,8 +434,12 @@ class ToolUseContext:
     answered: dict[str, ToolMessage] = field(default_factory=dict)  #: of the turn's calls, until they are recorded
     exhausted: BudgetExceeded | None = None  #: what did not fit: the loop ends with this, after a last word at most
     refusal: BudgetExceeded | None = None  #: of a budget, the newest that is on record
-    concluded: Conclusion | None = None  #: said by a tool call: the loop ends after this turn's answers are recorded
-    left_running: dict[str, LeftRunning] = field(default_factory=dict)  #: by call id: threads that outlive their call
+    concluded: DeclaredResult | None = (
+        None  #: said by a tool call: the loop ends after this turn's answers are recorded
+    )
+    left_running: dict[str, OrphanedThread] = field(
+        default_factory=dict
+    )  #: by call id: threads that outlive their call
     held_processes: int = 0  #: of its calls, hooks and sandboxes: each until it is gone
     _recall: Callable[[], list[BaseMessage]] = list
 
@@ -502,7 +506,7 @@ class CurrentCall(NamedTuple):
 current_call: ContextVar[CurrentCall | None] = ContextVar("ramet_current_call", default=None)
 
 
-def calling() -> CurrentCall:
+def require_current_call() -> CurrentCall:
     """The tool call being executed. Raises LookupError outside of one."""
     call = current_call.get()
     if call is None:
@@ -512,4 +516,4 @@ def calling() -> CurrentCall:
 
 def current() -> ToolUseContext:
     """The context of the tool call, or of the agent's function, being executed. Raises LookupError outside of one."""
-    return calling().context
+    return require_current_call().context

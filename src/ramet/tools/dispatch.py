@@ -34,7 +34,7 @@ from ramet.core.outcome import Usage
 from ramet.core.tool_names import ALIASES as ALIASES
 from ramet.tools.context import CurrentCall, HookDecision, ToolUseContext, current_call
 from ramet.tools.permission_checks import narrowed
-from ramet.tools.workers.process_tools import stand_in
+from ramet.tools.workers.process_tools import process_proxy
 from ramet.tools.workers.thread_tools import is_async as is_async
 from ramet.tools.workers.thread_tools import run_in_thread
 from ramet.wire.values.first_errors import check_large, is_small
@@ -55,7 +55,7 @@ _ONE_TOOL_CALL = Amount(tool_calls=1)
 _TOOL_CALL_USAGE = Usage(tool_calls=1)
 
 
-def declares(tool: BaseTool, what: str, default: Any = False) -> Any:
+def tool_flag(tool: BaseTool, what: str, default: Any = False) -> Any:
     """What a tool says of itself in its metadata."""
     return (tool.metadata or {}).get(what, default)
 
@@ -104,7 +104,7 @@ def _batches(
 
     def is_safe(call: ToolCall) -> bool:
         tool = find_tool(by_name, call["name"])
-        return tool is not None and bool(declares(tool, "concurrency_safe"))
+        return tool is not None and bool(tool_flag(tool, "concurrency_safe"))
 
     for safe, group in groupby(calls, key=is_safe):
         if safe:
@@ -127,7 +127,7 @@ async def _answer(
             answer = await _again(context, tool, call)
         elif tool is None:
             answer = _unknown(context, by_name, call)
-        elif bound is None or declares(tool, "waits"):
+        elif bound is None or tool_flag(tool, "waits"):
             answer = await _gated(context, tool, call)
         else:
             async with bound:
@@ -145,7 +145,7 @@ async def _again(context: ToolUseContext, tool: BaseTool | None, call: ToolCall)
 
     It passed its gates and was counted when it began.
     """
-    if tool is None or not declares(tool, "repeatable"):
+    if tool is None or not tool_flag(tool, "repeatable"):
         del context.begun[CallId(call["id"] or "")]
         return _refused(context, call, CUT_OFF.format(name=call["name"][:200]))
     return await _run(context, tool, call, None)
@@ -237,7 +237,7 @@ async def _run(context: ToolUseContext, tool: BaseTool, call: ToolCall, hold: Ho
     spilled: str | None = None
     preview = ""
     try:
-        if not (declares(tool, "read_only") or declares(tool, "recorded")):
+        if not (tool_flag(tool, "read_only") or tool_flag(tool, "recorded")):
             await context.settled()
         answer = await _outcome(context, tool, call, step)
         if context.hooks is not None:
@@ -260,7 +260,7 @@ async def _run(context: ToolUseContext, tool: BaseTool, call: ToolCall, hold: Ho
 
 async def _outcome(context: ToolUseContext, tool: BaseTool, call: ToolCall, step: StepId) -> ToolMessage:
     """Run the tool; an exception becomes an error result, unless it is a bug of ours or the run is being stopped."""
-    limit = None if declares(tool, "waits") else declares(tool, "timeout_s", context.tool_timeout_s)
+    limit = None if tool_flag(tool, "waits") else tool_flag(tool, "timeout_s", context.tool_timeout_s)
     ours = asyncio.timeout(limit)
     current = CurrentCall(context, CallId(call["id"] or ""), step)
     _log.debug("%s calls %s with %.2000r", context.run.path, tool.name, call["args"])
@@ -274,7 +274,7 @@ async def _outcome(context: ToolUseContext, tool: BaseTool, call: ToolCall, step
             if is_async(tool):
                 returned = await tool.ainvoke(request)
             elif context.processes is not None:
-                returned = await stand_in(tool, context.processes, current).ainvoke(request)
+                returned = await process_proxy(tool, context.processes, current).ainvoke(request)
             else:
                 work: Callable[[], Any] = lambda: tool.invoke(request)  # noqa: E731 - one expression, run elsewhere
                 returned = await run_in_thread(context, work, name=tool.name, key=call["id"] or "")

@@ -23,12 +23,12 @@ def as_tools(entries: Iterable[BaseTool | Callable[..., Any] | str], field: str)
 
     Raises InvalidValue for what cannot be a tool, which names the place in `field`; Unknown for a name that none has.
     """
-    from ramet.tools.builtins import stock_tools
+    from ramet.tools.builtins import builtin_tools
 
     tools = list[Any]()
     for place, entry in enumerate(_listed(entries, field)):
         if isinstance(entry, str):
-            stock = stock_tools({})
+            stock = builtin_tools({})
             if entry not in stock:
                 raise Unknown("tool", entry, tuple(sorted(stock)))
             tools.append(stock[entry])

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from ramet.core.errors import Denied
 from ramet.tools.arguments import Arguments, workspace_tool
-from ramet.tools.context import calling
+from ramet.tools.context import require_current_call
 
 NAME = "python"
 DEFAULT_MS, MAX_MS = 120_000, 600_000
@@ -27,7 +27,7 @@ async def python(arguments: PythonArguments) -> str:
 
     Raises Denied in the host.
     """
-    interpreter = calling().context.interpreter
+    interpreter = require_current_call().context.interpreter
     if interpreter is None:
         raise Denied(NAME, "code runs in a sandbox only; give the agent one, as in Agent(…, policy=Policy())")
     ran = await interpreter.run(arguments.code, timeout_s=arguments.timeout / 1000)

@@ -16,7 +16,7 @@ from ramet.concurrency.clock import Clock
 from ramet.concurrency.pipes import Capture
 from ramet.concurrency.processes import Ended, environment, run
 from ramet.tools.arguments import Arguments, workspace_tool
-from ramet.tools.files.paths import Place, directory, here, locate
+from ramet.tools.files.paths import ResolvedPath, current_context, directory, resolve
 
 DEFAULT_MS, MAX_MS = 120_000, 600_000
 KEEP = 128 * 1024  #: bytes of output kept from the beginning, and as many from the end
@@ -30,12 +30,12 @@ class BashArguments(Arguments):
 
 async def bash(arguments: BashArguments) -> str:
     """Run a command; its output, errors included, then its exit code. A timeout is an error with what came so far."""
-    context = here()
+    context = current_context()
     limit_s = arguments.timeout / 1000
     if context.tool_timeout_s is not None:
         limit_s = min(limit_s, max(0.1, context.tool_timeout_s - 3))
     with context.holding_process():
-        output, ended = await execute(arguments.command, locate(context, "."), limit_s, context.clock, context.environ)
+        output, ended = await execute(arguments.command, resolve(context, "."), limit_s, context.clock, context.environ)
     text = output.data().decode("utf-8", "replace").replace("\0", "␀").rstrip("\n")
     if ended.why == "timeout":
         raise ToolException(
@@ -46,7 +46,7 @@ async def bash(arguments: BashArguments) -> str:
 
 
 async def execute(
-    command: str, place: Place, limit_s: float, clock: Clock, environ: Mapping[str, str] | None = None
+    command: str, place: ResolvedPath, limit_s: float, clock: Clock, environ: Mapping[str, str] | None = None
 ) -> tuple[Capture, Ended]:
     """Run `command` in a directory, for at most `limit_s`, in `environ`, else an environment without secrets."""
     if "\0" in command:

@@ -19,14 +19,14 @@ _MAX_RECORD = 2**14
 _NAME = re.compile(rb"[A-Za-z0-9_.-]{1,254}")
 
 
-class Opening(NamedTuple):
+class TunnelStart(NamedTuple):
     """How a tunnel begins."""
 
     is_tls: bool
     server_name: str | None = None  #: lower case, without a trailing dot; None: not TLS, or the hello names nobody
 
 
-class OpeningReader:
+class ClientHelloParser:
     """Takes a tunnel's first bytes until they tell how it begins; `held` are all that were taken."""
 
     __slots__ = ("_at", "_message", "held")
@@ -36,20 +36,20 @@ class OpeningReader:
         self._at = 0  #: where the record under way begins
         self._message = bytearray()
 
-    def feed(self, data: bytes) -> Opening | None:
+    def feed(self, data: bytes) -> TunnelStart | None:
         """Take what has arrived; None while it is too little. Raises ProtocolError for TLS that cannot be read."""
         self.held += data
         if not self.held:
             return None
         if self.held[0] not in _CONTENT_TYPES:
-            return Opening(is_tls=False)
+            return TunnelStart(is_tls=False)
         while (record := self._record()) is not None:
             self._message += record
             if self._message[0] != _CLIENT_HELLO:
                 raise ProtocolError("TLS does not begin with a ClientHello")
             end = 4 + int.from_bytes(self._message[1:4], "big")
             if len(self._message) >= max(end, 4):
-                return Opening(is_tls=True, server_name=_server_name(_Cursor(bytes(self._message[4:end]))))
+                return TunnelStart(is_tls=True, server_name=_server_name(_Cursor(bytes(self._message[4:end]))))
         return None
 
     def _record(self) -> bytes | None:

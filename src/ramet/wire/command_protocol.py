@@ -25,11 +25,11 @@ Name = Annotated[str, Meta(min_length=1, max_length=64)]
 # ---- to the program ------------------------------------------------------------------------------------------------
 
 
-class Told(Struct, frozen=True, kw_only=True, tag_field="type"):
+class ToProgram(Struct, frozen=True, kw_only=True, tag_field="type"):
     """Anything a program is told."""
 
 
-class Start(Told, frozen=True, kw_only=True, tag="start"):
+class Start(ToProgram, frozen=True, kw_only=True, tag="start"):
     """Who it is. Body: the conversation before it was started, JSON: a list of `role` and `content`, oldest first."""
 
     protocol: int
@@ -38,24 +38,24 @@ class Start(Told, frozen=True, kw_only=True, tag="start"):
     path: str
 
 
-class Turn(Told, frozen=True, kw_only=True, tag="turn"):
+class Turn(ToProgram, frozen=True, kw_only=True, tag="turn"):
     """Answer this. Body: the message; plain text where `format` is "text", else as the caller sent it."""
 
     turn: int
     format: str
 
 
-class Interrupt(Told, frozen=True, kw_only=True, tag="interrupt"):
+class Interrupt(ToProgram, frozen=True, kw_only=True, tag="interrupt"):
     """Bring this turn to its end now."""
 
     turn: int
 
 
-class Mail(Told, frozen=True, kw_only=True, tag="mail"):
+class Mail(ToProgram, frozen=True, kw_only=True, tag="mail"):
     """Body: text to be read at the next step. Nothing is said to it."""
 
 
-class Control(Told, frozen=True, kw_only=True, tag="control"):
+class Control(ToProgram, frozen=True, kw_only=True, tag="control"):
     """Do one of the operations that were named in `ready`, and say `answer` or `refusal`. Body: its arguments, JSON."""
 
     id: int
@@ -65,44 +65,44 @@ class Control(Told, frozen=True, kw_only=True, tag="control"):
 # ---- from the program ----------------------------------------------------------------------------------------------
 
 
-class Said(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="type"):
+class FromProgram(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="type"):
     """Anything a program says."""
 
     size: int = 0
 
 
-class Ready(Said, frozen=True, kw_only=True, tag="ready"):
+class Ready(FromProgram, frozen=True, kw_only=True, tag="ready"):
     """It takes turns from now on; `mail` says that it reads mail, `operations` what it does besides."""
 
     mail: bool = False
     operations: Annotated[tuple[Name, ...], Meta(max_length=100)] = ()
 
 
-class Chunk(Said, frozen=True, kw_only=True, tag="chunk"):
+class Chunk(FromProgram, frozen=True, kw_only=True, tag="chunk"):
     """Body: the next piece of an answer."""
 
     turn: Number
 
 
-class Done(Said, frozen=True, kw_only=True, tag="done"):
+class Done(FromProgram, frozen=True, kw_only=True, tag="done"):
     """The answer is whole."""
 
     turn: Number
 
 
-class Error(Said, frozen=True, kw_only=True, tag="error"):
+class Error(FromProgram, frozen=True, kw_only=True, tag="error"):
     """The turn has failed. Body: why, text."""
 
     turn: Number
 
 
-class Answer(Said, frozen=True, kw_only=True, tag="answer"):
+class Answer(FromProgram, frozen=True, kw_only=True, tag="answer"):
     """An operation is done. Body: what came of it, JSON; none is null."""
 
     id: Number
 
 
-class Refusal(Said, frozen=True, kw_only=True, tag="refusal"):
+class Refusal(FromProgram, frozen=True, kw_only=True, tag="refusal"):
     """An operation is not done. Body: why, text."""
 
     id: Number
@@ -112,7 +112,7 @@ Heard = Ready | Chunk | Done | Error | Answer | Refusal
 _DECODER: msgspec.json.Decoder[Heard] = msgspec.json.Decoder(Heard)
 
 
-def encode(told: Told, body: bytes = b"") -> bytes:
+def encode(told: ToProgram, body: bytes = b"") -> bytes:
     """A frame. The type stands first in its line, the size last: for those who read it without a reader of JSON."""
     return msgspec.json.encode({**msgspec.to_builtins(told), "size": len(body)}) + b"\n" + body
 
@@ -126,7 +126,7 @@ def decode(frame: Frame, masked: Callable[[str], str] = str) -> Heard:
         raise ProtocolError(f"{shown!r} is nothing that a program says: {masked(str(problem))}") from None
 
 
-def words(body: bytes) -> str:
+def error_text(body: bytes) -> str:
     """The text of an error or a refusal, bounded, and harmless on a terminal and in a log."""
     text = body[:_MAX_TEXT].decode(errors="replace").strip() or "it failed without a word"
     return "".join(each if each.isprintable() or each in "\n\t" else "?" for each in text)

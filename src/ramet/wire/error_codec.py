@@ -80,7 +80,7 @@ _FIELDS: Final[Mapping[type[RametError], Mapping[str, Any]]] = {
 _BY_NAME: Final = {cls.__name__: cls for cls in _FIELDS}
 
 
-def errors_to_fields(error: BaseException) -> tuple[ErrorInfo, dict[str, Any]]:
+def encode_error(error: BaseException) -> tuple[ErrorInfo, dict[str, Any]]:
     """The error as data, bounded; never fails, whatever the error's own methods do."""
     cls = next((base for base in type(error).__mro__ if base in _FIELDS), None)
     fields = {name: _attribute(error, name) for name in _FIELDS[cls]} if cls is not None else {}
@@ -92,7 +92,7 @@ def errors_to_fields(error: BaseException) -> tuple[ErrorInfo, dict[str, Any]]:
     )
 
 
-def error_from(info: ErrorInfo, fields: Mapping[str, Any]) -> RametError:
+def decode_error(info: ErrorInfo, fields: Mapping[str, Any]) -> RametError:
     """The error that was told. Fields that are missing or of another type leave a plain RametError."""
     cls = _BY_NAME.get(info.type)
     message = clean(info.message[:MAX_MESSAGE])

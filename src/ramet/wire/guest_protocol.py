@@ -1,7 +1,7 @@
 """The channel's vocabulary: what a guest may ask, and what it is told. Typed; an unknown field or type is refused.
 
-A guest numbers its requests, strictly rising; each gets one `Answer` of that number (model calls get `Piece`s before
-it). What has no number is told, not asked. A guest is not asked who it is: the socket is the identity.
+A guest numbers its requests, strictly rising; each gets one `Answer` of that number (model calls get `StreamChunk`s
+before it). What has no number is told, not asked. A guest is not asked who it is: the socket is the identity.
 `body` in a docstring is the frame's body.
 """
 
@@ -25,18 +25,18 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 # ---- from the guest ------------------------------------------------------------------------------------------------
 
 
-class Said(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="type", omit_defaults=True):
+class GuestMessage(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="type", omit_defaults=True):
     """Anything a guest says."""
 
 
-class Request(Said, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+class Request(GuestMessage, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """What is answered. `id` rises strictly."""
 
     id: Count
 
 
 class Spawn(Request, frozen=True, kw_only=True, tag="spawn"):
-    """Spawn; answered at once with `Born`. Body: the capsule of a function (`ramet.wire.code.capsule`), else empty."""
+    """Spawn; answered at once with `Spawned`. Body: the function (`ramet.wire.code.capsule`), else empty."""
 
     policy: Policy | None = None
     function: str = ""  #: name of the function in the body
@@ -55,8 +55,8 @@ class Spawn(Request, frozen=True, kw_only=True, tag="spawn"):
     call_id: str | None = None
 
 
-class Watch(Said, frozen=True, kw_only=True, tag="watch"):
-    """Tell me once when this child has ended: `Ended` comes, however long that takes. Holds nothing meanwhile."""
+class Watch(GuestMessage, frozen=True, kw_only=True, tag="watch"):
+    """Tell me once when this child has ended: `ChildEnded` comes, however long that takes. Holds nothing meanwhile."""
 
     run: str
 
@@ -94,7 +94,7 @@ class CreateAgent(Request, frozen=True, kw_only=True, tag="create_agent"):
 
 
 class PerformTask(Request, frozen=True, kw_only=True, tag="perform_task"):
-    """Have an agent that was written down do one of its tasks, as a child; answered at once with `Born`.
+    """Have an agent that was written down do one of its tasks, as a child; answered at once with `Spawned`.
 
     Body: JSON of the arguments, by name.
     """
@@ -107,7 +107,7 @@ class PerformTask(Request, frozen=True, kw_only=True, tag="perform_task"):
 
 
 class UseState(Request, frozen=True, kw_only=True, tag="use_state"):
-    """Something with the run's own state, of which the host knows where it is; answered with `Stated`.
+    """Something with the run's own state, of which the host knows where it is; answered with `StateReply`.
 
     Body: for `set` the value; for `commit` and `merge` what was decided of keys that both sides changed.
     """
@@ -153,7 +153,7 @@ class LoadCheckpoint(Request, frozen=True, kw_only=True, tag="load_checkpoint"):
 
 
 class AskModel(Request, frozen=True, kw_only=True, tag="ask_model"):
-    """Ask the run's own model. Body: a question (`ramet.models.request_codec`). Answered by `Piece`s, then `Reply`."""
+    """Ask the run's model. Body: a request (`ramet.models.request_codec`). Answered by `StreamChunk` and `Reply`."""
 
     step: str
     max_tokens: Count | None = None
@@ -163,7 +163,7 @@ class AskModel(Request, frozen=True, kw_only=True, tag="ask_model"):
 
 
 class Approve(Request, frozen=True, kw_only=True, tag="approve"):
-    """Ask for a person's word; answered with `Word`."""
+    """Ask for a person's word; answered with `ApprovalReply`."""
 
     tool: str
     question: str
@@ -171,20 +171,20 @@ class Approve(Request, frozen=True, kw_only=True, tag="approve"):
     call_id: str | None = None
 
 
-class Intend(Request, frozen=True, kw_only=True, tag="intend"):
-    """Ask the safety gate about a call, which must not begin before; answered with `Decided`, once for each call."""
+class ProposeCall(Request, frozen=True, kw_only=True, tag="intend"):
+    """Ask the safety gate about a call before it begins; answered with `SafetyReply`, once for each call."""
 
     call_id: str
 
 
 class FireHook(Request, frozen=True, kw_only=True, tag="fire_hook"):
-    """Run the hooks of an event; answered with `HookWord`. Body: the payload in JSON."""
+    """Run the hooks of an event; answered with `HookReply`. Body: the payload in JSON."""
 
     event: str
     matcher: str = ""
 
 
-class Record(Said, frozen=True, kw_only=True, tag="record"):
+class Record(GuestMessage, frozen=True, kw_only=True, tag="record"):
     """An event of this run (`ramet.core.events`), told in order. Body: its JSON; the host stamps whose it is.
 
     Behind a `Compacted`, on a line of its own, stands what is left of the conversation (`ramet.models.request_codec`).
@@ -193,13 +193,13 @@ class Record(Said, frozen=True, kw_only=True, tag="record"):
     number: Count  #: 1, 2, 3, …: one that comes again after a kernel's end is known by it
 
 
-class Note(Said, frozen=True, kw_only=True, tag="note"):
+class Note(GuestMessage, frozen=True, kw_only=True, tag="note"):
     """A line for the log of this run."""
 
     text: str
 
 
-class Done(Said, frozen=True, kw_only=True, tag="done"):
+class Done(GuestMessage, frozen=True, kw_only=True, tag="done"):
     """The work is over: the last word of a guest. Body: the value (`ramet.wire.values.values`), if there is one."""
 
     ok: bool
@@ -225,7 +225,7 @@ FromGuest = (
     | LoadCheckpoint
     | AskModel
     | Approve
-    | Intend
+    | ProposeCall
     | FireHook
     | Record
     | Note
@@ -239,11 +239,11 @@ LASTING = Spawn | PerformTask | CreateAgent | Send | Cancel | AskModel
 # ---- from the host -------------------------------------------------------------------------------------------------
 
 
-class Told(Struct, frozen=True, kw_only=True, tag_field="type", omit_defaults=True):
+class HostMessage(Struct, frozen=True, kw_only=True, tag_field="type", omit_defaults=True):
     """Anything a host says. A guest passes over fields that it does not know."""
 
 
-class StartFunction(Told, frozen=True, kw_only=True, tag="start_function"):
+class StartFunction(HostMessage, frozen=True, kw_only=True, tag="start_function"):
     """The first word to a function agent. Body: the capsule, function and arguments inside, then late arguments."""
 
     run: str
@@ -254,7 +254,7 @@ class StartFunction(Told, frozen=True, kw_only=True, tag="start_function"):
     late_size: Count = 0  #: bytes of the late arguments: a JSON array of what goes behind the capsule's arguments
 
 
-class Room(Struct, frozen=True, kw_only=True):
+class CompactionSettings(Struct, frozen=True, kw_only=True):
     """When a conversation is shortened (`ramet.agent.history.compaction`)."""
 
     window_tokens: int
@@ -262,7 +262,7 @@ class Room(Struct, frozen=True, kw_only=True):
     keep_last: int
 
 
-class StartConversation(Told, frozen=True, kw_only=True, tag="start_conversation"):
+class StartConversation(HostMessage, frozen=True, kw_only=True, tag="start_conversation"):
     """The first word to a model agent. Body: JSON of {"system", "history", "types", "capabilities"}, then a capsule.
 
     `types` are those that it may spawn, with descriptions; `capabilities` what its own code may use, as data; the
@@ -280,7 +280,7 @@ class StartConversation(Told, frozen=True, kw_only=True, tag="start_conversation
     tools: tuple[str, ...] = ()  #: by name: of ramet's own, built inside, and of the capsule
     tools_tag: str = ""  #: of the capsule, if there is one
     max_turns: int = 100
-    room: Room | None = None  #: None: it is never shortened
+    room: CompactionSettings | None = None  #: None: it is never shortened
     output_schema: dict[str, Any] | None = None
     hooks: tuple[str, ...] = ()  #: events that somebody listens to
     gated: bool = False  #: each call is to be intended before it begins
@@ -291,7 +291,7 @@ class StartConversation(Told, frozen=True, kw_only=True, tag="start_conversation
     objected: int = 0  #: so often it was told in this turn, before that, to go on instead of ending
 
 
-class Answer(Told, frozen=True, kw_only=True, tag="answer"):
+class Answer(HostMessage, frozen=True, kw_only=True, tag="answer"):
     """The answer to request `id`: `data` by its kind, or the error to raise."""
 
     id: int
@@ -300,13 +300,13 @@ class Answer(Told, frozen=True, kw_only=True, tag="answer"):
     fields: dict[str, Any] = {}  #: what rebuilds the error
 
 
-class Piece(Told, frozen=True, kw_only=True, tag="piece"):
+class StreamChunk(HostMessage, frozen=True, kw_only=True, tag="piece"):
     """A chunk of a reply under way, as data: provisional. Body: JSON of the chunk."""
 
     id: int
 
 
-class Ended(Told, frozen=True, kw_only=True, tag="ended"):
+class ChildEnded(HostMessage, frozen=True, kw_only=True, tag="ended"):
     """A watched child has ended. Body: its value."""
 
     run: str
@@ -321,7 +321,7 @@ class Ended(Told, frozen=True, kw_only=True, tag="ended"):
     stderr: str = ""
 
 
-class MailIn(Told, frozen=True, kw_only=True, tag="mail"):
+class IncomingMail(HostMessage, frozen=True, kw_only=True, tag="mail"):
     """Mail for this run. It counts as read when the guest records `MailDelivered`. Body: its text."""
 
     mail_id: str
@@ -329,18 +329,18 @@ class MailIn(Told, frozen=True, kw_only=True, tag="mail"):
     kind: str = "agent"
 
 
-class Stop(Told, frozen=True, kw_only=True, tag="stop"):
+class Stop(HostMessage, frozen=True, kw_only=True, tag="stop"):
     """Come to an end: signals follow."""
 
     reason: str
 
 
-FromHost = StartFunction | StartConversation | Answer | Piece | Ended | MailIn | Stop
+FromHost = StartFunction | StartConversation | Answer | StreamChunk | ChildEnded | IncomingMail | Stop
 
 # ---- kinds of answer data ------------------------------------------------------------------------------------------
 
 
-class Born(Struct, frozen=True, kw_only=True):
+class Spawned(Struct, frozen=True, kw_only=True):
     """A child lives."""
 
     run: str
@@ -369,7 +369,7 @@ class Text(Struct, frozen=True, kw_only=True):
     text: str
 
 
-class RunLine(Struct, frozen=True, kw_only=True):
+class RunSummary(Struct, frozen=True, kw_only=True):
     """One line of a listing."""
 
     id: str
@@ -386,7 +386,7 @@ class RunLine(Struct, frozen=True, kw_only=True):
 class Runs(Struct, frozen=True, kw_only=True):
     """A listing."""
 
-    runs: tuple[RunLine, ...]
+    runs: tuple[RunSummary, ...]
 
 
 class StateCommit(Struct, frozen=True, kw_only=True):
@@ -399,7 +399,7 @@ class StateCommit(Struct, frozen=True, kw_only=True):
     author: str = ""  #: the run that made it
 
 
-class Stated(Struct, frozen=True, kw_only=True):
+class StateReply(Struct, frozen=True, kw_only=True):
     """What came of it; the body is JSON: a value, names, a commit or several, or the keys that are to be decided."""
 
     found: bool = True  #: there is a value, or a commit; a key was there
@@ -414,21 +414,21 @@ class Checkpoint(Struct, frozen=True, kw_only=True):
     version: int = 1
 
 
-class Word(Struct, frozen=True, kw_only=True):
+class ApprovalReply(Struct, frozen=True, kw_only=True):
     """A person's word; `reason` is for the model, of a no."""
 
     allowed: bool
     reason: str = ""
 
 
-class Decided(Struct, frozen=True, kw_only=True):
-    """What the safety gate decided of a call (`ramet.tools.context.GateWord`)."""
+class SafetyReply(Struct, frozen=True, kw_only=True):
+    """What the safety gate decided of a call (`ramet.tools.context.SafetyDecision`)."""
 
     committed: bool
     reason: str = ""
 
 
-class HookWord(Struct, frozen=True, kw_only=True):
+class HookReply(Struct, frozen=True, kw_only=True):
     """What the hooks said (`ramet.tools.context.HookDecision`)."""
 
     verdict: str = "allow"
@@ -464,15 +464,15 @@ def raw(data: Any) -> msgspec.Raw:
     return msgspec.Raw(_encoder.encode(data))
 
 
-def from_guest(control: bytes) -> Said:
+def from_guest(control: bytes) -> GuestMessage:
     """What a guest says. Raises ProtocolError for anything that is not of this vocabulary."""
-    said: Said = _decoded(_from_guest, control)
+    said: GuestMessage = _decoded(_from_guest, control)
     return said
 
 
-def from_host(control: bytes) -> Told:
+def from_host(control: bytes) -> HostMessage:
     """What the host says. Raises ProtocolError."""
-    told: Told = _decoded(_from_host, control)
+    told: HostMessage = _decoded(_from_host, control)
     return told
 
 

@@ -42,7 +42,7 @@ class Target(NamedTuple):
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-class Refusal(NamedTuple):
+class ConnectRefusal(NamedTuple):
     """A request that is not carried out: the status of the answer, and a sentence for whoever asked."""
 
     status: int
@@ -60,14 +60,14 @@ class RequestReader:
         self._looked = 0  #: up to where bytes were looked at
         self._fields = self._hosts = 0
         self._target: Target | None = None
-        self._found: Target | Refusal | None = None
+        self._found: Target | ConnectRefusal | None = None
 
     @property
     def rest(self) -> bytes:
         """What came behind the header block: the tunnel's first bytes."""
         return bytes(self._buffer[self._at :]) if isinstance(self._found, Target) else b""
 
-    def feed(self, data: bytes) -> Target | Refusal | None:
+    def feed(self, data: bytes) -> Target | ConnectRefusal | None:
         """Take what has arrived; None while the header block has not ended. The answer, once given, stays."""
         self._buffer += data
         while self._found is None:
@@ -75,19 +75,19 @@ class RequestReader:
             stop = end or min(len(self._buffer), MAX_HEADER_BYTES)
             # From one byte before: a CR is judged by what follows it.
             if _BAD_BYTE.search(self._buffer, max(self._at, self._looked - 1), stop):
-                self._found = Refusal(400, "a byte that is no printable ASCII, or a CR or LF that stands alone")
+                self._found = ConnectRefusal(400, "a byte that is no printable ASCII, or a CR or LF that stands alone")
             elif end:
                 line = self._buffer[self._at : end - 2].decode("ascii")
                 self._at = self._looked = end
                 self._found = self._line(line)
             elif len(self._buffer) > MAX_HEADER_BYTES:
-                self._found = Refusal(431, f"the header block is larger than {MAX_HEADER_BYTES} bytes")
+                self._found = ConnectRefusal(431, f"the header block is larger than {MAX_HEADER_BYTES} bytes")
             else:
                 self._looked = stop
                 break
         return self._found
 
-    def _line(self, line: str) -> Target | Refusal | None:
+    def _line(self, line: str) -> Target | ConnectRefusal | None:
         if self._target is None:
             found = _request_line(line)
             if isinstance(found, Target):
@@ -98,64 +98,64 @@ class RequestReader:
             return self._target
         self._fields += 1
         if self._fields > MAX_FIELDS:
-            return Refusal(431, f"more than {MAX_FIELDS} header fields")
+            return ConnectRefusal(431, f"more than {MAX_FIELDS} header fields")
         return self._field(line)
 
-    def _field(self, line: str) -> Refusal | None:
+    def _field(self, line: str) -> ConnectRefusal | None:
         name, colon, _ = line.partition(":")
         if not colon or not _TOKEN.fullmatch(name):
-            return Refusal(400, "a line that is no header field, or one that is folded")
+            return ConnectRefusal(400, "a line that is no header field, or one that is folded")
         match name.lower():
             case "content-length" | "transfer-encoding":
-                return Refusal(400, f"{name} with CONNECT, which has no body")
+                return ConnectRefusal(400, f"{name} with CONNECT, which has no body")
             case "host":
                 self._hosts += 1
                 if self._hosts > 1:
-                    return Refusal(400, "more than one Host")
+                    return ConnectRefusal(400, "more than one Host")
         return None
 
 
-def _request_line(line: str) -> Target | Refusal:
+def _request_line(line: str) -> Target | ConnectRefusal:
     words = line.split(" ")
     if len(words) != 3 or not _TOKEN.fullmatch(words[0]):
-        return Refusal(400, f"the request line is malformed; {_EXPECTED}")
+        return ConnectRefusal(400, f"the request line is malformed; {_EXPECTED}")
     method, target, version = words
     if method != "CONNECT":
-        return Refusal(405, "this proxy only opens tunnels; use CONNECT host:port, for plain HTTP too")
+        return ConnectRefusal(405, "this proxy only opens tunnels; use CONNECT host:port, for plain HTTP too")
     if version not in ("HTTP/1.1", "HTTP/1.0"):
-        return Refusal(400, f"another version of HTTP; {_EXPECTED}")
+        return ConnectRefusal(400, f"another version of HTTP; {_EXPECTED}")
     return parse_target(target)
 
 
-def parse_target(text: str) -> Target | Refusal:
+def parse_target(text: str) -> Target | ConnectRefusal:
     """Read `host:port`; whatever another reader could take for another place is a refusal with status 400."""
     host, colon, digits = text.rpartition(":")
     if not colon:
-        return Refusal(400, f"the target has no port; {_EXPECTED}")
+        return ConnectRefusal(400, f"the target has no port; {_EXPECTED}")
     if not _PORT.fullmatch(digits) or int(digits) > 65535:
-        return Refusal(400, "the port is no plain decimal number from 1 to 65535")
+        return ConnectRefusal(400, "the port is no plain decimal number from 1 to 65535")
     host, port = host.lower(), int(digits)
     if host.startswith("["):
         return _ipv6(host, port)
     name = host.removesuffix(".")
     labels = name.split(".")
     if not text.isascii() or len(name) > 253 or not all(map(_LABEL.fullmatch, labels)):
-        return Refusal(400, "the host is no plain ASCII name, IPv4 address or [IPv6 address]")
+        return ConnectRefusal(400, "the host is no plain ASCII name, IPv4 address or [IPv6 address]")
     if not _NUMBER.fullmatch(labels[-1]):
         return Target(name, port, False)
     try:
         return Target(str(ipaddress.IPv4Address(host)), port, True)
     except ValueError:
-        return Refusal(400, "an IPv4 address is four decimal numbers without leading zeros")
+        return ConnectRefusal(400, "an IPv4 address is four decimal numbers without leading zeros")
 
 
-def _ipv6(host: str, port: int) -> Target | Refusal:
+def _ipv6(host: str, port: int) -> Target | ConnectRefusal:
     if host.endswith("]") and "%" not in host:
         try:
             return Target(str(ipaddress.IPv6Address(host[1:-1])), port, True)
         except ValueError:
             pass
-    return Refusal(400, "the brackets hold no plain IPv6 address")
+    return ConnectRefusal(400, "the brackets hold no plain IPv6 address")
 
 
 def allowed(entries: Collection[str], host: str, port: int) -> bool:
@@ -167,7 +167,7 @@ def allowed(entries: Collection[str], host: str, port: int) -> bool:
     return not uncovered_endpoints(entries, [Target(host, port, False).authority])
 
 
-def answer(refusal: Refusal) -> bytes:
+def answer(refusal: ConnectRefusal) -> bytes:
     """The refusal as a whole HTTP response, after which the connection is closed."""
     body = f"{refusal.reason}\n".encode("ascii", "replace")
     head = [

@@ -32,7 +32,7 @@ _number = struct.Struct("!BQ")
 MAX_PACKET = MAX_KEPT + _frame.size  #: bytes; whoever reads from a wire refuses a longer one before it has come
 
 
-def weight(frame: Frame) -> int:
+def buffered_size(frame: Frame) -> int:
     """What a frame takes of `MAX_KEPT`. Raises ProtocolError for one that no session carries."""
     control, body = len(frame.control), len(frame.body)
     if not 1 <= control <= MAX_CONTROL:
@@ -42,7 +42,7 @@ def weight(frame: Frame) -> int:
     return whole
 
 
-class Session:
+class ResumableStream:
     """One side. After a ProtocolError it takes nothing more.
 
     Has no clock: how long a side waits for the other to come back is the caller's to say.
@@ -89,7 +89,7 @@ class Session:
 
     def has_room(self, frame: Frame) -> bool:
         """Whether a frame may be sent now; if not, after an acknowledgement. Raises ProtocolError if it never may."""
-        return self._kept_weight + weight(frame) <= MAX_KEPT
+        return self._kept_weight + buffered_size(frame) <= MAX_KEPT
 
     def send(self, frame: Frame) -> None:
         """Take over a frame, to be said as often as needed. There must be room for it."""
@@ -97,7 +97,7 @@ class Session:
             raise Bug("a frame was sent behind the end of a session, or without room for it")
         self._sent += 1
         self._kept.append(frame)
-        self._kept_weight += weight(frame)
+        self._kept_weight += buffered_size(frame)
 
     def acknowledge(self, through: int) -> None:
         """What came up to this number is safe here, and need not be said again. A lower one than before is nothing."""
@@ -187,7 +187,7 @@ class Session:
         if len(packet) < body:
             raise ProtocolError(f"a packet of {len(packet)} bytes announces a control part of {length}")
         frame = Frame(packet[_frame.size : body], packet[body:])
-        if self._open_weight + (weighs := weight(frame)) > MAX_KEPT:
+        if self._open_weight + (weighs := buffered_size(frame)) > MAX_KEPT:
             raise ProtocolError(f"more than {MAX_KEPT} bytes came ahead of their acknowledgement")
         self._settle(acknowledged)
         self._taken = number
@@ -203,4 +203,4 @@ class Session:
             raise ProtocolError(f"frame {self._settled} was acknowledged, and now only {acknowledged} is")
         while self._settled < acknowledged:
             self._settled += 1
-            self._kept_weight -= weight(self._kept.popleft())
+            self._kept_weight -= buffered_size(self._kept.popleft())

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ramet import END, START, Agent, Policy, ScriptedModel, StateGraph, chain, parallel
-from ramet.agent.composition.steps import levels
+from ramet.agent.composition.steps import nesting_depth
 from ramet.core.errors import DefinitionMissing, InvalidValue, RametError, Unknown
 from ramet.host.serialize.recipes import agent_of, recipe
 from tests.trips.composed_agents import double, fails, norm, plus_one, triple, untyped
@@ -59,7 +59,9 @@ def test_what_cannot_work_is_refused_when_it_is_put_together(make: Callable[[], 
 
 def test_levels_of_compositions_are_counted() -> None:
     """The deepest way down."""
-    assert [levels(each) for each in (double, None, chain(double).function, chain(chain(double), double).function)] == [
+    assert [
+        nesting_depth(each) for each in (double, None, chain(double).function, chain(chain(double), double).function)
+    ] == [
         0,
         0,
         1,

@@ -17,7 +17,7 @@ from ramet.agent.files.agent_file import parse_agent
 from ramet.agent.from_recipe import agent_of
 from ramet.agent.output import DoesNotFit, OutputContract
 from ramet.agent.typed.from_schema import hint_of
-from ramet.agent.typed.values import checked
+from ramet.agent.typed.values import decode_value
 from ramet.core.errors import InvalidValue
 from ramet.core.recipe import Recipe, TaskDefinition
 
@@ -74,7 +74,7 @@ def test_a_class_that_is_mentioned_twice_at_each_level_is_read_once(kind: str) -
     assert solve.returns is hint_of(returns, types)
     assert len(json.dumps(OutputContract(solve.output).schema)) < 10_000
     with pytest.raises(InvalidValue, match=r"m|x"):
-        checked(solve.returns, {"x": {}}, "value")
+        decode_value(solve.returns, {"x": {}}, "value")
 
 
 def test_classes_that_make_the_others_deeper_than_allowed_are_refused() -> None:
@@ -131,7 +131,7 @@ def test_a_value_that_fits_no_choice_at_the_last_of_many_levels_is_refused() -> 
     kind, value = _unions(24), _nested(25, "bad")
 
     with pytest.raises(InvalidValue, match="steps"):
-        checked(kind, value, "value")
+        decode_value(kind, value, "value")
     with pytest.raises(DoesNotFit, match="steps"):
         OutputContract(kind).parse(json.dumps(value))
 
@@ -206,7 +206,7 @@ def test_a_large_value_of_a_plain_type_is_read() -> None:
     """The bound grows with the text of a value: 300,000 numbers are no attack."""
     numbers = [0.125] * 300_000
 
-    assert checked(list[float], numbers, "value") == numbers
+    assert decode_value(list[float], numbers, "value") == numbers
 
 
 # ---- JSON schemas

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from ramet.agent.typed.from_schema import hint_of
 from ramet.agent.typed.schema import Types
 from ramet.agent.typed.to_schema import schema_of
-from ramet.agent.typed.values import checked, given
+from ramet.agent.typed.values import decode_value, encode_argument
 from ramet.core.errors import InvalidValue
 
 
@@ -113,11 +113,11 @@ def made_again(hint: Any) -> Any:
 def test_a_type_comes_back_and_takes_the_same_values(hint: Any, value: Any) -> None:
     """What one process wrote another reads: data of a value fits the type that was made again, and is the same data."""
     again = made_again(hint)
-    data = given(hint, value, "x")
+    data = encode_argument(hint, value, "x")
 
-    there = checked(again, json.loads(json.dumps(data)), "x")
+    there = decode_value(again, json.loads(json.dumps(data)), "x")
 
-    assert given(again, there, "x") == data
+    assert encode_argument(again, there, "x") == data
 
 
 def test_the_same_words_give_the_same_class() -> None:
@@ -125,7 +125,9 @@ def test_the_same_words_give_the_same_class() -> None:
     one, other = made_again(Drawing), made_again(Drawing)
 
     assert one is other
-    assert checked(one, {"title": "t", "points": []}, "x") == checked(other, {"title": "t", "points": []}, "x")
+    assert decode_value(one, {"title": "t", "points": []}, "x") == decode_value(
+        other, {"title": "t", "points": []}, "x"
+    )
     types: Types = {}
     mine: Types = {}
     assert schema_of(one, types, "x") == schema_of(Drawing, mine, "x")
@@ -206,6 +208,6 @@ def test_names_that_a_class_cannot_have_are_refused(definition: dict[str, Any]) 
 def test_a_wrong_value_is_named_by_its_place(hint: Any, data: Any, place: str) -> None:
     """The error says where in the value it does not fit."""
     with pytest.raises(InvalidValue) as refusal:
-        checked(made_again(hint), data, "x")
+        decode_value(made_again(hint), data, "x")
 
     assert refusal.value.field == place

@@ -21,7 +21,7 @@ from ramet.agent.output import DoesNotFit, OutputContract
 from ramet.agent.typed.from_schema import hint_of
 from ramet.agent.typed.schema import Types
 from ramet.agent.typed.to_schema import schema_of
-from ramet.agent.typed.values import checked
+from ramet.agent.typed.values import decode_value
 from ramet.core.errors import InvalidValue
 from ramet.core.recipe import Recipe, TaskDefinition
 
@@ -48,7 +48,7 @@ def _class(kind: str, **fields: Any) -> Any:
 def _refused(hint: Any, data: Any, words: str) -> None:
     """The value is refused as an argument, and as an answer."""
     with pytest.raises(InvalidValue, match=words):
-        checked(hint, data, "value")
+        decode_value(hint, data, "value")
     with pytest.raises(DoesNotFit, match=words):
         OutputContract(hint).parse(json.dumps(data))
 
@@ -71,7 +71,7 @@ def test_defaults_are_counted_by_their_size_for_each_object(kind: str, field: An
     """A short value does not make many copies of a large default."""
     kept = _class(kind, a=field)
 
-    assert len(checked(list[kept], [{}] * 3, "value")) == 3  # type: ignore[valid-type]
+    assert len(decode_value(list[kept], [{}] * 3, "value")) == 3  # type: ignore[valid-type]
     _refused(list[kept], [{}] * count, "steps")  # type: ignore[valid-type]
 
 
@@ -92,7 +92,7 @@ def test_defaults_of_defaults_are_counted(kind: str) -> None:
         types[f"C{level}"] = {"kind": kind, "fields": {"a": below}}
 
     with pytest.raises(InvalidValue, match="steps"):
-        checked(hint_of({"$ref": "#/types/C5"}, types), {}, "value")
+        decode_value(hint_of({"$ref": "#/types/C5"}, types), {}, "value")
 
 
 @kinds
@@ -115,7 +115,7 @@ def test_a_default_is_a_value_of_its_type_and_of_one_object_only(kind: str) -> N
     day = {"type": "string", "format": "date", "default": "2026-11-26"}
     made = _class(kind, names={**_set(TEXT), "default": ["a"]}, day=day, count={**INTEGER, "default": 1})
 
-    one, other = checked(list[made], [{}, {}], "value")  # type: ignore[valid-type]
+    one, other = decode_value(list[made], [{}, {}], "value")  # type: ignore[valid-type]
 
     assert (one.names, one.day, one.count) == ({"a"}, datetime.date(2026, 11, 26), 1)
     one.names.add("b")
@@ -145,7 +145,7 @@ def test_honest_defaults_of_many_objects_are_made(kind: str) -> None:
     )
     data = [{"name": f"number {at}"} for at in range(15_000)]
 
-    assert len(checked(list[entry], data, "value")) == 15_000  # type: ignore[valid-type]
+    assert len(decode_value(list[entry], data, "value")) == 15_000  # type: ignore[valid-type]
 
 
 # ---- values of one hash
@@ -244,7 +244,7 @@ def test_enums_and_literals_of_numbers_of_one_hash_are_refused() -> None:
 def test_honest_sets_and_keys_are_read(hint: Any, data: Any) -> None:
     """Numbers in order, one number many times, and texts, whose hashes nobody can foretell."""
     assert OutputContract(hint).problem(json.dumps(data)) is None
-    checked(hint, data, "value")
+    decode_value(hint, data, "value")
 
 
 # ---- types

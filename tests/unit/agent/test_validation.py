@@ -22,7 +22,7 @@ from typing_extensions import TypedDict
 
 from ramet.agent.output import DoesNotFit, OutputContract
 from ramet.agent.typed.validation import MAX_ERRORS, DoesNotFitType, Validation
-from ramet.agent.typed.values import checked, given
+from ramet.agent.typed.values import decode_value, encode_argument
 from ramet.core.errors import InvalidValue
 
 _MEMORY = 1 << 30
@@ -96,7 +96,7 @@ def _refused(name: str) -> str:
     """What is said of one of the wrong values: as an argument, and as an answer."""
     kind, value = (make() for make in WRONG[name])
     with pytest.raises(InvalidValue) as refusal:
-        checked(kind, value, "value")
+        decode_value(kind, value, "value")
     with pytest.raises(DoesNotFit) as problem:
         OutputContract(kind).parse(json.dumps(value))
     return f"{refusal.value}\n{problem.value}"
@@ -132,7 +132,7 @@ def test_errors_of_a_value_take_bounded_memory(name: str) -> None:
 def test_the_first_error_of_a_long_value_is_told_with_its_place(kind: Any, value: Any, place: str) -> None:
     """However many there are, and however far behind it is."""
     with pytest.raises(InvalidValue) as refusal:
-        checked(kind, value, "value")
+        decode_value(kind, value, "value")
 
     assert refusal.value.field == place
 
@@ -187,8 +187,8 @@ def test_many_errors_are_counted_and_the_first_is_told(hint: Any) -> None:
     data = [wrong] if hint == list[list[int]] else wrong
     text, contract = json.dumps(data), OutputContract(hint)
     refusals: list[Callable[[], Any]] = [
-        lambda: checked(hint, data, "value"),
-        lambda: given(hint, data, "value"),
+        lambda: decode_value(hint, data, "value"),
+        lambda: encode_argument(hint, data, "value"),
         lambda: contract.parse(text),
     ]
     for call in refusals:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from ramet.cli.ask.consent import changes_need_a_word
+from ramet.cli.ask.consent import require_approval_for_writes
 from tests.support.context import make_context
 
 
 @pytest.mark.parametrize(("tool", "verdict"), [("Bash", "ask"), ("Write", "ask"), ("Edit", "ask"), ("Grep", "allow")])
 async def test_what_changes_something_needs_a_word(tool: str, verdict: str) -> None:
     """Reading does not."""
-    hooks = changes_need_a_word()
+    hooks = require_approval_for_writes()
 
     decision = await hooks.fire("PreToolUse", make_context(), {"tool_name": tool, "tool_input": {}})
 

@@ -8,7 +8,7 @@ import json
 import pytest
 
 from ramet.cli.render.json_lines import Lines
-from ramet.cli.render.views import Written
+from ramet.cli.render.views import JsonView
 from ramet.core.events import RunEnded, ToolStarted, decode, encode
 from ramet.core.outcome import Status, Usage
 from tests.unit.cli.story import Story, cut_short, hostile
@@ -87,7 +87,7 @@ def test_lines_are_utf8_whatever_the_locale() -> None:
 
 async def test_nothing_else_gets_onto_stdout(capsys: pytest.CaptureFixture[str]) -> None:
     """What a tool or a library prints while agents work goes to stderr."""
-    async with Written(io.BytesIO()):
+    async with JsonView(io.BytesIO()):
         print("a tool that prints")  # noqa: T201 - the subject of the test
 
     assert capsys.readouterr() == ("", "a tool that prints\n")

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from ramet.cli.render.live import FRAME_S, LiveTree
-from ramet.cli.render.tree_model import Picture
+from ramet.cli.render.tree_model import TreeModel
 from ramet.concurrency.clock import FakeClock
 from ramet.core.events import Notice
 from tests.unit.cli.story import START, Story, cut_short
@@ -36,7 +36,7 @@ class Terminal:
 
 async def watch(story: Story, terminal: Terminal) -> None:
     """Show a story to its end, and one frame more."""
-    picture, clock = Picture(), FakeClock(START)
+    picture, clock = TreeModel(), FakeClock(START)
     async with LiveTree(terminal.console, picture, clock) as live:
         for event in story.events:
             picture.take(event)
@@ -62,7 +62,7 @@ async def test_the_cursor_is_back_whatever_happens() -> None:
     terminal = Terminal()
 
     async def fail() -> None:
-        async with LiveTree(terminal.console, Picture(), FakeClock(START)):
+        async with LiveTree(terminal.console, TreeModel(), FakeClock(START)):
             raise KeyError
 
     with pytest.raises(KeyError):
@@ -84,7 +84,7 @@ async def test_notices_are_printed_above_the_tree() -> None:
 
 async def test_a_question_has_the_screen_to_itself() -> None:
     """Paused, nothing is drawn and notices wait; resumed, the tree is drawn below them."""
-    terminal, picture, clock, story = Terminal(), Picture(), FakeClock(START), Story()
+    terminal, picture, clock, story = Terminal(), TreeModel(), FakeClock(START), Story()
     story.born("main", 0)
     notice = story.add(Notice, "main", 1, text="meanwhile")
     async with LiveTree(terminal.console, picture, clock) as live:

@@ -7,15 +7,15 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ramet.cli.render.tree_model import Picture
+from ramet.cli.render.tree_model import TreeModel
 from ramet.core.events import Event, RunSpawned, StateChanged, TurnStarted
 from ramet.core.outcome import Status, Usage
 from tests.unit.cli.story import Story, at, cut_short, under_way
 
 
-def fold(events: list[Event]) -> Picture:
+def fold(events: list[Event]) -> TreeModel:
     """The picture after these events."""
-    picture = Picture()
+    picture = TreeModel()
     for event in events:
         picture.take(event)
     return picture

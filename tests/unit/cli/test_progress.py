@@ -5,8 +5,8 @@ from __future__ import annotations
 import io
 
 from ramet.cli.render.console import console
-from ramet.cli.render.tree_model import Picture
-from ramet.cli.render.views import Told
+from ramet.cli.render.tree_model import TreeModel
+from ramet.cli.render.views import LineView
 from ramet.core.events import (
     ApprovalAnswered,
     ApprovalAsked,
@@ -24,8 +24,8 @@ from tests.unit.cli.story import Story, cut_short, hostile
 
 def told(events: list[Event], *, width: int = 80) -> str:
     """What a log would hold."""
-    log, picture = io.StringIO(), Picture()
-    view = Told(console(log, width=width), picture)
+    log, picture = io.StringIO(), TreeModel()
+    view = LineView(console(log, width=width), picture)
     for event in events:
         picture.take(event)
         view.take(event)

@@ -9,7 +9,7 @@ import pytest
 
 from ramet.cli.operate.logs import LONGEST_PAUSE_S, with_pauses
 from ramet.cli.render.events import line_of
-from ramet.cli.render.tree_model import Picture
+from ramet.cli.render.tree_model import TreeModel
 from ramet.concurrency.clock import FakeClock
 from ramet.core.events import Event, MailPushed, MessageRecorded, RunResumed
 from tests.unit.cli.story import Story, hostile, under_way
@@ -58,7 +58,7 @@ async def test_no_pause_is_without_end() -> None:
 
 def lines(story: Story) -> list[str]:
     """What is told of a story."""
-    picture, found = Picture(), []
+    picture, found = TreeModel(), []
     for event in story.events:
         picture.take(event)
         if (line := line_of(event, picture)) is not None:

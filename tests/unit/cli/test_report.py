@@ -9,7 +9,7 @@ import pytest
 
 from ramet.cli.render.console import console
 from ramet.cli.render.report import print_result, print_status
-from ramet.cli.render.tree_model import Picture
+from ramet.cli.render.tree_model import TreeModel
 from ramet.core.events import RunEnded
 from ramet.core.outcome import ErrorInfo, Result, Status, Usage
 from tests.unit.cli.golden import assert_golden
@@ -35,7 +35,7 @@ def completed() -> Story:
 
 def page(story: Story, result: Result | None = None, *, width: int = 100) -> str:
     """stdout and stderr of an end, as pipes see them."""
-    out, err, picture = io.StringIO(), io.StringIO(), Picture()
+    out, err, picture = io.StringIO(), io.StringIO(), TreeModel()
     for event in story.events:
         picture.take(event)
     result = result or root_result(story)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ramet.cli.render.tree_model import Picture
+from ramet.cli.render.tree_model import TreeModel
 from ramet.cli.render.tree_text import ASCII, UNICODE, Glyphs, draw
 from ramet.core.outcome import Status, Usage
 from tests.unit.cli.golden import assert_golden
@@ -19,7 +19,7 @@ def lines(
     story: Story, *, width: int = 80, height: int = 24, glyphs: Glyphs = UNICODE, tick: int | None = 0
 ) -> list[str]:
     """The screen of a story, 3.2 seconds in."""
-    picture = Picture()
+    picture = TreeModel()
     for event in story.events:
         picture.take(event)
     return [line.plain for line in draw(picture, now=at(3.2), width=width, height=height, glyphs=glyphs, tick=tick)]

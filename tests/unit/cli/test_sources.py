@@ -24,12 +24,12 @@ MINE, OTHER = "a-token-of-my-own-choice", "another-token-of-my-own"
 @pytest.mark.parametrize(
     ("server", "dir", "named", "found"),
     [
-        (None, None, None, "Folder"),
-        (None, None, " ", "Folder"),
-        (None, None, "a.sock", "Served a.sock"),
-        ("b.sock", None, "a.sock", "Served b.sock"),
-        ("http://127.0.0.1:1", None, None, "Served http://127.0.0.1:1"),
-        (None, Path("/"), "a.sock", "Folder"),
+        (None, None, None, "LocalSource"),
+        (None, None, " ", "LocalSource"),
+        (None, None, "a.sock", "ServerSource a.sock"),
+        ("b.sock", None, "a.sock", "ServerSource b.sock"),
+        ("http://127.0.0.1:1", None, None, "ServerSource http://127.0.0.1:1"),
+        (None, Path("/"), "a.sock", "LocalSource"),
     ],
 )
 def test_what_is_typed_goes_before_the_environment(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ramet.cli.values import amount, folder, name, whole
+from ramet.cli.values import folder, name, parse_int, parse_number
 
 
 @pytest.mark.parametrize(
@@ -16,7 +16,7 @@ from ramet.cli.values import amount, folder, name, whole
 def test_what_is_no_whole_number_is_refused(text: str) -> None:
     """And the refusal says what would be accepted, in one short line."""
     with pytest.raises(argparse.ArgumentTypeError, match=r"expected a whole number from 0 to 2\^53") as refusal:
-        whole(0)(text)
+        parse_int(0)(text)
 
     assert len(str(refusal.value)) < 200
     assert str(refusal.value).isprintable()
@@ -24,21 +24,21 @@ def test_what_is_no_whole_number_is_refused(text: str) -> None:
 
 def test_a_least_is_kept() -> None:
     """One from 1 does not take 0."""
-    assert whole(1)("1") == 1
+    assert parse_int(1)("1") == 1
     with pytest.raises(argparse.ArgumentTypeError):
-        whole(1)("0")
+        parse_int(1)("0")
 
 
 @pytest.mark.parametrize("text", ["", "x", "-0.1", "nan", "inf", "-inf", "1e999", "$5"])
 def test_what_is_no_amount_is_refused(text: str) -> None:
     """NaN and infinity are no limits."""
     with pytest.raises(argparse.ArgumentTypeError, match=r"expected a number from 0 to 2\^53"):
-        amount(text)
+        parse_number(text)
 
 
 def test_amounts() -> None:
     """Zero is one."""
-    assert [amount(text) for text in ("0", "0.5", "1e2", "7")] == [0, 0.5, 100, 7]
+    assert [parse_number(text) for text in ("0", "0.5", "1e2", "7")] == [0, 0.5, 100, 7]
 
 
 def test_folders(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from ramet.concurrency.cancel import AbortController
 from ramet.concurrency.clock import FakeClock, SystemClock
-from ramet.concurrency.deadline import to_its_end, within
+from ramet.concurrency.deadline import run_shielded, wait_with_timeout
 from ramet.core.errors import Aborted
 from tests.support.waiting import eventually
 
@@ -31,14 +31,14 @@ async def test_work_that_is_done_in_time_gives_its_result() -> None:
     """Neither the clock nor the controller leaves anything waiting."""
     clock = FakeClock()
 
-    assert await within(asyncio.sleep(0, "done"), clock=clock, seconds=5, abort=AbortController()) == "done"
+    assert await wait_with_timeout(asyncio.sleep(0, "done"), clock=clock, seconds=5, abort=AbortController()) == "done"
     assert clock.sleeping == 0
 
 
 async def test_work_that_takes_too_long_has_ended_when_the_timeout_is_raised() -> None:
     """A caller that was told of a timeout need not look after the work."""
     clock, work = FakeClock(), Work()
-    waiting = asyncio.ensure_future(within(work(), clock=clock, seconds=5))
+    waiting = asyncio.ensure_future(wait_with_timeout(work(), clock=clock, seconds=5))
     await eventually(lambda: clock.sleeping)
     await clock.advance(5)
 
@@ -50,7 +50,7 @@ async def test_work_that_takes_too_long_has_ended_when_the_timeout_is_raised() -
 async def test_an_abort_ends_the_work_and_carries_its_reason() -> None:
     """Stopping does not wait for the clock."""
     abort, work = AbortController(), Work()
-    waiting = asyncio.ensure_future(within(work(), clock=FakeClock(), seconds=5, abort=abort))
+    waiting = asyncio.ensure_future(wait_with_timeout(work(), clock=FakeClock(), seconds=5, abort=abort))
     await eventually(lambda: work.began)
     abort.abort("enough")
 
@@ -65,14 +65,14 @@ async def test_an_abort_before_the_start_prevents_the_start() -> None:
     abort.abort("too late")
 
     with pytest.raises(Aborted, match="too late"):
-        await within(work(), clock=FakeClock(), seconds=5, abort=abort)
+        await wait_with_timeout(work(), clock=FakeClock(), seconds=5, abort=abort)
     assert not work.began
 
 
 async def test_cancelling_the_waiter_ends_the_work() -> None:
     """A cancelled caller leaves nothing behind."""
     work = Work()
-    waiting = asyncio.ensure_future(within(work(), clock=SystemClock(), seconds=None))
+    waiting = asyncio.ensure_future(wait_with_timeout(work(), clock=SystemClock(), seconds=None))
     await eventually(lambda: work.began)
     waiting.cancel()
 
@@ -88,7 +88,7 @@ async def test_work_that_cancels_itself_is_a_failure_and_no_cancellation() -> No
         raise asyncio.CancelledError
 
     with pytest.raises(RuntimeError, match="cancelled itself"):
-        await within(gives_up(), clock=FakeClock(), seconds=5)
+        await wait_with_timeout(gives_up(), clock=FakeClock(), seconds=5)
 
 
 async def test_work_that_goes_to_its_end_does_so_however_often_its_caller_is_cancelled() -> None:
@@ -100,7 +100,7 @@ async def test_work_that_goes_to_its_end_does_so_however_often_its_caller_is_can
             await over.wait()
             assert not fails
 
-        waiting = asyncio.ensure_future(to_its_end(work()))
+        waiting = asyncio.ensure_future(run_shielded(work()))
         for _ in range(3):
             await asyncio.sleep(0)
             waiting.cancel()
@@ -118,6 +118,6 @@ async def test_work_that_goes_to_its_end_gives_what_it_gives() -> None:
     async def fails() -> None:
         raise ValueError("no")
 
-    assert await to_its_end(asyncio.sleep(0, "done")) == "done"
+    assert await run_shielded(asyncio.sleep(0, "done")) == "done"
     with pytest.raises(ValueError, match="no"):
-        await to_its_end(fails())
+        await run_shielded(fails())

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from ramet.concurrency import process_reaper
-from ramet.concurrency.process_reaper import MARK, Mark
+from ramet.concurrency.process_reaper import MARK, ProcessTag
 from tests.support.commands import sh
 from tests.support.waiting import alive, eventually, pid_in
 
@@ -178,19 +178,19 @@ def system(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> System:
 
 
 @pytest.fixture
-def mark() -> Mark:
-    return Mark()
+def mark() -> ProcessTag:
+    return ProcessTag()
 
 
 @pytest.fixture
-def marked(mark: Mark) -> bytes:
+def marked(mark: ProcessTag) -> bytes:
     """The environment of a process that carries the mark."""
     return f"A=1\0{MARK}={mark.put_on({})[MARK]}\0B=2\0".encode()
 
 
 @pytest.mark.parametrize("leader_lives", [True, False])
 async def test_found_by_group_session_descent_or_mark(
-    system: System, mark: Mark, marked: bytes, leader_lives: bool
+    system: System, mark: ProcessTag, marked: bytes, leader_lives: bool
 ) -> None:
     """All four, whether the command itself still lives or not; one lives as long as any of its threads does."""
     if leader_lives:
@@ -203,22 +203,22 @@ async def test_found_by_group_session_descent_or_mark(
     system.add(506, parent=505)
     system.add(507, session=LEADER, state="Z", threads=2)
 
-    await process_reaper.end(LEADER, mark, grace_s=0)
+    await process_reaper.kill_all(LEADER, mark, grace_s=0)
 
     assert system.hit == [LEADER] * leader_lives + [501, 502, 503, 504, 505, 506, 507]
 
 
-async def test_the_command_hears_it_first(system: System, mark: Mark) -> None:
+async def test_the_command_hears_it_first(system: System, mark: ProcessTag) -> None:
     """It must not see its children end, and go on."""
     for pid in (LEADER - 1, LEADER, LEADER + 1):
         system.add(pid, group=LEADER)
 
-    await process_reaper.end(LEADER, mark, grace_s=0)
+    await process_reaper.kill_all(LEADER, mark, grace_s=0)
 
     assert [pid for pid, _ in system.signals] == [LEADER, LEADER - 1, LEADER + 1]
 
 
-async def test_never_found_are_strangers_elders_and_our_own(system: System, mark: Mark, marked: bytes) -> None:
+async def test_never_found_are_strangers_elders_and_our_own(system: System, mark: ProcessTag, marked: bytes) -> None:
     """A mistake here ends what is not ours, so one of these outweighs everything that speaks for it."""
     system.add(LEADER)
     system.add(600)
@@ -232,20 +232,20 @@ async def test_never_found_are_strangers_elders_and_our_own(system: System, mark
     system.add(607, session=LEADER, state="Z", **likeness)  # type: ignore[arg-type]
     system.add(os.getpid(), session=SESSION_OF_OURS, **likeness)  # type: ignore[arg-type]
 
-    await process_reaper.end(LEADER, mark, grace_s=0)
+    await process_reaper.kill_all(LEADER, mark, grace_s=0)
 
     assert system.hit == [LEADER]
 
 
 @pytest.mark.parametrize("grace_s", [0, 600])
 async def test_one_between_two_programs_is_looked_at_again(
-    system: System, mark: Mark, marked: bytes, grace_s: float
+    system: System, mark: ProcessTag, marked: bytes, grace_s: float
 ) -> None:
     """Then it has no environment for a moment; a look at that moment must not lose it, nor who never has one."""
     system.add(650, env=b"")
     system.add(651, env=b"")
     system.ending = {650: signal.SIGTERM} if grace_s else {}
-    ending = asyncio.ensure_future(process_reaper.end(LEADER, mark, grace_s=grace_s))
+    ending = asyncio.ensure_future(process_reaper.kill_all(LEADER, mark, grace_s=grace_s))
     await asyncio.sleep(0)  # it has looked
     (system.root / "650" / "environ").write_bytes(marked)
 
@@ -256,14 +256,14 @@ async def test_one_between_two_programs_is_looked_at_again(
 
 @pytest.mark.parametrize("parent", ["gone", "dead", "dead and ours"])
 async def test_one_born_while_the_list_was_read_is_found_by_its_parents_death(
-    system: System, mark: Mark, parent: str
+    system: System, mark: ProcessTag, parent: str
 ) -> None:
     """A list of processes is older than the looks at each: who ended in between may have had a child in between."""
     if parent == "gone":
         (system.root / "680").mkdir()
     else:
         system.add(680, group=LEADER, state="Z", parent=os.getpid() if parent == "dead and ours" else STRANGER)
-    ending = asyncio.ensure_future(process_reaper.end(LEADER, mark, grace_s=0))
+    ending = asyncio.ensure_future(process_reaper.kill_all(LEADER, mark, grace_s=0))
     await asyncio.sleep(0)  # it has looked
     system.add(681, group=LEADER)
 
@@ -273,7 +273,7 @@ async def test_one_born_while_the_list_was_read_is_found_by_its_parents_death(
 
 
 async def test_a_group_with_others_in_it_is_not_ended_as_one(
-    system: System, mark: Mark, marked: bytes, monkeypatch: pytest.MonkeyPatch
+    system: System, mark: ProcessTag, marked: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What goes to a group goes to all in it: to elders, to our own, to strangers."""
     groups: list[int] = []
@@ -286,16 +286,16 @@ async def test_a_group_with_others_in_it_is_not_ended_as_one(
     system.add(941, group=os.getpgrp(), env=marked)
     system.add(951, group=1, env=marked)
 
-    await process_reaper.end(None, mark, grace_s=0)
+    await process_reaper.kill_all(None, mark, grace_s=0)
 
     assert set(groups) == {930}
     assert system.hit == [901, 911, 921, 931, 941, 951]
 
 
-async def test_a_child_of_one_that_died_with_its_mark_is_found(system: System, mark: Mark, marked: bytes) -> None:
+async def test_a_child_of_one_that_died_with_its_mark_is_found(system: System, mark: ProcessTag, marked: bytes) -> None:
     """The dead have no environment: one in a session of its own may have been of the command, and had a child."""
     system.add(685, state="Z", env=b"")
-    ending = asyncio.ensure_future(process_reaper.end(LEADER, mark, grace_s=0))
+    ending = asyncio.ensure_future(process_reaper.kill_all(LEADER, mark, grace_s=0))
     await asyncio.sleep(0)  # it has looked
     system.add(686, env=marked)
 
@@ -305,7 +305,7 @@ async def test_a_child_of_one_that_died_with_its_mark_is_found(system: System, m
 
 
 async def test_who_has_always_died_before_being_looked_at_ends_with_its_group(
-    system: System, mark: Mark, monkeypatch: pytest.MonkeyPatch
+    system: System, mark: ProcessTag, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One starts the next and ends, again and again: their group ends at once, whoever is in it."""
     listed, runners = os.listdir, [1000]
@@ -321,23 +321,23 @@ async def test_who_has_always_died_before_being_looked_at_ends_with_its_group(
 
     monkeypatch.setattr(os, "listdir", names)
 
-    await process_reaper.end(LEADER, mark, grace_s=0)
+    await process_reaper.kill_all(LEADER, mark, grace_s=0)
 
     assert system.hit == [1001]
 
 
-async def test_those_that_fork_while_being_killed_are_killed_to_the_last(system: System, mark: Mark) -> None:
+async def test_those_that_fork_while_being_killed_are_killed_to_the_last(system: System, mark: ProcessTag) -> None:
     """Each look may find somebody who was not there before."""
     system.add(LEADER)
     system.forking = {LEADER: 671, 671: 672, 672: 673, 673: 674}
 
-    await process_reaper.end(LEADER, mark, grace_s=0)
+    await process_reaper.kill_all(LEADER, mark, grace_s=0)
 
     assert system.hit == [LEADER, 671, 672, 673, 674]
 
 
 async def test_one_that_was_found_stays_found_and_who_is_new_is_not_asked_to_go(
-    system: System, mark: Mark, marked: bytes
+    system: System, mark: ProcessTag, marked: bytes
 ) -> None:
     """On its way out a process may have neither environment nor parent, and may need another to clean up."""
     system.add(LEADER)
@@ -352,25 +352,27 @@ async def test_one_that_was_found_stays_found_and_who_is_new_is_not_asked_to_go(
         system.add(662, parent=660)
 
     system.then[3] = change  # All three have been asked to go, and none was killed.
-    await process_reaper.end(LEADER, mark, grace_s=0.01)
+    await process_reaper.kill_all(LEADER, mark, grace_s=0.01)
 
     asked = [pid for pid, number in system.signals if number == signal.SIGTERM]
     killed = [pid for pid, number in system.signals if number == signal.SIGKILL]
     assert (sorted(asked), sorted(killed)) == ([LEADER, 660, 661], [660, 661, 662])
 
 
-async def test_without_a_leader_only_the_mark_tells(system: System, mark: Mark, marked: bytes) -> None:
+async def test_without_a_leader_only_the_mark_tells(system: System, mark: ProcessTag, marked: bytes) -> None:
     """As when a start was broken off before its pid was known."""
     system.add(700, env=marked)
     system.add(701, parent=700)
     system.add(702)
 
-    await process_reaper.end(None, mark, grace_s=0)
+    await process_reaper.kill_all(None, mark, grace_s=0)
 
     assert system.hit == [700, 701]
 
 
-async def test_reaped_is_who_came_to_us_and_never_the_command_itself(system: System, mark: Mark, marked: bytes) -> None:
+async def test_reaped_is_who_came_to_us_and_never_the_command_itself(
+    system: System, mark: ProcessTag, marked: bytes
+) -> None:
     """The command's own end belongs to whoever started it, as do those of our other children."""
     us = os.getpid()
     system.add(LEADER, parent=us, state="Z")
@@ -379,7 +381,7 @@ async def test_reaped_is_who_came_to_us_and_never_the_command_itself(system: Sys
     system.add(803, parent=us, state="Z")
     system.add(804, parent=STRANGER, session=LEADER, state="Z")
 
-    await process_reaper.end(LEADER, mark, grace_s=0)
+    await process_reaper.kill_all(LEADER, mark, grace_s=0)
 
     assert system.hit == [802]
     assert set(system.reaped) == {801, 802}
@@ -387,7 +389,7 @@ async def test_reaped_is_who_came_to_us_and_never_the_command_itself(system: Sys
 
 @pytest.mark.parametrize("shown", ["another", "nobody"])
 async def test_a_proc_that_does_not_show_us_is_not_believed(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, mark: Mark, marked: bytes, shown: str
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, mark: ProcessTag, marked: bytes, shown: str
 ) -> None:
     """Its pids are those of another namespace, here those of others: only the command's own group is ended."""
     system = System(tmp_path, monkeypatch, STRANGER)
@@ -396,8 +398,8 @@ async def test_a_proc_that_does_not_show_us_is_not_believed(
     system.add(LEADER)
     system.add(901, env=marked)
 
-    await process_reaper.end(LEADER, mark, grace_s=0)
-    await process_reaper.end(None, mark, grace_s=0)
+    await process_reaper.kill_all(LEADER, mark, grace_s=0)
+    await process_reaper.kill_all(None, mark, grace_s=0)
 
     assert system.hit == [-LEADER]
 

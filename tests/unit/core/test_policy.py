@@ -19,11 +19,11 @@ from ramet.core.policy.policy import (
     Grant,
     Isolation,
     Policy,
-    describe,
     from_json,
-    grant_root,
     narrow,
+    resolve_root_policy,
     to_json,
+    to_public_dict,
 )
 from ramet.core.policy.reservation import Reservation
 
@@ -230,7 +230,7 @@ def test_ports_are_taken_as_a_mapping_or_as_pairs() -> None:
     assert asked == policy(ports=[["web", 1], ("a-b-9", 65535)])
     assert asked.ports == {"web": 1, "a-b-9": 65535}
     assert from_json(to_json(asked)) == asked
-    assert describe(asked)["ports"] == {"web": 1, "a-b-9": 65535}
+    assert to_public_dict(asked)["ports"] == {"web": 1, "a-b-9": 65535}
     assert DEFAULTS.ports == {}
 
 
@@ -313,7 +313,7 @@ def test_a_name_that_is_no_field_is_refused_by_name() -> None:
 
 def test_a_root_that_asks_for_nothing_has_the_defaults() -> None:
     """Which hold no right at all."""
-    assert grant_root(Policy()) == DEFAULTS
+    assert resolve_root_policy(Policy()) == DEFAULTS
     assert (DEFAULTS.allowed_endpoints, DEFAULTS.readonly_mounts, DEFAULTS.allowed_env_vars) == ((), (), ())
     assert (DEFAULTS.env_vars, DEFAULTS.secrets, DEFAULTS.allow_sub_agents) == ({}, {}, False)
 
@@ -326,7 +326,7 @@ def test_a_root_has_what_it_asks_for() -> None:
         if getattr(PARENT, name) != getattr(DEFAULTS, name)
     }
 
-    assert grant_root(policy(**asked)) == PARENT
+    assert resolve_root_policy(policy(**asked)) == PARENT
 
 
 @pytest.mark.parametrize(
@@ -344,22 +344,22 @@ def test_a_root_has_what_it_asks_for() -> None:
 )
 def test_an_empty_allow_list_of_a_root_denies_all(asked: dict[str, Any]) -> None:
     """Empty, null and a list of nothing are no network."""
-    assert grant_root(policy(**asked)).allowed_endpoints == ()
-    assert grant_root(from_json(msgspec.json.encode(asked))).allowed_endpoints == ()
+    assert resolve_root_policy(policy(**asked)).allowed_endpoints == ()
+    assert resolve_root_policy(from_json(msgspec.json.encode(asked))).allowed_endpoints == ()
 
 
 def test_the_defaults_are_nobodys_to_change() -> None:
     """Two roots share nothing."""
-    grant_root(Policy()).env_vars["A"] = "1"
+    resolve_root_policy(Policy()).env_vars["A"] = "1"
     narrow(Grant(), Policy())[0].env_vars["B"] = "1"
 
-    assert (DEFAULTS.env_vars, grant_root(Policy()).env_vars, Grant().env_vars) == ({}, {}, {})
+    assert (DEFAULTS.env_vars, resolve_root_policy(Policy()).env_vars, Grant().env_vars) == ({}, {}, {})
 
 
 def test_a_secret_of_a_root_needs_a_value() -> None:
     """It has no parent to take it from."""
     with pytest.raises(InvalidValue, match="without a value, not shown") as refusal:
-        grant_root(policy(secrets=["token"]))
+        resolve_root_policy(policy(secrets=["token"]))
 
     assert refusal.value.field == "policy.secrets"
     assert "token" not in str(refusal.value)
@@ -383,10 +383,10 @@ def test_mounts_of_a_root_stay_within_those_that_are_allowed(
     """Without a list it is the caller's word."""
     asked = policy(readonly_mounts=[mount])
     if passes:
-        assert grant_root(asked, allow_mounts=allowed).readonly_mounts == (mount,)
+        assert resolve_root_policy(asked, allow_mounts=allowed).readonly_mounts == (mount,)
         return
     with pytest.raises(SpawnRefused, match=mount) as refusal:
-        grant_root(asked, allow_mounts=allowed)
+        resolve_root_policy(asked, allow_mounts=allowed)
     assert refusal.value.limit == "policy.readonly_mounts"
 
 
@@ -451,7 +451,7 @@ def test_a_parent_without_time_has_no_children(left: float) -> None:
 
 def test_below_the_last_level_there_is_no_child() -> None:
     """Three levels below a root of depth 3, and no fourth."""
-    grant = grant_root(Policy(allow_sub_agents=True, max_sub_agent_depth=3))
+    grant = resolve_root_policy(Policy(allow_sub_agents=True, max_sub_agent_depth=3))
     for level in (2, 1, 0):
         grant, _ = narrow(grant, Policy())
         assert grant.max_sub_agent_depth == level
@@ -590,7 +590,9 @@ def test_a_secrets_value_is_the_parents_whatever_the_child_says() -> None:
 
 def test_a_variable_that_the_parent_has_by_value_is_never_the_hosts() -> None:
     """The parent cannot see the host's, so neither can anybody below it, in any number of steps."""
-    root = grant_root(policy(allowed_env_vars=["TOKEN", "LANG"], env_vars={"TOKEN": "mine"}, allow_sub_agents=True))
+    root = resolve_root_policy(
+        policy(allowed_env_vars=["TOKEN", "LANG"], env_vars={"TOKEN": "mine"}, allow_sub_agents=True)
+    )
     assert (root.allowed_env_vars, root.env_vars) == (("LANG",), {"TOKEN": "mine"})
 
     by_name, _ = narrow(root, policy(allowed_env_vars=["TOKEN"], env_vars={}))
@@ -659,8 +661,15 @@ def test_null_is_absent() -> None:
 def test_no_value_of_a_variable_or_secret_is_shown() -> None:
     """In no picture of a policy or grant, by no printer; names are."""
     asked = policy(env_vars={"MODE": CANARY}, secrets={"token": CANARY}, isolation="L2")
-    for held in (asked, grant_root(asked)):
-        for shown in (repr(held), str(held), f"{held}", pretty_repr(held), pretty_repr([held]), repr(describe(held))):
+    for held in (asked, resolve_root_policy(asked)):
+        for shown in (
+            repr(held),
+            str(held),
+            f"{held}",
+            pretty_repr(held),
+            pretty_repr([held]),
+            repr(to_public_dict(held)),
+        ):
             assert CANARY not in shown
             assert "MODE" in shown
             assert "token" in shown
@@ -725,14 +734,14 @@ def test_what_is_no_reservation_is_refused(value: object, field: str) -> None:
 
 def test_a_description_is_plain_data() -> None:
     """Of a policy what it asks for, of a grant everything."""
-    assert describe(policy(memory_mb=1, secrets=["b", "a"], isolation="L2", allowed_endpoints=["a.org:1"])) == {
+    assert to_public_dict(policy(memory_mb=1, secrets=["b", "a"], isolation="L2", allowed_endpoints=["a.org:1"])) == {
         "memory_mb": 1,
         "network": "allow_list",
         "allowed_endpoints": ["a.org:1"],
         "secrets": ["a", "b"],
         "isolation": "L2",
     }
-    whole = describe(PARENT)
+    whole = to_public_dict(PARENT)
     assert tuple(whole) == Grant.__struct_fields__
     assert whole["env_vars"] == ["MODE"]
     assert msgspec.json.decode(msgspec.json.encode(whole)) == whole

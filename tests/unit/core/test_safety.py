@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ramet.core import safety
 from ramet.core.errors import InvalidValue
-from ramet.core.safety import DECIDERS, VERDICTS, Ballot, Rule, SafetyPolicy, Vote, decide
+from ramet.core.safety import DECIDERS, VERDICTS, Rule, SafetyPolicy, Vote, VoterAnswer, decide
 
 #: As somebody calls them who does not look at types.
 RULE: Any = Rule
@@ -64,10 +64,10 @@ def test_the_first_rule_that_fits_decides() -> None:
         )
     )
 
-    assert policy.judge("Bash", {"command": "git push -f"}) == Ballot("ask", "it leaves the house")
+    assert policy.judge("Bash", {"command": "git push -f"}) == VoterAnswer("ask", "it leaves the house")
     assert policy.judge("Bash", {"command": "git status"}).verdict == "allow"
     assert policy.judge("Read", {"file_path": "x"}).verdict == policy.judge("Glob", {}).verdict == "allow"
-    assert policy.judge("Bash", {"command": "rm -rf /"}) == Ballot("deny", "no rule fits it")
+    assert policy.judge("Bash", {"command": "rm -rf /"}) == VoterAnswer("deny", "no rule fits it")
     assert policy.judge("bash", {"command": "git status"}).verdict == "deny"
 
 
@@ -184,8 +184,8 @@ def test_first() -> None:
 
 def test_the_reason_names_who_said_so() -> None:
     """It goes to the model and to the log."""
-    assert decide("unanimous", votes("allow", "deny"), 2) == Ballot("deny", "b: deny!")
-    assert decide("first", votes("ask", "allow"), 2) == Ballot("allow", "b: allow!")
+    assert decide("unanimous", votes("allow", "deny"), 2) == VoterAnswer("deny", "b: deny!")
+    assert decide("first", votes("ask", "allow"), 2) == VoterAnswer("allow", "b: allow!")
 
 
 @given(decider=deciders, words=st.lists(verdicts, min_size=1, max_size=6), cut=st.integers(0, 6))

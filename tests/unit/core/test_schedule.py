@@ -21,12 +21,12 @@ from ramet.core.schedules.schedule import (
     NamedTarget,
     Once,
     Schedule,
-    come_since,
+    due_between,
     fires_at,
-    first_after,
+    next_fire_time,
     utc,
 )
-from ramet.core.schedules.ticks import Book, Claim, Due, State, TickResult, TickStatus
+from ramet.core.schedules.ticks import Claim, Due, ScheduleRecord, TickResult, TickState, TickStatus
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 TARGET = FunctionTarget(reference="module:function")
@@ -53,9 +53,9 @@ def schedule(timing: Any = None, **fields: Any) -> Schedule:
     return Schedule(**{"id": "s", "name": "s", "timing": timing, "target": TARGET, **fields})
 
 
-def book(timing: Any = None, state: State | None = None, **fields: Any) -> Book:
+def book(timing: Any = None, state: TickState | None = None, **fields: Any) -> ScheduleRecord:
     """A book of such a schedule, made at the start."""
-    return Book(schedule=schedule(timing, **fields), state=state or State(decided=START))
+    return ScheduleRecord(schedule=schedule(timing, **fields), state=state or TickState(decided=START))
 
 
 def claimed(owner: str = "me", *, run: str | None = None) -> Claim:
@@ -63,9 +63,9 @@ def claimed(owner: str = "me", *, run: str | None = None) -> Claim:
     return Claim(id="c", due=Due(tick=at(100)), owner=owner, at=at(100), run=run)
 
 
-def settled(book: Book, seconds: float, *living: str) -> State:
+def settled(book: ScheduleRecord, seconds: float, *living: str) -> TickState:
     """What is decided so many seconds after the start."""
-    return ticks.settle(book, at(seconds), never, living.__contains__).state
+    return ticks.reconcile(book, at(seconds), never, living.__contains__).state
 
 
 def seconds(moments: Any) -> list[float]:
@@ -73,7 +73,7 @@ def seconds(moments: Any) -> list[float]:
     return [(moment - START).total_seconds() for moment in moments]
 
 
-FULL = Book(
+FULL = ScheduleRecord(
     schedule=schedule(
         Cron(line="30 2 * * *", tz="Europe/Berlin"),
         target=AgentTarget(fields={"name": "a", "model": "offline", "tools": ["Read"]}),
@@ -89,7 +89,7 @@ FULL = Book(
         until=at(1e6),
         asked="digest",
     ),
-    state=State(
+    state=TickState(
         decided=at(0.000001),
         paused=True,
         cancelled=True,
@@ -116,7 +116,7 @@ FULL = Book(
     "written",
     [FULL, book(), book(Once(at=at(5)), target=NamedTarget(name="n")), book(Interval(seconds=0.1, anchor=at(-5)))],
 )
-def test_a_book_reads_back_as_it_was_written(written: Book) -> None:
+def test_a_book_reads_back_as_it_was_written(written: ScheduleRecord) -> None:
     """Every field survives JSON, and comes back equal."""
     data = ticks.encode(written)
 
@@ -150,16 +150,16 @@ def test_ticks_of_an_interval_do_not_drift() -> None:
     """The millionth is the anchor and a million intervals, to the microsecond, whichever tick one comes from."""
     tenths = schedule(Interval(seconds=0.1, anchor=START))
 
-    assert first_after(tenths, at(99_999.95), never) == at(100_000)
-    assert first_after(tenths, at(100_000), never) == at(100_000.1)
-    assert first_after(tenths, at(-1e6), never) == START
+    assert next_fire_time(tenths, at(99_999.95), never) == at(100_000)
+    assert next_fire_time(tenths, at(100_000), never) == at(100_000.1)
+    assert next_fire_time(tenths, at(-1e6), never) == START
 
 
 def test_a_long_absence_is_reckoned_and_not_walked() -> None:
     """Ten years of tenths of seconds: the newest are named, the others counted."""
     tenths = schedule(Interval(seconds=0.1, anchor=START))
 
-    come = come_since(tenths, START, at(315_360_000), never, most=3)
+    come = due_between(tenths, START, at(315_360_000), never, most=3)
 
     assert seconds(come.ticks) == [315_359_999.8, 315_359_999.9, 315_360_000]
     assert come.before == 3_153_600_000 - 3
@@ -169,7 +169,7 @@ def test_a_long_absence_of_a_cron_line_names_the_newest() -> None:
     """Those before them are counted as far as that is cheap."""
     cron = schedule(Cron(line="0 * * * *", tz="UTC"))
 
-    come = come_since(cron, START, at(3600 * 50_000.5), hourly, most=2)
+    come = due_between(cron, START, at(3600 * 50_000.5), hourly, most=2)
 
     assert seconds(come.ticks) == [3600 * 49_999, 3600 * 50_000]
     assert come.before == 1000
@@ -179,7 +179,7 @@ def test_a_line_that_ended_long_ago_names_its_last(monkeypatch: pytest.MonkeyPat
     """However far back one has to look."""
     cron = schedule(Cron(line="0 * * * *", tz="UTC"), until=at(3600 * 1500))
 
-    come = come_since(cron, START, at(3600 * 90_000), hourly, most=2)
+    come = due_between(cron, START, at(3600 * 90_000), hourly, most=2)
 
     assert seconds(come.ticks) == [3600 * 1499, 3600 * 1500]
 
@@ -200,9 +200,9 @@ def test_until_is_inclusive() -> None:
     """A tick at the last moment counts."""
     ends = schedule(until=at(200))
 
-    assert first_after(ends, at(100), never) == at(200)
-    assert first_after(ends, at(200), never) is None
-    assert seconds(come_since(ends, START, at(1000), never, most=9).ticks) == [100, 200]
+    assert next_fire_time(ends, at(100), never) == at(200)
+    assert next_fire_time(ends, at(200), never) is None
+    assert seconds(due_between(ends, START, at(1000), never, most=9).ticks) == [100, 200]
 
 
 def test_a_time_is_aware_and_kept_in_utc() -> None:
@@ -222,7 +222,7 @@ def test_nothing_new_is_the_same_book() -> None:
     """A look that finds nothing writes nothing."""
     empty = book()
 
-    assert ticks.settle(empty, at(99.9), never, {"me"}.__contains__) is empty
+    assert ticks.reconcile(empty, at(99.9), never, {"me"}.__contains__) is empty
     assert ticks.begin(empty, at(99.9), "me", lambda: "c").book is empty
 
 
@@ -237,7 +237,7 @@ def test_missed_ticks(misfire: str, waiting: list[float], skipped: int) -> None:
 
     assert (seconds(due.tick for due in state.waiting), state.skipped) == (waiting, skipped)
     assert state.decided == at(500)
-    assert settled(Book(schedule=missed.schedule, state=state), 599) == state
+    assert settled(ScheduleRecord(schedule=missed.schedule, state=state), 599) == state
 
 
 @pytest.mark.parametrize("misfire", ["skip", "once", "all"])
@@ -250,10 +250,10 @@ def test_a_tick_is_on_time_for_a_minute(misfire: str) -> None:
 @pytest.mark.parametrize(("overlap", "waiting"), [("skip", 0), ("queue", 1), ("allow", 1)])
 def test_a_tick_that_comes_during_a_run(overlap: str, waiting: int) -> None:
     """It never runs, or waits; only `allow` lets it begin at once."""
-    going = book(state=State(decided=at(100), claims=(claimed(run="run-1"),)), overlap=overlap)
+    going = book(state=TickState(decided=at(100), claims=(claimed(run="run-1"),)), overlap=overlap)
 
     state = settled(going, 200, "me")
-    begun = ticks.begin(Book(schedule=going.schedule, state=state), at(200), "me", lambda: "d")
+    begun = ticks.begin(ScheduleRecord(schedule=going.schedule, state=state), at(200), "me", lambda: "d")
 
     assert (len(state.waiting), state.skipped) == (waiting, 1 - waiting)
     assert len(begun.claims) == (1 if overlap == "allow" else 0)
@@ -261,7 +261,7 @@ def test_a_tick_that_comes_during_a_run(overlap: str, waiting: int) -> None:
 
 def test_a_newer_tick_stands_for_one_that_was_never_begun() -> None:
     """`once` makes up for an absence with one run, not with two."""
-    dead = book(state=State(decided=at(100), claims=(claimed("dead"),)))
+    dead = book(state=TickState(decided=at(100), claims=(claimed("dead"),)))
 
     assert seconds(due.tick for due in settled(dead, 100.5).waiting) == [100]
     assert seconds(due.tick for due in settled(dead, 250).waiting) == [200]
@@ -269,7 +269,7 @@ def test_a_newer_tick_stands_for_one_that_was_never_begun() -> None:
 
 def test_what_was_left_of_catching_up_is_not_lost() -> None:
     """A process dies in the middle of it: what it had claimed and not begun comes first, the new ones last."""
-    state = State(decided=at(300), claims=(claimed("dead"),), waiting=(Due(tick=at(200)), Due(tick=at(300))))
+    state = TickState(decided=at(300), claims=(claimed("dead"),), waiting=(Due(tick=at(200)), Due(tick=at(300))))
 
     after = settled(book(state=state, misfire="all"), 450)
 
@@ -279,32 +279,32 @@ def test_what_was_left_of_catching_up_is_not_lost() -> None:
 @pytest.mark.parametrize(("overlap", "waiting"), [("skip", 0), ("queue", 1), ("allow", 1)])
 def test_a_started_claim_of_the_dead_is_left_to_who_can_go_on_with_its_run(overlap: str, waiting: int) -> None:
     """That run is going until somebody says that it is not: what comes meanwhile is treated so."""
-    going = book(state=State(decided=at(100), claims=(claimed("them", run="run-1"),)), overlap=overlap)
+    going = book(state=TickState(decided=at(100), claims=(claimed("them", run="run-1"),)), overlap=overlap)
 
-    after = Book(schedule=going.schedule, state=settled(going, 200))
+    after = ScheduleRecord(schedule=going.schedule, state=settled(going, 200))
 
     assert after.state.claims == going.state.claims
     assert len(after.state.waiting) == waiting
     assert len(ticks.begin(after, at(200), "me", lambda: "d").claims) == (1 if overlap == "allow" else 0)
-    assert ticks.left(after, {"them"}.__contains__) == ()
-    assert ticks.left(after, {"me"}.__contains__) == going.state.claims
+    assert ticks.orphaned_claims(after, {"them"}.__contains__) == ()
+    assert ticks.orphaned_claims(after, {"me"}.__contains__) == going.state.claims
 
 
 def test_of_those_that_would_take_a_claim_one_has_it() -> None:
     """Who comes late neither takes it, nor calls it lost, nor says how it ended."""
     theirs = claimed("them", run="run-1")
-    left = book(state=State(decided=at(100), claims=(theirs,)))
+    left = book(state=TickState(decided=at(100), claims=(theirs,)))
     ended = TickResult(id="c", tick=at(100), status=TickStatus.FAILED)
 
-    taken = ticks.amend(left, theirs, claimed("me", run="run-1"))
+    taken = ticks.update_claim(left, theirs, claimed("me", run="run-1"))
 
     assert taken is not None
     assert taken.state.claims == (claimed("me", run="run-1"),)
-    assert ticks.amend(taken, theirs, claimed("another", run="run-1")) is None
-    assert ticks.lose(taken, theirs, at(150), "gone") is None
-    assert ticks.end(taken, ended, "them") is taken
-    over = ticks.end(taken, replace(ended, status=TickStatus.COMPLETED), "me")
-    assert ticks.end(over, ended, "them") is over
+    assert ticks.update_claim(taken, theirs, claimed("another", run="run-1")) is None
+    assert ticks.mark_lost(taken, theirs, at(150), "gone") is None
+    assert ticks.complete_claim(taken, ended, "them") is taken
+    over = ticks.complete_claim(taken, replace(ended, status=TickStatus.COMPLETED), "me")
+    assert ticks.complete_claim(over, ended, "them") is over
     assert (over.state.claims, [each.status for each in over.state.results]) == ((), ["completed"])
 
 
@@ -312,12 +312,12 @@ def test_an_end_replaces_what_was_believed() -> None:
     """A run that was called lost and was not says so itself."""
     theirs = claimed("them", run="run-1")
 
-    lost = ticks.lose(book(state=State(decided=at(100), claims=(theirs,))), theirs, at(150), "gone")
+    lost = ticks.mark_lost(book(state=TickState(decided=at(100), claims=(theirs,))), theirs, at(150), "gone")
 
     assert lost is not None
     (result,) = lost.state.results
     assert (result.status, result.tick, result.run, result.ended) == ("lost", at(100), "run-1", at(150))
-    after = ticks.end(lost, TickResult(id="c", tick=at(100), status=TickStatus.COMPLETED), "them")
+    after = ticks.complete_claim(lost, TickResult(id="c", tick=at(100), status=TickStatus.COMPLETED), "them")
     assert [each.status for each in after.state.results] == ["completed"]
 
 
@@ -325,14 +325,16 @@ def test_of_what_is_cancelled_only_a_run_that_is_going_is_known() -> None:
     """Nothing more comes of it, not even what was claimed; asked for again it begins with nothing but that run."""
     going = (claimed(run="run-1"), replace(claimed(), id="d"))
     known = (TickResult(id="b", tick=at(1), status=TickStatus.COMPLETED),)
-    state = State(decided=at(100), waiting=(Due(tick=at(100)),), claims=going, results=known)
+    state = TickState(decided=at(100), waiting=(Due(tick=at(100)),), claims=going, results=known)
 
     cancelled = ticks.cancel(book(state=state, overlap="allow"))
 
     assert (cancelled.state.claims, cancelled.state.waiting, ticks.is_forgotten(cancelled)) == (going[:1], (), False)
     assert (settled(cancelled, 1000, "me"), ticks.next_tick(cancelled, never)) == (cancelled.state, None)
-    assert ticks.amend(cancelled, going[1], replace(going[1], run="run-2")) is None
-    assert ticks.redefine(cancelled, schedule(), at(1000)).state == State(decided=at(1000), claims=going[:1])
+    assert ticks.update_claim(cancelled, going[1], replace(going[1], run="run-2")) is None
+    assert ticks.replace_definition(cancelled, schedule(), at(1000)).state == TickState(
+        decided=at(1000), claims=going[:1]
+    )
     released = ticks.release(cancelled, going[0])
     assert released is not None
     assert (released.state.waiting, ticks.is_forgotten(released)) == ((), True)
@@ -340,23 +342,23 @@ def test_of_what_is_cancelled_only_a_run_that_is_going_is_known() -> None:
 
 def test_only_its_owner_starts_a_claim_and_only_once() -> None:
     """Who was overtaken learns it before anything is born."""
-    mine = book(state=State(decided=at(100), claims=(claimed(),)))
+    mine = book(state=TickState(decided=at(100), claims=(claimed(),)))
 
-    started = ticks.amend(mine, claimed(), claimed(run="run-1"))
+    started = ticks.update_claim(mine, claimed(), claimed(run="run-1"))
 
     assert started is not None
-    assert ticks.amend(started, claimed(), claimed(run="run-2")) is None
-    assert ticks.amend(book(), claimed(), claimed(run="run-2")) is None
+    assert ticks.update_claim(started, claimed(), claimed(run="run-2")) is None
+    assert ticks.update_claim(book(), claimed(), claimed(run="run-2")) is None
     assert ticks.release(book(), claimed()) is None
     released = ticks.release(started, claimed())
     assert released is not None
-    assert released.state == State(decided=at(100), waiting=(Due(tick=at(100)),))
+    assert released.state == TickState(decided=at(100), waiting=(Due(tick=at(100)),))
     assert ticks.release(started, replace(claimed(run="run-1"), owner="who was believed dead")) is None
 
 
 def test_the_queue_is_bounded() -> None:
     """What does not fit is counted as skipped."""
-    full = State(decided=START, waiting=tuple(Due(tick=at(-n)) for n in range(ticks.MOST_WAITING)))
+    full = TickState(decided=START, waiting=tuple(Due(tick=at(-n)) for n in range(ticks.MOST_WAITING)))
 
     assert settled(book(state=full, overlap="queue"), 100).skipped == 1
 

@@ -31,7 +31,7 @@ from ramet.core.events import (
 )
 from ramet.core.outcome import Usage
 from ramet.core.replay import codec
-from ramet.core.replay.replay import CLOSED, OPEN, SPENT, TreeStory
+from ramet.core.replay.replay import CLOSED, OPEN, SPENT, TreeReplay
 
 STAMP: dict[str, Any] = {"root": "run-1", "run": "run-1", "path": "main", "agent": "worker"}
 CHILD: dict[str, Any] = {**STAMP, "run": "run-2", "path": "main/child", "parent": "run-1", "depth": 1}
@@ -80,9 +80,9 @@ EVENTS: list[Event] = [
 ]
 
 
-def as_stored(events: list[Event]) -> TreeStory:
+def as_stored(events: list[Event]) -> TreeReplay:
     """The story as a journal tells it."""
-    story = TreeStory()
+    story = TreeReplay()
     for seq, event in enumerate(events, 1):
         if event.__struct_config__.tag in codec.PASSED_OVER:
             story.pass_over(seq)
@@ -95,7 +95,7 @@ def as_stored(events: list[Event]) -> TreeStory:
 def test_a_story_of_what_was_read_is_that_of_the_events(upto: int) -> None:
     """Wherever a record ends: the same conversations, in the same order, the same usage, moves and open ends."""
     events = [msgspec.structs.replace(each, seq=seq) for seq, each in enumerate(EVENTS[:upto], 1)]
-    whole, read = TreeStory().tell_all(decode(encode(each)) for each in events), as_stored(EVENTS[:upto])
+    whole, read = TreeReplay().tell_all(decode(encode(each)) for each in events), as_stored(EVENTS[:upto])
 
     assert read.moves == whole.moves
     assert read.seq == whole.seq == upto
@@ -113,7 +113,7 @@ def test_answers_stand_in_the_order_of_their_calls() -> None:
     assert [each.get("content") for each in story.root.messages[2:]] == ["answer 0", "answer 1", "answer 2"]
 
 
-def spoken(story: TreeStory) -> list[str]:
+def spoken(story: TreeReplay) -> list[str]:
     """What was said in the first run, as far as it still counts."""
     return [each["content"] for each in story.root.messages]
 
@@ -239,4 +239,4 @@ def test_what_is_no_message_is_refused(message: bytes) -> None:
     line = encode(said({})).replace(b'"message":{}', b'"message":' + message)
 
     with pytest.raises(InvalidValue):
-        TreeStory().tell_all([EVENTS[0], codec.decode(line)])
+        TreeReplay().tell_all([EVENTS[0], codec.decode(line)])

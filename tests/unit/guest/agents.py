@@ -160,10 +160,10 @@ def mapper(items: list[int], max_parallel: int) -> list[int]:
 
 def ends_seen(count: int, max_parallel: int) -> list[int]:
     """Maps over how many children had ended when each item was wanted."""
-    from ramet.guest.thread_channel import Line, line
+    from ramet.guest.thread_channel import ThreadChannel, current_channel
 
-    host = line()
-    assert isinstance(host, Line), "functions have one of their own"
+    host = current_channel()
+    assert isinstance(host, ThreadChannel), "functions have one of their own"
     seen: list[int] = []
 
     def items() -> Iterator[int]:

@@ -14,14 +14,14 @@ import msgspec
 from ramet.core.errors import RametError
 from ramet.wire import frames, guest_protocol
 from ramet.wire.code.capsule import pack
-from ramet.wire.error_codec import errors_to_fields
+from ramet.wire.error_codec import encode_error
 from ramet.wire.frames import Frame, FrameReader
-from ramet.wire.guest_protocol import Answer, Born, Done, Ended, Said, StartFunction, Told, Watch
+from ramet.wire.guest_protocol import Answer, ChildEnded, Done, GuestMessage, HostMessage, Spawned, StartFunction, Watch
 from ramet.wire.values.values import decode, encode
 
 #: What a test may take in all; one that waits in vain fails then.
 BOUND_S = 180.0
-S = TypeVar("S", bound=Said)
+S = TypeVar("S", bound=GuestMessage)
 
 
 class Host:
@@ -37,12 +37,12 @@ class Host:
         first = {"run": "r1", "path": "main", "name": capsule.name, "capsule_tag": capsule.tag, **fields}
         self.tell(StartFunction(**first), capsule.data)
 
-    def tell(self, told: Told, body: bytes = b"") -> None:
+    def tell(self, told: HostMessage, body: bytes = b"") -> None:
         """Say something."""
         for piece in frames.pack(guest_protocol.encode(told), body):
             self._end.sendall(piece)
 
-    def hear(self) -> tuple[Said, bytes] | None:
+    def hear(self) -> tuple[GuestMessage, bytes] | None:
         """The guest's next message; None when it has closed."""
         while not self._frames:
             data = self._end.recv(1 << 16)
@@ -67,17 +67,19 @@ class Host:
 
     def refuse(self, number: int, error: RametError) -> None:
         """Answer a request with an error."""
-        info, fields = errors_to_fields(error)
+        info, fields = encode_error(error)
         self.tell(Answer(id=number, error=info, fields=fields))
 
     def bear(self, number: int, run: str) -> None:
         """Answer a spawn."""
-        self.answer(number, Born(run=run, path=f"main/{run}", name=run))
+        self.answer(number, Spawned(run=run, path=f"main/{run}", name=run))
 
     def end_child(self, run: str, value: Any = None, **fields: Any) -> None:
         """Tell that a child has ended."""
         json_size, body = encode(value)
-        self.tell(Ended(**{"run": run, "status": "completed", "exit_code": 0, "json_size": json_size, **fields}), body)
+        self.tell(
+            ChildEnded(**{"run": run, "status": "completed", "exit_code": 0, "json_size": json_size, **fields}), body
+        )
 
     def watched(self) -> str:
         """The child that the guest now waits for."""

@@ -18,11 +18,11 @@ from ramet.core.outcome import ErrorInfo
 from ramet.core.recipe import Recipe
 from ramet.guest import authoring
 from ramet.guest import thread_channel as line
-from ramet.guest.async_channel import Answered, End, Link
+from ramet.guest.async_channel import Answered, AsyncChannel, End
 from ramet.guest.authoring import GUEST, plain
-from ramet.guest.thread_channel import LinkLine
+from ramet.guest.thread_channel import ThreadOverAsync
 from ramet.wire import guest_protocol
-from ramet.wire.guest_protocol import Born, CreateAgent, Created, Ended, ListRuns, PerformTask
+from ramet.wire.guest_protocol import ChildEnded, CreateAgent, Created, ListRuns, PerformTask, Spawned
 from tests.unit.guest import authors
 from tests.unit.guest.scripted_host import Host, guest
 from tests.unit.guest.test_serve_link import Host as Listener
@@ -41,7 +41,7 @@ def keep(host: Host) -> Recipe:
 def begin(host: Host, run: str) -> tuple[str, str, Any]:
     """Let the guest's next request be a task to be done."""
     asked, body = host.expect(PerformTask)
-    host.answer(asked.id, Born(run=run, path=f"main/{run}", name=run))
+    host.answer(asked.id, Spawned(run=run, path=f"main/{run}", name=run))
     return asked.ref, asked.task, msgspec.json.decode(body)
 
 
@@ -138,7 +138,7 @@ def test_names_of_types_are_the_readers_own() -> None:
 async def test_threads_ask_over_the_channel_of_a_loop() -> None:
     """And wait; a wrong argument costs no channel."""
     async with linked() as (link, host):
-        over = LinkLine(link)
+        over = ThreadOverAsync(link)
         asking = asyncio.create_task(asyncio.to_thread(over.ask, ListRuns))
         await host.hear()
         await host.answer(1, "here")
@@ -152,13 +152,13 @@ async def test_the_loop_that_hears_the_host_cannot_wait_for_it() -> None:
     """An error, and no standstill."""
     async with linked() as (link, _):
         with pytest.raises(RametError, match="cannot wait"):
-            LinkLine(link).ask(ListRuns)
+            ThreadOverAsync(link).ask(ListRuns)
 
 
 async def test_a_forked_process_asks_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only the agent's own."""
     async with linked() as (link, _):
-        line = LinkLine(link)
+        line = ThreadOverAsync(link)
         monkeypatch.setattr(os, "getpid", lambda: 1)
         with pytest.raises(RametError, match="forked"):
             await asyncio.to_thread(line.ask, ListRuns)
@@ -167,11 +167,11 @@ async def test_a_forked_process_asks_nothing(monkeypatch: pytest.MonkeyPatch) ->
 def test_after_its_end_an_agent_asks_nothing() -> None:
     """A thread that it left is told so."""
 
-    async def make() -> tuple[LinkLine, Link]:
+    async def make() -> tuple[ThreadOverAsync, AsyncChannel]:
         ours, theirs = socket.socketpair()
-        link = Link(Listener(ours))
+        link = AsyncChannel(Listener(ours))
         await link.open(theirs)
-        line = LinkLine(link)
+        line = ThreadOverAsync(link)
         await link.close()
         ours.close()
         return line, link
@@ -192,7 +192,7 @@ class Few:
         """Bear a child."""
         assert kind is PerformTask
         self.most = max(self.most, 1 + sum(not each.done() for each in self.ends))
-        born = Born(run=f"r{len(self.ends)}", path="main/r", name="r")
+        born = Spawned(run=f"r{len(self.ends)}", path="main/r", name="r")
         return Answered(msgspec.Raw(guest_protocol.encode(born)), b"")
 
     def end_of(self, run: str) -> Future[End]:
@@ -208,7 +208,7 @@ class Few:
         return wait(living, **how)
 
 
-END = End(Ended(run="r", status="failed", exit_code=1), b"")
+END = End(ChildEnded(run="r", status="failed", exit_code=1), b"")
 
 
 def test_a_map_has_no_more_at_work_than_it_was_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -219,12 +219,12 @@ def test_a_map_has_no_more_at_work_than_it_was_told(monkeypatch: pytest.MonkeyPa
     def solve(x: int) -> None:
         """Solve it."""
 
-    line.use(few := Few())
+    line.override_channel(few := Few())
     monkeypatch.setattr(authoring, "wait", few.wait)
     try:
         outcomes = GUEST.map(solve, [{"x": n} for n in range(10)], max_parallel=2)
     finally:
-        line.use(None)
+        line.override_channel(None)
 
     assert [type(each.exception()).__name__ for each in outcomes] == ["TaskFailed"] * 10
     assert few.most == 2

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ramet.core.errors import BudgetExceeded
-from ramet.wire.error_codec import error_from
+from ramet.wire.error_codec import decode_error
 from ramet.wire.guest_protocol import Done, Send, StartFunction
 from tests.unit.guest import agents
 from tests.unit.guest.scripted_host import guest
@@ -126,7 +126,7 @@ def test_a_value_that_cannot_travel_is_named_by_its_path() -> None:
     assert done.error is not None
     assert done.error.type == "NotShippable"
     assert done.fields["what"] == "result['rows'][1]['handle']"
-    assert str(error_from(done.error, done.fields)) == done.error.message
+    assert str(decode_error(done.error, done.fields)) == done.error.message
 
 
 def test_a_value_above_the_limit_is_not_sent() -> None:
@@ -202,7 +202,7 @@ def test_an_error_of_ramets_own_is_told_with_its_fields() -> None:
         done = host.failure()
 
     assert done.error is not None
-    rebuilt = error_from(done.error, done.fields)
+    rebuilt = decode_error(done.error, done.fields)
     assert isinstance(rebuilt, BudgetExceeded)
     assert (rebuilt.asked, rebuilt.left, rebuilt.scope, done.error.scope) == (5, 1, "main/x", "main/x")
 

@@ -13,11 +13,23 @@ import pytest
 from ramet.core.errors import Aborted, BudgetExceeded, ProtocolError, Unknown
 from ramet.core.outcome import ErrorInfo
 from ramet.guest import async_channel as link_module
-from ramet.guest.async_channel import Answered, Link
+from ramet.guest.async_channel import Answered, AsyncChannel
 from ramet.wire import frames, guest_protocol
-from ramet.wire.error_codec import errors_to_fields
+from ramet.wire.error_codec import encode_error
 from ramet.wire.frames import FrameReader
-from ramet.wire.guest_protocol import Answer, AskModel, Ended, ListRuns, MailIn, Note, Piece, Send, Stop, Text, Told
+from ramet.wire.guest_protocol import (
+    Answer,
+    AskModel,
+    ChildEnded,
+    HostMessage,
+    IncomingMail,
+    ListRuns,
+    Note,
+    Send,
+    Stop,
+    StreamChunk,
+    Text,
+)
 from tests.support.waiting import eventually
 
 
@@ -27,11 +39,11 @@ class Host:
     def __init__(self, end: socket.socket) -> None:
         self.end = end
         self._frames = FrameReader()
-        self.mails: list[tuple[MailIn, str]] = []
+        self.mails: list[tuple[IncomingMail, str]] = []
         self.stops: list[str] = []
         self._heard: list[frames.Frame] = []
 
-    def mail(self, mail: MailIn, text: str) -> None:
+    def mail(self, mail: IncomingMail, text: str) -> None:
         """Mail came."""
         self.mails.append((mail, text))
 
@@ -39,14 +51,14 @@ class Host:
         """A stop came."""
         self.stops.append(reason)
 
-    async def hear(self) -> guest_protocol.Said:
+    async def hear(self) -> guest_protocol.GuestMessage:
         """What the guest says next."""
         loop = asyncio.get_running_loop()
         while not self._heard:
             self._heard += self._frames.feed(await loop.sock_recv(self.end, 65536))
         return guest_protocol.from_guest(self._heard.pop(0).control)
 
-    async def say(self, told: Told, body: bytes = b"") -> None:
+    async def say(self, told: HostMessage, body: bytes = b"") -> None:
         """Anything of the vocabulary."""
         data = b"".join(bytes(piece) for piece in frames.pack(guest_protocol.encode(told), body))
         await asyncio.get_running_loop().sock_sendall(self.end, data)
@@ -57,12 +69,12 @@ class Host:
 
 
 @asynccontextmanager
-async def linked() -> AsyncIterator[tuple[Link, Host]]:
+async def linked() -> AsyncIterator[tuple[AsyncChannel, Host]]:
     """A guest's link, and the host's end of it."""
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
     host = Host(ours)
-    link = Link(host)
+    link = AsyncChannel(host)
     await link.open(theirs)
     try:
         yield link, host
@@ -92,7 +104,7 @@ async def test_an_error_of_the_host_is_raised_as_what_it_was() -> None:
     async with linked() as (link, host):
         asking = asyncio.create_task(link.ask(ListRuns))
         await host.hear()
-        info, fields = errors_to_fields(BudgetExceeded("tokens", asked=9, left=1, scope="main"))
+        info, fields = encode_error(BudgetExceeded("tokens", asked=9, left=1, scope="main"))
         await host.say(Answer(id=1, error=info, fields=fields))
 
         with pytest.raises(BudgetExceeded) as refused:
@@ -136,8 +148,8 @@ async def test_pieces_come_before_the_answer() -> None:
         reading = asyncio.create_task(read())
         await host.hear()
         for piece in (b"one", b"two"):
-            await host.say(Piece(id=1), piece)
-        await host.say(Piece(id=7), b"nobody's")
+            await host.say(StreamChunk(id=1), piece)
+        await host.say(StreamChunk(id=7), b"nobody's")
         await host.say(Answer(id=1), b"whole")
         assert await reading == [b"one", b"two", b"whole"]
 
@@ -148,7 +160,7 @@ async def test_an_end_is_watched_once_and_heard_by_all_who_wait() -> None:
         waits = [asyncio.create_task(link.end_of("run-01")) for _ in range(3)]
         watch = await host.hear()
         waits[0].cancel()
-        await host.say(Ended(run="run-01", status="completed", exit_code=0, json_size=2), b'"x"')
+        await host.say(ChildEnded(run="run-01", status="completed", exit_code=0, json_size=2), b'"x"')
 
         assert watch == guest_protocol.Watch(run="run-01")
         assert [(await each).body for each in waits[1:]] == [b'"x"', b'"x"']
@@ -160,7 +172,7 @@ async def test_an_end_is_watched_once_and_heard_by_all_who_wait() -> None:
 async def test_mail_and_a_stop_are_heard_unasked() -> None:
     """As they come."""
     async with linked() as (_, host):
-        mail = MailIn(mail_id="mail-1", sender="user", kind="user")
+        mail = IncomingMail(mail_id="mail-1", sender="user", kind="user")
         await host.say(mail, b"Hello.")
         await host.say(Stop(reason="enough"))
         await eventually(lambda: host.stops)

@@ -23,7 +23,7 @@ from ramet.core.events import (
     decode,
     encode,
 )
-from ramet.core.replay.replay import TreeStory
+from ramet.core.replay.replay import TreeReplay
 from ramet.host.approvals import Inbox, Pending
 from ramet.host.argument_preview import MAX_SHOWN, MAX_TEXT
 from ramet.tools.context import ToolUseContext
@@ -383,7 +383,7 @@ async def test_what_was_settled_before_a_restart_is_no_answer_to_what_is_asked_n
 
     async def asked_after(*events: Event) -> tuple[str, bool | None]:
         """The id under which it is asked, and the word if there is one already."""
-        story = TreeStory().tell_all([RunSpawned(**stamp, name="main"), *events])
+        story = TreeReplay().tell_all([RunSpawned(**stamp, name="main"), *events])
         box = inbox()
         box.recall(story.root, lambda call: True, context.emit)
         with calling(context, "call-0"):
@@ -416,7 +416,7 @@ async def test_a_question_that_nobody_asks_again_does_not_wait_after_a_restart(
     stamp: dict[str, Any] = {"root": "run-01", "run": "run-01", "path": "main", "agent": "main"}
     at = datetime(2026, 1, 1, tzinfo=UTC) if is_dated else None
     asked = ApprovalAsked(**stamp, at=at, approval_id="a-1", tool="Bash", question="Delete it?", call_id=call_id)
-    story = TreeStory().tell_all([RunSpawned(**stamp, name="main"), asked])
+    story = TreeReplay().tell_all([RunSpawned(**stamp, name="main"), asked])
     box = inbox()
 
     box.recall(story.root, lambda call: True, make_context(run=run_info(1)).emit)

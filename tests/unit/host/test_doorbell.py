@@ -16,7 +16,7 @@ import pytest
 
 from ramet import AgentRuntime
 from ramet.core.errors import InvalidValue
-from ramet.host.control.socket import MAX_LINE, Answer, NoKernel, Refused, Send, Stop, Trees, ring
+from ramet.host.control.socket import MAX_LINE, Answer, ControlledTrees, NoKernel, Refused, Send, Stop, send_request
 
 LONG = "a-folder-whose-name-is-long-" * 7
 
@@ -56,12 +56,12 @@ async def test_the_door_is_there_as_long_as_the_journal_is_open(tmp_path: Path) 
         assert not door.exists()
         assert runtime.journal is not None
         await runtime.journal.open()
-        assert await ring(tmp_path, Trees()) == {"pid": os.getpid(), "trees": []}
+        assert await send_request(tmp_path, ControlledTrees()) == {"pid": os.getpid(), "trees": []}
         assert door.stat().st_mode & 0o777 == 0o600
 
     assert not door.exists()
     with pytest.raises(NoKernel):
-        await ring(tmp_path, Trees())
+        await send_request(tmp_path, ControlledTrees())
 
 
 async def test_a_run_is_stopped_through_the_door(tmp_path: Path) -> None:
@@ -69,8 +69,8 @@ async def test_a_run_is_stopped_through_the_door(tmp_path: Path) -> None:
     async with kernel(tmp_path) as runtime:
         handle = await runtime.spawn(wait_for_ever)
         await handle.run.context.settled()
-        listed = await ring(tmp_path, Trees())
-        stopped = await ring(tmp_path, Stop(run=handle.id))
+        listed = await send_request(tmp_path, ControlledTrees())
+        stopped = await send_request(tmp_path, Stop(run=handle.id))
         result = await handle.result()
 
     assert listed["trees"] == [handle.id]
@@ -91,7 +91,7 @@ async def test_a_refusal_comes_back_as_one(tmp_path: Path, request_: Stop | Send
     """With the name of the error there, and its sentence."""
     async with kernel(tmp_path):
         with pytest.raises(Refused) as refusal:
-            await ring(tmp_path, request_)
+            await send_request(tmp_path, request_)
 
     assert refusal.value.kind == kind
 
@@ -99,7 +99,7 @@ async def test_a_refusal_comes_back_as_one(tmp_path: Path, request_: Stop | Send
 async def test_a_request_that_is_too_long_is_not_sent(tmp_path: Path) -> None:
     """It is the caller's."""
     with pytest.raises(InvalidValue):
-        await ring(tmp_path, Send(run="run-0", text="x" * MAX_LINE))
+        await send_request(tmp_path, Send(run="run-0", text="x" * MAX_LINE))
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ async def test_what_is_no_request_is_refused_and_the_door_stays(tmp_path: Path, 
     """A typed error; the next one is heard."""
     async with kernel(tmp_path):
         assert json.loads(await said_to(tmp_path, data))["error"]["type"] == "InvalidValue"
-        assert (await ring(tmp_path, Trees()))["trees"] == []
+        assert (await send_request(tmp_path, ControlledTrees()))["trees"] == []
 
 
 @pytest.mark.parametrize("data", [b"", b'{"type":"trees"}', b"x" * (3 * MAX_LINE)])
@@ -127,14 +127,14 @@ async def test_half_a_request_and_a_flood_disturb_nobody(tmp_path: Path, data: b
     """Neither is kept; the next one is heard."""
     async with kernel(tmp_path):
         assert b"ok" not in await said_to(tmp_path, data)
-        assert (await ring(tmp_path, Trees()))["trees"] == []
+        assert (await send_request(tmp_path, ControlledTrees()))["trees"] == []
 
 
 async def test_who_says_nothing_does_not_hold_up_the_end(tmp_path: Path) -> None:
     """A runtime that stops hangs up on them."""
     async with kernel(tmp_path):
         reader, writer = await asyncio.open_unix_connection(tmp_path / ".ramet" / "kernel.sock")
-        await ring(tmp_path, Trees())
+        await send_request(tmp_path, ControlledTrees())
     assert await reader.read() == b""
     writer.close()
 
@@ -145,10 +145,10 @@ async def test_a_door_that_was_left_behind_is_replaced(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as old:
         old.bind(str(tmp_path / ".ramet" / "kernel.sock"))
     with pytest.raises(NoKernel):
-        await ring(tmp_path, Trees())
+        await send_request(tmp_path, ControlledTrees())
 
     async with kernel(tmp_path):
-        assert (await ring(tmp_path, Trees()))["pid"] == os.getpid()
+        assert (await send_request(tmp_path, ControlledTrees()))["pid"] == os.getpid()
 
 
 async def test_a_path_may_be_longer_than_an_address(tmp_path: Path) -> None:
@@ -156,7 +156,7 @@ async def test_a_path_may_be_longer_than_an_address(tmp_path: Path) -> None:
     folder = tmp_path / LONG
     folder.mkdir()
     async with kernel(folder):
-        assert (await ring(folder, Trees()))["pid"] == os.getpid()
+        assert (await send_request(folder, ControlledTrees()))["pid"] == os.getpid()
 
 
 async def test_a_door_that_cannot_be_made_is_no_reason_to_fail(tmp_path: Path) -> None:
@@ -165,7 +165,7 @@ async def test_a_door_that_cannot_be_made_is_no_reason_to_fail(tmp_path: Path) -
     async with kernel(tmp_path) as runtime:
         result = await (await runtime.spawn(int)).result()
         with pytest.raises(NoKernel):
-            await ring(tmp_path, Trees())
+            await send_request(tmp_path, ControlledTrees())
 
     assert result.value == 0
 
@@ -202,7 +202,7 @@ async def test_runtimes_that_share_a_journal_share_its_door(tmp_path: Path) -> N
             handles = [await each.spawn(wait_for_ever) for each in (first, second)]
             for handle in handles:
                 await handle.run.context.settled()
-            assert set((await ring(tmp_path, Trees()))["trees"]) == {each.id for each in handles}
-            await ring(tmp_path, Stop(run=handles[1].id))
+            assert set((await send_request(tmp_path, ControlledTrees()))["trees"]) == {each.id for each in handles}
+            await send_request(tmp_path, Stop(run=handles[1].id))
             assert (await handles[1].result()).status == "cancelled"
-        assert (await ring(tmp_path, Trees()))["trees"] == [handles[0].id]
+        assert (await send_request(tmp_path, ControlledTrees()))["trees"] == [handles[0].id]

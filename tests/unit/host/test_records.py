@@ -25,7 +25,7 @@ from ramet.core.events import (
     encode,
 )
 from ramet.core.outcome import ErrorInfo, Result, Status, Usage
-from ramet.host.control.run_queries import NoJournal, Records, journal_in, kernel_of, records_of
+from ramet.host.control.run_queries import JournalReader, NoJournal, journal_in, kernel_of, records_of
 from ramet.host.retention.sweep import sweep
 from ramet.isolation.workspace.run_dirs import RunFolders
 from ramet.store.contract import Entry
@@ -73,7 +73,7 @@ async def test_a_row_says_what_is_on_record() -> None:
     store = await MemoryStore().open()
     await under_way(Tale(store))
 
-    root, child = await Records(store).rows("run-1")
+    root, child = await JournalReader(store).rows("run-1")
 
     assert (root.state, root.is_over, root.children, root.unread) == ("running", False, ("run-2",), 1)
     assert [each.tool for each in root.calls] == ["Agent"]
@@ -94,7 +94,7 @@ async def test_what_no_kernel_has_at_work_is_interrupted() -> None:
     store = await MemoryStore().open()
     await under_way(Tale(store))
 
-    rows = [await Records(store, held).rows("run-1") for held in (None, ["run-1"], [], ["run-9"])]
+    rows = [await JournalReader(store, held).rows("run-1") for held in (None, ["run-1"], [], ["run-9"])]
 
     states = [[row.state for row in each] for each in rows]
     assert states == [["running", "completed"]] * 2 + [["interrupted", "completed"]] * 2
@@ -106,16 +106,16 @@ async def test_a_run_leads_to_its_tree() -> None:
     store = await MemoryStore().open()
     await under_way(Tale(store))
 
-    assert await Records(store).tree_of("run-2") == "run-1"
+    assert await JournalReader(store).tree_of("run-2") == "run-1"
     with pytest.raises(Unknown):
-        await Records(store).tree_of("run-3")
+        await JournalReader(store).tree_of("run-3")
     await store.close()
 
 
 async def test_a_follower_gets_each_event_once_and_ends_with_the_run() -> None:
     """What was there, then what comes: of one run, of the whole tree."""
     store = await MemoryStore().open()
-    tale, records = Tale(store), Records(store)
+    tale, records = Tale(store), JournalReader(store)
     await under_way(tale)
 
     async def follow(run: str | None) -> list[int]:
@@ -140,7 +140,7 @@ async def test_a_follower_ends_when_nobody_writes_any_more(is_alone: bool) -> No
     store = await MemoryStore().open()
     await under_way(Tale(store))
 
-    records = Records(store, ("run-2",), is_alone=lambda: is_alone)
+    records = JournalReader(store, ("run-2",), is_alone=lambda: is_alone)
 
     assert [event.seq async for event in records.follow("run-1")] == list(range(1, 11))
     await store.close()
@@ -204,7 +204,7 @@ async def test_what_ended_before_is_removed_and_nothing_else(tmp_path: Path, dry
 
     gone = await sweep(store, tmp_path, before=before, keep=["run-kept"], dry_run=dry)
 
-    left = await Records(store).trees(ended=True)
+    left = await JournalReader(store).trees(ended=True)
     assert [(each.root, each.state, each.runs, each.folders) for each in gone] == [("run-old", "failed", 1, 1)]
     assert left == ["run-1", *(["run-old"] if dry else []), "run-kept", "run-marked", "run-late"]
     assert [each.key for each in await store.list("tree")] == sorted({*left} - {"run-late"})
@@ -220,5 +220,5 @@ async def test_what_is_to_be_kept_must_be_there(tmp_path: Path) -> None:
     with pytest.raises(Unknown):
         await sweep(store, tmp_path, before=START + timedelta(days=1), keep=["run-odl"])
 
-    assert await Records(store).trees(ended=True) == ["run-old"]
+    assert await JournalReader(store).trees(ended=True) == ["run-old"]
     await store.close()

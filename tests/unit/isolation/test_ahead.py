@@ -20,25 +20,25 @@ none, _ = beside.found(), beside.found.cache_clear()
 beside.begin()
 opened = os.dup2(os.open(sys.argv[2], os.O_RDONLY), 50)
 from ramet.isolation.zygote import prefork as ahead
-ahead.begin(sys.argv[3])
+ahead.start_zygote(sys.argv[3])
 import asyncio
 from pathlib import Path
 from ramet.isolation import python_runtime as runtime
 from ramet.isolation.linux import procfs
-from ramet.isolation.zygote.client import Keeper
-from ramet.isolation.assignment import Room
+from ramet.isolation.zygote.client import ZygoteClient
+from ramet.isolation.assignment import ZygoteConfig
 
 async def main():
-    waiting = ahead.take()
-    room = Room("none", "/nowhere", runtime.find().folders, {}, "bare", has_landlock=False, has_seccomp=False)
-    keeper = await Keeper.of(*waiting, room)
+    waiting = ahead.claim_zygote()
+    room = ZygoteConfig("none", "/nowhere", runtime.find().folders, {}, "bare", has_landlock=False, has_seccomp=False)
+    keeper = await ZygoteClient.of(*waiting, room)
     child = await keeper.take()
     place = Path("/proc", str(keeper.pid))
     said = {
         "trials": [none, beside.found()],
         "is_ours": procfs.stat(keeper.pid).parent == os.getpid(),
         "is_its": procfs.stat(child.pid).parent == keeper.pid,
-        "another": ahead.take(),
+        "another": ahead.claim_zygote(),
         "environment": [(place / "environ").read_bytes().strip(b"\\0").decode(), os.environ["OURS"]],
         "descriptors": sorted(int(each.name) for each in (place / "fd").iterdir())[:3],
         "inherited": sys.argv[2] in [str(each.readlink()) for each in (place / "fd").iterdir()],
@@ -58,19 +58,19 @@ import asyncio, os, signal, sys
 sys.path.insert(0, sys.argv[1])
 from ramet.core.errors import SandboxFailed
 from ramet.isolation.zygote import prefork as ahead
-from ramet.isolation.zygote.client import Keeper
-from ramet.isolation.assignment import Room
+from ramet.isolation.zygote.client import ZygoteClient
+from ramet.isolation.assignment import ZygoteConfig
 
 async def main():
-    waiting = ahead.take()
+    waiting = ahead.claim_zygote()
     os.write(waiting.printed, b"what it says last")
     waiting.process.kill()
     try:
-        await Keeper.of(*waiting, Room("none", "/nowhere", (), {}, "bare"))
+        await ZygoteClient.of(*waiting, ZygoteConfig("none", "/nowhere", (), {}, "bare"))
     except SandboxFailed as error:
         print(error)
 
-ahead.begin()
+ahead.start_zygote()
 asyncio.run(main())
 """
 
@@ -80,8 +80,8 @@ import os, sys
 sys.path.insert(0, sys.argv[1])
 from ramet.isolation.zygote import prefork as ahead
 before = set(os.listdir("/proc/self/fd"))
-ahead.begin()
-waiting = ahead.take()
+ahead.start_zygote()
+waiting = ahead.claim_zygote()
 waiting.end()
 after = set(os.listdir("/proc/self/fd"))
 print(waiting.process.returncode, after == before, os.path.exists(f"/proc/{waiting.process.pid}"))
@@ -138,7 +138,7 @@ def test_it_has_nothing_of_what_the_program_has_for_itself(said: dict[str, Any])
 def test_the_trials_beside_find_what_the_others_find(said: dict[str, Any]) -> None:
     none, found = said["trials"]
     assert none == {}
-    whole = probe.machine()
+    whole = probe.probe_machine()
     assert {name: whole[name].works for name in found} == {name: works for name, (works, _) in found.items()}
     assert set(found) == {"seccomp", "landlock", "landlock_tcp", "landlock_scopes"}
 

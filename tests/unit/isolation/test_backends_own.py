@@ -24,8 +24,8 @@ from ramet.isolation.limits.cgroup import Cgroup
 from ramet.isolation.linux import procfs
 from ramet.isolation.local import LocalBackend
 from ramet.isolation.zygote import admission
-from ramet.isolation.zygote.backend import Forking
-from ramet.testing.conformance.isolation.harness import GRANT, Ended, Site, is_held, replace_grant
+from ramet.isolation.zygote.backend import ZygoteBackend
+from ramet.testing.conformance.isolation.harness import GRANT, BackendFixture, Ended, is_held, replace_grant
 from tests.support.backends import opened
 from tests.support.waiting import alive, eventually, pid_in
 
@@ -34,26 +34,26 @@ KINDS = {"bwrap": BwrapBackend, "local": LocalBackend}
 
 
 @pytest.fixture(params=["bwrap", "local"])
-async def site(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Site]:
+async def site(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[BackendFixture]:
     async with opened(KINDS[request.param](tmp_path / "runs", parked=1), tmp_path) as site:
         yield site
 
 
 @pytest.fixture
-async def bwrap(tmp_path: Path) -> AsyncIterator[Site]:
+async def bwrap(tmp_path: Path) -> AsyncIterator[BackendFixture]:
     async with opened(BwrapBackend(tmp_path / "runs", parked=1), tmp_path) as site:
         yield site
 
 
 @pytest.fixture
-async def bare(tmp_path: Path) -> AsyncIterator[Site]:
+async def bare(tmp_path: Path) -> AsyncIterator[BackendFixture]:
     """`local` as on a machine without namespaces."""
     async with opened(LocalBackend(tmp_path / "runs", parked=1, namespaces=False), tmp_path) as site:
         yield site
 
 
-def backend_of(site: Site) -> Forking:
-    assert isinstance(site.backend, Forking)
+def backend_of(site: BackendFixture) -> ZygoteBackend:
+    assert isinstance(site.backend, ZygoteBackend)
     return site.backend
 
 
@@ -61,14 +61,16 @@ def backend_of(site: Site) -> Forking:
 
 
 @pytest.mark.parametrize("where", ["runs", "elsewhere", "runs/../elsewhere"])
-async def test_a_workspace_is_a_folder_below_that_of_all_workspaces(site: Site, tmp_path: Path, where: str) -> None:
+async def test_a_workspace_is_a_folder_below_that_of_all_workspaces(
+    site: BackendFixture, tmp_path: Path, where: str
+) -> None:
     (tmp_path / "elsewhere").mkdir()
     with pytest.raises(InvalidValue, match="workspace"):
         await site.backend.start(site.spec(workspace=tmp_path / where))
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives folders away")
-async def test_a_workspace_that_is_a_link_is_not_given_away(site: Site, tmp_path: Path) -> None:
+async def test_a_workspace_that_is_a_link_is_not_given_away(site: BackendFixture, tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (site.ground.runs / "link").symlink_to(tmp_path / "mine")
     for name in ("link", "link/below"):
@@ -79,17 +81,17 @@ async def test_a_workspace_that_is_a_link_is_not_given_away(site: Site, tmp_path
 
 
 @pytest.mark.parametrize("path", ["/", "/tmp", "/proc", "/proc/self", "/dev", "/run", "/no/such"])
-async def test_what_cannot_be_shown_is_no_mount(site: Site, path: str) -> None:
+async def test_what_cannot_be_shown_is_no_mount(site: BackendFixture, path: str) -> None:
     with pytest.raises(InvalidValue, match="readonly_mounts"):
         await site.backend.start(site.spec(grant=replace_grant(GRANT, readonly_mounts=(path,))))
 
 
-async def test_a_proxy_is_a_socket_beside_the_workspaces(site: Site, tmp_path: Path) -> None:
+async def test_a_proxy_is_a_socket_beside_the_workspaces(site: BackendFixture, tmp_path: Path) -> None:
     with pytest.raises(InvalidValue, match="proxy"):
         await site.backend.start(site.spec(proxy=tmp_path / "proxy.sock"))
 
 
-async def test_without_a_loopback_of_its_own_a_run_has_no_ports(bare: Site) -> None:
+async def test_without_a_loopback_of_its_own_a_run_has_no_ports(bare: BackendFixture) -> None:
     """On a machine without namespaces a port would be the host's, and everybody's."""
     with pytest.raises(InvalidValue, match="bwrap") as refusal:
         await bare.backend.start(bare.spec(grant=replace_grant(GRANT, ports={"web": 8000})))
@@ -126,7 +128,7 @@ def test_without_bubblewrap_it_is_said_what_to_install(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-async def test_without_namespaces_the_probe_says_that_the_root_is_not_read_only(bare: Site) -> None:
+async def test_without_namespaces_the_probe_says_that_the_root_is_not_read_only(bare: BackendFixture) -> None:
     """The level is that of `local`; what is missing is named, with a remedy."""
     assert bare.probe.level is Isolation.L1
     assert bare.probe.mechanisms["read_only_root"] is False
@@ -137,7 +139,7 @@ async def test_without_namespaces_the_probe_says_that_the_root_is_not_read_only(
 # ---- who it is ------------------------------------------------------------------------------------------------------
 
 
-async def test_an_agent_is_nobody_in_a_house_of_its_own(site: Site) -> None:
+async def test_an_agent_is_nobody_in_a_house_of_its_own(site: BackendFixture) -> None:
     async with site.visit(env={"MINE": "1", "HOME": "/elsewhere"}) as visit:
         who = await visit.ask("who")
         assert (who["pid"], who["uid"], who["cwd"]) == (2, 65534, str(visit.spec.workspace))
@@ -152,7 +154,7 @@ def uid_of(pid: int) -> int:
     return Path(f"/proc/{pid}").stat().st_uid
 
 
-async def test_who_loses_its_parent_inside_is_reaped(site: Site) -> None:
+async def test_who_loses_its_parent_inside_is_reaped(site: BackendFixture) -> None:
     """Or it would count as one of the agent's processes for ever."""
     async with site.visit() as visit:
         for _ in range(2 * GRANT.pids):
@@ -180,7 +182,7 @@ def test_a_folder_has_one_owner_for_ever_and_others_have_others(tmp_path: Path) 
     assert BwrapBackend(tmp_path / "0").owner == BwrapBackend(tmp_path / "0").owner
 
 
-async def test_a_workspace_below_folders_of_the_host_is_come_to(site: Site) -> None:
+async def test_a_workspace_below_folders_of_the_host_is_come_to(site: BackendFixture) -> None:
     """As `ramet.isolation.workspace.run_dirs` makes them: only the innermost is the agent's."""
     folder = site.ground.runs / "run-1"
     (folder / "workspace").mkdir(parents=True, mode=0o700)
@@ -195,7 +197,7 @@ async def test_a_workspace_below_folders_of_the_host_is_come_to(site: Site) -> N
     assert folder.stat().st_mode & 0o066 == 0, "others do not read it"
 
 
-async def test_an_environment_and_secrets_may_be_large(site: Site) -> None:
+async def test_an_environment_and_secrets_may_be_large(site: BackendFixture) -> None:
     env = {f"V{at}": "x" * 10_000 for at in range(60)}
     secrets = {name: name * 700_000 for name in ("a", "b", "c")}
     async with site.visit(env=env, grant=replace_grant(GRANT, secrets=secrets)) as visit:
@@ -204,7 +206,7 @@ async def test_an_environment_and_secrets_may_be_large(site: Site) -> None:
             assert await visit.ask("read", path=f"/run/secrets/{name}") == value
 
 
-async def test_a_group_that_takes_no_limit_is_removed(bwrap: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_group_that_takes_no_limit_is_removed(bwrap: BackendFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever asked is told, and the next one starts."""
     backend = backend_of(bwrap)
     groups = backend._cgroups
@@ -227,7 +229,9 @@ async def test_a_group_that_takes_no_limit_is_removed(bwrap: Site, monkeypatch: 
 # ---- limits that are the process's own ------------------------------------------------------------------------------
 
 
-async def test_more_processor_time_than_a_run_can_have_is_the_end(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_more_processor_time_than_a_run_can_have_is_the_end(
+    site: BackendFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(admission, "CPU_SLACK_S", 0)
     async with site.visit(grant=replace_grant(GRANT, timeout_seconds=0.5)) as visit:
         spin = [sys.executable, "-c", "while True: pass"]
@@ -237,7 +241,7 @@ async def test_more_processor_time_than_a_run_can_have_is_the_end(site: Site, mo
         assert (ended.reason, ended.code) == ("cpu", -signal.SIGXCPU)
 
 
-async def test_coming_near_a_limit_is_told(site: Site) -> None:
+async def test_coming_near_a_limit_is_told(site: BackendFixture) -> None:
     told: list[tuple[str, str]] = []
     backend_of(site).on_threshold = lambda run, what, value, limit: told.append((run, what))
     async with site.visit(grant=replace_grant(GRANT, memory_mb=128)) as visit:
@@ -248,7 +252,7 @@ async def test_coming_near_a_limit_is_told(site: Site) -> None:
 # ---- fresh ----------------------------------------------------------------------------------------------------------
 
 
-async def test_fresh_agents_share_no_zygote_and_the_next_one_is_started_ahead(bwrap: Site) -> None:
+async def test_fresh_agents_share_no_zygote_and_the_next_one_is_started_ahead(bwrap: BackendFixture) -> None:
     fresh = backend_of(bwrap)._fresh
 
     def keepers() -> set[Any]:
@@ -267,7 +271,7 @@ async def test_fresh_agents_share_no_zygote_and_the_next_one_is_started_ahead(bw
     await eventually(lambda: gone.is_gone)
 
 
-async def test_a_fresh_agent_is_not_started_where_there_is_less(bare: Site) -> None:
+async def test_a_fresh_agent_is_not_started_where_there_is_less(bare: BackendFixture) -> None:
     with pytest.raises(IsolationUnavailable):
         await bare.backend.start(bare.spec(grant=replace_grant(GRANT, isolation=Isolation.FRESH)))
 
@@ -281,7 +285,7 @@ def parent(pid: int) -> int:
 # ---- the way out ----------------------------------------------------------------------------------------------------
 
 
-async def test_what_is_said_to_the_proxys_port_inside_comes_to_its_socket_outside(site: Site) -> None:
+async def test_what_is_said_to_the_proxys_port_inside_comes_to_its_socket_outside(site: BackendFixture) -> None:
     spec = site.spec()
     path = site.ground.runs / "proxy.sock"
     with socket.socket(socket.AF_UNIX) as listener:
@@ -307,7 +311,7 @@ async def test_what_is_said_to_the_proxys_port_inside_comes_to_its_socket_outsid
 # ---- commands -------------------------------------------------------------------------------------------------------
 
 
-async def test_a_command_is_kept_in_as_its_agent_is(site: Site) -> None:
+async def test_a_command_is_kept_in_as_its_agent_is(site: BackendFixture) -> None:
     async with site.visit(env={"MINE": "1"}) as visit:
         script = (
             "id -u; grep -E 'CapEff|NoNewPrivs|Seccomp:' /proc/self/status; "
@@ -321,13 +325,13 @@ async def test_a_command_is_kept_in_as_its_agent_is(site: Site) -> None:
         assert b"shadow" in ran.stderr
 
 
-async def test_a_command_that_does_not_exist_says_so(site: Site) -> None:
+async def test_a_command_that_does_not_exist_says_so(site: BackendFixture) -> None:
     async with site.visit() as visit:
         ran = await visit.sandbox.run_command(["no-such-program"], timeout_s=60, max_bytes=100)
         assert (ran.code, ran.stderr) == (127, b"no-such-program: No such file or directory\n")
 
 
-async def test_a_command_ends_with_its_agent(site: Site) -> None:
+async def test_a_command_ends_with_its_agent(site: BackendFixture) -> None:
     async with site.visit() as visit:
         script = "echo $$ > pid; exec sleep 3600"
         running = asyncio.ensure_future(
@@ -340,7 +344,7 @@ async def test_a_command_ends_with_its_agent(site: Site) -> None:
             await visit.sandbox.run_command(["true"], timeout_s=1, max_bytes=1)
 
 
-async def test_a_command_that_is_given_up_is_ended(site: Site) -> None:
+async def test_a_command_that_is_given_up_is_ended(site: BackendFixture) -> None:
     async with site.visit() as visit:
         script = "touch held; flock -s held sleep 3600"
         running = asyncio.ensure_future(
@@ -357,7 +361,7 @@ async def test_a_command_that_is_given_up_is_ended(site: Site) -> None:
 # ---- without namespaces ---------------------------------------------------------------------------------------------
 
 
-async def test_without_namespaces_nobody_leaves_the_group_by_which_all_are_ended(bare: Site) -> None:
+async def test_without_namespaces_nobody_leaves_the_group_by_which_all_are_ended(bare: BackendFixture) -> None:
     for way in ("leave", "kill"):
         async with bare.visit() as visit:
             ran = await visit.sandbox.run_command(["setsid", "--fork", "--wait", "true"], timeout_s=60, max_bytes=1000)
@@ -378,7 +382,7 @@ async def test_without_namespaces_nobody_leaves_the_group_by_which_all_are_ended
 
 @pytest.mark.parametrize("what", ["oom", "pids"])
 async def test_without_namespaces_who_loses_its_parent_is_still_watched(
-    bare: Site, monkeypatch: pytest.MonkeyPatch, what: str
+    bare: BackendFixture, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     """It becomes a child of the zygote's, which has others, too."""
     monkeypatch.setattr(watchdog, "_KEEPERS", 0)
@@ -395,20 +399,20 @@ async def test_without_namespaces_who_loses_its_parent_is_still_watched(
         assert await other.ask("who"), "who is another's child is let be"
 
 
-async def test_without_namespaces_what_cannot_be_kept_apart_is_refused(bare: Site) -> None:
+async def test_without_namespaces_what_cannot_be_kept_apart_is_refused(bare: BackendFixture) -> None:
     for field, value in (("secrets", {"token": "x"}), ("allowed_endpoints", ("example.org:443",))):
         with pytest.raises(InvalidValue, match=field):
             await bare.backend.start(bare.spec(grant=replace_grant(GRANT, **{field: value})))
 
 
-async def test_without_namespaces_temporary_files_go_to_the_workspace(bare: Site) -> None:
+async def test_without_namespaces_temporary_files_go_to_the_workspace(bare: BackendFixture) -> None:
     async with bare.visit() as visit:
         assert (await visit.ask("who"))["env"]["TMPDIR"] == str(visit.spec.workspace)
         for place in ("/tmp", "/dev/shm"):
             assert await visit.fails("make", path=place) == "EACCES"
 
 
-async def test_without_namespaces_a_zygote_that_is_killed_leaves_nobody(bare: Site) -> None:
+async def test_without_namespaces_a_zygote_that_is_killed_leaves_nobody(bare: BackendFixture) -> None:
     async with bare.visit() as visit:
         await visit.ask("hold", path="held")
         os.kill(parent(visit.sandbox.pid), signal.SIGKILL)
@@ -424,15 +428,15 @@ ORDINARY = """
 import asyncio, json, os, pathlib, sys
 sys.path[:0] = json.loads(sys.argv[1])[:1]
 sys.path += json.loads(sys.argv[1])[1:]
-from ramet.isolation.zygote.launcher import become
+from ramet.isolation.zygote.launcher import drop_privileges
 user, folders, scratch, module, name = json.loads(sys.argv[2])
-become(user, user, folders)
+drop_privileges(user, user, folders)
 from ramet.isolation.linux import calls
 calls.set_dumpable(True)
 os.environ.pop("PYTHONPATH", None)
-from ramet.testing.conformance.isolation.harness import Ground
+from ramet.testing.conformance.isolation.harness import Workdir
 async def main():
-    async with Ground(f"{module}:{name}", pathlib.Path(scratch)).open() as site:
+    async with Workdir(f"{module}:{name}", pathlib.Path(scratch)).open() as site:
         assert site.backend.owner is None
         async with site.visit() as visit:
             await visit.ask("write", path="file", text="text")
@@ -444,7 +448,7 @@ asyncio.run(main())
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else; the other tests show the same")
 @pytest.mark.parametrize("kind", [BwrapBackend, LocalBackend])
-def test_an_ordinary_user_has_the_same(tmp_path: Path, kind: type[Forking]) -> None:
+def test_an_ordinary_user_has_the_same(tmp_path: Path, kind: type[ZygoteBackend]) -> None:
     import json
 
     found = python_runtime.find()

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ramet.isolation.limits import cpu_throttle as brake
-from ramet.isolation.limits.cpu_throttle import Brake
+from ramet.isolation.limits.cpu_throttle import CpuThrottle
 from ramet.isolation.linux import procfs
 from tests.support.waiting import eventually
 
@@ -38,14 +38,14 @@ def state(pid: int) -> str:
     return found.state
 
 
-def apply(brake: Brake, now: float, *, used_s: float, busy: set[int] | None = None) -> None:
+def apply(brake: CpuThrottle, now: float, *, used_s: float, busy: set[int] | None = None) -> None:
     """0.2 s have gone by, and so much was used."""
     brake.apply(now, elapsed_s=0.2, used_s=used_s, busy=busy or set())
 
 
 async def test_who_owes_time_is_stopped_until_it_is_repaid(shell: subprocess.Popen[bytes]) -> None:
     """The one who keeps the tree, and is not busy, goes on; or nobody could be told anything."""
-    pid, held = await spinner(shell), Brake(0.5, allowance_s=0.0, look=lambda: procfs.tree(shell.pid))
+    pid, held = await spinner(shell), CpuThrottle(0.5, allowance_s=0.0, look=lambda: procfs.tree(shell.pid))
 
     apply(held, 0.2, used_s=0.2)
 
@@ -65,7 +65,7 @@ async def test_who_owes_time_is_stopped_until_it_is_repaid(shell: subprocess.Pop
 async def test_a_keeper_that_is_busy_itself_is_stopped_too(shell: subprocess.Popen[bytes]) -> None:
     """Or a tree of one could not be held back."""
     await spinner(shell)
-    held = Brake(0.5, allowance_s=0.0, look=lambda: procfs.tree(shell.pid))
+    held = CpuThrottle(0.5, allowance_s=0.0, look=lambda: procfs.tree(shell.pid))
 
     apply(held, 0.2, used_s=0.2, busy={shell.pid})
 
@@ -76,7 +76,7 @@ async def test_a_keeper_that_is_busy_itself_is_stopped_too(shell: subprocess.Pop
 
 async def test_who_stopped_by_itself_is_not_continued(shell: subprocess.Popen[bytes]) -> None:
     """It may mean it."""
-    pid, held = await spinner(shell), Brake(0.5, allowance_s=0.0, look=lambda: procfs.tree(shell.pid))
+    pid, held = await spinner(shell), CpuThrottle(0.5, allowance_s=0.0, look=lambda: procfs.tree(shell.pid))
     os.kill(pid, signal.SIGSTOP)
     await eventually(lambda: state(pid) == "T")
 
@@ -89,7 +89,7 @@ async def test_who_stopped_by_itself_is_not_continued(shell: subprocess.Popen[by
 async def test_nobody_is_signalled_who_only_has_the_pid(shell: subprocess.Popen[bytes]) -> None:
     """It was born at another time: it is another."""
     pid = await spinner(shell)
-    born = procfs.born(pid)
+    born = procfs.start_time(pid)
     assert born is not None
 
     assert not brake._send(pid, born + 1, signal.SIGKILL)
@@ -101,7 +101,7 @@ async def test_nobody_is_signalled_who_only_has_the_pid(shell: subprocess.Popen[
 
 def test_who_uses_what_it_may_is_left_alone(shell: subprocess.Popen[bytes]) -> None:
     """What it did not use just now it may use now, within the allowance; and ticks are not exact."""
-    held = Brake(0.5, allowance_s=0.2, look=lambda: procfs.tree(shell.pid))
+    held = CpuThrottle(0.5, allowance_s=0.2, look=lambda: procfs.tree(shell.pid))
     for number, used_s in enumerate((0.1, 0.1, 0.2, 0.12, 0.08, 0.0, 0.2, 0.1)):
         apply(held, number * 0.2, used_s=used_s)
         assert not held.is_on
@@ -110,7 +110,7 @@ def test_who_uses_what_it_may_is_left_alone(shell: subprocess.Popen[bytes]) -> N
 async def test_a_long_rest_is_no_leave_for_a_long_burst(shell: subprocess.Popen[bytes]) -> None:
     """What was not used is forgotten, but for the allowance."""
     await spinner(shell)
-    held = Brake(0.5, allowance_s=0.2, look=lambda: procfs.tree(shell.pid))
+    held = CpuThrottle(0.5, allowance_s=0.2, look=lambda: procfs.tree(shell.pid))
     for number in range(50):
         apply(held, number * 0.2, used_s=0.0)
 
@@ -123,7 +123,7 @@ async def test_a_long_rest_is_no_leave_for_a_long_burst(shell: subprocess.Popen[
 @given(cores=st.floats(0.05, 4), wanted=st.floats(0, 8))
 def test_over_any_second_nobody_gets_more_than_it_may(cores: float, wanted: float) -> None:
     """A tree on paper that uses whatever it can while it is not held back, looked at every 50 ms."""
-    held, used = Brake(cores, allowance_s=0.2, look=dict), [0.0]
+    held, used = CpuThrottle(cores, allowance_s=0.2, look=dict), [0.0]
     # No signals on paper; nobody has pid 2**22 + 1.
     held._pause.stop = lambda *, busy=None: held._pause._stopped.update({2**22 + 1: 0})  # type: ignore[method-assign]
     for look in range(1, 200):

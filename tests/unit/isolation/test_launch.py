@@ -21,9 +21,9 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root has anybody
 SEEN = """
 import json, os, sys
 sys.path[:0] = json.loads(sys.argv[1])[:1]
-from ramet.isolation.zygote.launcher import become
+from ramet.isolation.zygote.launcher import drop_privileges
 shown = json.loads(sys.argv[2])
-become(shown["user"], shown["user"], shown["paths"], shown["granted"], shown["sources"])
+drop_privileges(shown["user"], shown["user"], shown["paths"], shown["granted"], shown["sources"])
 def look(path):
     try:
         return sorted(os.listdir(path)) if os.path.isdir(path) else open(path).read()

@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ramet.isolation.workspace import output
-from ramet.isolation.workspace.output import Stream
+from ramet.isolation.workspace.output import OutputStream
 from tests.support.waiting import eventually
 
 
@@ -51,7 +51,7 @@ def printing(script: str, **options: Any) -> Any:
     source, sink = os.pipe()
     process = subprocess.Popen([sys.executable, "-ISc", script], stdout=sink)
     os.close(sink)
-    stream = Stream(source, **options)
+    stream = OutputStream(source, **options)
     try:
         yield stream, process
     finally:
@@ -60,7 +60,7 @@ def printing(script: str, **options: Any) -> Any:
         process.wait()
 
 
-async def come(stream: Stream, total: int) -> None:
+async def come(stream: OutputStream, total: int) -> None:
     """Return once as many bytes have come."""
     await eventually(lambda: stream.total_bytes == total)
 
@@ -79,7 +79,7 @@ async def test_what_was_printed_is_there_when_it_is_drained(tmp_path: Path) -> N
 async def test_text_is_told_while_the_process_goes_on(writer: Writer) -> None:
     """Live, that is; half a character waits for its other half."""
     told: list[str] = []
-    stream = Stream(writer.source, on_text=told.append)
+    stream = OutputStream(writer.source, on_text=told.append)
 
     writer.say("ein €".encode()[:-1])
     await eventually(lambda: told == ["ein "])
@@ -127,7 +127,7 @@ async def test_a_flood_costs_bounded_memory_and_disk_and_leaves_turns_to_others(
     """Between two words of another stream at most three chunks of a gigabyte are read, however busy the machine is."""
     flood = "import os; data = b'x' * 65536\nfor _ in range(16384): os.write(1, data)"
     other, heard = Writer(), asyncio.Event()
-    aside = Stream(other.source, on_text=lambda _: heard.set())
+    aside = OutputStream(other.source, on_text=lambda _: heard.set())
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     most = 0
     with printing(flood, file=tmp_path / "log", max_file_bytes=1024 * 1024) as (stream, _):
@@ -153,7 +153,7 @@ async def test_a_flood_costs_bounded_memory_and_disk_and_leaves_turns_to_others(
 async def test_secrets_are_starred_out_everywhere(tmp_path: Path, writer: Writer) -> None:
     """In all three places, also when they come in pieces."""
     told: list[str] = []
-    stream = Stream(writer.source, file=tmp_path / "log", on_text=told.append, mask=("hunter2", "pässword"))
+    stream = OutputStream(writer.source, file=tmp_path / "log", on_text=told.append, mask=("hunter2", "pässword"))
 
     said = 0
     for piece in (b"it is hun", b"ter", b"2 or p\xc3", b"\xa4ssword", b", hunt"):
@@ -176,7 +176,7 @@ async def test_a_callback_that_raises_is_told_of_once_and_dropped(
         calls.append(text)
         raise ZeroDivisionError("my own fault")
 
-    stream = Stream(writer.source, on_text=careless)
+    stream = OutputStream(writer.source, on_text=careless)
     for expected in (1, 2, 3):
         writer.say(b"x")
         await come(stream, expected)
@@ -192,7 +192,7 @@ async def test_a_file_that_cannot_be_written_is_told_of_once(
     tmp_path: Path, writer: Writer, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The rest is kept as ever."""
-    stream = Stream(writer.source, file=tmp_path / "no such folder" / "log")
+    stream = OutputStream(writer.source, file=tmp_path / "no such folder" / "log")
     for expected in (1, 2):
         writer.say(b"x")
         await come(stream, expected)
@@ -206,7 +206,7 @@ async def test_a_log_that_was_made_a_link_is_not_followed(tmp_path: Path, writer
     """What it leads to stays as it is."""
     (tmp_path / "precious").write_text("mine")
     (tmp_path / "log").symlink_to(tmp_path / "precious")
-    stream = Stream(writer.source, file=tmp_path / "log")
+    stream = OutputStream(writer.source, file=tmp_path / "log")
     writer.say(b"overwritten")
     await eventually(lambda: stream.total_bytes)
     stream.close()
@@ -216,7 +216,7 @@ async def test_a_log_that_was_made_a_link_is_not_followed(tmp_path: Path, writer
 
 async def test_closing_takes_what_is_in_the_pipe_and_ends_the_wait(writer: Writer) -> None:
     """Even if the other end is held open for good; a second time does nothing."""
-    stream = Stream(writer.source, mask=("wordless",))
+    stream = OutputStream(writer.source, mask=("wordless",))
     waiting = asyncio.ensure_future(stream.drained())
     await asyncio.sleep(0)
     writer.say(b"last words")
@@ -233,7 +233,7 @@ async def test_closing_takes_no_more_than_there_may_be_of_use(writer: Writer, mo
     monkeypatch.setattr(output, "_LAST", 2)
     fcntl.fcntl(writer.source, fcntl.F_SETPIPE_SZ, 1024 * 1024)
     writer.say(bytes(1024 * 1024))
-    stream = Stream(writer.source)
+    stream = OutputStream(writer.source)
 
     stream.close()
 
@@ -242,7 +242,7 @@ async def test_closing_takes_no_more_than_there_may_be_of_use(writer: Writer, mo
 
 async def test_the_newest_text_begins_with_a_whole_character(writer: Writer) -> None:
     """However much of the one before is left."""
-    stream = Stream(writer.source, ring_bytes=8)
+    stream = OutputStream(writer.source, ring_bytes=8)
     writer.say("äß€€".encode())
     await come(stream, 10)
     assert stream.text == "ß€€"
@@ -256,7 +256,7 @@ async def test_the_newest_text_begins_with_a_whole_character(writer: Writer) -> 
 async def test_an_idle_stream_holds_one_descriptor(tmp_path: Path, writer: Writer) -> None:
     """A thousand agents fit; the file is open only while it is written to."""
     before = set(os.listdir("/proc/self/fd"))  # noqa: PTH208 - only the numbers
-    stream = Stream(writer.source, file=tmp_path / "log")
+    stream = OutputStream(writer.source, file=tmp_path / "log")
     writer.say(b"x")
     await eventually(lambda: stream.total_bytes)
 
@@ -268,7 +268,7 @@ async def test_an_idle_stream_holds_one_descriptor(tmp_path: Path, writer: Write
 async def test_what_is_kept_is_the_end_and_what_is_told_is_all(data: bytes, ring: int, pieces: int) -> None:
     """Whatever the bytes and however they come."""
     writer, told = Writer(), list[str]()
-    stream = Stream(writer.source, ring_bytes=ring, on_text=told.append)
+    stream = OutputStream(writer.source, ring_bytes=ring, on_text=told.append)
     for at in range(0, len(data), pieces):
         writer.say(data[at : at + pieces])
         while stream.total_bytes < min(len(data), at + pieces):  # noqa: ASYNC110 - turns of the loop, no time

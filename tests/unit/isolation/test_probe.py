@@ -37,7 +37,7 @@ if given["filter"]:
     calls.set_no_new_privs()
     seccomp.install(bytes.fromhex(given["filter"]))
 from ramet.isolation import probe
-print(json.dumps(probe.machine(given["user"] and tuple(given["user"]))))
+print(json.dumps(probe.probe_machine(given["user"] and tuple(given["user"]))))
 """
 
 #: Kind of namespace → the finding that it stands for.
@@ -81,12 +81,12 @@ def _filter(answers: Mapping[int, int]) -> bytes:
 @pytest.fixture(scope="module")
 def here() -> Mapping[str, Finding]:
     """What is found on this machine."""
-    return probe.machine()
+    return probe.probe_machine()
 
 
 def test_everything_is_tried_once_in_the_life_of_a_process(here: Mapping[str, Finding]) -> None:
     assert tuple(here) == probe.MECHANISMS
-    assert probe.machine() is here
+    assert probe.probe_machine() is here
 
 
 def test_what_works_has_no_remedy_and_what_does_not_has_one(here: Mapping[str, Finding]) -> None:
@@ -249,7 +249,7 @@ def test_what_stands_against_a_level_is_named_first() -> None:
 def test_a_trial_that_cannot_be_run_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/none")
 
-    findings = probe.machine((os.getuid() + 1, os.getgid()))
+    findings = probe.probe_machine((os.getuid() + 1, os.getgid()))
 
     assert not any(each.works for each in findings.values())
     assert "/none" in findings["seccomp"].detail
@@ -258,7 +258,7 @@ def test_a_trial_that_cannot_be_run_is_a_finding(monkeypatch: pytest.MonkeyPatch
 def test_another_system_is_told_to_be_linux(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "darwin")
 
-    findings = probe.machine((os.getuid() + 2, os.getgid()))
+    findings = probe.probe_machine((os.getuid() + 2, os.getgid()))
 
     assert probe.level_of(findings, "local").level is Isolation.L0
     assert probe.level_of(findings, "local").remedy == "Run ramet on Linux, or on a Linux virtual machine."

@@ -47,9 +47,9 @@ async def test_a_process_is_told_from_others_of_its_pid() -> None:
 
     assert me is not None
     assert (me.pid, me.parent, me.state) == (os.getpid(), os.getppid(), "R")
-    assert me.born == procfs.born(os.getpid())
+    assert me.born == procfs.start_time(os.getpid())
     assert procfs.stat(GONE) is None
-    assert procfs.born(GONE) is None
+    assert procfs.start_time(GONE) is None
     assert procfs.tree(GONE) == {}
     assert procfs.children(me._replace(pid=GONE)) == procfs.children(me._replace(pid=GONE, threads=2)) == []
     assert procfs.private_mb(me._replace(pid=GONE)) == procfs.resident_mb(me._replace(pid=GONE)) == 0

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from ramet.isolation.limits import kernel_memory
-from ramet.isolation.limits.tree_memory import Census, Reading, TreeMemory
+from ramet.isolation.limits.tree_memory import Census, MemoryUsage, TreeMemory
 from ramet.isolation.linux import procfs
 from ramet.isolation.linux.procfs import Stat
 
@@ -55,7 +55,7 @@ def test_a_reading_stops_when_the_tree_has_grown_above_its_limit(
     slow = SlowTree(monkeypatch, read_s=0.06, has_cgroup=has_cgroup)
     slow.count_now = MOST + 1
 
-    assert slow.memory.read(tree_of(5)) == Reading(0.0, is_whole=False)
+    assert slow.memory.read(tree_of(5)) == MemoryUsage(0.0, is_whole=False)
     assert slow.readings == 2
 
 
@@ -63,14 +63,14 @@ def test_a_slow_tree_within_its_limit_is_read_to_the_end(monkeypatch: pytest.Mon
     """However long it takes: else a guest could hide its memory by making it slow to read."""
     slow = SlowTree(monkeypatch, read_s=5.0)
 
-    assert slow.memory.read(tree_of(5)) == Reading(5.0)
+    assert slow.memory.read(tree_of(5)) == MemoryUsage(5.0)
 
 
 def test_a_tree_above_its_limit_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """The watchdog ends it at its next look."""
     slow = SlowTree(monkeypatch, read_s=0.0)
 
-    assert slow.memory.read(tree_of(MOST + 1)) == Reading(0.0, is_whole=False)
+    assert slow.memory.read(tree_of(MOST + 1)) == MemoryUsage(0.0, is_whole=False)
     assert slow.readings == 0
 
 

@@ -15,12 +15,12 @@ from ramet.isolation.bwrap import BwrapBackend
 from ramet.isolation.linux import procfs
 from ramet.isolation.local import LocalBackend
 from ramet.isolation.zygote import client, pool
-from ramet.isolation.zygote.backend import Forking
-from ramet.testing.conformance.isolation.harness import GRANT, Ended, Site, replace_grant
+from ramet.isolation.zygote.backend import ZygoteBackend
+from ramet.testing.conformance.isolation.harness import GRANT, BackendFixture, Ended, replace_grant
 from tests.support.backends import opened
 from tests.support.waiting import alive, eventually
 
-Open = Callable[[], Forking]
+Open = Callable[[], ZygoteBackend]
 
 
 @pytest.fixture(params=["bwrap", "local"])
@@ -30,22 +30,22 @@ def make(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
 
 
 @pytest.fixture
-async def site(make: Open, tmp_path: Path) -> AsyncIterator[Site]:
+async def site(make: Open, tmp_path: Path) -> AsyncIterator[BackendFixture]:
     async with opened(make(), tmp_path) as site:
         yield site
 
 
-def zygotes(site: Site) -> list[client.Keeper]:
-    assert isinstance(site.backend, Forking)
+def zygotes(site: BackendFixture) -> list[client.ZygoteClient]:
+    assert isinstance(site.backend, ZygoteBackend)
     return sorted(site.backend._pool._keepers, key=lambda each: each.born)
 
 
-def is_being_replaced(site: Site) -> bool:
-    assert isinstance(site.backend, Forking)
+def is_being_replaced(site: BackendFixture) -> bool:
+    assert isinstance(site.backend, ZygoteBackend)
     return bool(site.backend._pool._tasks)
 
 
-async def test_parked_children_are_made_up_for_once_they_are_taken(site: Site) -> None:
+async def test_parked_children_are_made_up_for_once_they_are_taken(site: BackendFixture) -> None:
     async with site.visit():
         (only,) = zygotes(site)
         await eventually(lambda: only.parked == 2)
@@ -54,7 +54,7 @@ async def test_parked_children_are_made_up_for_once_they_are_taken(site: Site) -
             assert only.spawned == 4
 
 
-async def test_a_parked_child_that_died_is_passed_over(site: Site) -> None:
+async def test_a_parked_child_that_died_is_passed_over(site: BackendFixture) -> None:
     async with site.visit():
         (only,) = zygotes(site)
         await eventually(lambda: only.parked == 2)
@@ -66,7 +66,7 @@ async def test_a_parked_child_that_died_is_passed_over(site: Site) -> None:
             assert await visit.ask("who")
 
 
-async def test_many_spawns_leave_nothing(site: Site) -> None:
+async def test_many_spawns_leave_nothing(site: BackendFixture) -> None:
     """Descriptors, processes, mounts and control groups are flat, however many there were."""
 
     async def one() -> None:
@@ -98,7 +98,7 @@ def mounts(pid: int) -> int:
 
 
 async def test_a_zygote_is_replaced_after_so_many_spawns_and_its_agents_live_on(
-    site: Site, monkeypatch: pytest.MonkeyPatch
+    site: BackendFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pool, "ROTATE_AFTER_SPAWNS", 2)
     async with site.visit() as old, site.visit():
@@ -116,7 +116,7 @@ async def test_a_zygote_is_replaced_after_so_many_spawns_and_its_agents_live_on(
     assert not alive(pid)
 
 
-async def test_a_zygote_is_replaced_when_it_is_old(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_zygote_is_replaced_when_it_is_old(site: BackendFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     async with site.visit():
         (first,) = zygotes(site)
         monkeypatch.setattr(pool, "ROTATE_AFTER_S", 0.0)
@@ -124,7 +124,9 @@ async def test_a_zygote_is_replaced_when_it_is_old(site: Site, monkeypatch: pyte
             await eventually(lambda: not first.is_open)
 
 
-async def test_an_agent_that_crashes_as_attackers_do_has_its_zygote_replaced_but_not_again_at_once(site: Site) -> None:
+async def test_an_agent_that_crashes_as_attackers_do_has_its_zygote_replaced_but_not_again_at_once(
+    site: BackendFixture,
+) -> None:
     async with site.visit() as visit:
         (first,) = zygotes(site)
         await visit.tell("end_by", number=signal.SIGSEGV)
@@ -142,7 +144,7 @@ async def test_an_agent_that_crashes_as_attackers_do_has_its_zygote_replaced_but
             assert second.is_open
 
 
-async def test_who_ends_otherwise_does_not_rotate(site: Site) -> None:
+async def test_who_ends_otherwise_does_not_rotate(site: BackendFixture) -> None:
     async with site.visit() as visit:
         (only,) = zygotes(site)
         await visit.tell("end_by", number=signal.SIGABRT)
@@ -152,7 +154,9 @@ async def test_who_ends_otherwise_does_not_rotate(site: Site) -> None:
         assert zygotes(site) == [only]
 
 
-async def test_a_zygote_that_is_killed_takes_its_agents_along_and_the_next_start_gets_a_new_one(site: Site) -> None:
+async def test_a_zygote_that_is_killed_takes_its_agents_along_and_the_next_start_gets_a_new_one(
+    site: BackendFixture,
+) -> None:
     async with site.visit() as visit:
         await visit.ask("hide", hold="held", quiet=True)
         (first,) = zygotes(site)
@@ -169,7 +173,7 @@ async def test_a_zygote_that_is_killed_takes_its_agents_along_and_the_next_start
             assert await next_one.ask("who")
 
 
-async def test_starts_at_once_share_one_zygote(site: Site) -> None:
+async def test_starts_at_once_share_one_zygote(site: BackendFixture) -> None:
     async def one() -> int:
         async with site.visit() as visit:
             return int((await visit.ask("who"))["pid"])
@@ -180,7 +184,7 @@ async def test_starts_at_once_share_one_zygote(site: Site) -> None:
 
 
 async def test_each_kind_has_a_zygote_of_its_own_and_there_are_only_so_many(
-    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    site: BackendFixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pool, "MAX_ZYGOTES", 2)
     folders = [tmp_path / name for name in ("a", "b")]
@@ -196,7 +200,9 @@ async def test_each_kind_has_a_zygote_of_its_own_and_there_are_only_so_many(
         assert sum(each.is_open for each in zygotes(site)) == 2
 
 
-async def test_a_zygote_with_more_mounts_serves_who_needs_less_and_shows_no_more(site: Site, tmp_path: Path) -> None:
+async def test_a_zygote_with_more_mounts_serves_who_needs_less_and_shows_no_more(
+    site: BackendFixture, tmp_path: Path
+) -> None:
     one, other = tmp_path / "one", tmp_path / "other"
     for folder in (one, other):
         folder.mkdir()
@@ -212,7 +218,7 @@ async def test_a_zygote_with_more_mounts_serves_who_needs_less_and_shows_no_more
 
 async def test_what_a_zygote_prints_before_it_fails_is_told(make: Open, tmp_path: Path) -> None:
     async with opened(make(), tmp_path) as site:
-        assert isinstance(site.backend, Forking)
+        assert isinstance(site.backend, ZygoteBackend)
         site.backend._runtime = site.backend._runtime._replace(python="/bin/false")
         with pytest.raises(SandboxFailed, match="exit code 1"):
             await site.backend.start(site.spec())

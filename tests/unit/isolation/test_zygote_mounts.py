@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from ramet.isolation.assignment import Room
+from ramet.isolation.assignment import ZygoteConfig
 from ramet.isolation.zygote.main import check_mounts
 
 
 def test_a_mount_that_was_exchanged_while_it_was_bound_is_refused(tmp_path: Path) -> None:
     """The host compares nothing itself: only the zygote sees what the bind led to."""
     path, about = str(tmp_path), tmp_path.stat()
-    room = Room("bwrap", "/runs", (), {path: path}, "bare", identities={path: [about.st_dev, about.st_ino]})
+    room = ZygoteConfig("bwrap", "/runs", (), {path: path}, "bare", identities={path: [about.st_dev, about.st_ino]})
 
     check_mounts(room)
     with pytest.raises(OSError, match="exchanged"):

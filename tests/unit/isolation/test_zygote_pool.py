@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ramet.isolation.assignment import Room, outermost
+from ramet.isolation.assignment import ZygoteConfig, outermost
 from ramet.isolation.zygote import main, packets
-from ramet.isolation.zygote.pool import _Shelf
+from ramet.isolation.zygote.pool import ZygoteKind
 
 KEPT = ("/venv", "/project/.ramet/runs")
 
@@ -37,13 +37,13 @@ def test_a_zygote_serves_who_needs_no_more_than_it_has_and_can_do_without_the_re
     has: tuple[str, ...], needs: tuple[str, ...], serves: bool
 ) -> None:
     mounted, wanted = ({path: path for path in each} for each in (has, needs))
-    assert _Shelf("bare", mounted).serves("bare", wanted, KEPT) is serves
-    assert not _Shelf("llm", mounted).serves("bare", wanted, KEPT)
+    assert ZygoteKind("bare", mounted).serves("bare", wanted, KEPT) is serves
+    assert not ZygoteKind("llm", mounted).serves("bare", wanted, KEPT)
 
 
 def test_a_zygote_whose_mount_lies_elsewhere_does_not_serve() -> None:
     """The operator of one run granted a link there, and that of another one what the link leads to now."""
-    shelf = _Shelf("bare", {"/link": "/first"})
+    shelf = ZygoteKind("bare", {"/link": "/first"})
 
     assert shelf.serves("bare", {"/link": "/first"}, KEPT)
     assert not shelf.serves("bare", {"/link": "/second"}, KEPT)
@@ -90,11 +90,11 @@ def test_the_end_of_packets_is_told(ends: tuple[socket.socket, socket.socket]) -
 
 
 def test_a_room_and_its_like_cross_as_they_are(ends: tuple[socket.socket, socket.socket]) -> None:
-    room = Room("bwrap", "/runs", ("/venv",), {"/a": "/b/a"}, "bare", identities={"/a": [1, 2]})
+    room = ZygoteConfig("bwrap", "/runs", ("/venv",), {"/a": "/b/a"}, "bare", identities={"/a": [1, 2]})
     packets.send(ends[0], "room", room)
     packet = packets.receive(ends[1])
     assert packet is not None
-    crossed = Room(*packet.body)
+    crossed = ZygoteConfig(*packet.body)
     crossed = crossed._replace(runtime=tuple(crossed.runtime), states=tuple(crossed.states))
     assert crossed._replace(in_memory=tuple(crossed.in_memory)) == room
 

@@ -17,7 +17,7 @@ from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI
 
 from ramet.core.errors import ModelFailed
-from ramet.models.call import ask, bind, stream_reply
+from ramet.models.call import bind, complete, stream_reply
 from ramet.models.error_causes import MAX_CAUSES, causes, description, is_malformed, is_of_program, was_never_sent
 from tests.support import broken_servers as servers
 from tests.support.plain_models import Async
@@ -190,7 +190,7 @@ class Fallback(Async):
 
 async def failed(model: Any, tools: Any = ()) -> ModelFailed:
     with pytest.raises(ModelFailed) as raised:
-        await ask(bind(model, tools), HI)
+        await complete(bind(model, tools), HI)
     return raised.value
 
 

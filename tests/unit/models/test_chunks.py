@@ -10,7 +10,7 @@ from langchain_core.messages.ai import add_ai_message_chunks
 from langchain_core.messages.tool import tool_call_chunk
 
 from ramet.core.errors import ModelFailed
-from ramet.models.chunks import merge, vetted
+from ramet.models.chunks import merge, validated
 
 
 def pieces(*fragments: str, name: str = "write", call_id: str = "c1", index: int | None = 0) -> list[AIMessageChunk]:
@@ -150,7 +150,7 @@ def test_a_call_with_another_id_at_the_same_index_is_another_call() -> None:
 def test_cut_emoji_are_replaced() -> None:
     """Half of a surrogate pair is no text: neither the journal nor the next request could carry it."""
     joined = merge([AIMessageChunk(content="\ud83d"), AIMessageChunk(content="\ude00 and \ud83d")])
-    called = vetted(AIMessage("", tool_calls=[{"name": "f", "args": {"a": "\ud83d"}, "id": "1"}]))
+    called = validated(AIMessage("", tool_calls=[{"name": "f", "args": {"a": "\ud83d"}, "id": "1"}]))
 
     assert joined.content == "😀 and \ufffd"
     assert called.tool_calls == []
@@ -163,4 +163,4 @@ def test_a_message_with_nothing_wrong_is_the_same_object() -> None:
     """Looking costs no copy."""
     message = AIMessage("fine", tool_calls=[{"name": "f", "args": {"a": [1, "é"]}, "id": "1"}])
 
-    assert vetted(message) is message
+    assert validated(message) is message

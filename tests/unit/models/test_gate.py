@@ -9,7 +9,7 @@ import pytest
 
 from ramet.concurrency.clock import FakeClock
 from ramet.core.errors import BudgetExceeded, InvalidValue, ModelFailed
-from ramet.models.rate_limit import Gate, Gates, Retry, RetryPolicy
+from ramet.models.rate_limit import RateLimiter, RateLimiters, Retry, RetryPolicy
 
 EXACT = RetryPolicy(attempts=4, base_s=1.0, max_s=30.0, jitter=0.0)
 
@@ -35,8 +35,10 @@ class Provider:
         return "answer"
 
 
-def a_gate(clock: FakeClock, policy: RetryPolicy = EXACT, chance: float = 0.0, at_once: int | None = None) -> Gate:
-    return Gate("m", clock=clock, chance=lambda: chance, policy=policy, at_once=at_once)
+def a_gate(
+    clock: FakeClock, policy: RetryPolicy = EXACT, chance: float = 0.0, at_once: int | None = None
+) -> RateLimiter:
+    return RateLimiter("m", clock=clock, chance=lambda: chance, policy=policy, at_once=at_once)
 
 
 async def until(ready: Callable[[], bool]) -> None:
@@ -147,7 +149,7 @@ async def test_siblings_come_back_spread() -> None:
     """Those who waited together do not all ask in the same moment."""
     clock = FakeClock()
     chances = iter([0.0, 0.1, 0.9, 0.5, *[0.0] * 10])
-    gate = Gate("m", clock=clock, chance=lambda: next(chances), policy=EXACT)
+    gate = RateLimiter("m", clock=clock, chance=lambda: next(chances), policy=EXACT)
     provider = Provider(clock, busy(retry_after_s=10))
     first = asyncio.create_task(gate.call(provider))
     await until(lambda: clock.sleeping == 1)
@@ -281,7 +283,7 @@ def test_a_policy_that_makes_no_sense_is_refused(wrong: dict[str, float]) -> Non
 
 def test_all_who_ask_the_same_model_have_the_same_gate() -> None:
     """One name, one gate."""
-    gates = Gates(clock=FakeClock(), policy=EXACT)
+    gates = RateLimiters(clock=FakeClock(), policy=EXACT)
 
     assert gates.of("gpt-5") is gates.of("gpt-5")
     assert gates.of("gpt-5") is not gates.of("gpt-5-mini")

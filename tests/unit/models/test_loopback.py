@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 
-from ramet.models.call import ask
+from ramet.models.call import complete
 from tests.support.providers import Call, provider
 
 
@@ -17,7 +17,7 @@ async def test_a_thousand_requests_at_once_are_counted() -> None:
     async with provider(lambda messages: "ok") as server:
         server.hold = asyncio.Event()
         models = [server.openai(max_retries=0), server.anthropic(max_retries=0)]
-        asking = [asyncio.ensure_future(ask(models[n % 2], [HumanMessage(str(n))])) for n in range(1_000)]
+        asking = [asyncio.ensure_future(complete(models[n % 2], [HumanMessage(str(n))])) for n in range(1_000)]
         await server.arrived(1_000)
 
         assert server.count == 1_000
@@ -43,8 +43,8 @@ async def test_a_script_sees_the_conversation_in_both_formats() -> None:
         return "done"
 
     async with provider(step) as server:
-        await ask(server.anthropic(), history)
-        await ask(server.openai(), history)
+        await complete(server.anthropic(), history)
+        await complete(server.openai(), history)
 
     assert seen == [[("system", "You search."), ("human", "find it"), ("ai", ""), ("tool", "hit")]] * 2
 
@@ -54,9 +54,9 @@ async def test_dialogues_by_pattern_are_played_over_the_wire() -> None:
     async with provider({"You lead.": [Call("Agent", {"prompt": "x"}), "answer"], "": ["found"]}) as server:
         model = server.anthropic()
         parent: list[BaseMessage] = [SystemMessage("You lead."), HumanMessage("why?")]
-        first = await ask(model, parent)
-        found = await ask(model, [HumanMessage("search")])
+        first = await complete(model, parent)
+        found = await complete(model, [HumanMessage("search")])
         result = ToolMessage(str(found.text), tool_call_id=first.tool_calls[0]["id"] or "")
-        last = await ask(model, [*parent, first, result])
+        last = await complete(model, [*parent, first, result])
 
     assert (str(found.text), str(last.text)) == ("found", "answer")

@@ -24,10 +24,10 @@ from ramet.models.messages import (
     MESSAGE_TOKENS,
     REFERENCE_TOKENS,
     decode,
-    dropped,
     encode,
     input_bound,
     message_bound,
+    unencodable_paths,
 )
 
 CYCLE: dict[str, Any] = {}
@@ -102,7 +102,7 @@ def test_an_artifact_that_is_no_data_is_dropped_and_said() -> None:
     """The model never sees artifacts: losing one loses nothing of the conversation."""
     data = encode(ToolMessage("ok", tool_call_id="c1", artifact=object()))
 
-    assert dropped(data) == ("artifact",)
+    assert unencodable_paths(data) == ("artifact",)
     assert "artifact" not in data
     assert decode(data) == ToolMessage("ok", tool_call_id="c1")
 
@@ -112,7 +112,7 @@ def test_an_artifact_that_is_plain_is_kept() -> None:
     message = ToolMessage("ok", tool_call_id="c1", artifact={"rows": [1, 2]})
 
     assert decode(encode(message)) == message
-    assert dropped(encode(message)) == ()
+    assert unencodable_paths(encode(message)) == ()
 
 
 def test_metadata_of_the_response_is_kept_as_far_as_it_is_plain() -> None:
@@ -120,7 +120,7 @@ def test_metadata_of_the_response_is_kept_as_far_as_it_is_plain() -> None:
     data = encode(AIMessage("x", response_metadata={"model_name": "m", "raw": object(), "logprobs": {"x": b""}}))
 
     assert data["response_metadata"] == {"model_name": "m"}
-    assert dropped(data) == ("response_metadata.raw", "response_metadata.logprobs.x")
+    assert unencodable_paths(data) == ("response_metadata.raw", "response_metadata.logprobs.x")
 
 
 def test_a_chunk_is_kept_as_a_message() -> None:

@@ -15,7 +15,7 @@ from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, Huma
 
 from ramet.models.chunks import merge
 from ramet.models.research.answer import SIGNED
-from ramet.models.research.evidence import Line, group, kind_of, message, parse_lines, severity, written_by
+from ramet.models.research.evidence import EvidenceLine, group, kind_of, message, parse_lines, severity, written_by
 from ramet.models.research.model import OfflineResearcher
 from ramet.models.research.question import understand
 from ramet.models.research.settings import settings_on
@@ -480,20 +480,20 @@ def test_the_level_that_a_line_states_comes_first(text: str, rank: int) -> None:
 def test_a_place_that_fits_two_names_is_dropped() -> None:
     """A search writes the same line for both."""
     assert parse_lines("a:12:5:x", ["a", "a:12"]) == []
-    assert parse_lines("a:12:5:x", ["a:12"]) == [Line("a:12", 5, "x")]
+    assert parse_lines("a:12:5:x", ["a:12"]) == [EvidenceLine("a:12", 5, "x")]
 
 
 def test_a_literal_is_compared_without_searching_for_ever() -> None:
     """The text of a file is nothing to trust: many placeholders would make a regular expression try every way."""
-    code = Line("a.py", 1, '"aaaaaaaaaa' + "%sa" * 60 + 'b"')
+    code = EvidenceLine("a.py", 1, '"aaaaaaaaaa' + "%sa" * 60 + 'b"')
 
-    assert written_by(Line("a.log", 1, "a" * 480), [code]) == []
+    assert written_by(EvidenceLine("a.log", 1, "a" * 480), [code]) == []
 
 
 @given(st.text(max_size=200), st.sampled_from(["a.py", "a.yaml"]))
 def test_any_line_can_be_read(text: str, path: str) -> None:
     """Whatever a file holds, a setting is on the line that it is quoted from."""
-    for each in settings_on(Line(path, 1, text)):
+    for each in settings_on(EvidenceLine(path, 1, text)):
         assert each.key in text
         assert each.value in text
         assert each.measure[0] in ("ms", "number", "text")

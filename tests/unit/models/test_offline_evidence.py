@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 import pytest
 
 from ramet.models.research import evidence, settings
-from ramet.models.research.evidence import Line
+from ramet.models.research.evidence import EvidenceLine
 from ramet.models.research.model import OfflineResearcher
 from tests.support.driving import READERS, Driven, drive
 
@@ -337,8 +337,8 @@ async def test_a_line_that_a_terminal_would_break_stays_one(tmp_path: pathlib.Pa
 def test_no_line_takes_long_to_read() -> None:
     """Long runs of blanks, brackets and dashes."""
     for text in (f"a:{' ' * 1990}x", "[" * 2000, "a-" * 1000, f"a: b{' ' * 1900}x", '"\\' * 1000):
-        lines = [Line(path, number, text) for path in ("a.py", "a.toml", "a.log") for number in range(20)]
+        lines = [EvidenceLine(path, number, text) for path in ("a.py", "a.toml", "a.log") for number in range(20)]
         settings.with_sections(lines)
         assert [settings.settings_on(each) for each in lines]
         assert evidence.group([each._replace(text=f"ERROR {text}") for each in lines])
-    assert [each.key for each in settings.settings_on(Line("a.py", 1, "LIMIT: Final[int] = 5"))] == ["LIMIT"]
+    assert [each.key for each in settings.settings_on(EvidenceLine("a.py", 1, "LIMIT: Final[int] = 5"))] == ["LIMIT"]

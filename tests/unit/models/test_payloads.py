@@ -12,7 +12,7 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, System
 from langchain_core.tools import tool
 
 from ramet.core.errors import ModelFailed
-from ramet.models.call import Bound, ask, bind, stream_reply
+from ramet.models.call import Bound, bind, complete, stream_reply
 from ramet.models.providers.payloads import LONG
 from tests.support.providers import Provider, provider
 
@@ -49,7 +49,7 @@ def client(server: Provider, name: str, **options: Any) -> BaseChatModel:
 async def say(bound: Bound, messages: list[BaseMessage], *, streams: bool, max_tokens: int | None = None) -> str:
     """What a model answers."""
     if not streams:
-        return (await ask(bound, messages, max_tokens=max_tokens)).text
+        return (await complete(bound, messages, max_tokens=max_tokens)).text
     return "".join([chunk.text async for chunk in stream_reply(bound, messages, max_tokens=max_tokens)])
 
 

@@ -17,7 +17,14 @@ from ramet.core.errors import Bug, ProtocolError
 from ramet.models import request_codec
 from ramet.models.messages import encode
 from ramet.models.relay import _schema
-from ramet.models.request_codec import Kept, bounded_json, decode_question, encode_question, foreign, shown_tool
+from ramet.models.request_codec import (
+    SharedHistory,
+    bounded_json,
+    decode_question,
+    encode_question,
+    shown_tool,
+    untrusted_message,
+)
 from ramet.tools.workspace import workspace_tools
 
 
@@ -38,7 +45,7 @@ MESSAGES = st.lists(st.text().map(HumanMessage), max_size=6)
 @given(MESSAGES, st.data())
 def test_what_is_told_is_heard(kept: list[BaseMessage], data: st.DataObject) -> None:
     """Both ends keep the same; the host gets its own objects for what it keeps, and equal ones for what is new."""
-    guest, host = Kept(kept), Kept([each.model_copy() for each in kept])
+    guest, host = SharedHistory(kept), SharedHistory([each.model_copy() for each in kept])
     new = data.draw(MESSAGES)
     asked = data.draw(st.lists(st.sampled_from([*kept, *new]), max_size=8)) if kept or new else []
 
@@ -52,7 +59,7 @@ def test_what_is_told_is_heard(kept: list[BaseMessage], data: st.DataObject) -> 
 
 def test_a_grown_conversation_is_told_by_its_places_alone() -> None:
     """However long it is, a further question costs a few bytes for each message."""
-    kept = Kept([HumanMessage("x" * 1_000_000)])
+    kept = SharedHistory([HumanMessage("x" * 1_000_000)])
     new = HumanMessage("And now?")
     assert len(encode_question(kept, [*kept.messages, new], ["Read"])) < 200
     kept.add(new)
@@ -61,12 +68,12 @@ def test_a_grown_conversation_is_told_by_its_places_alone() -> None:
 
 def test_half_a_character_is_told_as_a_whole_one() -> None:
     """Text that is no Unicode cannot cross, so it crosses as U+FFFD."""
-    assert Kept([]).told([HumanMessage("cut \ud83d")]) == [{"type": "human", "content": "cut \ufffd"}]
+    assert SharedHistory([]).told([HumanMessage("cut \ud83d")]) == [{"type": "human", "content": "cut \ufffd"}]
 
 
 def test_a_question_comes_back_with_its_tools() -> None:
     """Own tools by name, others by schema."""
-    kept = Kept(conversation())
+    kept = SharedHistory(conversation())
     schema = {"name": "look", "description": "Looks.", "parameters": {"type": "object", "properties": {}}}
     asked = decode_question(kept, encode_question(kept, kept.messages, ["Read", schema]))
     assert (asked.messages, asked.tools) == (kept.messages, ["Read", schema])
@@ -90,7 +97,7 @@ def test_a_question_comes_back_with_its_tools() -> None:
 def test_what_is_no_question_is_refused(body: bytes, problem: str) -> None:
     """In words that say what was expected."""
     with pytest.raises(ProtocolError, match=problem):
-        decode_question(Kept(conversation()), body)
+        decode_question(SharedHistory(conversation()), body)
 
 
 def test_what_is_too_much_is_refused_before_it_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,20 +108,20 @@ def test_what_is_too_much_is_refused_before_it_is_built(monkeypatch: pytest.Monk
         bounded_json(b"[" + b"[]," * request_codec.MAX_PARTS + b"0]")
     monkeypatch.setattr(request_codec, "MAX_MESSAGES", 2)
     with pytest.raises(ProtocolError, match="more than 2 new messages"):
-        Kept([]).heard([{"type": "human", "content": ""}] * 3)
+        SharedHistory([]).heard([{"type": "human", "content": ""}] * 3)
     tools = [f"t{number}" for number in range(request_codec.MAX_TOOLS + 1)]
     with pytest.raises(ProtocolError, match="tools are told in a list of at most"):
-        decode_question(Kept(conversation()), msgspec.json.encode({"messages": [0], "tools": tools}))
+        decode_question(SharedHistory(conversation()), msgspec.json.encode({"messages": [0], "tools": tools}))
     big = {"name": "a", "parameters": {"type": "object", "properties": {}, "x": "y" * request_codec.MAX_SCHEMAS_BYTES}}
     with pytest.raises(ProtocolError, match="schemas of tools"):
-        decode_question(Kept(conversation()), msgspec.json.encode({"messages": [0], "tools": [big]}))
+        decode_question(SharedHistory(conversation()), msgspec.json.encode({"messages": [0], "tools": [big]}))
 
 
 @pytest.mark.parametrize("message", conversation(), ids=lambda each: each.type)
 def test_a_guest_may_say_what_every_message_says(message: BaseMessage) -> None:
     """What only came along is left out."""
     told = {**encode(message), "response_metadata": {"id": "resp-1"}, "dropped": ["artifact"]}
-    assert foreign(told) == message
+    assert untrusted_message(told) == message
 
 
 PIXEL = "data:image/png;base64,AAAA"
@@ -133,7 +140,7 @@ PIXEL = "data:image/png;base64,AAAA"
 )
 def test_a_block_that_holds_its_data_passes(block: dict[str, Any]) -> None:
     """As it is, links in plain words and in the arguments of calls included."""
-    assert foreign({"type": "human", "content": ["see:", block]}).content == ["see:", block]
+    assert untrusted_message({"type": "human", "content": ["see:", block]}).content == ["see:", block]
 
 
 @pytest.mark.parametrize(
@@ -157,7 +164,7 @@ def test_a_block_that_names_its_data_is_refused(block: dict[str, Any]) -> None:
     """A provider would fetch it for somebody without a network, or from the account's own files."""
     for message in ("human", "ai", "system"):
         with pytest.raises(ProtocolError, match="block"):
-            foreign({"type": message, "content": [block]})
+            untrusted_message({"type": message, "content": [block]})
 
 
 class Place(BaseModel):
@@ -175,7 +182,7 @@ def jump(to: Place, over: list[Place]) -> str:
 @pytest.mark.parametrize("each", [*workspace_tools(), jump], ids=lambda each: each.name)
 def test_a_tool_that_crossed_is_shown_as_it_was(each: Any) -> None:
     """A model sees the same schema; the stand-in itself never runs."""
-    kept = Kept([HumanMessage("x")])
+    kept = SharedHistory([HumanMessage("x")])
     crossed = decode_question(kept, encode_question(kept, kept.messages, [_schema(each)])).tools[0]
     assert isinstance(crossed, dict)
     shown = shown_tool(crossed)

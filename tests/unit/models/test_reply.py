@@ -19,7 +19,7 @@ from langchain_core.runnables import Runnable, RunnableLambda
 from langchain_core.tools import tool
 
 from ramet.core.errors import Denied, InvalidValue, ModelFailed
-from ramet.models.call import ask, bind, can_stream, merge, output_limit, stream_reply
+from ramet.models.call import bind, can_stream, complete, merge, output_limit, stream_reply
 from ramet.models.scripted.model import Fail, ScriptedModel
 from tests.support.plain_models import Async, Plain, Streaming
 
@@ -56,7 +56,7 @@ def global_cache() -> Iterator[None]:
 async def test_a_model_that_only_knows_how_to_generate_is_asked() -> None:
     """The least model works, in a thread where it is synchronous."""
     for model in (Plain(), Async()):
-        assert (await ask(model, HI)).content == "plain"
+        assert (await complete(model, HI)).content == "plain"
         assert not can_stream(model)
 
 
@@ -72,7 +72,7 @@ async def test_callbacks_of_the_model_hear_of_each_reply() -> None:
     """Whoever put a callback on the model gets it called, streamed or not."""
     listener = Listener()
 
-    await ask(Async(callbacks=[listener]), HI)
+    await complete(Async(callbacks=[listener]), HI)
     await streamed(Streaming(callbacks=[listener]))
 
     assert listener.heard == ["plain", "in pieces"]
@@ -83,7 +83,7 @@ async def test_callbacks_around_the_call_hear_of_it() -> None:
     listener = Listener()
 
     async def step(_: object) -> str:
-        return str((await ask(Async(), HI)).content)
+        return str((await complete(Async(), HI)).content)
 
     await RunnableLambda(step).ainvoke("x", config={"callbacks": [listener]})
 
@@ -93,7 +93,7 @@ async def test_callbacks_around_the_call_hear_of_it() -> None:
 async def test_context_callbacks_count_usage() -> None:
     """LangChain's usage callback works around us."""
     with get_usage_metadata_callback() as usage:
-        await ask(ScriptedModel(["hello"]), HI)
+        await complete(ScriptedModel(["hello"]), HI)
 
     assert usage.usage_metadata["scripted"]["output_tokens"] > 0
 
@@ -102,8 +102,8 @@ async def test_the_global_cache_answers_the_second_time(global_cache: None) -> N
     """A cache that a user switched on is used."""
     model = Async()
 
-    await ask(model, HI)
-    await ask(model, HI)
+    await complete(model, HI)
+    await complete(model, HI)
 
     assert len(model.asked) == 1
 
@@ -123,7 +123,7 @@ async def test_a_rate_limiter_is_asked_first() -> None:
 
     limiter = Limiter()
 
-    await ask(Async(rate_limiter=limiter), HI)
+    await complete(Async(rate_limiter=limiter), HI)
     await streamed(Streaming(rate_limiter=limiter))
 
     assert limiter.passed == 2
@@ -136,7 +136,7 @@ async def test_an_overridden_public_method_is_the_one_that_is_called() -> None:
         async def ainvoke(self, input: LanguageModelInput, *args: Any, **kwargs: Any) -> AIMessage:
             return AIMessage("wrapped")
 
-    assert (await ask(Wrapper(), HI)).content == "wrapped"
+    assert (await complete(Wrapper(), HI)).content == "wrapped"
 
 
 async def test_stock_fakes_are_asked_whole() -> None:
@@ -144,7 +144,7 @@ async def test_stock_fakes_are_asked_whole() -> None:
     call = AIMessage("", tool_calls=[{"name": "grep", "args": {"pattern": "x"}, "id": "1"}])
     fake = GenericFakeChatModel(messages=iter([call]))
 
-    reply = await ask(bind(fake, [grep]), HI)
+    reply = await complete(bind(fake, [grep]), HI)
 
     assert not can_stream(fake)
     assert not can_stream(FakeListChatModel(responses=["a"]))
@@ -164,7 +164,7 @@ async def test_a_model_without_bind_tools_is_asked_without_tools() -> None:
     bound = bind(Async(), [grep])
 
     assert not bound.offered
-    assert (await ask(bound, HI)).content == "plain"
+    assert (await complete(bound, HI)).content == "plain"
 
 
 async def test_a_model_may_answer_bind_tools_with_itself() -> None:
@@ -177,7 +177,7 @@ async def test_a_model_may_answer_bind_tools_with_itself() -> None:
     bound = bind(Same(), [grep])
 
     assert bound.offered
-    assert (await ask(bound, HI)).content == "plain"
+    assert (await complete(bound, HI)).content == "plain"
 
 
 async def test_bind_tools_may_give_any_runnable() -> None:
@@ -189,7 +189,7 @@ async def test_bind_tools_may_give_any_runnable() -> None:
 
     bound = bind(Odd(), [grep])
 
-    assert (await ask(bound, HI)).content == "odd plain"
+    assert (await complete(bound, HI)).content == "odd plain"
     assert merge([chunk async for chunk in stream_reply(bound, HI)]).content == "odd in pieces"
 
 
@@ -201,7 +201,7 @@ async def test_an_answer_that_is_no_message_is_a_failure() -> None:
             return self | RunnableLambda(lambda reply: reply.content)
 
     with pytest.raises(ModelFailed, match="no AIMessage"):
-        await ask(bind(Text(), [grep]), HI)
+        await complete(bind(Text(), [grep]), HI)
 
 
 class Capped(Async):
@@ -216,9 +216,9 @@ async def test_a_cap_on_the_output_never_raises_the_models_own() -> None:
     """The lower of both counts, and a model that has none of it is left alone."""
     capped, free = Capped(), Async()
 
-    await ask(capped, HI, max_tokens=20)
-    await ask(capped, HI, max_tokens=1_000)
-    await ask(free, HI, max_tokens=20)
+    await complete(capped, HI, max_tokens=20)
+    await complete(capped, HI, max_tokens=1_000)
+    await complete(free, HI, max_tokens=20)
 
     assert capped.asked == [{"max_tokens": 20}, {}]
     assert free.asked == [{}]
@@ -235,7 +235,7 @@ async def test_a_cap_that_is_a_field_is_set_on_a_copy() -> None:
             return await super()._agenerate(*args, **kwargs)
 
     model = Seen()
-    await ask(model, HI, max_tokens=20)
+    await complete(model, HI, max_tokens=20)
 
     assert caps == [20]
     assert model.max_output_tokens is None
@@ -244,7 +244,7 @@ async def test_a_cap_that_is_a_field_is_set_on_a_copy() -> None:
 async def test_a_cap_below_one_is_refused() -> None:
     """There is no reply of no tokens."""
     with pytest.raises(InvalidValue, match="max_tokens"):
-        await ask(Capped(), HI, max_tokens=0)
+        await complete(Capped(), HI, max_tokens=0)
 
 
 async def test_an_error_of_the_models_code_is_a_failure_that_no_retry_helps() -> None:
@@ -255,7 +255,7 @@ async def test_an_error_of_the_models_code_is_a_failure_that_no_retry_helps() ->
             raise KeyError("choices")
 
     with pytest.raises(ModelFailed, match="KeyError: 'choices'") as failure:
-        await ask(Broken(), HI)
+        await complete(Broken(), HI)
 
     assert not failure.value.retryable
     assert isinstance(failure.value.__cause__, KeyError)
@@ -264,7 +264,7 @@ async def test_an_error_of_the_models_code_is_a_failure_that_no_retry_helps() ->
 async def test_our_own_refusals_pass_as_they_are() -> None:
     """A gateway behind the model may refuse: that is no provider's failure."""
     with pytest.raises(Denied):
-        await ask(ScriptedModel([Fail(Denied("a call", "no"))]), HI)
+        await complete(ScriptedModel([Fail(Denied("a call", "no"))]), HI)
 
 
 async def test_a_cancellation_that_was_swallowed_is_found() -> None:
@@ -286,7 +286,7 @@ async def test_a_cancellation_that_was_swallowed_is_found() -> None:
             async for chunk in super()._astream(*args, **kwargs):
                 yield chunk
 
-    for way in (ask(Deaf(), HI), streamed(Deaf())):
+    for way in (complete(Deaf(), HI), streamed(Deaf())):
         asked.clear()
         asking = asyncio.ensure_future(way)
         await asked.wait()

@@ -12,7 +12,7 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from langchain_core.tools import tool
 
 from ramet.core.errors import ModelFailed
-from ramet.models.call import Bound, ask, bind, merge, stream_reply
+from ramet.models.call import Bound, bind, complete, merge, stream_reply
 from ramet.models.errors import is_overflow
 from ramet.models.scripted.model import Call, Hang
 from tests.support.providers import Ends, Fail, Says, provider
@@ -35,7 +35,7 @@ class Way(Protocol):
 
 
 async def whole(model: BaseChatModel | Bound) -> AIMessage:
-    return await ask(model, HI)
+    return await complete(model, HI)
 
 
 async def streamed(model: BaseChatModel | Bound) -> AIMessage:

@@ -9,7 +9,7 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import HumanMessage
 
 from ramet.core.errors import ModelFailed
-from ramet.models.call import ask, stream_reply
+from ramet.models.call import complete, stream_reply
 from ramet.models.retries import without_retries
 from tests.support.plain_models import Async
 from tests.support.providers import Fail, Provider, provider
@@ -24,7 +24,7 @@ async def requests_of(server: Provider, model: BaseChatModel) -> tuple[int, int]
     """How many HTTP requests one call makes, whole and streamed."""
     before = server.count
     with pytest.raises(ModelFailed):
-        await ask(model, [HumanMessage("hi")])
+        await complete(model, [HumanMessage("hi")])
     between = server.count
     with pytest.raises(ModelFailed):
         async for _ in stream_reply(model, [HumanMessage("hi")]):

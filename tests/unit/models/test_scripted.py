@@ -11,7 +11,7 @@ from langchain_core.tools import tool
 
 from ramet.concurrency.clock import FakeClock
 from ramet.core.errors import InvalidValue, ModelFailed
-from ramet.models.call import ask, bind, merge, stream_reply
+from ramet.models.call import bind, complete, merge, stream_reply
 from ramet.models.scripted.dialogue import Dialogue, Step
 from ramet.models.scripted.model import Call, Cut, Fail, Request, Say, ScriptedModel
 
@@ -29,7 +29,7 @@ def child(brief: str, *said: BaseMessage) -> list[BaseMessage]:
 
 
 async def texts(model: ScriptedModel, *requests: list[BaseMessage]) -> list[str]:
-    return [str((await ask(model, request)).text) for request in requests]
+    return [str((await complete(model, request)).text) for request in requests]
 
 
 async def test_a_list_is_played_in_the_order_of_asking() -> None:
@@ -42,7 +42,7 @@ async def test_a_list_is_played_in_the_order_of_asking() -> None:
     ]
     model = ScriptedModel(script)
 
-    replies = [await ask(model, HI) for _ in range(4)]
+    replies = [await complete(model, HI) for _ in range(4)]
 
     assert [str(reply.text) for reply in replies] == ["one", "two", "", "got 1"]
     assert replies[1].id == "m2"
@@ -52,10 +52,10 @@ async def test_a_list_is_played_in_the_order_of_asking() -> None:
 async def test_the_end_of_the_script_is_said_with_the_step() -> None:
     """So that the test that ran into it shows where."""
     model = ScriptedModel(["only"])
-    await ask(model, HI)
+    await complete(model, HI)
 
     with pytest.raises(ModelFailed, match="step 2 was asked for, it has 1") as ended:
-        await ask(model, HI)
+        await complete(model, HI)
 
     assert not ended.value.retryable
 
@@ -64,9 +64,9 @@ async def test_it_keeps_what_it_was_asked() -> None:
     """Messages, tool names and the cap, as of the moment of asking."""
     model = ScriptedModel(["a", "b"])
     history = list(HI)
-    await ask(bind(model, [grep]), history, max_tokens=9)
+    await complete(bind(model, [grep]), history, max_tokens=9)
     history.append(HumanMessage("later"))
-    await ask(model, history)
+    await complete(model, history)
 
     assert model.requests == [Request((HI[0],), ("grep",), 9), Request(tuple(history), (), None)]
 
@@ -74,7 +74,7 @@ async def test_it_keeps_what_it_was_asked() -> None:
 async def test_it_keeps_nothing_where_it_is_told_so() -> None:
     """A benchmark asks a million times."""
     model = ScriptedModel(lambda messages: "x", keep_requests=False)
-    await ask(model, HI)
+    await complete(model, HI)
 
     assert model.requests == []
 
@@ -83,14 +83,14 @@ async def test_usage_is_always_set_and_always_the_same() -> None:
     """A figure that follows from the texts, or the given one; streamed or not."""
     given = UsageMetadata(input_tokens=1, output_tokens=2, total_tokens=3)
     replies = [
-        *[await ask(ScriptedModel(["four words are said"]), HI) for _ in range(2)],
+        *[await complete(ScriptedModel(["four words are said"]), HI) for _ in range(2)],
         merge([chunk async for chunk in stream_reply(ScriptedModel(["four words are said"]), HI)]),
     ]
 
     assert len({str(reply.usage_metadata) for reply in replies}) == 1
     assert replies[0].usage_metadata is not None
     assert replies[0].usage_metadata["output_tokens"] > 0
-    assert (await ask(ScriptedModel([Say("x", usage=given)]), HI)).usage_metadata == given
+    assert (await complete(ScriptedModel([Say("x", usage=given)]), HI)).usage_metadata == given
 
 
 async def test_call_ids_follow_from_the_place() -> None:
@@ -98,7 +98,7 @@ async def test_call_ids_follow_from_the_place() -> None:
 
     async def ids() -> list[str | None]:
         model = ScriptedModel([[Call("a"), Call("b")], Call("c"), Call("d", id="mine")])
-        return [call["id"] for _ in range(3) for call in (await ask(model, HI)).tool_calls]
+        return [call["id"] for _ in range(3) for call in (await complete(model, HI)).tool_calls]
 
     assert await ids() == await ids() == ["call_1_1", "call_1_2", "call_2_1", "mine"]
 
@@ -107,7 +107,7 @@ async def test_a_delay_is_the_clocks() -> None:
     """Nothing comes before it has passed."""
     clock = FakeClock()
     model = ScriptedModel([Say("late", delay_s=60)], clock=clock)
-    asking = asyncio.create_task(ask(model, HI))
+    asking = asyncio.create_task(complete(model, HI))
     while not clock.sleeping:  # noqa: ASYNC110  # sleep(0) is a step, not a wait
         await asyncio.sleep(0)
 
@@ -157,10 +157,10 @@ async def test_any_number_may_be_in_the_same_dialogue_at_once() -> None:
 
     async def one(number: int) -> str:
         messages = child(f"search part {number}")
-        first = await ask(model, messages)
+        first = await complete(model, messages)
         await asyncio.sleep(0)
         answered = [*messages, first, ToolMessage("hit", tool_call_id=first.tool_calls[0]["id"] or "")]
-        return str((await ask(model, answered)).text)
+        return str((await complete(model, answered)).text)
 
     assert await asyncio.gather(*(one(number) for number in range(100))) == ["found"] * 100
 
@@ -169,7 +169,7 @@ async def test_a_fork_is_found_by_its_brief() -> None:
     """It has its parent's history, and its own task at the end of it."""
     model = ScriptedModel({"why?": [Call("Agent", {"prompt": "check db"}), "answer"], "check db": ["db is fine"]})
     parent: list[BaseMessage] = [SystemMessage("You lead."), HumanMessage("why?")]
-    reply = await ask(model, parent)
+    reply = await complete(model, parent)
     result = ToolMessage("forked", tool_call_id=reply.tool_calls[0]["id"] or "")
 
     assert await texts(model, [*parent, reply, result, HumanMessage("check db")], [*parent, reply, result]) == [
@@ -183,25 +183,25 @@ async def test_failures_in_a_dialogue_are_played_once_each() -> None:
     model = ScriptedModel({"": [Fail(429, retry_after_s=1), Cut(3), "first", Fail(500), "second"]})
     for status in (429, None):
         with pytest.raises(ModelFailed) as failure:
-            await ask(model, HI)
+            await complete(model, HI)
         assert failure.value.status == status
     assert await texts(model, HI) == ["first"]
     later = [*HI, AIMessage("first"), HumanMessage("and?")]
     with pytest.raises(ModelFailed):
-        await ask(model, later)
+        await complete(model, later)
     assert await texts(model, later) == ["second"]
 
 
 async def test_a_request_of_no_dialogue_is_said() -> None:
     """With the patterns there are."""
     with pytest.raises(ModelFailed, match="there are: alpha, beta"):
-        await ask(ScriptedModel({"alpha": ["x"], "beta": ["y"]}), HI)
+        await complete(ScriptedModel({"alpha": ["x"], "beta": ["y"]}), HI)
 
 
 async def test_an_exception_is_raised_as_a_provider_would() -> None:
     """And translated by whoever asks."""
     with pytest.raises(ModelFailed, match="ConnectionResetError") as failure:
-        await ask(ScriptedModel([Fail(ConnectionResetError("gone"))]), HI)
+        await complete(ScriptedModel([Fail(ConnectionResetError("gone"))]), HI)
 
     assert failure.value.retryable
 

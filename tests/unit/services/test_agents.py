@@ -20,9 +20,9 @@ from ramet.core.outcome import ErrorInfo
 from ramet.host.runtime import AgentRuntime
 from ramet.host.session import Session
 from ramet.models.scripted.model import ScriptedModel
-from ramet.services.contract import RIGHTS, AgentInfo, AgentState, Opening, Right
+from ramet.services.contract import RIGHTS, AgentInfo, AgentSpec, AgentState, Right
 from ramet.services.errors import BodyTooLarge, Missed, Undecodable
-from ramet.services.turns.queue import TalkLimits
+from ramet.services.turns.queue import TurnLimits
 from ramet.services.turns.service import AgentService
 from ramet.services.turns.tree_events import TreeEvent
 from ramet.store.contract import Store
@@ -46,7 +46,7 @@ class Alive:
     """One agent, as a roster would have it."""
 
     def __init__(self, runtime: AgentRuntime | None = None, run: str = "") -> None:
-        self.opening: Opening | None = Opening(
+        self.opening: AgentSpec | None = AgentSpec(
             "agent-1", "echo", "team/echo", EchoInfo(), runtime or AgentRuntime(), pathlib.Path(), run=run
         )
         self.served = Echo(self.opening)
@@ -107,7 +107,7 @@ async def living() -> Alive:
 
 @pytest.fixture
 async def service(living: Alive) -> AsyncIterator[AgentService]:
-    made = AgentService(living.admit, TYPES, clock=FakeClock(), limits=TalkLimits(body_bytes=1_000))
+    made = AgentService(living.admit, TYPES, clock=FakeClock(), limits=TurnLimits(body_bytes=1_000))
     yield made
     await made.close()
 
@@ -507,7 +507,7 @@ async def test_an_agent_that_could_not_be_opened_again_has_no_events(service: Ag
 
 async def test_a_reader_that_is_too_slow_is_told_so(living: Alive) -> None:
     """Also through the service."""
-    service = AgentService(living.admit, TYPES, clock=FakeClock(), limits=TalkLimits(kept_bytes=5_000))
+    service = AgentService(living.admit, TYPES, clock=FakeClock(), limits=TurnLimits(kept_bytes=5_000))
     turn = service.turn("agent-1", OWNER, b"a " * 100)
     await turn.over()
 

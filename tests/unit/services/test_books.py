@@ -16,7 +16,7 @@ from ramet.core.outcome import ErrorInfo
 from ramet.core.policy.policy import Policy
 from ramet.services.errors import TakenOver
 from ramet.services.teams import keys
-from ramet.services.teams.tables import AGENT, TEAM, AgentRow, Books, TeamRow
+from ramet.services.teams.tables import AGENT, TEAM, AgentRow, TeamRow, TeamTables
 from ramet.store.contract import Store
 from ramet.store.memory import MemoryStore
 from ramet.store.sqlite.store import SqliteStore
@@ -68,8 +68,8 @@ async def store(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> Async
 
 async def test_rows_are_read_back_as_they_were_written(store: Store) -> None:
     """By another server, too."""
-    await Books(store).write(TEAM_ROW, AGENT_ROW)
-    [team], [agent] = (await Books(store).teams()).whole, (await Books(store).agents()).whole
+    await TeamTables(store).write(TEAM_ROW, AGENT_ROW)
+    [team], [agent] = (await TeamTables(store).teams()).whole, (await TeamTables(store).agents()).whole
     assert msgspec.json.encode(team) == msgspec.json.encode(TEAM_ROW)
     assert msgspec.json.encode(agent) == msgspec.json.encode(AGENT_ROW)
     assert (bytes(agent.spawn_info), agent.policy, agent.keys) == (
@@ -81,7 +81,7 @@ async def test_rows_are_read_back_as_they_were_written(store: Store) -> None:
 
 async def test_what_somebody_else_changed_is_not_written_over(store: Store) -> None:
     """Nor is anything that was to be written together with it."""
-    first, second = Books(store), Books(store)
+    first, second = TeamTables(store), TeamTables(store)
     await first.write(TEAM_ROW)
     second.hold(*(await second.teams()).whole)
     await second.write(replace(TEAM_ROW, doomed=True))
@@ -90,18 +90,18 @@ async def test_what_somebody_else_changed_is_not_written_over(store: Store) -> N
     assert [row.doomed for row in (await first.teams()).whole] == [True]
     assert (await first.agents()).whole == []
     with pytest.raises(TakenOver):
-        await Books(store).write(TEAM_ROW)
+        await TeamTables(store).write(TEAM_ROW)
 
 
 async def test_a_row_is_changed_and_forgotten_by_whoever_read_it_last(store: Store) -> None:
     """What was never there is forgotten already."""
-    books = Books(store)
+    books = TeamTables(store)
     await books.remove(AGENT_ROW)
     await books.write(AGENT_ROW)
     await books.write(replace(AGENT_ROW, turns=1))
-    assert [row.turns for row in (await Books(store).agents()).whole] == [1]
+    assert [row.turns for row in (await TeamTables(store).agents()).whole] == [1]
     await books.remove(AGENT_ROW)
-    assert (await Books(store).agents()).whole == []
+    assert (await TeamTables(store).agents()).whole == []
     await books.write(AGENT_ROW)
 
 
@@ -114,7 +114,7 @@ async def test_a_row_is_changed_and_forgotten_by_whoever_read_it_last(store: Sto
 async def test_a_row_that_cannot_be_read_is_left_as_it_is(store: Store, kind: str, data: bytes) -> None:
     """Of a newer version, or not whole: it is named, and not used."""
     await store.put(kind, "thing-1", data)
-    rows = await (Books(store).teams() if kind == TEAM else Books(store).agents())
+    rows = await (TeamTables(store).teams() if kind == TEAM else TeamTables(store).agents())
     assert not rows.whole
     assert rows.damaged.keys() == {"thing-1"}
     assert ("version 2" in str(rows.damaged["thing-1"])) == (b"2" in data)
@@ -125,7 +125,7 @@ async def test_a_row_that_cannot_be_read_is_left_as_it_is(store: Store, kind: st
 
 async def test_a_team_is_taken_over_once_and_whoever_had_it_writes_it_no_more(store: Store) -> None:
     """Nor any of its agents: not one that has not changed, either."""
-    former, one, two = Books(store), Books(store), Books(store)
+    former, one, two = TeamTables(store), TeamTables(store), TeamTables(store)
     await former.found(TEAM_ROW)
     await former.write(AGENT_ROW)
     taken = []
@@ -142,7 +142,7 @@ async def test_a_team_is_taken_over_once_and_whoever_had_it_writes_it_no_more(st
 
 async def test_of_two_teams_of_one_name_there_is_one_until_it_is_gone(store: Store) -> None:
     """Whichever kernels they are made by, and though one was killed while it removed the first."""
-    one, two = Books(store), Books(store)
+    one, two = TeamTables(store), TeamTables(store)
     other = replace(TEAM_ROW, id="team-2")
     await one.found(TEAM_ROW)
     with pytest.raises(Conflict):
@@ -155,7 +155,7 @@ async def test_of_two_teams_of_one_name_there_is_one_until_it_is_gone(store: Sto
 
 async def test_a_name_that_was_given_anew_outlives_the_team_that_had_it(store: Store) -> None:
     """Another kernel gives it in the moment in which the old team is gone, and before its name is."""
-    one, two = Books(store), Books(store)
+    one, two = TeamTables(store), TeamTables(store)
     await one.found(TEAM_ROW)
     delete = store.delete
 

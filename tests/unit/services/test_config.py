@@ -21,14 +21,14 @@ from ramet.services.config.settings import (
     BundleSettings,
     InstallSettings,
     PostgresUrl,
-    Reference,
+    SecretReference,
     ServiceLimits,
     TcpAddress,
     UnixSocket,
 )
 from ramet.services.packaging.bundles.requirements import Installs
 from ramet.services.packaging.contract import BundleLimits
-from ramet.services.turns.queue import TalkLimits
+from ramet.services.turns.queue import TurnLimits
 
 EXAMPLE = pathlib.Path(__file__).parents[3] / "examples" / "ramet.yaml"
 SECRET = "sk-ant-api03-abcdefghijklmnop"
@@ -104,9 +104,9 @@ registry_password: env:REGISTRY_PASSWORD
     assert config.listen == TcpAddress("::1", 8470)
     assert str(config.listen) == "[::1]:8470"
     assert references(config) == {
-        "token": Reference("file", "/people/ada/token"),
-        "models.gpt-5.1.key": Reference("env", "OPENAI_API_KEY"),
-        "registry_password": Reference("env", "REGISTRY_PASSWORD"),
+        "token": SecretReference("file", "/people/ada/token"),
+        "models.gpt-5.1.key": SecretReference("env", "OPENAI_API_KEY"),
+        "registry_password": SecretReference("env", "REGISTRY_PASSWORD"),
     }
     assert config.registry_username == "ada"
     assert [str(each) for each in config.models.values()] == [
@@ -308,7 +308,7 @@ def test_the_password_of_a_store_is_never_shown(file: pathlib.Path, url: str, se
 
 def test_the_usual_limits_are_those_of_a_conversation() -> None:
     """What is told as the default is what holds without any configuration."""
-    assert (ServiceLimits().body_bytes, ServiceLimits().queue) == (TalkLimits().body_bytes, TalkLimits().waiting)
+    assert (ServiceLimits().body_bytes, ServiceLimits().queue) == (TurnLimits().body_bytes, TurnLimits().waiting)
 
 
 def test_a_reference_leads_to_the_secret(tmp_path: pathlib.Path) -> None:
@@ -317,14 +317,16 @@ def test_a_reference_leads_to_the_secret(tmp_path: pathlib.Path) -> None:
     secret.write_text("hunter2\n")
     secret.chmod(0o600)
 
-    assert Reference("file", str(secret)).read({}) == Reference("env", "T").read({"T": "hunter2"}) == "hunter2"
+    assert (
+        SecretReference("file", str(secret)).read({}) == SecretReference("env", "T").read({"T": "hunter2"}) == "hunter2"
+    )
     for reference, environ in (
-        (Reference("env", "T"), {}),
-        (Reference("env", "T"), {"T": " "}),
-        (Reference("env", "T"), {"T": "hunter2\nhunter2"}),
-        (Reference("env", "T"), {"T": "hunter2" * MAX_SECRET}),
-        (Reference("file", str(tmp_path)), {}),
-        (Reference("file", str(tmp_path / "none")), {}),
+        (SecretReference("env", "T"), {}),
+        (SecretReference("env", "T"), {"T": " "}),
+        (SecretReference("env", "T"), {"T": "hunter2\nhunter2"}),
+        (SecretReference("env", "T"), {"T": "hunter2" * MAX_SECRET}),
+        (SecretReference("file", str(tmp_path)), {}),
+        (SecretReference("file", str(tmp_path / "none")), {}),
     ):
         with pytest.raises(InvalidValue) as refusal:
             reference.read(environ)
@@ -373,9 +375,9 @@ def test_the_operators_token_may_be_in_the_environment_itself(file: pathlib.Path
     """As if it were named there; what names a place in the environment goes before it, and a file does not."""
     here = {"RAMET_OPERATOR_TOKEN": "a-token-of-my-own-choice"}
     config = loaded(file, "listen: localhost:80\ntoken: env:MINE", here)
-    assert config.token == Reference("env", "RAMET_OPERATOR_TOKEN")
+    assert config.token == SecretReference("env", "RAMET_OPERATOR_TOKEN")
     assert config.origins["token"] == "RAMET_OPERATOR_TOKEN"
-    assert loaded(file, "", {**here, "RAMET_TOKEN": "env:OTHER"}).token == Reference("env", "OTHER")
+    assert loaded(file, "", {**here, "RAMET_TOKEN": "env:OTHER"}).token == SecretReference("env", "OTHER")
     assert loaded(file, "", {"RAMET_OPERATOR_TOKEN": " "}).token is None
 
 
@@ -438,7 +440,7 @@ def test_the_example_is_accepted() -> None:
     assert set(given) == {"working_dir", "store", "listen", "token"} | of_pods
     given |= {f"pods.{name}": value for name, value in given.pop("pods").items()}
     config = load(EXAMPLE, {}, given)
-    assert (config.token, config.pods.dial) == (Reference("env", "MY_TOKEN"), TcpAddress("10.0.0.7", 8471))
+    assert (config.token, config.pods.dial) == (SecretReference("env", "MY_TOKEN"), TcpAddress("10.0.0.7", 8471))
 
 
 scalars = (

@@ -11,19 +11,19 @@ from ramet.core.errors import InvalidValue, ModelFailed
 from ramet.services.agent_types.llm.type import LlmType
 from ramet.services.config.backends import find_backend
 from ramet.services.config.build import store_of, talk_limits
-from ramet.services.config.models import Models
-from ramet.services.config.settings import ModelAlias, PostgresUrl, Reference, ServiceLimits
-from ramet.services.turns.queue import TalkLimits
+from ramet.services.config.models import ModelAliases
+from ramet.services.config.settings import ModelAlias, PostgresUrl, SecretReference, ServiceLimits
+from ramet.services.turns.queue import TurnLimits
 from ramet.store.postgres import PostgresStore
 from ramet.store.sqlite.store import SqliteStore
 
 KEY = "key-that-nobody-is-shown"
-SMART = ModelAlias("openai:gpt-5.4-mini", Reference("env", "SMART_KEY"))
+SMART = ModelAlias("openai:gpt-5.4-mini", SecretReference("env", "SMART_KEY"))
 
 
 def test_an_alias_without_a_key_is_the_models_name() -> None:
     """The provider's package looks for a key where it always does."""
-    models = Models({"fast": ModelAlias("anthropic:claude-haiku-5-5")}, {})
+    models = ModelAliases({"fast": ModelAlias("anthropic:claude-haiku-5-5")}, {})
     assert dict(models) == {"fast": "anthropic:claude-haiku-5-5"}
     assert LlmType(models).model("fast") == "anthropic:claude-haiku-5-5"
     assert LlmType(models).model("offline") == "offline"
@@ -32,7 +32,7 @@ def test_an_alias_without_a_key_is_the_models_name() -> None:
 def test_a_model_has_its_key_and_is_one_as_long_as_that_is() -> None:
     """It is read each time that the model is asked for, and a new one makes a new model."""
     environ = {"SMART_KEY": KEY}
-    models = Models({"smart": SMART}, environ)
+    models = ModelAliases({"smart": SMART}, environ)
 
     first = models["smart"]
 
@@ -47,14 +47,14 @@ def test_a_model_has_its_key_and_is_one_as_long_as_that_is() -> None:
 
 def test_a_key_that_is_not_there_is_named() -> None:
     """When the model is asked for, and not before."""
-    models = Models({"smart": SMART}, {})
+    models = ModelAliases({"smart": SMART}, {})
     with pytest.raises(InvalidValue, match="env:SMART_KEY"):
         models.get("smart")
 
 
 def test_a_model_that_takes_no_key_is_refused() -> None:
     """Rather than asked without it."""
-    models = Models({"off": ModelAlias("offline", Reference("env", "SMART_KEY"))}, {"SMART_KEY": KEY})
+    models = ModelAliases({"off": ModelAlias("offline", SecretReference("env", "SMART_KEY"))}, {"SMART_KEY": KEY})
     with pytest.raises((InvalidValue, ModelFailed)) as refused:
         models.get("off")
     assert KEY not in str(refused.value)
@@ -68,7 +68,7 @@ def test_what_a_package_says_of_a_key_is_not_repeated(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(ChatOpenAI, "__init__", loud)
     with pytest.raises(ModelFailed, match="env:SMART_KEY") as refused:
-        Models({"smart": SMART}, {"SMART_KEY": KEY}).get("smart")
+        ModelAliases({"smart": SMART}, {"SMART_KEY": KEY}).get("smart")
     assert KEY not in str(refused.value)
     assert refused.value.__suppress_context__
 
@@ -124,6 +124,6 @@ def test_a_store_is_a_file_or_a_server(tmp_path: pathlib.Path) -> None:
 
 def test_limits_of_a_conversation() -> None:
     """One message of the most bytes may wait, and no answer of those that can wait is forgotten before the next."""
-    assert talk_limits(ServiceLimits()) == TalkLimits()
+    assert talk_limits(ServiceLimits()) == TurnLimits()
     large = talk_limits(ServiceLimits(body_bytes=2**30, queue=100))
     assert (large.body_bytes, large.waiting, large.waiting_bytes, large.kept_turns) == (2**30, 100, 2**30, 101)

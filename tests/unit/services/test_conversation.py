@@ -16,20 +16,20 @@ from ramet.concurrency.clock import FakeClock
 from ramet.core.errors import BusyError, Gone, InvalidValue, Unknown
 from ramet.core.outcome import ErrorInfo
 from ramet.host.runtime import AgentRuntime
-from ramet.services.contract import Chunk, Opening
+from ramet.services.contract import AgentSpec, Chunk
 from ramet.services.errors import BodyTooLarge, Missed
-from ramet.services.turns.queue import Conversation, TalkLimits
+from ramet.services.turns.queue import TurnLimits, TurnQueue
 from ramet.services.turns.turn import CHUNK_BYTES, Turn
 from tests.support.echo_agents import Echo, EchoInfo
 from tests.support.waiting import eventually
 
 
-def opening() -> Opening:
+def opening() -> AgentSpec:
     """Of an agent that needs nothing of it."""
-    return Opening("agent-1", "echo", "team/echo", EchoInfo(), AgentRuntime(), pathlib.Path())
+    return AgentSpec("agent-1", "echo", "team/echo", EchoInfo(), AgentRuntime(), pathlib.Path())
 
 
-Talking = Callable[..., Conversation]
+Talking = Callable[..., TurnQueue]
 
 
 @pytest.fixture
@@ -45,10 +45,10 @@ async def agent() -> Echo:
 @pytest.fixture
 async def talking(agent: Echo, clock: FakeClock) -> AsyncIterator[Talking]:
     """Makes conversations, and closes them."""
-    made: list[Conversation] = []
+    made: list[TurnQueue] = []
 
-    def make(served: Any = agent, **limits: Any) -> Conversation:
-        made.append(Conversation(served, clock, TalkLimits(**limits)))
+    def make(served: Any = agent, **limits: Any) -> TurnQueue:
+        made.append(TurnQueue(served, clock, TurnLimits(**limits)))
         return made[-1]
 
     yield make

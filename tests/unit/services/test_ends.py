@@ -18,7 +18,7 @@ from ramet.services.teams.tables import AGENT, TEAM
 from ramet.services.turns import log
 from ramet.services.turns.log import TurnLog
 from ramet.services.turns.service import AgentService
-from ramet.store.contract import Document, Put
+from ramet.store.contract import Document, DocumentWrite
 from ramet.store.memory import MemoryStore
 from tests.support.sites import OPERATOR, Site
 from tests.support.waiting import eventually
@@ -41,7 +41,7 @@ class Failing(MemoryStore):
         super().__init__()
         self.fails: Callable[[str, str], bool] = lambda what, kind: False
 
-    async def put_together(self, blobs: Sequence[bytes], documents: Sequence[Put]) -> Sequence[Document]:
+    async def put_together(self, blobs: Sequence[bytes], documents: Sequence[DocumentWrite]) -> Sequence[Document]:
         for each in documents:
             self._try("put", each.kind)
         return await super().put_together(blobs, documents)
@@ -226,7 +226,7 @@ class Slow(Failing):
             self.is_writing = False
         return await super().put(kind, key, data, expected=expected, tree=tree)
 
-    async def put_together(self, blobs: Sequence[bytes], documents: Sequence[Put]) -> Sequence[Document]:
+    async def put_together(self, blobs: Sequence[bytes], documents: Sequence[DocumentWrite]) -> Sequence[Document]:
         self.was_early = self.was_early or (self.is_writing and documents[0].kind == TEAM)
         return await super().put_together(blobs, documents)
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ramet.services.agent_types.llm.resume_turn import Onward
+from ramet.services.agent_types.llm.resume_turn import ReplayFilter
 
 NOTE = "[again]"
 
 
 def told(said: str, *replies: list[str]) -> str:
     """What a reader has in the end who had read `said`, and then replies in pieces."""
-    onward, heard = Onward(said, NOTE), said
+    onward, heard = ReplayFilter(said, NOTE), said
     for pieces in replies:
         for piece in pieces:
             heard += onward.pass_on(piece)
@@ -39,7 +39,7 @@ def test_a_shorter_reply_is_told_from_its_beginning() -> None:
 
 def test_a_reply_that_is_void_is_compared_again() -> None:
     """Asked for once more before it came further than the first: its reader never hears of that."""
-    onward = Onward("one two", NOTE)
+    onward = ReplayFilter("one two", NOTE)
     assert onward.pass_on("one ") == ""
     assert onward.void()
     assert onward.pass_on("one two three") == " three"

@@ -62,8 +62,8 @@ def test_what_is_kept_does_not_hold_the_key() -> None:
     """A hash opens for its key only; not for itself, for a part of the key, or for nothing."""
     hash = keys.hash_of("agent_secret")
     assert "secret" not in hash
-    assert keys.opens("agent_secret", hash)
-    assert not any(keys.opens(other, hash) for other in ("", hash, "agent_secre", "agent_secret ", "\ud800"))
+    assert keys.key_matches("agent_secret", hash)
+    assert not any(keys.key_matches(other, hash) for other in ("", hash, "agent_secre", "agent_secret ", "\ud800"))
 
 
 def test_the_owner_may_do_all_and_a_stranger_nothing() -> None:

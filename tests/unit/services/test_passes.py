@@ -5,36 +5,36 @@ from __future__ import annotations
 import pytest
 
 from ramet.core.errors import Denied
-from ramet.services.cluster.auth import FROM, PASS, Passes
+from ramet.services.cluster.auth import FROM, PASS, PeerAuth
 
 TOKEN = "op_all_kernels_have_the_same_one"
 
 
 def test_a_pass_opens_the_kernel_that_it_is_for() -> None:
     """And says who comes; a request without one comes from nobody."""
-    assert Passes("two", TOKEN).check(Passes("one", TOKEN).headers("two")) == "one"
-    assert Passes("two", TOKEN).check({}) == ""
+    assert PeerAuth("two", TOKEN).check(PeerAuth("one", TOKEN).headers("two")) == "one"
+    assert PeerAuth("two", TOKEN).check({}) == ""
 
 
 @pytest.mark.parametrize(
     "shown",
     [
-        Passes("one", TOKEN).headers("three"),
-        {**Passes("one", TOKEN).headers("two"), FROM: "three"},
-        Passes("one", TOKEN + "!").headers("two"),
+        PeerAuth("one", TOKEN).headers("three"),
+        {**PeerAuth("one", TOKEN).headers("two"), FROM: "three"},
+        PeerAuth("one", TOKEN + "!").headers("two"),
         {FROM: "one", PASS: TOKEN},
         {FROM: "one"},
-        {PASS: Passes("one", TOKEN).headers("two")[PASS]},
+        {PASS: PeerAuth("one", TOKEN).headers("two")[PASS]},
         {FROM: "one", PASS: "ü"},
     ],
     ids=["for another", "of another", "of another store", "the token", "none", "of nobody", "no ASCII"],
 )
 def test_any_other_is_refused(shown: dict[str, str]) -> None:
     with pytest.raises(Denied):
-        Passes("two", TOKEN).check(shown)
+        PeerAuth("two", TOKEN).check(shown)
 
 
 def test_a_pass_does_not_tell_the_key() -> None:
-    headers = Passes("one", TOKEN).headers("two")
+    headers = PeerAuth("one", TOKEN).headers("two")
     assert TOKEN not in "".join(headers.values())
-    assert headers != Passes("one", TOKEN).headers("three")
+    assert headers != PeerAuth("one", TOKEN).headers("three")

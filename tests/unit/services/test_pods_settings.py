@@ -12,7 +12,7 @@ import pytest
 
 from ramet.core.errors import InvalidValue, SandboxFailed
 from ramet.isolation.transport import certificates, join_token
-from ramet.services.config.kubernetes import Standings, door_of, images_of, pods_of
+from ramet.services.config.kubernetes import KernelIdentities, door_of, images_of, pods_of
 from ramet.services.config.load import Config, examine, load
 from ramet.services.config.settings import TcpAddress
 from ramet.store.postgres import PostgresStore
@@ -165,13 +165,13 @@ async def test_kernels_of_one_store_have_one_place_and_names_of_their_own(postgr
             await each.open()
             open_ones.push_async_callback(each.close)
 
-        seen = [await Standings(each)() for each in (one, two)]
+        seen = [await KernelIdentities(each)() for each in (one, two)]
 
         assert seen[0].place == seen[1].place
         assert {each.kernel for each in seen} == set(seen[0].living) == set(seen[1].living)
         await two.close()
-        assert (await Standings(one)()).living == (seen[0].kernel,)
+        assert (await KernelIdentities(one)()).living == (seen[0].kernel,)
         await two.open()
-        again = await Standings(two)()
+        again = await KernelIdentities(two)()
         assert again.place == seen[0].place
         assert again.kernel not in seen[0].living

@@ -9,7 +9,7 @@ import pytest
 
 from ramet.core import errors
 from ramet.services.errors import BodyTooLarge, Missed, TakenOver, Undecodable
-from ramet.services.problems import MAX_DETAIL, PREFIX, error_of, problem_of
+from ramet.services.problems import MAX_DETAIL, PREFIX, error_of, to_problem
 
 CASES: list[tuple[str, BaseException, int, str, dict[str, Any]]] = [
     ("invalid", errors.InvalidValue("a", 1, "2"), 422, "invalid-value", {"field": "a", "accepted": "2"}),
@@ -58,7 +58,7 @@ def test_an_error_has_its_status_its_type_and_its_figures(
     error: BaseException, status: int, type: str, fields: dict[str, Any]
 ) -> None:
     """What the caller may know of it, as one document; the narrower error is not taken for the wider one."""
-    document = json.loads(problem_of(error).encode())
+    document = json.loads(to_problem(error).encode())
 
     assert (document["status"], document["type"]) == (status, PREFIX + type)
     assert document["title"] == type.replace("-", " ").capitalize()
@@ -73,7 +73,7 @@ def test_an_error_has_its_status_its_type_and_its_figures(
 )
 def test_what_is_not_the_callers_business_is_not_told(error: BaseException) -> None:
     """Nor is its type."""
-    document = problem_of(error).encode()
+    document = to_problem(error).encode()
 
     assert json.loads(document)["status"] == 500
     assert b"secret" not in document
@@ -82,16 +82,16 @@ def test_what_is_not_the_callers_business_is_not_told(error: BaseException) -> N
 
 def test_names_that_are_anybodys_words_make_no_bad_document() -> None:
     """Lone surrogates are no JSON, and what is long is cut."""
-    document = json.loads(problem_of(errors.Unknown("agent", "\ud800", ("x" * 10_000,))).encode())
+    document = json.loads(to_problem(errors.Unknown("agent", "\ud800", ("x" * 10_000,))).encode())
 
     assert document["name"] == "?"
     assert len(document["known"][0]) == MAX_DETAIL
-    assert len(problem_of(errors.Gone("x" * 10_000)).detail) == MAX_DETAIL
+    assert len(to_problem(errors.Gone("x" * 10_000)).detail) == MAX_DETAIL
 
 
 def test_a_field_never_stands_in_the_place_of_a_part() -> None:
     """An error's own `status` is called `outcome`."""
-    document = json.loads(problem_of(errors.TaskFailed("no", status="timeout")).encode())
+    document = json.loads(to_problem(errors.TaskFailed("no", status="timeout")).encode())
 
     assert (document["status"], document["outcome"]) == (502, "timeout")
 
@@ -100,4 +100,4 @@ def test_where_another_kernel_listens_is_not_for_callers() -> None:
     """What an agent failed with is told to whoever has its key."""
     lost = errors.OwnedElsewhere("run-1", "two", "http://10.0.0.7:8470")
     assert lost.address not in error_of(lost).message
-    assert lost.address not in problem_of(lost).detail
+    assert lost.address not in to_problem(lost).detail

@@ -18,7 +18,7 @@ from ramet.core.errors import Damaged, Gone, InvalidValue, ModelFailed, NotYours
 from ramet.core.policy.policy import Policy
 from ramet.isolation.local import LocalBackend
 from ramet.services.contract import CreateTeam, Image, ListAgents, SpawnedAgent
-from ramet.store.contract import Document, Put
+from ramet.store.contract import Document, DocumentWrite
 from ramet.store.memory import MemoryStore
 from ramet.store.sqlite.store import SqliteStore
 from tests.support.sites import OPERATOR, Site
@@ -45,7 +45,7 @@ class Watched(MemoryStore):
         super().__init__()
         self.changed: Callable[[list[Document]], None] = lambda documents: None
 
-    async def put_together(self, blobs: Sequence[bytes], documents: Sequence[Put]) -> Sequence[Document]:
+    async def put_together(self, blobs: Sequence[bytes], documents: Sequence[DocumentWrite]) -> Sequence[Document]:
         written = await super().put_together(blobs, documents)
         self.changed(list(self._documents.values()))
         return written

@@ -27,7 +27,7 @@ from ramet.services.packaging.oci.manifest import (
     read_manifest,
 )
 from ramet.services.packaging.oci.push import LABEL, publish
-from ramet.services.packaging.oci.registry import MAX_JSON, Reference, Registry, reference
+from ramet.services.packaging.oci.registry import MAX_JSON, ImageReference, Registry, reference
 from ramet.services.packaging.service import PackagingService
 from tests.support.http import Answer, Handler, Received, serve
 from tests.support.registries import IDENTITY, PASSWORD, USER, TokenServer, layout, needs_registry, registry, skopeo
@@ -134,12 +134,12 @@ def test_an_index_leads_to_the_manifest_of_a_platform() -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("base", Reference("base", "latest")),
-        ("team/base_image:1.0", Reference("team/base_image", "1.0")),
-        (f"a/b@sha256:{'0' * 64}", Reference("a/b", f"sha256:{'0' * 64}")),
+        ("base", ImageReference("base", "latest")),
+        ("team/base_image:1.0", ImageReference("team/base_image", "1.0")),
+        (f"a/b@sha256:{'0' * 64}", ImageReference("a/b", f"sha256:{'0' * 64}")),
     ],
 )
-def test_a_reference_is_a_repository_and_a_tag_or_digest(text: str, expected: Reference) -> None:
+def test_a_reference_is_a_repository_and_a_tag_or_digest(text: str, expected: ImageReference) -> None:
     """Without a tag it is the latest."""
     assert reference(text) == expected
 
@@ -257,7 +257,7 @@ async def test_an_identity_token_is_exchanged_and_nobody_may_pull(tmp_path: Path
         await skopeo("copy", "--dest-tls-verify=false", user, f"oci:{base}:base", f"docker://{host}/base:1")
         async with Registry(f"http://{host}", login=Login(identity_token=IDENTITY)) as there:
             manifest = await there.manifest(reference("base:1"))
-            again = Reference("again", "1")
+            again = ImageReference("again", "1")
             for blob in (manifest.config, *manifest.layers):
                 await there.push_blob("again", blob, lambda blob=blob: there.pieces("base", blob), of="base")  # type: ignore[misc]
             await there.push_manifest(again, manifest.body, manifest.media_type)

@@ -9,7 +9,7 @@ import pytest
 
 from ramet.core.errors import InvalidValue
 from ramet.services.config import secret_file
-from ramet.services.config.settings import MAX_SECRET, Reference
+from ramet.services.config.settings import MAX_SECRET, SecretReference
 
 STRANGER, ORDINARY = 4_711, 1_000
 
@@ -26,7 +26,7 @@ def file(tmp_path: pathlib.Path) -> pathlib.Path:
 def refusal(file: pathlib.Path) -> str:
     """What is said of the file, which must not hold its content."""
     with pytest.raises(InvalidValue) as refused:
-        Reference("file", str(file)).read({})
+        SecretReference("file", str(file)).read({})
     assert str(file) in str(refused.value)
     assert "hunter2" not in str(refused.value)
     return str(refused.value)
@@ -74,7 +74,7 @@ def test_a_secret_is_read_through_the_links_of_a_mount(file: pathlib.Path) -> No
     (folder / "..data").symlink_to("..2026_01_01")
     file.symlink_to("..data/token")
 
-    assert Reference("file", str(file)).read({}) == "hunter2"
+    assert SecretReference("file", str(file)).read({}) == "hunter2"
 
 
 def test_a_pipe_a_folder_and_a_large_file_are_refused_at_once(file: pathlib.Path) -> None:

@@ -20,7 +20,7 @@ from ramet.services.packaging.bundles.requirements import Installs
 from ramet.services.packaging.catalog.shared import DRAFT, PART
 from ramet.services.packaging.contract import BundleLimits, BundleTooLarge, Job
 from ramet.services.packaging.service import PackagingService
-from ramet.services.teams.tables import Books
+from ramet.services.teams.tables import TeamTables
 from ramet.store.contract import Document
 from ramet.store.postgres import PostgresStore
 from tests.support.postgres import Server, own_postgres, postgres
@@ -247,7 +247,7 @@ async def test_an_agent_that_is_born_while_its_image_is_deleted_elsewhere_is_not
     """It was not on record yet when the other kernel looked; nothing of it is left."""
     one = await kernels.begin("one")
     image = await made(one, [(await one.upload(tar(SUMS))).id])
-    rows = Books(kernels.stores["one"])
+    rows = TeamTables(kernels.stores["one"])
     store = PostgresStore(postgres.dsn, schema=schema, kernel="two")
     packaging = PackagingService(kernels.folder / "two", store=store)
     async with Site(kernels.folder, store, images=packaging) as site, packaging:

@@ -10,7 +10,7 @@ import pytest
 
 from ramet.core.errors import StoreFailed, Unknown
 from ramet.isolation.workspace.run_dirs import RunFolders
-from ramet.services.contract import PLAIN, Image, Loadable
+from ramet.services.contract import PLAIN, Image, LoadableBundle
 from ramet.services.teams.loaded_bundles import AgentShelf
 
 
@@ -29,11 +29,11 @@ class Images:
             raise Unknown("bundle", id)
         return id
 
-    async def loadable(self, id: str, beside: Sequence[str], team: str) -> Loadable:
+    async def loadable(self, id: str, beside: Sequence[str], team: str) -> LoadableBundle:
         folder = self._folder / id
         folder.mkdir(exist_ok=True)
         (folder / f"{id}.py").write_text("")
-        return Loadable(id, folder, (f"{id}.py",), (), ())
+        return LoadableBundle(id, folder, (f"{id}.py",), (), ())
 
 
 class Record:

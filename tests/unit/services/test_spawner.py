@@ -28,10 +28,10 @@ from ramet.core.outcome import ErrorInfo
 from ramet.core.policy.policy import Policy
 from ramet.core.policy.reservation import Reservation
 from ramet.isolation.local import LocalBackend
-from ramet.services.contract import CreateTeam, ListAgents, Opening, Served, SpawnAgent, SpawnedAgent
+from ramet.services.contract import AgentSpec, CreateTeam, ListAgents, RunningAgent, SpawnAgent, SpawnedAgent
 from ramet.services.rules import Rules
 from ramet.services.teams import agent_lifecycle
-from ramet.services.teams.tables import Books
+from ramet.services.teams.tables import TeamTables
 from ramet.store.contract import Store
 from ramet.store.memory import MemoryStore
 from ramet.store.sqlite.store import SqliteStore
@@ -365,7 +365,7 @@ async def test_an_agent_that_was_born_all_the_same_is_ended_when_nobody_has_its_
 ) -> None:
     """A type that cannot stop half-way is waited for."""
 
-    async def open(opening: Opening) -> Served:
+    async def open(opening: AgentSpec) -> RunningAgent:
         while not site.slow.go_on.is_set():
             try:
                 site.slow.at_it += 1
@@ -415,7 +415,7 @@ async def test_an_agent_that_dies_is_failed_and_frees_what_it_held(stored: Site)
 async def test_an_agent_that_is_dead_when_it_is_born_holds_nothing(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever spawned it has its nonce, and sees that it failed."""
 
-    async def open(opening: Opening) -> Served:
+    async def open(opening: AgentSpec) -> RunningAgent:
         echo = Echo(opening)
         echo.ended.set_result(ErrorInfo(type="Crashed", message="at once"))
         return echo
@@ -542,11 +542,11 @@ async def test_a_team_that_could_not_be_deleted_can_be_deleted_later(
     team = await site.team()
     spawned = await site.agent(team)
 
-    async def full(self: Books, *rows: object) -> None:
+    async def full(self: TeamTables, *rows: object) -> None:
         raise StoreFailed("the journal", "the disk is full")
 
     with monkeypatch.context() as patched:
-        patched.setattr(Books, "write", full)
+        patched.setattr(TeamTables, "write", full)
         for _ in range(2):
             with pytest.raises(StoreFailed):
                 await site.spawner.delete_team(team.team.id, team.key)

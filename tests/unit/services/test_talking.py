@@ -20,7 +20,7 @@ from ramet.services.contract import (
     CreateTeam,
     Delegate,
     Image,
-    Loadable,
+    LoadableBundle,
     SpawnAgent,
     SpawnedAgent,
 )
@@ -42,7 +42,7 @@ class Images:
     async def bundle(self, id: str, team: str) -> object:
         raise Unknown("bundle", id)
 
-    async def loadable(self, id: str, beside: Sequence[str], team: str) -> Loadable:
+    async def loadable(self, id: str, beside: Sequence[str], team: str) -> LoadableBundle:
         raise Unknown("bundle", id)
 
 

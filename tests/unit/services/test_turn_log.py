@@ -11,10 +11,10 @@ import pytest
 from ramet.concurrency.clock import SystemClock
 from ramet.core.errors import Gone, ModelFailed
 from ramet.core.outcome import ErrorInfo
-from ramet.services.contract import Chunk, GoesOn
+from ramet.services.contract import Chunk, ResumableAgent
 from ramet.services.errors import TakenOver
 from ramet.services.turns.log import ASKED, SAID, TurnLog, clear
-from ramet.services.turns.queue import Conversation
+from ramet.services.turns.queue import TurnQueue
 from ramet.services.turns.turn import Turn
 from ramet.store.memory import MemoryStore
 from tests.support.waiting import eventually
@@ -89,14 +89,14 @@ async def store() -> AsyncIterator[MemoryStore]:
     await opened.close()
 
 
-def conversation(served: Cut, store: MemoryStore) -> Conversation:
-    return Conversation(served, SystemClock(), log=TurnLog(store, "agent-1", served.run))
+def conversation(served: Cut, store: MemoryStore) -> TurnQueue:
+    return TurnQueue(served, SystemClock(), log=TurnLog(store, "agent-1", served.run))
 
 
-async def taken_over(served: Cut, store: MemoryStore) -> Conversation:
+async def taken_over(served: Cut, store: MemoryStore) -> TurnQueue:
     """As the next kernel has it."""
     log = TurnLog(store, "agent-1", served.run)
-    talk = Conversation(served, SystemClock(), log=log)
+    talk = TurnQueue(served, SystemClock(), log=log)
     talk.restore(await log.read())
     return talk
 
@@ -137,7 +137,7 @@ async def test_another_kernel_goes_on_behind_the_last_chunk_that_was_read(store:
 async def test_a_turn_of_an_agent_that_cannot_go_on_is_cut_and_never_done_twice(store: MemoryStore) -> None:
     """One that waited behind it had not begun: it is answered."""
     first = Cut()
-    assert not isinstance(first, GoesOn)
+    assert not isinstance(first, ResumableAgent)
     talk = conversation(first, store)
     now, then = talk.turn(b"one wait two", "words"), talk.turn(b"three", "words")
     await then.on_record()
@@ -227,7 +227,7 @@ async def test_a_turn_that_waited_is_withdrawn_by_the_next_kernel_if_its_key_has
 
     second = Speaker(first.turns_taken)
     log = TurnLog(store, "agent-1", second.run)
-    after = Conversation(second, SystemClock(), log=log, holds=lambda by: by == "other")
+    after = TurnQueue(second, SystemClock(), log=log, holds=lambda by: by == "other")
     after.restore(await log.read())
     second.go.set()
 

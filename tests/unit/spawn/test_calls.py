@@ -14,7 +14,7 @@ from ramet.core.errors import BudgetExceeded, ProtocolError
 from ramet.core.events import Event, ModelCharged
 from ramet.core.safety import SafetyPolicy
 from ramet.host.safety.gate import SafetyGate
-from ramet.spawn.tool_calls import CallsPast, ReplyCalls, charge_aside, step_number
+from ramet.spawn.tool_calls import PastCalls, ToolCallLedger, charge_aside, step_number
 from ramet.tools.workspace import workspace_tools
 from tests.support.context import make_context
 
@@ -27,7 +27,7 @@ def reply(*tools: str) -> AIMessage:
 
 def test_a_call_by_an_alias_is_a_call_of_the_tool() -> None:
     """As in the host's own dispatch; a tool that is not there can be answered, and not begun."""
-    calls = ReplyCalls(make_context(tools=workspace_tools()), "main:1", reply("Shell", "Nothing"))
+    calls = ToolCallLedger(make_context(tools=workspace_tools()), "main:1", reply("Shell", "Nothing"))
 
     assert calls.begin("c0").tool == "Bash"
     with pytest.raises(ProtocolError, match="may not begin"):
@@ -39,7 +39,7 @@ def test_a_call_by_an_alias_is_a_call_of_the_tool() -> None:
 def test_behind_a_safety_gate_nothing_that_never_began_has_an_output(how: str) -> None:
     """It is refused as a breach of the protocol and changes nothing: the call can still be said to be refused."""
     context = make_context(tools=workspace_tools(), safety=SafetyGate(SafetyPolicy(otherwise="allow")))
-    calls = ReplyCalls(context, "main:1", reply("Read", "Bash"))
+    calls = ToolCallLedger(context, "main:1", reply("Read", "Bash"))
     calls.intend("c1")
     calls.commit("c1")
     calls.begin("c1")
@@ -55,7 +55,7 @@ def test_a_call_whose_arguments_could_not_be_read_is_not_charged() -> None:
     """It is answered with the error, and never begins."""
     broken = AIMessage("", invalid_tool_calls=[{"name": "Read", "args": "{", "id": "c0", "error": "no JSON"}])
     context = make_context(tools=workspace_tools(), budget=Budget(Limits(tool_calls=5), scope="main"))
-    calls = ReplyCalls(context, "main:1", broken)
+    calls = ToolCallLedger(context, "main:1", broken)
     calls.close()
     assert (context.usage.tool_calls, context.budget.held("tool_calls")) == (0, 0)
 
@@ -73,7 +73,7 @@ def test_no_more_is_granted_than_there_is_and_nothing_stays_held(
     told: list[Event] = []
     context = make_context(tools=workspace_tools(), budget=Budget(Limits(tool_calls=limit), scope="main"))
     context.record = lambda event: told.append(event) or event  # type: ignore[func-returns-value]  # it is None
-    calls = ReplyCalls(context, "main:1", reply(*["Read"] * count))
+    calls = ToolCallLedger(context, "main:1", reply(*["Read"] * count))
     most = math.inf if limit is None else limit
     assert (calls.granted is None) is (count <= most)
     granted = count if calls.granted is None else calls.granted
@@ -102,9 +102,9 @@ def test_calls_that_another_kernel_had_heard_of_go_on_where_they_were(past: list
     """What had begun was charged there, what was refused never is; what waits is granted from what is left."""
     ids = {what: {f"c{at}" for at, each in enumerate(past) if each == what} for what in set(past)}
     waits = ids.get("waits", set())
-    before = CallsPast(*(frozenset(ids.get(what, ())) for what in ("began", "refused", "answered")))
+    before = PastCalls(*(frozenset(ids.get(what, ())) for what in ("began", "refused", "answered")))
     context = make_context(tools=workspace_tools(), budget=Budget(Limits(tool_calls=left), scope="main"))
-    calls = ReplyCalls(context, "main:1", reply(*["Read"] * len(past)), before)
+    calls = ToolCallLedger(context, "main:1", reply(*["Read"] * len(past)), before)
     held = len(waits) if left is None else min(len(waits), left)
     assert calls.granted == (None if held == len(waits) else held)
 
@@ -131,7 +131,7 @@ def test_a_call_that_a_guest_alone_says_is_over_is_charged_once_whoever_goes_on(
     told: list[Event] = []
     context = make_context(tools=workspace_tools(), budget=Budget(Limits(tool_calls=5), scope="main"))
     context.record = lambda event: told.append(event) or event  # type: ignore[func-returns-value]  # it is None
-    calls = ReplyCalls(context, "main:1", reply("Read", "Read"))
+    calls = ToolCallLedger(context, "main:1", reply("Read", "Read"))
     calls.deny("c0")
     calls.end("c0")
     assert not told, "the host itself said no"
@@ -139,7 +139,7 @@ def test_a_call_that_a_guest_alone_says_is_over_is_charged_once_whoever_goes_on(
     on_record = sum(each.usage.tool_calls for each in told if isinstance(each, ModelCharged))
     calls.close()
     assert context.usage.tool_calls == on_record == 1
-    heir = ReplyCalls(context, "main:1", reply("Read", "Read"), CallsPast(refused=frozenset({"c0", "c1"})))
+    heir = ToolCallLedger(context, "main:1", reply("Read", "Read"), PastCalls(refused=frozenset({"c0", "c1"})))
     heir.close()
     assert context.budget.spent("tool_calls") == 1
 
@@ -173,7 +173,7 @@ def test_the_runs_next_steps_come_after_its_guests() -> None:
 def test_a_call_beyond_what_was_granted_may_not_begin() -> None:
     """However the guest counts."""
     context = make_context(tools=workspace_tools(), budget=Budget(Limits(tool_calls=1), scope="main"))
-    calls = ReplyCalls(context, "main:1", reply("Read", "Read"))
+    calls = ToolCallLedger(context, "main:1", reply("Read", "Read"))
     calls.begin("c1")
     with pytest.raises(ProtocolError, match="may not begin"):
         calls.begin("c0")

@@ -20,11 +20,11 @@ from ramet.core.errors import ProtocolError, SpawnRefused
 from ramet.core.outcome import ErrorInfo
 from ramet.spawn.sandbox import channel as doors
 from ramet.spawn.sandbox import outbound
-from ramet.spawn.sandbox.channel import Door, LargeReply, Reply
+from ramet.spawn.sandbox.channel import GuestChannel, LargeReply, Reply
 from ramet.spawn.sandbox.outbound import FileBody
 from ramet.wire import frames, guest_protocol
 from ramet.wire.frames import FrameReader
-from ramet.wire.guest_protocol import Answer, Done, ListRuns, LoadCheckpoint, Note, Request, Said, Send, Text
+from ramet.wire.guest_protocol import Answer, Done, GuestMessage, ListRuns, LoadCheckpoint, Note, Request, Send, Text
 from tests.support.waiting import eventually
 
 LARGE = 3 * outbound.MAX_OUTBOUND
@@ -61,7 +61,7 @@ class Desk:
         finally:
             self.working -= 1
 
-    def hear(self, said: Said, body: bytes) -> Coroutine[Any, Any, None] | None:
+    def hear(self, said: GuestMessage, body: bytes) -> Coroutine[Any, Any, None] | None:
         if isinstance(said, Note):
             if said.text == "break":
                 raise ValueError("not foreseen")
@@ -102,7 +102,7 @@ class Busy(Desk):
     def has_noted(self, notes: list[str]) -> bool:
         return len(self.notes) >= len(notes)
 
-    def hear(self, said: Said, body: bytes) -> Coroutine[Any, Any, None] | None:
+    def hear(self, said: GuestMessage, body: bytes) -> Coroutine[Any, Any, None] | None:
         self.used_s += 1
         return super().hear(said, body)
 
@@ -120,7 +120,7 @@ class Guest:
         end.setblocking(False)
         self._end, self._reader, self._got = end, FrameReader(), list[frames.Frame]()
 
-    async def say(self, said: Said, body: bytes = b"") -> None:
+    async def say(self, said: GuestMessage, body: bytes = b"") -> None:
         await self.send(b"".join(bytes(piece) for piece in frames.pack(guest_protocol.encode(said), body)))
 
     async def send(self, data: bytes) -> None:
@@ -142,10 +142,12 @@ class Guest:
 
 
 @asynccontextmanager
-async def opened(clock: FakeClock | None = None, desk: Desk | None = None) -> AsyncIterator[tuple[Door, Guest, Desk]]:
+async def opened(
+    clock: FakeClock | None = None, desk: Desk | None = None
+) -> AsyncIterator[tuple[GuestChannel, Guest, Desk]]:
     ours, theirs = socket.socketpair()
     desk = desk or Desk()
-    door, guest = Door(desk, clock), Guest(theirs)
+    door, guest = GuestChannel(desk, clock), Guest(theirs)
     await door.open(ours)
     try:
         yield door, guest, desk

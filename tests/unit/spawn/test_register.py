@@ -11,7 +11,7 @@ from ramet.core.ids import safe_name
 from ramet.core.limits import SpawnLimits
 from ramet.host.session import Session
 from ramet.models.scripted.model import ScriptedModel
-from ramet.spawn.registry import Register
+from ramet.spawn.registry import RunRegistry
 from ramet.spawn.run import Run
 from ramet.tools.context import SpawnRequest
 from tests.trips.kit import opened, run_of
@@ -21,7 +21,7 @@ async def nothing() -> int:
     return 1
 
 
-async def family(session: Session, *names: str) -> tuple[Register, list[Run]]:
+async def family(session: Session, *names: str) -> tuple[RunRegistry, list[Run]]:
     """A root with children of these names, all of them finished."""
     runs = []
     for name in names:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from ramet.core.errors import SpawnRefused
 from ramet.core.limits import SpawnLimits
-from ramet.spawn.admission import Admission, Place, Share
+from ramet.spawn.admission import Admission, AdmissionSlot, ResourceShare
 
 
 @dataclass(eq=False)
@@ -22,7 +22,7 @@ class Node:
     path: str = "main"
     parent: Node | None = None
     persistent: bool = False
-    envelope: Share | None = None
+    envelope: ResourceShare | None = None
     below_now: list[Node] = field(default_factory=list)
     waits_for: list[Node] = field(default_factory=list)
 
@@ -33,7 +33,7 @@ class Node:
             node = node.parent
 
 
-HALF_GIG = Share(512, 1.0)
+HALF_GIG = ResourceShare(512, 1.0)
 
 
 def admission(*living: Node, full: str = "queue") -> Admission:
@@ -46,13 +46,13 @@ async def test_what_does_not_fit_into_what_is_free_is_refused_with_what_is_free(
     """512 MB hold 300 and 200, and not 300 and 300; the refusal says what is left."""
     parent = Node(envelope=HALF_GIG)
     count = admission(parent, full="refuse")
-    await count.admit(parent, Share(300, 0.5))
+    await count.admit(parent, ResourceShare(300, 0.5))
     with pytest.raises(SpawnRefused) as refused:
-        await count.admit(parent, Share(300, 0.5))
+        await count.admit(parent, ResourceShare(300, 0.5))
     assert (refused.value.limit, refused.value.free) == ("memory_mb", 212)
-    await count.admit(parent, Share(200, 0.5))
+    await count.admit(parent, ResourceShare(200, 0.5))
     with pytest.raises(SpawnRefused) as refused:
-        await count.admit(parent, Share(1, 0.5))
+        await count.admit(parent, ResourceShare(1, 0.5))
     assert (refused.value.limit, refused.value.free) == ("cpu_cores", 0)
 
 
@@ -62,24 +62,24 @@ async def test_an_end_frees_its_share_for_who_waits() -> None:
     child = Node("main/1", parent)
     parent.below_now.append(child)
     count = admission(parent, child)
-    first = await count.admit(parent, Share(512, 0.5))
-    third = asyncio.create_task(count.admit(parent, Share(256, 0.5)))
+    first = await count.admit(parent, ResourceShare(512, 0.5))
+    third = asyncio.create_task(count.admit(parent, ResourceShare(256, 0.5)))
     await asyncio.sleep(0)
     assert not third.done()
     count.release(first)
-    assert (await third).share == Share(256, 0.5)
+    assert (await third).share == ResourceShare(256, 0.5)
 
 
 async def test_a_share_that_only_waiting_ancestors_could_free_is_refused() -> None:
     """Where the only living child waits for this very birth, waiting would be for ever."""
     parent = Node(envelope=HALF_GIG)
-    child = Node("main/1", parent, envelope=Share(512, 1.0))
+    child = Node("main/1", parent, envelope=ResourceShare(512, 1.0))
     parent.below_now.append(child)
     count = admission(parent, child)
-    await count.admit(parent, Share(512, 1.0))
+    await count.admit(parent, ResourceShare(512, 1.0))
     child.waits_for.append(parent)
     with pytest.raises(SpawnRefused, match="only runs that wait for this very birth"):
-        await asyncio.wait_for(count.admit(parent, Share(1, 0.1)), 5)
+        await asyncio.wait_for(count.admit(parent, ResourceShare(1, 0.1)), 5)
 
 
 async def test_a_run_of_the_host_has_no_envelope() -> None:
@@ -87,7 +87,7 @@ async def test_a_run_of_the_host_has_no_envelope() -> None:
     parent = Node(envelope=None)
     count = admission(parent, full="refuse")
     for _ in range(10):
-        await count.admit(parent, Share(10_000, 64))
+        await count.admit(parent, ResourceShare(10_000, 64))
 
 
 @given(st.lists(st.tuples(st.integers(1, 400), st.sampled_from([0.1, 0.25, 0.3, 1.0]), st.booleans()), max_size=40))
@@ -95,9 +95,9 @@ def test_the_living_never_hold_more_than_there_is(births: list[tuple[int, float,
     """Any order of births and ends: what is held stays within the envelope, and all of it comes back."""
     parent = Node(envelope=HALF_GIG)
     count = admission(parent, full="refuse")
-    held: list[Place] = []
+    held: list[AdmissionSlot] = []
     for memory, cpu, ends in births:
-        place = count.try_admit(parent, Share(memory, cpu))
+        place = count.try_admit(parent, ResourceShare(memory, cpu))
         if place is not None:
             held.append(place)
         assert sum(each.share.memory_mb for each in held) <= 512
@@ -115,7 +115,7 @@ async def test_a_thousand_births_at_once_do_not_take_too_much() -> None:
     child = Node("main/1", parent)
     parent.below_now.append(child)
     count = admission(parent, child)
-    asking = [asyncio.create_task(count.admit(parent, Share(100, 0.01))) for _ in range(1_000)]
+    asking = [asyncio.create_task(count.admit(parent, ResourceShare(100, 0.01))) for _ in range(1_000)]
     for _ in range(3):
         await asyncio.sleep(0)
     assert sum(task.done() for task in asking) == 5

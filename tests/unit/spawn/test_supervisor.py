@@ -13,7 +13,7 @@ from ramet.core.lifecycle import Fact, State
 from ramet.core.outcome import Status
 from ramet.models.scripted.model import ScriptedModel
 from ramet.spawn.lifecycle.supervisor import Supervisor
-from ramet.spawn.run import Run, Verdict
+from ramet.spawn.run import Run, TurnResult
 from tests.trips.kit import opened, run_of
 
 
@@ -59,7 +59,7 @@ async def test_of_several_failures_the_first_is_raised(resting: tuple[Supervisor
         told.append(ended)
         raise fail_with("the second")
 
-    run.verdict = Verdict(Status.COMPLETED)
+    run.verdict = TurnResult(Status.COMPLETED)
     run.context.record, supervisor.on_end = refuse, fail_too
     with pytest.raises(StoreFailed, match="the first"):
         supervisor.fact(run, Fact.FINISHED)

@@ -13,12 +13,12 @@ import pytest
 from psycopg import sql
 
 from ramet.core.errors import OwnedElsewhere, StoreFailed
-from ramet.store.contract import Seat
+from ramet.store.contract import KernelInfo
 from ramet.store.postgres import PostgresStore, ownership, reader
 from ramet.store.postgres import schema as postgres_schema
 from ramet.store.postgres.dsn import Place
-from ramet.store.postgres.peer_monitor import Neighbour, Watch
-from ramet.store.postgres.session_monitor import Vigil
+from ramet.store.postgres.peer_monitor import PeerKernel, PeerMonitor
+from ramet.store.postgres.session_monitor import SessionMonitor
 from tests.support.postgres import Server, own_postgres, postgres
 from tests.support.postgres_stores import cut_off, entry, everything, opened, schema, session_of
 from tests.support.waiting import eventually
@@ -169,7 +169,7 @@ async def test_a_kernel_that_stood_still_asks_though_nobody_hung_up(
         ticket = one.append(entry(1))
         await one.durable(ticket)
         one.on_tree_loss(lambda loss: told.append(loss.kernel))
-        monkeypatch.setattr(Vigil, "has_hung_up", lambda _: False)
+        monkeypatch.setattr(SessionMonitor, "has_hung_up", lambda _: False)
         _claimed_meanwhile(postgres, schema, one)
         monkeypatch.setattr("ramet.store.postgres.connection.SURE_S", 0.0)
 
@@ -212,14 +212,14 @@ async def test_one_that_falls_while_nobody_waits_for_it_is_told_by_who_looks_nex
     postgres: Server, schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever had waited for it was interrupted in that moment, and saw it only when it looked again."""
-    waits = Watch._block
+    waits = PeerMonitor._block
 
-    def interrupted(watch: Watch, lock: int | None, most_s: float) -> None:
+    def interrupted(watch: PeerMonitor, lock: int | None, most_s: float) -> None:
         with monkeypatch.context() as patch:
             patch.setattr(watch, "_tell_all", lambda: None)
             waits(watch, lock, most_s)
 
-    monkeypatch.setattr(Watch, "_block", interrupted)
+    monkeypatch.setattr(PeerMonitor, "_block", interrupted)
     async with _kernels(postgres, schema, "a", "b", "c", "d") as stores:
         await _falls(postgres, stores[3], stores[:3])
 
@@ -352,7 +352,7 @@ async def test_a_fall_is_told_though_the_wait_for_it_is_interrupted_in_that_mome
     postgres: Server, schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody else waits for that lock: news that came at the same time must not swallow this."""
-    watch = Watch(Place(postgres.dsn, schema), "one", look=_never, listen=_never, heard=lambda: None)
+    watch = PeerMonitor(Place(postgres.dsn, schema), "one", look=_never, listen=_never, heard=lambda: None)
     connection = watch._connected()
     execute, cancels = connection.execute, [True, True, False, True]  # the wait, the look at the lock, the telling
 
@@ -377,17 +377,17 @@ async def test_a_kernel_that_joined_and_fell_between_two_looks_is_told_to_all_on
 ) -> None:
     """Nobody has waited for its lock, so only the kernel that finds it can tell. At the first look others have told."""
     fallen = [
-        Neighbour(Seat(name, 1, "", alive=False), lock, None, has_trees=True)
+        PeerKernel(KernelInfo(name, 1, "", alive=False), lock, None, has_trees=True)
         for name, lock in (("before", 71), ("between", 72))
     ]
-    looks = asyncio.Queue[list[Neighbour]]()
+    looks = asyncio.Queue[list[PeerKernel]]()
     begun = asyncio.Semaphore(0)
 
-    async def look() -> list[Neighbour]:
+    async def look() -> list[PeerKernel]:
         begun.release()
         return await looks.get()
 
-    watch = Watch(Place(postgres.dsn, schema), "one", look=look, listen=_at_once, heard=lambda: None)
+    watch = PeerMonitor(Place(postgres.dsn, schema), "one", look=look, listen=_at_once, heard=lambda: None)
     told: list[str] = []
     with psycopg.connect(postgres.dsn, autocommit=True) as hears:
         hears.execute(sql.SQL("LISTEN {}").format(sql.Identifier(schema)))

@@ -12,7 +12,7 @@ from ramet.store.contract import Entry
 from ramet.store.sqlite import database
 from ramet.store.sqlite.checkpoint import Checkpoints
 from ramet.store.sqlite.tables import Journal
-from ramet.store.sqlite.writer import Writer
+from ramet.store.sqlite.writer import SqliteWriter
 
 
 class Ended:
@@ -26,7 +26,7 @@ class Ended:
         self.problems.append(problem)
         self._is_said.set()
 
-    def wait(self, writer: Writer) -> None:
+    def wait(self, writer: SqliteWriter) -> None:
         assert self._is_said.wait(30)
         writer.join()
 
@@ -44,7 +44,7 @@ def test_a_writer_that_closes_in_order_has_no_problem(
 ) -> None:
     """It says so once, with None."""
     ended, (writes, own) = Ended(), connections
-    writer = Writer(Journal(writes), Checkpoints(own, writes), lambda *_: None, ended)
+    writer = SqliteWriter(Journal(writes), Checkpoints(own, writes), lambda *_: None, ended)
 
     writer.close()
     ended.wait(writer)
@@ -63,7 +63,7 @@ def test_a_journal_that_cannot_be_closed_is_a_problem(
             self.space()  # It asks a connection that is closed.
 
     ended, (writes, own) = Ended(), connections
-    writer = Writer(Stuck(writes), Checkpoints(own, writes), lambda *_: None, ended)
+    writer = SqliteWriter(Stuck(writes), Checkpoints(own, writes), lambda *_: None, ended)
 
     writer.close()
     ended.wait(writer)
@@ -85,7 +85,7 @@ def test_what_ended_the_writing_is_the_problem_and_not_what_followed(
     ended, (writes, own) = Ended(), connections
     journal = Stuck(writes)
     writes.execute("DROP TABLE events")
-    writer = Writer(journal, Checkpoints(own, writes), lambda *_: None, ended)
+    writer = SqliteWriter(journal, Checkpoints(own, writes), lambda *_: None, ended)
 
     writer.add(Entry("tree", "run", 1, "type", b"{}"))
     writer.hurry()

@@ -16,7 +16,7 @@ from ramet.host.session import Session
 from ramet.models.scripted.dialogue import Script
 from ramet.models.scripted.model import Call, ScriptedModel
 from ramet.tools.agents.agents import OUTPUT_WAIT_MAX_S, agent_tool, companion_tools
-from ramet.tools.dispatch import declares, is_async, run_tools
+from ramet.tools.dispatch import is_async, run_tools, tool_flag
 from tests.support.context import make_context
 from tests.trips.kit import answers, background, fresh, kept, of_kind, run_of
 
@@ -65,8 +65,8 @@ def test_each_says_what_it_is(tool: BaseTool) -> None:
 
 def test_only_those_that_wait_hold_no_place_in_line() -> None:
     """Agent and TaskOutput wait for other runs: no timeout of ours, and no share of the parallel calls."""
-    assert {tool.name for tool in ALL if declares(tool, "waits")} == {"Agent", "TaskOutput"}
-    assert {tool.name for tool in ALL if declares(tool, "concurrency_safe")} == {"Agent", "TaskOutput", "ListAgents"}
+    assert {tool.name for tool in ALL if tool_flag(tool, "waits")} == {"Agent", "TaskOutput"}
+    assert {tool.name for tool in ALL if tool_flag(tool, "concurrency_safe")} == {"Agent", "TaskOutput", "ListAgents"}
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 from langchain_core.messages import ToolCall
 
 from ramet.core.errors import Denied, InvalidValue, Unknown
-from ramet.tools.dispatch import declares, run_tools
+from ramet.tools.dispatch import run_tools, tool_flag
 from ramet.tools.memory import memory_folder
 from ramet.tools.memory.memory import MemoryTool, memory_tool
 from ramet.tools.memory.memory_folder import MAX_FILE, MAX_FILES, MemoryFolder
@@ -217,6 +217,6 @@ async def test_through_the_dispatcher_a_refusal_is_an_error_result(tool: MemoryT
 
 def test_it_belongs_to_one_run_and_writes(tool: MemoryTool) -> None:
     """A child does not inherit its parent's, and a read-only agent does not get it."""
-    assert declares(tool, "children", True) is False
-    assert not declares(tool, "read_only")
-    assert not declares(tool, "concurrency_safe")
+    assert tool_flag(tool, "children", True) is False
+    assert not tool_flag(tool, "read_only")
+    assert not tool_flag(tool, "concurrency_safe")

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from langchain_core.tools import ToolException
 
-from ramet.tools.files.paths import MAX_NAME, directory, locate, open_file, shown
+from ramet.tools.files.paths import MAX_NAME, directory, open_file, printable, resolve
 from ramet.tools.glob_patterns import BadPattern, Pattern
 from tests.support.context import make_context
 
@@ -18,7 +18,7 @@ from tests.support.context import make_context
 @pytest.mark.parametrize("name", ["a/b.txt", "./a/b.txt", "a//b.txt", "a/./b.txt"])
 def test_a_name_inside_is_found_however_it_is_written(tmp_path: Path, name: str) -> None:
     """Spellings of one name end at one place."""
-    place = locate(make_context(tmp_path), name)
+    place = resolve(make_context(tmp_path), name)
 
     assert (place.path, place.parts, place.shown) == (tmp_path.resolve() / "a/b.txt", ("a", "b.txt"), "a/b.txt")
 
@@ -27,7 +27,7 @@ def test_a_name_inside_is_found_however_it_is_written(tmp_path: Path, name: str)
 def test_a_name_that_leads_out_is_refused(tmp_path: Path, name: str) -> None:
     """Neither `..` nor an absolute name gets out."""
     with pytest.raises(ToolException):
-        locate(make_context(tmp_path), name)
+        resolve(make_context(tmp_path), name)
 
 
 def test_a_sibling_whose_name_begins_alike_is_outside(tmp_path: Path) -> None:
@@ -36,7 +36,7 @@ def test_a_sibling_whose_name_begins_alike_is_outside(tmp_path: Path) -> None:
     (tmp_path / "work-secret").mkdir()
 
     with pytest.raises(ToolException, match="outside"):
-        locate(make_context(tmp_path / "work"), str(tmp_path / "work-secret/key"))
+        resolve(make_context(tmp_path / "work"), str(tmp_path / "work-secret/key"))
 
 
 def test_a_link_inside_is_followed_and_one_to_outside_is_not(tmp_path: Path) -> None:
@@ -49,10 +49,10 @@ def test_a_link_inside_is_followed_and_one_to_outside_is_not(tmp_path: Path) -> 
     (root / "dangling").symlink_to(tmp_path / "outside/not-yet")
     context = make_context(root)
 
-    assert locate(context, "inner/x").parts == ("real", "x")
+    assert resolve(context, "inner/x").parts == ("real", "x")
     for name in ("outer", "outer/x", "dangling"):
         with pytest.raises(ToolException, match="outside"):
-            locate(context, name, writing=True)
+            resolve(context, name, writing=True)
 
 
 def test_a_root_that_is_a_link_is_the_directory_it_means(tmp_path: Path) -> None:
@@ -61,7 +61,9 @@ def test_a_root_that_is_a_link_is_the_directory_it_means(tmp_path: Path) -> None
     (tmp_path / "link").symlink_to("real")
     context = make_context(tmp_path / "link")
 
-    assert locate(context, str(tmp_path / "link/a")).parts == locate(context, str(tmp_path / "real/a")).parts == ("a",)
+    assert (
+        resolve(context, str(tmp_path / "link/a")).parts == resolve(context, str(tmp_path / "real/a")).parts == ("a",)
+    )
 
 
 def test_a_loop_of_links_is_an_error_not_a_hang(tmp_path: Path) -> None:
@@ -70,7 +72,7 @@ def test_a_loop_of_links_is_an_error_not_a_hang(tmp_path: Path) -> None:
     (tmp_path / "b").symlink_to("a")
 
     with pytest.raises(ToolException):
-        os.close(open_file(locate(make_context(tmp_path), "a")))
+        os.close(open_file(resolve(make_context(tmp_path), "a")))
 
 
 def test_read_roots_may_be_read_and_not_written(tmp_path: Path) -> None:
@@ -80,10 +82,10 @@ def test_read_roots_may_be_read_and_not_written(tmp_path: Path) -> None:
     context = make_context(tmp_path / "work", read_roots=(tmp_path / "spilled",))
     name = str(tmp_path / "spilled/result.txt")
 
-    assert locate(context, name).shown == str((tmp_path / "spilled/result.txt").resolve())
+    assert resolve(context, name).shown == str((tmp_path / "spilled/result.txt").resolve())
     with pytest.raises(ToolException, match="outside"):
-        locate(context, name, writing=True)
-    assert locate(context, "result.txt").root == (tmp_path / "work").resolve()
+        resolve(context, name, writing=True)
+    assert resolve(context, "result.txt").root == (tmp_path / "work").resolve()
 
 
 @pytest.mark.parametrize("name", [".git/hooks/post-checkout", "sub/.git", ".GIT/config", ".ramet/journal.db"])
@@ -91,9 +93,9 @@ def test_what_is_run_or_trusted_is_not_written(tmp_path: Path, name: str) -> Non
     """A hook of git's, or a run's record, is readable and not writable: writing there would be running code."""
     context = make_context(tmp_path)
 
-    locate(context, name)
+    resolve(context, name)
     with pytest.raises(ToolException, match="not written"):
-        locate(context, name, writing=True)
+        resolve(context, name, writing=True)
 
 
 def test_names_that_no_file_can_have_are_refused_in_short(tmp_path: Path) -> None:
@@ -101,20 +103,20 @@ def test_names_that_no_file_can_have_are_refused_in_short(tmp_path: Path) -> Non
     context = make_context(tmp_path)
 
     with pytest.raises(ToolException, match="NUL"):
-        locate(context, "a\0b")
+        resolve(context, "a\0b")
     with pytest.raises(ToolException, match=str(MAX_NAME)) as refusal:
-        locate(context, "a" * 1_000_000)
+        resolve(context, "a" * 1_000_000)
     assert len(str(refusal.value)) < 1_000
     with pytest.raises(ToolException):
-        os.close(open_file(locate(context, "a" * 1_000)))
+        os.close(open_file(resolve(context, "a" * 1_000)))
 
 
 def test_a_name_is_shown_on_one_line() -> None:
     """A name with line ends, escapes or foreign bytes cannot forge lines or colours."""
-    assert shown("a\nb") == "a\\nb"
-    assert shown("\x1b[31m") == "\\x1b[31m"
-    assert shown("caf\udce9") == "caf\\udce9"
-    assert shown("größe 说明.txt") == "größe 说明.txt"
+    assert printable("a\nb") == "a\\nb"
+    assert printable("\x1b[31m") == "\\x1b[31m"
+    assert printable("caf\udce9") == "caf\\udce9"
+    assert printable("größe 说明.txt") == "größe 说明.txt"
 
 
 @given(st.text(alphabet="./~ab\n\0é", max_size=12))
@@ -122,7 +124,7 @@ def test_whatever_the_name_it_is_inside_or_refused(name: str) -> None:
     """No spelling ends outside of the root."""
     root = Path("/usr").resolve()
     try:
-        place = locate(make_context(root), name)
+        place = resolve(make_context(root), name)
     except ToolException:
         return
     assert place.path == root or root in place.path.parents
@@ -130,7 +132,7 @@ def test_whatever_the_name_it_is_inside_or_refused(name: str) -> None:
 
 def test_directories_are_made_below_the_root_only(tmp_path: Path) -> None:
     """`make` makes what is missing; without it, what is missing is an error."""
-    place = locate(make_context(tmp_path), "a/b/c")
+    place = resolve(make_context(tmp_path), "a/b/c")
     with pytest.raises(ToolException), directory(place):
         raise AssertionError("it is not there")
 

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from ramet.core.errors import InvalidValue
-from ramet.core.policy.permissions import Effect, Permissions, Rule
+from ramet.core.policy.permissions import Effect, PermissionRule, Permissions
 from ramet.tools.permissions.evaluation import Call, judge
 from ramet.tools.permissions.files.globs import TooManyFiles
 from ramet.tools.permissions.files.names import FileNames
@@ -19,10 +19,10 @@ from ramet.tools.permissions.search_exclusions import hidden_from_search
 from tests.support.processor_time import QUADRATIC_S
 
 
-def rule(specifier: str, project: pathlib.Path, *, effect: Effect = "deny", tool: str = "Read") -> Rule:
+def rule(specifier: str, project: pathlib.Path, *, effect: Effect = "deny", tool: str = "Read") -> PermissionRule:
     """A rule in the settings of `project`, whose home is beside it."""
     home = str(project.parent / "home")
-    return Rule(effect=effect, tool=tool, specifier=specifier, source="s", root=str(project), home=home)
+    return PermissionRule(effect=effect, tool=tool, specifier=specifier, source="s", root=str(project), home=home)
 
 
 def names_of(name: str, cwd: str) -> tuple[str, ...]:
@@ -172,7 +172,7 @@ def test_another_spelling_of_a_name_is_denied(tmp_path: pathlib.Path, command: s
         (project / file).touch()
     specifiers = ("./secrets/**", "./.hid/**", "./a/b/c/**")
     rules = [
-        Rule(effect="deny", tool=tool, specifier=each, source="s", root=str(project), home=str(tmp_path))
+        PermissionRule(effect="deny", tool=tool, specifier=each, source="s", root=str(project), home=str(tmp_path))
         for each in specifiers
         for tool in ("Read", "Edit")
     ]

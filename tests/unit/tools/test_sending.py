@@ -11,9 +11,9 @@ from langchain_core.tools.simple import Tool
 from ramet.core.errors import NotShippable, ProtocolError, RametError
 from ramet.core.ids import CallId, StepId
 from ramet.tools.context import CurrentCall, ToolUseContext
-from ramet.tools.workers.process_tools import check_tools, function_of, stand_in
+from ramet.tools.workers.process_tools import check_tools, function_of, process_proxy
 from ramet.tools.workers.process_worker import perform
-from ramet.wire.code.capsule import Capsule, unpack
+from ramet.wire.code.capsule import PackedCall, unpack
 from tests.support.context import make_context
 
 
@@ -27,7 +27,7 @@ class Answering:
     def check(self, tools: Any) -> None:
         check_tools(tools)
 
-    async def call(self, context: ToolUseContext, tool: str, packed: Capsule) -> Any:
+    async def call(self, context: ToolUseContext, tool: str, packed: PackedCall) -> Any:
         if self.said is not None:
             return self.said
         opened = unpack(packed.data, packed.tag)
@@ -45,7 +45,7 @@ ADD = StructuredTool.from_function(plus)
 async def asked(tool: BaseTool, processes: Answering, args: Any) -> Any:
     current = CurrentCall(make_context(None, (tool,)), CallId("c1"), StepId("s1"))
     request = {"type": "tool_call", "name": tool.name, "id": "c1", "args": args}
-    return await stand_in(tool, processes, current).ainvoke(request)
+    return await process_proxy(tool, processes, current).ainvoke(request)
 
 
 @pytest.mark.parametrize(

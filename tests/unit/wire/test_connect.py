@@ -9,7 +9,7 @@ import pytest
 from ramet.wire.http_connect import (
     MAX_FIELDS,
     MAX_HEADER_BYTES,
-    Refusal,
+    ConnectRefusal,
     RequestReader,
     Target,
     allowed,
@@ -18,12 +18,12 @@ from ramet.wire.http_connect import (
 )
 
 
-def asked(request: bytes) -> Target | Refusal | None:
+def asked(request: bytes) -> Target | ConnectRefusal | None:
     return RequestReader().feed(request)
 
 
-def status(found: Target | Refusal | None) -> int:
-    return found.status if isinstance(found, Refusal) else 0
+def status(found: Target | ConnectRefusal | None) -> int:
+    return found.status if isinstance(found, ConnectRefusal) else 0
 
 
 @pytest.mark.parametrize(
@@ -184,7 +184,7 @@ def test_whoever_wants_plain_http_is_told_what_to_do() -> None:
     """In a whole response that any client shows."""
     refusal = asked(b"GET http://example.org/ HTTP/1.1\r\n")
 
-    assert isinstance(refusal, Refusal)
+    assert isinstance(refusal, ConnectRefusal)
     head, _, body = answer(refusal).partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 405 Method Not Allowed\r\n")
     assert b"\r\nAllow: CONNECT" in head

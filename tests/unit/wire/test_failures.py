@@ -11,7 +11,7 @@ import pytest
 from ramet.core import errors
 from ramet.core.errors import RametError
 from ramet.core.outcome import ErrorInfo
-from ramet.wire.error_codec import MAX_MESSAGE, error_from, errors_to_fields
+from ramet.wire.error_codec import MAX_MESSAGE, decode_error, encode_error
 
 RAISED: list[RametError] = [
     errors.Aborted("stopped"),
@@ -59,9 +59,9 @@ RAISED: list[RametError] = [
 
 def sent(error: BaseException) -> RametError:
     """As the other side rebuilds it from JSON."""
-    info, fields = errors_to_fields(error)
+    info, fields = encode_error(error)
     told = msgspec.json.encode([info, fields])
-    return error_from(*msgspec.json.decode(told, type=tuple[ErrorInfo, dict[str, object]]))
+    return decode_error(*msgspec.json.decode(told, type=tuple[ErrorInfo, dict[str, object]]))
 
 
 def test_every_error_of_the_core_has_its_example() -> None:
@@ -104,7 +104,7 @@ def test_a_kind_of_an_error_arrives_as_that_error() -> None:
 )
 def test_fields_of_other_types_leave_a_plain_error(fields: dict[str, object]) -> None:
     """Whoever reads `refused.free` finds a number, or never gets there."""
-    error = error_from(ErrorInfo(type="SpawnRefused", message="no"), fields)
+    error = decode_error(ErrorInfo(type="SpawnRefused", message="no"), fields)
 
     assert type(error) is RametError
     assert str(error) == "SpawnRefused: no"
@@ -142,7 +142,7 @@ class Text(str):
 )
 def test_an_error_is_told_whatever_its_methods_do(text: object, message: str) -> None:
     """Bounded, and as Unicode."""
-    info, fields = errors_to_fields(Hostile(text))
+    info, fields = encode_error(Hostile(text))
 
     assert (info.type, info.message, fields) == ("Hostile", message, {})
     assert len(msgspec.json.encode(info)) < 3 * MAX_MESSAGE
@@ -162,4 +162,4 @@ def test_attributes_are_bounded_too() -> None:
 
 def test_a_long_name_of_a_type_is_cut() -> None:
     """A guest chooses what its classes are called."""
-    assert len(str(error_from(ErrorInfo(type="E" * 10**6, message="m" * 10**6), {}))) < MAX_MESSAGE + 300
+    assert len(str(decode_error(ErrorInfo(type="E" * 10**6, message="m" * 10**6), {}))) < MAX_MESSAGE + 300

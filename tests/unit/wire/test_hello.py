@@ -5,29 +5,29 @@ from __future__ import annotations
 import pytest
 
 from ramet.core.errors import ProtocolError
-from ramet.wire.client_hello import MAX_HELLO, Opening, OpeningReader
+from ramet.wire.client_hello import MAX_HELLO, ClientHelloParser, TunnelStart
 from tests.support.tls import client_hello, handshake, hello_body, record, server_name
 
 
 @pytest.mark.parametrize("first", [b"GET / HTTP/1.1\r\n", b"SSH-2.0-x\r\n", b"\x00", b"\x13", b"\x19", b"\x80\x2e\x01"])
 def test_what_is_not_tls_is_known_by_its_first_byte(first: bytes) -> None:
     """And passes."""
-    assert OpeningReader().feed(first[:1]) == Opening(is_tls=False)
+    assert ClientHelloParser().feed(first[:1]) == TunnelStart(is_tls=False)
 
 
 def test_a_hello_of_a_real_client_names_its_server() -> None:
     """In lower case; nothing is known before it is whole, and all of it is held."""
     hello = client_hello("Example.ORG")
-    reader = OpeningReader()
+    reader = ClientHelloParser()
 
     assert reader.feed(hello[:-1]) is None
-    assert reader.feed(hello[-1:]) == Opening(is_tls=True, server_name="example.org")
+    assert reader.feed(hello[-1:]) == TunnelStart(is_tls=True, server_name="example.org")
     assert reader.held == hello
 
 
 def test_a_hello_for_an_address_names_nobody() -> None:
     """Clients leave the name out there."""
-    assert OpeningReader().feed(client_hello("127.0.0.1")) == Opening(is_tls=True)
+    assert ClientHelloParser().feed(client_hello("127.0.0.1")) == TunnelStart(is_tls=True)
 
 
 def test_a_hello_may_be_spread_over_records() -> None:
@@ -35,7 +35,7 @@ def test_a_hello_may_be_spread_over_records() -> None:
     message = handshake(hello_body(server_name(b"example.org")))
     records = b"".join(record(message[at : at + 7]) for at in range(0, len(message), 7))
 
-    assert OpeningReader().feed(records) == Opening(is_tls=True, server_name="example.org")
+    assert ClientHelloParser().feed(records) == TunnelStart(is_tls=True, server_name="example.org")
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_a_hello_may_be_spread_over_records() -> None:
 )
 def test_tls_that_cannot_be_read_is_an_error(opening: bytes) -> None:
     """Nobody guesses how a server would read it."""
-    reader = OpeningReader()
+    reader = ClientHelloParser()
 
     with pytest.raises(ProtocolError):
         reader.feed(opening)
@@ -72,4 +72,4 @@ def test_tls_that_cannot_be_read_is_an_error(opening: bytes) -> None:
 
 def test_a_hello_without_extensions_names_nobody() -> None:
     """It is how the oldest clients speak."""
-    assert OpeningReader().feed(record(handshake(hello_body(extensions=False)))) == Opening(is_tls=True)
+    assert ClientHelloParser().feed(record(handshake(hello_body(extensions=False)))) == TunnelStart(is_tls=True)

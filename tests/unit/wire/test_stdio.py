@@ -88,6 +88,6 @@ def test_fields_may_stand_in_any_order() -> None:
 
 def test_words_are_bounded_and_harmless() -> None:
     """They end on terminals."""
-    assert command_protocol.words(b"\x1b[31mred\0\n") == "?[31mred?"
-    assert len(command_protocol.words(b"x" * 1_000_000)) == 10_000
-    assert command_protocol.words(b"") == "it failed without a word"
+    assert command_protocol.error_text(b"\x1b[31mred\0\n") == "?[31mred?"
+    assert len(command_protocol.error_text(b"x" * 1_000_000)) == 10_000
+    assert command_protocol.error_text(b"") == "it failed without a word"

@@ -256,7 +256,7 @@ def test_what_no_annotation_names_arrives_as_plain_data(value: Any, arrives: Any
         ([Named(1), None, Colour.RED], list[Named | Colour | None]),
         (Account.model_validate({"userId": 1, "tags": ["a"], "home": "/x", "other": [1]}), Account),
         (Numbers([1, 2]), Numbers | None),
-        (guest_protocol.Born(run="r", path="p", name="n"), guest_protocol.Born),
+        (guest_protocol.Spawned(run="r", path="p", name="n"), guest_protocol.Spawned),
         ({"size": 1, "names": ("a",)}, Options),
         (5, Annotated[UserId, "an id"]),
         ("fast", Literal["slow", "fast"]),

@@ -33,7 +33,7 @@ from ramet.core.errors import Aborted, BudgetExceeded, Bug, Denied, RametError
 from ramet.core.events import ToolEnded, ToolStarted
 from ramet.core.ids import CallId
 from ramet.core.outcome import Usage
-from ramet.tools.context import Charge, LeftRunning, ToolUseContext, current_call
+from ramet.tools.context import Charge, OrphanedThread, ToolUseContext, current_call
 from ramet.tools.foreign_calls import has_gates, pass_gates
 
 T = TypeVar("T")
@@ -140,7 +140,7 @@ class Ledger:
             if not late.cancelled():
                 late.exception()  # Fenced: what it returns or raises now is nobody's.
 
-        left[key] = LeftRunning(self.context.run.agent, thread)
+        left[key] = OrphanedThread(self.context.run.agent, thread)
         thread.add_done_callback(came_back)
 
     def _is_ours(self, variables: Context) -> bool:

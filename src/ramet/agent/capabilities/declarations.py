@@ -35,14 +35,16 @@ T = TypeVar("T", bound="str | BaseTool")
 
 #: `ramet.Agent` itself: who has it may make agents.
 AGENT_CLASS = "Agent"
-_known: dict[str, list[weakref.ref[Declares]]] = {}
-_newest: dict[str, Declares] = {}  #: the last one that was declared under a name stays, whoever else lets go of it
+_known: dict[str, list[weakref.ref[DeclaresCapabilities]]] = {}
+_newest: dict[
+    str, DeclaresCapabilities
+] = {}  #: the last one that was declared under a name stays, whoever else lets go of it
 #: The same of agents on which nothing was declared: made with capabilities, or copies as runs have them.
-_met: dict[str, list[weakref.ref[Declares]]] = {}
-_newest_met: dict[str, Declares] = {}
+_met: dict[str, list[weakref.ref[DeclaresCapabilities]]] = {}
+_newest_met: dict[str, DeclaresCapabilities] = {}
 
 
-class Declares:
+class DeclaresCapabilities:
     """The half of `ramet.Agent` that is declared on it after it was made."""
 
     if TYPE_CHECKING:
@@ -76,7 +78,7 @@ class Declares:
 
         The source of a module that is not installed goes along into the sandbox: see `ramet.agent.source_modules`.
         """
-        add(
+        add_capability(
             self,
             capability_of("module", module, visibility=visibility, include=include, exclude=exclude),
         )
@@ -87,7 +89,7 @@ class Declares:
 
         A task of another agent is such a function: `@lead.fn` above `@specialist.task`.
         """
-        add(self, capability_of("function", function, visibility=visibility))
+        add_capability(self, capability_of("function", function, visibility=visibility))
         return function
 
     def cls(
@@ -99,12 +101,12 @@ class Declares:
         visibility: Visibility = "medium",
     ) -> C:
         """Let its code use a class; `Agent` itself lets it make agents. Usable as a decorator. Raises InvalidValue."""
-        add(self, capability_of("class", kind, visibility=visibility, include=include, exclude=exclude))
+        add_capability(self, capability_of("class", kind, visibility=visibility, include=include, exclude=exclude))
         return kind
 
     def tool(self, tool: T, *, visibility: Visibility = "medium") -> T:
         """Let it use a tool, an object or a name. Raises InvalidValue."""
-        add(self, capability_of("tool", tool, visibility=visibility))
+        add_capability(self, capability_of("tool", tool, visibility=visibility))
         object.__setattr__(self, "tools", (*(self.tool_entries or ()), tool))
         return tool
 
@@ -180,17 +182,17 @@ def _is_being_bound(module: Any, name: object) -> bool:
     return bool(is_initializing) and isinstance(name, str) and name.isidentifier() and not hasattr(module, name)
 
 
-def add(agent: Declares, capability: Capability) -> None:
+def add_capability(agent: DeclaresCapabilities, capability: Capability) -> None:
     """Let an agent have one more capability; one that it has already is replaced."""
     kept = [each for each in agent.capabilities if each.key != capability.key]
     object.__setattr__(agent, "capabilities", (*kept, capability))
     if capability.module:
         modules = dict.fromkeys((*agent.source_modules, capability.module))
         object.__setattr__(agent, "source_modules", tuple(modules))
-    remember(agent)
+    register_agent(agent)
 
 
-def declare(agent: Declares, function: Callable[..., Any]) -> Task:
+def declare(agent: DeclaresCapabilities, function: Callable[..., Any]) -> Task:
     """Give an agent one more task. Raises InvalidValue for what is no task, and for a second one of its name."""
     types_of_it: Types = dict(agent.types)
     task = Task.declared(agent, function, types_of_it)
@@ -198,11 +200,11 @@ def declare(agent: Declares, function: Callable[..., Any]) -> Task:
         raise InvalidValue(f"task {task.name}", task.name, "a name that no other task of this agent has")
     object.__setattr__(agent, "tasks", {**agent.tasks, task.name: task})
     object.__setattr__(agent, "types", types_of_it)
-    remember(agent)
+    register_agent(agent)
     return task
 
 
-def recipe_of(agent: Declares) -> Recipe:
+def recipe_of(agent: DeclaresCapabilities) -> Recipe:
     """An agent as data. Raises InvalidValue for what cannot be written down."""
     model = agent.model if isinstance(agent.model, str) else None
     limits = {name: value for name, value in dataclasses.asdict(agent.limits).items() if value is not None}
@@ -223,7 +225,7 @@ def recipe_of(agent: Declares) -> Recipe:
 # ---- the agents that code declares, by name
 
 
-def remember(agent: Declares) -> None:
+def register_agent(agent: DeclaresCapabilities) -> None:
     """Let handles find it: as long as it lives, and until another one of its name is declared."""
     if agent.ref is None:
         _newest[agent.name] = agent
@@ -231,7 +233,7 @@ def remember(agent: Declares) -> None:
     _known[agent.name] = [*kept, weakref.ref(agent)]
 
 
-def meet(agent: Declares) -> None:
+def meet(agent: DeclaresCapabilities) -> None:
     """Let handles find an agent that makes others, and on which nothing was declared.
 
     One that was declared goes before it. Agents of a server's clients and of guests make none and have no tasks: their
@@ -247,12 +249,12 @@ def meet(agent: Declares) -> None:
     _met[agent.name] = [*kept, weakref.ref(agent)]
 
 
-def declared(name: str) -> Declares | None:
+def find_registered(name: str) -> DeclaresCapabilities | None:
     """The agent of that name that code of this process declared last."""
     return _newest.get(name) or _newest_met.get(name)
 
 
-def handle_of(agent: Declares) -> AgentRef:
+def handle_of(agent: DeclaresCapabilities) -> AgentRef:
     """An agent's handle; one that is declared in code is the root of its own. Raises InvalidValue for no recipe."""
     if agent.ref is not None:
         return agent.ref
@@ -260,7 +262,7 @@ def handle_of(agent: Declares) -> AgentRef:
     return AgentRef(agent.name, version, (), version)
 
 
-def root_agent(name: str, version: str, handle: str) -> Declares:
+def root_agent(name: str, version: str, handle: str) -> DeclaresCapabilities:
     """The agent of that name that this process declares, by its version, or by its identity.
 
     Of several with one identity the newest that was declared counts: what it may use is what the agent at the top may
@@ -280,6 +282,6 @@ def root_agent(name: str, version: str, handle: str) -> Declares:
     raise AgentNotResolved(handle, "root agent", name, why)
 
 
-def _living(known: Mapping[str, list[weakref.ref[Declares]]], name: str) -> list[Declares]:
+def _living(known: Mapping[str, list[weakref.ref[DeclaresCapabilities]]], name: str) -> list[DeclaresCapabilities]:
     """Return those of a name that are still there, oldest first."""
     return [agent for each in known.get(name, ()) if (agent := each()) is not None]

@@ -17,7 +17,7 @@ from ramet.agent.capabilities.task_runner import performer
 from ramet.agent.typed.from_schema import TypeReader
 from ramet.agent.typed.schema import TASK, Types
 from ramet.agent.typed.to_schema import schema_of
-from ramet.agent.typed.values import as_data, checked, given, hints_of
+from ramet.agent.typed.values import as_data, decode_value, encode_argument, type_hints
 from ramet.core.agent_ref import AgentRef
 from ramet.core.errors import InvalidValue
 from ramet.core.recipe import TaskDefinition, checked_task_name
@@ -76,7 +76,7 @@ class Task:
         docstring = inspect.cleandoc(function.__doc__ or "")
         if not docstring:
             raise InvalidValue(f"task {name}", "no docstring", "one: it is what the agent is told to do")
-        hints, parameters = hints_of(function, f"task {name}"), dict[str, Any]()
+        hints, parameters = type_hints(function, f"task {name}"), dict[str, Any]()
         for each in inspect.signature(function).parameters.values():
             where = f"task {name}.{each.name}"
             if each.kind not in _KINDS:
@@ -84,7 +84,7 @@ class Task:
             parameters[each.name] = schema_of(hints.get(each.name, each.empty), types, where)
             if each.default is not each.empty:
                 default = None if each.default is None else as_data(each.default, where)
-                given(hints[each.name], each.default, where)
+                encode_argument(hints[each.name], each.default, where)
                 parameters[each.name] |= {"default": default}
         returns = hints.get("return", inspect.Parameter.empty)
         if returns is inspect.Parameter.empty:
@@ -103,7 +103,7 @@ class Task:
         returns = None if definition.returns is None else types.hint(definition.returns, f"{where} -> ")
         for each, schema in definition.parameters.items():
             if "default" in schema:
-                checked(hints[each], schema["default"], f"{where}.{each}")
+                decode_value(hints[each], schema["default"], f"{where}.{each}")
         return cls(agent, name, definition, hints, returns)
 
     # ---- calling
@@ -167,7 +167,7 @@ class Task:
             if self.definition.parameters[each].get("format") == TASK:
                 data[each] = str(value) if isinstance(value, str) else handle_of(value, where)
             else:
-                data[each] = given(self._hints[each], value, where)
+                data[each] = encode_argument(self._hints[each], value, where)
         for each, schema in self.definition.parameters.items():
             if each not in data and "default" in schema:
                 data[each] = schema["default"]
@@ -184,7 +184,7 @@ class Task:
         for each, schema in self.definition.parameters.items():
             if each in arguments:
                 if schema.get("format") != TASK:
-                    checked(self._hints[each], arguments[each], f"{self.name}.{each}")
+                    decode_value(self._hints[each], arguments[each], f"{self.name}.{each}")
                 data[each] = arguments[each]
             elif "default" in schema:
                 data[each] = schema["default"]

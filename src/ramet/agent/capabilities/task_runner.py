@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from ramet.core.agent_ref import AgentRef
 
 
-class Performer(Protocol):
+class TaskRunner(Protocol):
     """What a `Task` asks, and an `Agent` that was declared inside another. Arguments are JSON data that was checked."""
 
     def create(self, agent: Any) -> AgentRef | None:
@@ -36,16 +36,16 @@ class Performer(Protocol):
 
 
 #: Set where an agent's own code runs; elsewhere the host's, which is started by its name.
-current: ContextVar[Performer | None] = ContextVar("ramet_performer", default=None)
+current: ContextVar[TaskRunner | None] = ContextVar("ramet_performer", default=None)
 _default = ["ramet.host.tasks.performer", "HOST"]
 
 
-def instead(module: str, name: str) -> None:
+def use_runner(module: str, name: str) -> None:
     """Who does the work in this process from now on, found by its name: a sandbox has no host in it."""
     _default[:] = [module, name]
 
 
-def performer() -> Performer:
+def performer() -> TaskRunner:
     """Who does the work here."""
     found = current.get()
     if found is None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ramet.agent.composition.steps import Composed, around, called_with
+from ramet.agent.composition.steps import Composed, composition_input, step_context
 from ramet.agent.definition import Agent, as_agent
 from ramet.core.errors import InvalidValue
 
@@ -22,7 +22,7 @@ class Chain(Composed):
 
     async def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Have every step done; what the last one leaves."""
-        here, value = around(), called_with(args, kwargs)
+        here, value = step_context(), composition_input(args, kwargs)
         for number, step in enumerate(self.steps):
             value = await here.do(step, value, key=f"{number}:")
         return value

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from ramet.agent.composition.steps import NOTHING, Around, Call, Composed, around, called_with, copied
+from ramet.agent.composition.steps import NOTHING, Call, Composed, StepContext, composition_input, copied, step_context
 from ramet.agent.definition import Agent
 from ramet.core.errors import InvalidValue, RametError, StepFailed, StepsExceeded, Unknown
 from ramet.core.outcome import Status
@@ -53,7 +53,7 @@ class Graph(Composed):
 
     async def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Go from the entry to END; the state there. Raises StepFailed, StepsExceeded."""
-        here, state = around(), self._first_state(called_with(args, kwargs))
+        here, state = step_context(), self._first_state(composition_input(args, kwargs))
         at = START
         for number in range(self.max_steps + 1):
             taken = here.tree.recall(here.context, f"{number}:")
@@ -87,7 +87,7 @@ class Graph(Composed):
             _check_keys(f"the input of {self.name}", value, self.keys)
         return value
 
-    async def _next(self, here: Around, at: str, state: Any) -> str:
+    async def _next(self, here: StepContext, at: str, state: Any) -> str:
         edge = self.edges.get(at, END)
         if isinstance(edge, str):
             return edge
@@ -125,7 +125,7 @@ class Graph(Composed):
         return reducer(state[key], value) if reducer is not None and key in state else value
 
 
-async def _decided(here: Around, route: Route, state: Any) -> Any:
+async def _decided(here: StepContext, route: Route, state: Any) -> Any:
     """What a route's function says; a synchronous one is asked in a thread."""
     name = getattr(route.function, "__name__", "route")
     try:

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ramet.agent.composition.chain import Step
-from ramet.agent.composition.steps import NOTHING, Around, Composed, around, called_with, left_by
+from ramet.agent.composition.steps import NOTHING, Composed, StepContext, composition_input, step_context, step_output
 from ramet.agent.definition import Agent, as_agent
-from ramet.concurrency.deadline import to_its_end
+from ramet.concurrency.deadline import run_shielded
 from ramet.core.errors import InvalidValue, RametError, StepFailed
 from ramet.core.outcome import Status, StepFailure
 from ramet.tools.context import SpawnHandle
@@ -29,7 +29,7 @@ class Parallel(Composed):
 
     async def __call__(self, *args: Any, **kwargs: Any) -> list[Any]:
         """Have every branch done; what each leaves, or its StepFailure, in their order."""
-        here, value = around(), called_with(args, kwargs)
+        here, value = step_context(), composition_input(args, kwargs)
         jobs = self._jobs(value)
         room = asyncio.Semaphore(self.max_parallel)
         work = [asyncio.create_task(self._branch(here, room, number, *job)) for number, job in enumerate(jobs)]
@@ -38,7 +38,7 @@ class Parallel(Composed):
         except BaseException:
             for each in work:
                 each.cancel()
-            await to_its_end(_over(work))
+            await run_shielded(_over(work))
             raise
         left = [each.result() for each in work]
         if left and all(isinstance(each, StepFailure) for each in left):
@@ -54,19 +54,19 @@ class Parallel(Composed):
             raise InvalidValue("input", None if value is NOTHING else value, "a list: each item is a step's input")
         return [(self.branches[0], item) for item in value]
 
-    async def _branch(self, here: Around, room: asyncio.Semaphore, number: int, step: Agent, value: Any) -> Any:
+    async def _branch(self, here: StepContext, room: asyncio.Semaphore, number: int, step: Agent, value: Any) -> Any:
         async with room:
             handle = None
             try:
                 handle = await here.begin(step, value, key=f"{number}:")
-                return left_by(step, handle, await handle.result())
+                return step_output(step, handle, await handle.result())
             except RametError as failure:
                 if self.on_failure == "stop":
                     raise
                 return _told(step, handle, failure)
             except asyncio.CancelledError:
                 if handle is not None and not here.context.abort.aborted:
-                    await to_its_end(_cancel(handle, f"another step of {here.context.run.path} failed"))
+                    await run_shielded(_cancel(handle, f"another step of {here.context.run.path} failed"))
                 raise
 
     def parts(self) -> tuple[Agent, ...]:

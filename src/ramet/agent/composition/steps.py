@@ -36,7 +36,7 @@ _ESCAPED: Final = b'"@@type":'
 
 
 @dataclass(frozen=True)
-class Around:
+class StepContext:
     """The run that a composition is, as its steps need it."""
 
     context: ToolUseContext
@@ -60,7 +60,7 @@ class Around:
     async def do(self, step: Agent, value: Any, *, key: str, name: str = "") -> Any:
         """Have a step done; what it left. Raises StepFailed, SpawnRefused, InvalidValue for what does not fit."""
         handle = await self.begin(step, value, key=key, name=name)
-        return left_by(step, handle, await handle.result())
+        return step_output(step, handle, await handle.result())
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Call:
     kwargs: Mapping[str, Any]
 
 
-def around() -> Around:
+def step_context() -> StepContext:
     """Where a composition is being run. Raises RametError where it is called like a plain function."""
     try:
         context = current()
@@ -81,17 +81,17 @@ def around() -> Around:
         ) from None
     if context.tree is None:
         raise RametError("a composition needs a tree of runs, and here is none")
-    return Around(context, context.tree)
+    return StepContext(context, context.tree)
 
 
-def called_with(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+def composition_input(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """The input of a composition: nothing, one value, or a call's arguments as they are."""
     if not args and not kwargs:
         return NOTHING
     return args[0] if len(args) == 1 and not kwargs else Call(args, kwargs)
 
 
-def left_by(step: Agent, handle: SpawnHandle, result: Result) -> Any:
+def step_output(step: Agent, handle: SpawnHandle, result: Result) -> Any:
     """What a step left, as the type that it promises. Raises StepFailed."""
     if result.status is not Status.COMPLETED:
         why = result.error.message if result.error is not None else "it says nothing of why"
@@ -170,8 +170,8 @@ class Composed:
         return ()
 
 
-def levels(function: object) -> int:
+def nesting_depth(function: object) -> int:
     """How deep compositions stand in each other below this one; 0 for what is none."""
     if not isinstance(function, Composed):
         return 0
-    return 1 + max((levels(part.function) for part in function.parts()), default=0)
+    return 1 + max((nesting_depth(part.function) for part in function.parts()), default=0)

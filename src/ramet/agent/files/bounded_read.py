@@ -21,7 +21,7 @@ class Unreadable(RametError):
         super().__init__(f"{path}: {reason}")
 
 
-class Stamp(NamedTuple):
+class FileStamp(NamedTuple):
     """What tells a changed file from an unchanged one without reading it."""
 
     mtime_ns: int
@@ -30,7 +30,7 @@ class Stamp(NamedTuple):
     device: int
 
     @classmethod
-    def of(cls, status: os.stat_result) -> Stamp:
+    def of(cls, status: os.stat_result) -> FileStamp:
         """The stamp in a stat result."""
         return cls(status.st_mtime_ns, status.st_size, status.st_ino, status.st_dev)
 
@@ -39,7 +39,7 @@ class Content(NamedTuple):
     """A file's bytes."""
 
     data: bytes
-    stamp: Stamp
+    stamp: FileStamp
     cut: bool = False  #: there was more than the limit
 
 
@@ -47,7 +47,7 @@ class Text(NamedTuple):
     """A file's text, line ends as `\\n`, without a byte order mark."""
 
     text: str
-    stamp: Stamp
+    stamp: FileStamp
     cut: bool = False  #: there was more than the limit
 
 
@@ -95,7 +95,7 @@ def read_bytes(path: Path, *, limit: int, fence: Path | None = None, cut: bool =
     over = len(data) > limit
     if over and not cut:
         raise Unreadable(path, f"it is larger than {limit} bytes")
-    return Content(data[:limit], Stamp.of(status), over)
+    return Content(data[:limit], FileStamp.of(status), over)
 
 
 def _why(error: BaseException) -> str:

@@ -17,11 +17,11 @@ from typing import NamedTuple
 from ramet.agent.builtin import builtin_agents
 from ramet.agent.definition import PRECEDENCE, Agent
 from ramet.agent.files.agent_file import MAX_FILE, AgentFile, parse_agent
-from ramet.agent.files.bounded_read import Stamp, Unreadable, read_text
+from ramet.agent.files.bounded_read import FileStamp, Unreadable, read_text
 from ramet.agent.files.search_paths import (
-    Found,
-    Place,
+    Candidate,
     Problem,
+    SearchPath,
     agent_files,
     plugin_places,
     project_places,
@@ -45,14 +45,14 @@ class Shadowed(NamedTuple):
 class _Entry(NamedTuple):
     """What is known of one file. `file` is the last good version, also while the file is bad."""
 
-    place: Place
-    stamp: Stamp | None
+    place: SearchPath
+    stamp: FileStamp | None
     digest: bytes
     file: AgentFile | None
     problem: str | None = None
 
 
-class View(Mapping[str, Agent]):
+class Snapshot(Mapping[str, Agent]):
     """The definitions at one moment; never changes."""
 
     def __init__(
@@ -80,11 +80,11 @@ class View(Mapping[str, Agent]):
 class Definitions(Mapping[str, Agent]):
     """The definitions as of the last `refresh()`."""
 
-    def __init__(self, places: Sequence[Place], fixed: Sequence[Agent], *, trusted: bool = False) -> None:
+    def __init__(self, places: Sequence[SearchPath], fixed: Sequence[Agent], *, trusted: bool = False) -> None:
         self._places, self._fixed = tuple(places), tuple(fixed)
         self._entries: dict[Path, _Entry] = {}
         self._state: object = None
-        self._view = View({}, (), (), ())
+        self._view = Snapshot({}, (), (), ())
         self.refresh(trusted=trusted)
 
     def __getitem__(self, name: str) -> Agent:
@@ -111,7 +111,7 @@ class Definitions(Mapping[str, Agent]):
         """See View."""
         return self._view.shadowed
 
-    def snapshot(self) -> View:
+    def snapshot(self) -> Snapshot:
         """What a tree keeps for its life: later refreshes do not reach it."""
         return self._view
 
@@ -125,7 +125,7 @@ class Definitions(Mapping[str, Agent]):
         obstacles: list[Problem] = []
         for place in self._places:
             for found in agent_files(place):
-                if isinstance(found, Found):
+                if isinstance(found, Candidate):
                     entries[found.path] = self._current(place, found, trusted)
                 elif found.path in self._entries:
                     entries[found.path] = self._failed(self._entries[found.path], found.reason, trusted)
@@ -140,7 +140,7 @@ class Definitions(Mapping[str, Agent]):
         self._view = _assemble([*self._candidates(entries)], [*obstacles, *_problems(entries)], _notes(entries))
         return True
 
-    def _current(self, place: Place, found: Found, trusted: bool | None) -> _Entry:
+    def _current(self, place: SearchPath, found: Candidate, trusted: bool | None) -> _Entry:
         """The entry of a file that is there: the one we have, if nothing speaks against it."""
         old = self._entries.get(found.path)
         asked_again = trusted is not None and place.scope == "project"
@@ -209,7 +209,7 @@ def load_definitions(
         if names.count(name) > 1:
             raise InvalidValue("agents", name, "one definition of each name")
     places = [
-        *([Place(managed_dir / "agents", "managed")] if managed_dir is not None else []),
+        *([SearchPath(managed_dir / "agents", "managed")] if managed_dir is not None else []),
         *(project_places(project_dir, "agents") if project_dir is not None else ()),
         *(user_places(user_dir, home, "agents") if user_dir is not None else ()),
         *plugin_places(plugin_dirs, "agents"),
@@ -218,9 +218,9 @@ def load_definitions(
     return Definitions(_each_once(places), fixed, trusted=trusted)
 
 
-def _each_once(places: Iterable[Place]) -> list[Place]:
+def _each_once(places: Iterable[SearchPath]) -> list[SearchPath]:
     """A home directory as project has its `.claude/agents` twice; then it is the project's: the less trusted."""
-    kept: dict[str, Place] = {}
+    kept: dict[str, SearchPath] = {}
     for place in places:
         kept.setdefault(os.path.realpath(place.folder), place)
     return list(kept.values())
@@ -230,7 +230,7 @@ def _where(agent: Agent) -> str:
     return agent.scope if agent.source is None else f"{agent.scope} {agent.source}"
 
 
-def _assemble(candidates: Sequence[Agent], problems: list[Problem], notes: list[Problem]) -> View:
+def _assemble(candidates: Sequence[Agent], problems: list[Problem], notes: list[Problem]) -> Snapshot:
     agents: dict[str, Agent] = {}
     shadowed: list[Shadowed] = []
     for agent in candidates:
@@ -248,7 +248,7 @@ def _assemble(candidates: Sequence[Agent], problems: list[Problem], notes: list[
             for name in _spawn_types(agent)
             if name not in agents
         )
-    return View(agents, problems, notes, shadowed)
+    return Snapshot(agents, problems, notes, shadowed)
 
 
 def _spawn_types(agent: Agent) -> Iterator[str]:

@@ -23,8 +23,8 @@ from ramet.core.policy.permissions import (
     Effect,
     Mode,
     ModeRule,
+    PermissionRule,
     Permissions,
-    Rule,
 )
 from ramet.core.tool_names import EDITING_TOOLS, READING_TOOLS
 from ramet.tools.permissions.parsing import parse_rule
@@ -40,7 +40,7 @@ class FilePermissions(NamedTuple):
     """The rules of one settings file, whether they hold or not."""
 
     path: Path
-    rules: tuple[Rule, ...] = ()
+    rules: tuple[PermissionRule, ...] = ()
     mode: ModeRule | None = None
     no_bypass: bool = False
     directories: tuple[str, ...] = ()
@@ -137,7 +137,7 @@ class _Reader:
             raise InvalidValue(f"{self.path}: permissions", f"{len(rules)} rules", "fewer path patterns with ** or {…}")
         return FilePermissions(self.path, rules, self._mode(), self._no_bypass(), tuple(self._directories()))
 
-    def _rules(self, effect: Effect) -> Iterator[Rule]:
+    def _rules(self, effect: Effect) -> Iterator[PermissionRule]:
         field = f"{self.path}: permissions.{effect}"
         texts = self._list(effect)
         if len(texts) > MAX_RULES:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ramet.agent.definition import Scope
-from ramet.agent.files.bounded_read import Stamp, Unreadable, real_path
+from ramet.agent.files.bounded_read import FileStamp, Unreadable, real_path
 
 #: Folders of a project that hold tools' files, the first wins. `.agents` belongs to no tool and is read by several.
 PROJECT_FOLDERS = (".ramet", ".claude", ".agents")
@@ -18,7 +18,7 @@ MAX_ENTRIES = 1_000  #: that are looked at below one folder
 MAX_DEPTH = 4
 
 
-class Place(NamedTuple):
+class SearchPath(NamedTuple):
     """A folder to look in. Nothing outside of `fence` is read; None: the user's own links may lead anywhere."""
 
     folder: Path
@@ -26,11 +26,11 @@ class Place(NamedTuple):
     fence: Path | None = None
 
 
-class Found(NamedTuple):
+class Candidate(NamedTuple):
     """A file that may hold a definition, as it is now."""
 
     path: Path
-    stamp: Stamp
+    stamp: FileStamp
 
 
 class Problem(NamedTuple):
@@ -43,23 +43,23 @@ class Problem(NamedTuple):
         return self.sentence if self.path is None else f"{self.path}: {self.sentence}"
 
 
-def project_places(project_dir: Path, kind: str) -> tuple[Place, ...]:
+def project_places(project_dir: Path, kind: str) -> tuple[SearchPath, ...]:
     """A project's folders of `kind` ("agents", "skills")."""
-    return tuple(Place(project_dir / each / kind, "project", project_dir) for each in PROJECT_FOLDERS)
+    return tuple(SearchPath(project_dir / each / kind, "project", project_dir) for each in PROJECT_FOLDERS)
 
 
-def user_places(user_dir: Path, home: Path | None, kind: str) -> tuple[Place, ...]:
+def user_places(user_dir: Path, home: Path | None, kind: str) -> tuple[SearchPath, ...]:
     """The user's folders of `kind`: ramet's own, then the one that Claude users have."""
-    own = Place(user_dir / kind, "user")
-    return (own,) if home is None else (own, Place(home / ".claude" / kind, "user"))
+    own = SearchPath(user_dir / kind, "user")
+    return (own,) if home is None else (own, SearchPath(home / ".claude" / kind, "user"))
 
 
-def plugin_places(plugin_dirs: Sequence[Path], kind: str) -> tuple[Place, ...]:
+def plugin_places(plugin_dirs: Sequence[Path], kind: str) -> tuple[SearchPath, ...]:
     """The plugins' folders of `kind`."""
-    return tuple(Place(each / kind, "plugin", each) for each in plugin_dirs)
+    return tuple(SearchPath(each / kind, "plugin", each) for each in plugin_dirs)
 
 
-def agent_files(place: Place) -> Iterator[Found | Unreadable]:
+def agent_files(place: SearchPath) -> Iterator[Candidate | Unreadable]:
     """Every `*.md` below a place, by name, and every obstacle; costs one stat an entry, reads nothing.
 
     Linked folders are not entered: so no circle of links is walked. Bounded in depth and number. A folder that is
@@ -105,7 +105,7 @@ def agent_files(place: Place) -> Iterator[Found | Unreadable]:
                 yield Unreadable(path, f"it cannot be reached: {error.strerror}")
 
 
-def _checked(path: Path, entry: os.DirEntry[str], fence: Path | None) -> Found | Unreadable:
+def _checked(path: Path, entry: os.DirEntry[str], fence: Path | None) -> Candidate | Unreadable:
     if entry.is_symlink():
         try:
             real_path(path, fence=fence)
@@ -113,5 +113,7 @@ def _checked(path: Path, entry: os.DirEntry[str], fence: Path | None) -> Found |
             return obstacle
     status = entry.stat()
     return (
-        Found(path, Stamp.of(status)) if stat.S_ISREG(status.st_mode) else Unreadable(path, "it is not a regular file")
+        Candidate(path, FileStamp.of(status))
+        if stat.S_ISREG(status.st_mode)
+        else Unreadable(path, "it is not a regular file")
     )

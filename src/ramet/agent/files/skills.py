@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from ramet.agent.files import frontmatter
 from ramet.agent.files.bounded_read import read_text
-from ramet.agent.files.search_paths import Place, plugin_places, project_places, user_places
+from ramet.agent.files.search_paths import SearchPath, plugin_places, project_places, user_places
 from ramet.core.errors import InvalidValue, Unknown
 from ramet.core.ids import checked_name
 
@@ -36,18 +36,18 @@ class Skill(NamedTuple):
 
 def skill_places(
     project_dir: Path | None, user_dir: Path, home: Path | None = None, plugin_dirs: Sequence[Path] = ()
-) -> tuple[Place, ...]:
+) -> tuple[SearchPath, ...]:
     """Where skills lie: `skills/` in a project's `.ramet`, `.claude`, `.agents`, in the user's folders, in plugins."""
     project = () if project_dir is None else project_places(project_dir, "skills")
     return (*project, *user_places(user_dir, home, "skills"), *plugin_places(plugin_dirs, "skills"))
 
 
-def skill_names(places: Iterable[Place]) -> tuple[str, ...]:
+def skill_names(places: Iterable[SearchPath]) -> tuple[str, ...]:
     """The names that could be loaded, sorted."""
     return tuple(sorted({name for place in places for name in _names(place.folder)}))
 
 
-def load_skill(name: str, places: Sequence[Place]) -> Skill:
+def load_skill(name: str, places: Sequence[SearchPath]) -> Skill:
     """The skill of that name in the first place that has it.
 
     Raises InvalidValue for a name that is none (`../x`) or a file that is no skill, Unknown with the names there are,
@@ -79,7 +79,7 @@ def parse_skill(text: str, *, path: Path) -> Skill:
     return Skill(name, described.strip(), front.body, path, tuple(notes))
 
 
-def load_skills(names: Iterable[str], places: Sequence[Place]) -> tuple[Skill, ...]:
+def load_skills(names: Iterable[str], places: Sequence[SearchPath]) -> tuple[Skill, ...]:
     """Each named skill once, in order. Raises as `load_skill`."""
     return tuple(load_skill(name, places) for name in dict.fromkeys(names))
 

@@ -22,7 +22,7 @@ from ramet.agent.files.agent_file import MAX_FILE
 from ramet.agent.files.bounded_read import Unreadable, read_text, real_path
 from ramet.agent.files.git_programs import git_programs, runs_commands_of_checkouts
 from ramet.agent.files.scripts import Script, ScriptSearch
-from ramet.agent.files.search_paths import Found, agent_files, project_places
+from ramet.agent.files.search_paths import Candidate, agent_files, project_places
 from ramet.core.errors import InvalidValue
 
 #: Files that are about nothing but what may run.
@@ -180,7 +180,7 @@ def _files_of_module(said: Any) -> Iterator[str]:
 def _agents(root: Path, scripts: ScriptSearch) -> Iterator[Runnable]:
     for place in project_places(root, "agents"):
         for found in agent_files(place):
-            if not isinstance(found, Found):
+            if not isinstance(found, Candidate):
                 continue  # not loaded either
             try:
                 text = read_text(found.path, limit=MAX_FILE, fence=root).text

@@ -18,7 +18,15 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, System
 from ramet.agent.context import FORK_BRIEF, calls_of
 from ramet.agent.history.pairing import Group, groups
 from ramet.agent.history.pairing import repair as repair
-from ramet.agent.history.summary import RUN_ID, all_text, ask_model, question, remembered, summary_message, text_of
+from ramet.agent.history.summary import (
+    RUN_ID,
+    agent_notes,
+    all_text,
+    ask_model,
+    summary_message,
+    summary_prompt,
+    text_of,
+)
 from ramet.core.errors import Aborted, Bug, InvalidValue
 from ramet.core.events import Compacted, Notice
 from ramet.core.outcome import ErrorInfo
@@ -144,7 +152,9 @@ class Compaction:
             if self.summarise is not None:
                 text = await self.summarise(middle)
             else:
-                asked = question(middle, instructions, most=self.threshold * 2)  # at two and more characters to a token
+                asked = summary_prompt(
+                    middle, instructions, most=self.threshold * 2
+                )  # at two and more characters to a token
                 text = await ask_model(context, asked, max_tokens=most)
             if not isinstance(text, str) or not text.strip():
                 raise ValueError("the summary is empty")
@@ -158,7 +168,7 @@ class Compaction:
         if len(text) > 4 * most:
             text = text[: 4 * most] + "…"
         said = "\n".join(all_text(message) for message in middle)
-        lines = [each for each in await remembered(context, said, words) if each not in text]
+        lines = [each for each in await agent_notes(context, said, words) if each not in text]
         if lines:
             text = "\n".join([text, "", "Agents and other names to remember:", *lines])
         return text if len(text) // 3 + _MESSAGE_TOKENS < size else ""

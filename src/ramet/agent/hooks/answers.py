@@ -47,11 +47,11 @@ _WORDS = {"approve": "allow", "allow": "allow", "block": "deny", "deny": "deny",
 Word = Literal["allow", "deny", "ask", "continue", "stop"]
 
 
-class HookBroken(Exception):
+class HookError(Exception):
     """A hook that did not answer, or not in a way that can be understood."""
 
 
-class Opinion(NamedTuple):
+class HookAnswer(NamedTuple):
     """What one hook, or several so far, said. No word is no opinion, which on PermissionRequest is not a yes."""
 
     word: Word | None = None
@@ -66,11 +66,11 @@ class Opinion(NamedTuple):
         """Whether no later hook can change it."""
         return self.word in ("deny", "continue", "stop")
 
-    def then(self, later: Opinion) -> Opinion:
+    def then(self, later: HookAnswer) -> HookAnswer:
         """Both, the later hook having seen what the earlier one rewrote: deny before ask before allow."""
         weaker = later.word is None or (later.word == "allow" and self.word == "ask")
         reasons = [self.reason if weaker or later.word == self.word else "", "" if weaker else later.reason]
-        return Opinion(
+        return HookAnswer(
             word=self.word if weaker else later.word,
             reason="\n".join(each for each in reasons if each),
             updated_input=later.updated_input if later.updated_input is not None else self.updated_input,
@@ -79,36 +79,36 @@ class Opinion(NamedTuple):
         )
 
 
-def from_command(event: str, code: int, stdout: bytes, stderr: bytes) -> Opinion:
+def from_command(event: str, code: int, stdout: bytes, stderr: bytes) -> HookAnswer:
     """What a command said: exit status 0 decides (as JSON, or nothing), 2 blocks; raises HookBroken for others."""
     if code == 2:
-        return _meant(event, Opinion("deny", _clipped(stderr.decode(errors="replace").strip(), MAX_REASON)))
+        return _meant(event, HookAnswer("deny", _clipped(stderr.decode(errors="replace").strip(), MAX_REASON)))
     if code != 0:
         said = stderr.decode(errors="replace").strip()[-500:]
         ended = f"was ended by signal {-code}" if code < 0 else f"exit status {code}"
-        raise HookBroken(f"{ended}: {said}" if said else ended)
+        raise HookError(f"{ended}: {said}" if said else ended)
     text = stdout.decode(errors="replace").strip()
     if not text:
-        return Opinion()
+        return HookAnswer()
     if not text.startswith("{") and event not in GATES:
-        return Opinion(context=_clipped(text, MAX_CONTEXT)) if event in _PLAIN_TEXT else Opinion()
+        return HookAnswer(context=_clipped(text, MAX_CONTEXT)) if event in _PLAIN_TEXT else HookAnswer()
     try:
         answer = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise HookBroken(f"its output is not JSON ({error}): {text[:200]!r}") from None
+        raise HookError(f"its output is not JSON ({error}): {text[:200]!r}") from None
     if not isinstance(answer, dict):
-        raise HookBroken(f"its output is no JSON object: {text[:200]!r}")
+        raise HookError(f"its output is no JSON object: {text[:200]!r}")
     return from_value(event, answer)
 
 
-def from_value(event: str, answer: Any) -> Opinion:
+def from_value(event: str, answer: Any) -> HookAnswer:
     """What a function returned, or a command printed. Raises HookBroken for what cannot be understood."""
     if answer is None:
-        return Opinion()
+        return HookAnswer()
     if isinstance(answer, HookDecision):
         return _meant(
             event,
-            Opinion(
+            HookAnswer(
                 _word(answer.verdict),
                 _text("reason", answer.reason, MAX_REASON),
                 _arguments(event, answer.updated_input),
@@ -117,13 +117,13 @@ def from_value(event: str, answer: Any) -> Opinion:
             ),
         )
     if isinstance(answer, str):
-        return _meant(event, Opinion(_word(answer)))
+        return _meant(event, HookAnswer(_word(answer)))
     if isinstance(answer, dict):
         return _meant(event, _from_dict(event, answer))
-    raise HookBroken(f"it returned {type(answer).__name__}, not None, a word, a dict or a HookDecision")
+    raise HookError(f"it returned {type(answer).__name__}, not None, a word, a dict or a HookDecision")
 
 
-def decision(event: str, opinion: Opinion, label: str) -> HookDecision:
+def decision(event: str, opinion: HookAnswer, label: str) -> HookDecision:
     """The answer of all hooks. Without a word it is allow; on PermissionRequest it is ask: a person decides."""
     word = opinion.word or ("ask" if event == "PermissionRequest" else "allow")
     reason = opinion.reason
@@ -135,19 +135,19 @@ def decision(event: str, opinion: Opinion, label: str) -> HookDecision:
     return HookDecision(word, reason, rewritten, opinion.updated_output, opinion.context)
 
 
-def _from_dict(event: str, answer: dict[str, Any]) -> Opinion:
+def _from_dict(event: str, answer: dict[str, Any]) -> HookAnswer:
     _known_keys(event, answer, _TOP)
     specific = answer.get("hookSpecificOutput") or {}
     if not isinstance(specific, dict):
-        raise HookBroken("hookSpecificOutput is no object")
+        raise HookError("hookSpecificOutput is no object")
     _known_keys(event, specific, _SPECIFIC)
     if specific.get("hookEventName", event) != event:
-        raise HookBroken(f"it answered for {specific['hookEventName']!r}, not for {event}")
+        raise HookError(f"it answered for {specific['hookEventName']!r}, not for {event}")
     word, reason = _spoken(answer, specific)
     output = specific.get("updatedToolOutput", specific.get("updatedMCPToolOutput"))
     if output is not None and not isinstance(output, str):
         output = json.dumps(output, ensure_ascii=False, default=str)
-    opinion = Opinion(
+    opinion = HookAnswer(
         word,
         reason,
         _arguments(event, specific.get("updatedInput")),
@@ -157,7 +157,7 @@ def _from_dict(event: str, answer: dict[str, Any]) -> Opinion:
     )
     goes_on = answer.get("continue", True)
     if not isinstance(goes_on, bool):
-        raise HookBroken("continue is neither true nor false")
+        raise HookError("continue is neither true nor false")
     if not goes_on:
         return opinion._replace(word="stop", reason=_text("stopReason", answer.get("stopReason"), MAX_REASON) or reason)
     return opinion
@@ -172,27 +172,27 @@ def _spoken(answer: dict[str, Any], specific: dict[str, Any]) -> tuple[Word | No
     elif "decision" in specific:
         inner = specific["decision"]
         if not isinstance(inner, dict) or "behavior" not in inner or "updatedInput" in inner:
-            raise HookBroken("decision is not {'behavior': 'allow' | 'deny', 'message': …}")
+            raise HookError("decision is not {'behavior': 'allow' | 'deny', 'message': …}")
         word, reason = inner["behavior"], inner.get("message", reason)
         if inner.get("interrupt") and word == "deny":
             return "stop", _text("message", reason, MAX_REASON)
     return None if word is None else _word(word), _text("reason", reason, MAX_REASON)
 
 
-def _meant(event: str, opinion: Opinion) -> Opinion:
+def _meant(event: str, opinion: HookAnswer) -> HookAnswer:
     """The opinion in the terms of its event, or HookBroken if that event knows no such word."""
     if event in GO_ON and opinion.word == "deny":
         return opinion._replace(word="continue")
     if opinion.word == "continue" and event not in GO_ON:
-        raise HookBroken(f"'continue' is no answer to {event}")
+        raise HookError(f"'continue' is no answer to {event}")
     if opinion.word == "ask" and event not in GATES:
-        raise HookBroken(f"'ask' is no answer to {event}")
+        raise HookError(f"'ask' is no answer to {event}")
     return opinion
 
 
 def _word(word: Any) -> Word:
     if not isinstance(word, str) or word not in _WORDS:
-        raise HookBroken(f"{str(word)[:100]!r} is no decision; known: {', '.join(_WORDS)}")
+        raise HookError(f"{str(word)[:100]!r} is no decision; known: {', '.join(_WORDS)}")
     return _WORDS[word]  # type: ignore[return-value]  # the values of the table are such words
 
 
@@ -200,9 +200,9 @@ def _arguments(event: str, updated: Any) -> dict[str, Any] | None:
     if updated is None:
         return None
     if event != "PreToolUse":  # On a PermissionRequest, dropping it would let through what was not agreed to.
-        raise HookBroken(f"updatedInput is no answer to {event}")
+        raise HookError(f"updatedInput is no answer to {event}")
     if not isinstance(updated, dict) or not all(isinstance(key, str) for key in updated):
-        raise HookBroken("updatedInput is no object")
+        raise HookError("updatedInput is no object")
     return updated
 
 
@@ -210,7 +210,7 @@ def _text(field: str, value: Any, most: int) -> str:
     if value is None:
         return ""
     if not isinstance(value, str):
-        raise HookBroken(f"{field} is no text")
+        raise HookError(f"{field} is no text")
     return _clipped(value, most)
 
 
@@ -222,4 +222,4 @@ def _known_keys(event: str, given: dict[str, Any], known: frozenset[str]) -> Non
     """A gate's answer is taken whole or not at all: a misspelt "updatedInput" must not let the original through."""
     for key in given:
         if key not in known and event in GATES:
-            raise HookBroken(f"its answer has an unknown key {str(key)[:100]!r}; known: {', '.join(sorted(known))}")
+            raise HookError(f"its answer has an unknown key {str(key)[:100]!r}; known: {', '.join(sorted(known))}")

@@ -8,7 +8,7 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
-from ramet.agent.hooks.answers import HookBroken, Opinion, from_command
+from ramet.agent.hooks.answers import HookAnswer, HookError, from_command
 from ramet.concurrency.cancel import AbortController
 from ramet.concurrency.clock import Clock
 from ramet.concurrency.pipes import Capture
@@ -43,14 +43,14 @@ async def run_command(
     clock: Clock,
     abort: AbortController | None,
     environ: Mapping[str, str],
-) -> Opinion:
+) -> HookAnswer:
     """Ask a command. Raises HookBroken if it cannot answer, TimeoutError or Aborted; it is gone with all it started."""
     env = environment(PASSED, environ)
     env["CLAUDE_PROJECT_DIR"] = env["RAMET_PROJECT_DIR"] = os.fspath(project_dir)
     try:
         question = json.dumps(payload, default=str, allow_nan=False).encode()
     except (ValueError, TypeError, RecursionError) as error:
-        raise HookBroken(f"the payload is no JSON: {error}") from None
+        raise HookError(f"the payload is no JSON: {error}") from None
     output, complaint = Capture(head=_MAX_OUTPUT), Capture(head=_MAX_OUTPUT)
     try:
         ended = await run(
@@ -66,9 +66,9 @@ async def run_command(
             grace_s=0,
         )
     except OSError as error:
-        raise HookBroken(f"it could not be started: {error}") from None
+        raise HookError(f"it could not be started: {error}") from None
     if ended.why == "timeout":
         raise TimeoutError(f"not done within {timeout_s:g} s")
     if ended.code == 0 and (output.left_out or complaint.left_out):
-        raise HookBroken("it printed more than fits an answer")
+        raise HookError("it printed more than fits an answer")
     return from_command(event, ended.code, output.data(), complaint.data())

@@ -26,12 +26,12 @@ import pathlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ramet.agent.hooks.answers import HookBroken, Opinion, decision, from_value
+from ramet.agent.hooks.answers import HookAnswer, HookError, decision, from_value
 from ramet.agent.hooks.commands import run_command
 from ramet.agent.hooks.config import EVENTS, GATES, Hook, HookConfig, HookFunction, read
 from ramet.agent.hooks.config import hook as hook
 from ramet.concurrency.cancel import AbortController
-from ramet.concurrency.deadline import within
+from ramet.concurrency.deadline import wait_with_timeout
 from ramet.concurrency.threads import in_thread
 from ramet.core.errors import Aborted, Unknown
 from ramet.core.events import HookFailed, Notice
@@ -99,7 +99,7 @@ class HookRunner:
         if not chosen:
             return _NO_WORD if event != "PermissionRequest" else HookDecision("ask")
         asked = {**self._identity(event, context), **payload}
-        so_far, label = Opinion(), ""
+        so_far, label = HookAnswer(), ""
         for each in chosen:
             opinion, label = await self._ask(each, context, asked), each.label
             if opinion.notice:
@@ -116,7 +116,7 @@ class HookRunner:
             context.abort.abort(f"stopped by the hook {label}" + (f": {so_far.reason}" if so_far.reason else ""))
         return answer
 
-    async def _ask(self, hook: Hook, context: ToolUseContext, asked: dict[str, Any]) -> Opinion:
+    async def _ask(self, hook: Hook, context: ToolUseContext, asked: dict[str, Any]) -> HookAnswer:
         """One hook's opinion; a failure is recorded, and means what the hook's entry says."""
         abort: AbortController | None = context.abort
         if context.abort.aborted and hook.event not in GATES:
@@ -135,13 +135,13 @@ class HookRunner:
                         abort=abort,
                         environ=os.environ if self._environ is None else self._environ,
                     )
-            returned = await within(
+            returned = await wait_with_timeout(
                 _call(hook.run, _copied(asked)), clock=context.clock, seconds=hook.timeout_s, abort=abort
             )
             return from_value(hook.event, returned)
         except TimeoutError as error:
             reason = str(error) or f"not done within {hook.timeout_s:g} s"
-        except HookBroken as broken:
+        except HookError as broken:
             reason = str(broken)
         except Exception as error:
             if isinstance(error, Aborted) and abort is not None and abort.aborted:
@@ -151,8 +151,8 @@ class HookRunner:
         call_id = asked.get("tool_use_id")
         context.emit(HookFailed, hook=hook.label, event=hook.event, reason=reason, call_id=call_id)
         if hook.on_error == "deny":
-            return Opinion("deny", f"hook_failed: {hook.label}: {reason}")
-        return Opinion()
+            return HookAnswer("deny", f"hook_failed: {hook.label}: {reason}")
+        return HookAnswer()
 
     def _identity(self, event: str, context: ToolUseContext) -> dict[str, Any]:
         """What every payload says: whose event it is, and where its record is."""
@@ -181,7 +181,7 @@ async def _call(function: HookFunction, payload: dict[str, Any]) -> Any:
         returned = await in_thread(lambda: function(payload), name="ramet-hook")
         return await returned if inspect.isawaitable(returned) else returned
     except (SystemExit, KeyboardInterrupt, GeneratorExit) as error:  # These would end the event loop.
-        raise HookBroken(f"it raised {error!r}") from None
+        raise HookError(f"it raised {error!r}") from None
 
 
 def _copied(value: Any) -> Any:

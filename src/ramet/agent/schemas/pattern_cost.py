@@ -23,7 +23,7 @@ _ESCAPE = re.compile(r"\\[pPxuU]\{[^}]*\}|\\[pP].|\\x..|\\u.{4}|\\U.{8}|\\.", re
 _OPERATORS = ("&&", "--", "~~")
 
 
-class Unreadable(Exception):
+class UnreadablePattern(Exception):
     """A pattern in a notation that is not counted. The message says what is accepted."""
 
 
@@ -92,7 +92,7 @@ class _Reader:
         self._is_sequence = False
         assert found is not None, "a parenthesis alone is the last choice"
         if "x" in (found[1] or ""):
-            raise Unreadable("without the verbose flag x")
+            raise UnreadablePattern("without the verbose flag x")
         self._at = found.end()
         return not found[0].endswith(")")
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 from weakref import WeakValueDictionary
 
-from ramet.agent.schemas.pattern_cost import LETTERS, Cost, Unreadable, cost_of
+from ramet.agent.schemas.pattern_cost import LETTERS, Cost, UnreadablePattern, cost_of
 from ramet.agent.schemas.work_budget import take
 from ramet.core.errors import InvalidValue
 
@@ -133,7 +133,7 @@ def _cost(field: str, pattern: str) -> Cost:
         raise InvalidValue(field, f"{len(pattern)} characters", _SYNTAX)
     try:
         return cost_of(pattern)
-    except Unreadable as problem:
+    except UnreadablePattern as problem:
         raise InvalidValue(field, pattern, f"{_SYNTAX}, {problem}") from None
 
 

@@ -20,7 +20,7 @@ from ramet.agent.typed.schema import (
     TASK,
     is_type_name,
 )
-from ramet.agent.typed.values import checked
+from ramet.agent.typed.values import decode_value
 from ramet.core.errors import InvalidValue
 from ramet.wire.values import hash_bounds
 
@@ -183,7 +183,7 @@ class TypeReader:
         defaults = {field: schema["default"] for field, schema in fields.items() if "default" in schema}
         kind = made_class(definition["kind"], name, defaults, hints, place, self._own[name] + _PARTS_OF_A_CLASS)
         for field, value in defaults.items():
-            checked(hints[field], value, f"{place}.{field}.default")
+            decode_value(hints[field], value, f"{place}.{field}.default")
         return kind
 
     def _field(self, schema: Mapping[str, Any], where: str, inside: tuple[str, ...]) -> Any:

@@ -15,7 +15,7 @@ import typing
 from typing import Annotated, Any, Literal, Union
 
 from ramet.agent.typed.schema import FORMATS, MAX_DEPTH, REFERENCE, SCALARS, TASK, Types, is_type_name
-from ramet.agent.typed.values import Default, as_data, hints_of
+from ramet.agent.typed.values import Default, as_data, type_hints
 from ramet.core.errors import InvalidValue
 
 _LISTS = (list, collections.abc.Sequence, collections.abc.Iterable, collections.abc.Collection)
@@ -126,7 +126,7 @@ class _Writer:
     def _dataclass_fields(self, kind: type, where: str, inside: tuple[type, ...]) -> dict[str, Any]:
         if hasattr(kind, "__post_init__"):
             raise InvalidValue(where, kind.__name__, "a dataclass without __post_init__: code would be lost")
-        hints, fields = hints_of(kind, where), dict[str, Any]()
+        hints, fields = type_hints(kind, where), dict[str, Any]()
         for each in dataclasses.fields(kind):
             field = self.schema(hints[each.name], f"{where}.{each.name}", inside)
             if each.default is not dataclasses.MISSING:

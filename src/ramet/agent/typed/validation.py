@@ -22,7 +22,7 @@ _ERRORS_SIZE = 32 << 20  #: characters that all errors of a value may have toget
 _ERROR = 500  #: characters of an error, besides long names and accepted values
 
 
-class Problem(NamedTuple):
+class ValidationProblem(NamedTuple):
     """A part of a value that is wrong."""
 
     place: tuple[int | str, ...]
@@ -32,7 +32,7 @@ class Problem(NamedTuple):
 class DoesNotFitType(Exception):
     """A value that is not of a type: the first problems, and how many more there are at least."""
 
-    def __init__(self, problems: list[Problem], more: int) -> None:
+    def __init__(self, problems: list[ValidationProblem], more: int) -> None:
         self.problems, self.more = problems, more
         super().__init__(problems[0].message)
 
@@ -84,7 +84,7 @@ class Validation:
             self._stop_early(method, given)
         except DoesNotFitType as first:
             return DoesNotFitType(first.problems[:1], count - 1)
-        return DoesNotFitType([Problem((), f"{count} parts are missing or wrong")], 0)
+        return DoesNotFitType([ValidationProblem((), f"{count} parts are missing or wrong")], 0)
 
     def _stop_early(self, method: str, given: Any) -> None:
         """Raise DoesNotFitType for the first error of a value, if it has one."""
@@ -98,9 +98,9 @@ class Validation:
             if error.error_count() <= MAX_ERRORS:
                 raise _told(error) from None
             message = f"{error.error_count()} parts are missing or wrong"
-            raise DoesNotFitType([Problem((), message)], 0) from None
+            raise DoesNotFitType([ValidationProblem((), message)], 0) from None
 
 
 def _told(error: ValidationError) -> DoesNotFitType:
     found = error.errors(include_url=False, include_input=False, include_context=False)
-    return DoesNotFitType([Problem(each["loc"], each["msg"]) for each in found], 0)
+    return DoesNotFitType([ValidationProblem(each["loc"], each["msg"]) for each in found], 0)

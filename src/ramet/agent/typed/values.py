@@ -20,7 +20,7 @@ _KEPT_PARTS = 20_000
 _PARTS_OF_A_CHECKER = 20  #: what it takes besides
 
 
-def hints_of(thing: Any, where: str) -> dict[str, Any]:
+def type_hints(thing: Any, where: str) -> dict[str, Any]:
     """The annotations of a function or class, resolved. Raises InvalidValue for one that names nothing here."""
     try:
         return typing.get_type_hints(thing, include_extras=True)
@@ -46,7 +46,7 @@ def _value(hint: Any, data: Any) -> Any:
     return _validation(hint).of_data(data, json.dumps(data, allow_nan=False))
 
 
-def checked(hint: Any, value: Any, where: str) -> Any:
+def decode_value(hint: Any, value: Any, where: str) -> Any:
     """JSON data as a value of a type. Raises InvalidValue, saying at which place of the value it does not fit."""
     try:
         return _value(hint, value)
@@ -105,7 +105,7 @@ def _parts(data: Any) -> int:
     return count
 
 
-def given(hint: Any, value: Any, where: str) -> Any:
+def encode_argument(hint: Any, value: Any, where: str) -> Any:
     """A value that a caller gave for a type, as JSON data. Raises InvalidValue: neither of the type nor fit for it."""
     import pydantic
 
@@ -129,4 +129,4 @@ def as_data(value: Any, where: str) -> Any:
     """A default as JSON data. Raises InvalidValue."""
     if isinstance(value, enum.Enum):
         return value.value
-    return given(type(value), value, where)
+    return encode_argument(type(value), value, where)

@@ -12,7 +12,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from ramet.cli.ask.consent import changes_need_a_word
+from ramet.cli.ask.consent import require_approval_for_writes
 from ramet.cli.ask.question import Asked, Asking
 from ramet.cli.errors import set_up_logging
 from ramet.cli.paths import nearby, temp_dir, user_dir, writable_dir
@@ -23,8 +23,8 @@ from ramet.cli.render.formatting import count
 from ramet.cli.render.live import LiveTree
 from ramet.cli.render.report import print_result, print_status
 from ramet.cli.render.sanitize import one_line
-from ramet.cli.render.tree_model import Picture
-from ramet.cli.render.views import Silent, Told, View, Written
+from ramet.cli.render.tree_model import TreeModel
+from ramet.cli.render.views import JsonView, LineView, QuietView, View
 from ramet.concurrency.clock import Clock, SystemClock
 from ramet.core.budget import Limits
 from ramet.core.errors import InvalidValue, Unknown
@@ -53,7 +53,7 @@ def ask(options: Namespace) -> int:
 
 
 async def _ask(options: Namespace, question: str, *, logs: bool) -> int:
-    clock, picture = SystemClock(), Picture()
+    clock, picture = SystemClock(), TreeModel()
     out, err = console(sys.stdout), console(sys.stderr)
     attended = _is_attended(options, err)
     session, remarks = _session(options, clock, attended=attended)
@@ -68,7 +68,7 @@ async def _ask(options: Namespace, question: str, *, logs: bool) -> int:
         await session.runtime.stop()
     if asked.unread:
         raise BrokenPipeError
-    if isinstance(view, Written):
+    if isinstance(view, JsonView):
         view.finish()
         said = False
     else:
@@ -115,7 +115,7 @@ def _session(options: Namespace, clock: Clock, *, attended: bool) -> tuple[Sessi
         spawn_limits=SpawnLimits(
             **{name: value for name in ("depth", "running") if (value := getattr(options, name)) is not None}
         ),
-        hooks=changes_need_a_word(found.permissions or NO_PERMISSIONS),
+        hooks=require_approval_for_writes(found.permissions or NO_PERMISSIONS),
         approver=(lambda _: True) if options.yes else None,
         unattended=not attended and not options.yes,
         project=found,
@@ -159,16 +159,16 @@ def _answerer(session: Session) -> Callable[[str, bool, str], None]:
     return answer
 
 
-def _view(options: Namespace, err: Console, picture: Picture, clock: Clock, *, logs: bool) -> View:
+def _view(options: Namespace, err: Console, picture: TreeModel, clock: Clock, *, logs: bool) -> View:
     if options.json:
-        return Written(sys.stdout.buffer)
+        return JsonView(sys.stdout.buffer)
     if options.quiet:
-        return Silent()
+        return QuietView()
     # Logs go to the same terminal line by line, and a tree that is drawn over would not survive them.
-    return LiveTree(err, picture, clock) if is_live(err) and not logs else Told(err, picture)
+    return LiveTree(err, picture, clock) if is_live(err) and not logs else LineView(err, picture)
 
 
-def _print_answer(asked: Asked, out: Console, err: Console, picture: Picture, *, quiet: bool) -> bool:
+def _print_answer(asked: Asked, out: Console, err: Console, picture: TreeModel, *, quiet: bool) -> bool:
     if is_live(err) and not quiet:
         with contextlib.suppress(OSError):
             err.print()
@@ -180,7 +180,7 @@ def _print_answer(asked: Asked, out: Console, err: Console, picture: Picture, *,
 def _print_rest(
     asked: Asked,
     err: Console,
-    picture: Picture,
+    picture: TreeModel,
     clock: Clock,
     transcripts: Path | None,
     options: Namespace,

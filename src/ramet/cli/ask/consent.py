@@ -8,14 +8,14 @@ from ramet.agent.hooks.config import hook
 from ramet.agent.hooks.hooks import HookRunner
 from ramet.core.policy.permissions import NO_PERMISSIONS, Permissions
 from ramet.tools.context import HookDecision
-from ramet.tools.dispatch import declares
+from ramet.tools.dispatch import tool_flag
 from ramet.tools.permissions.evaluation import Call, judge
 from ramet.tools.workspace import workspace_tools
 
 
-def changes_need_a_word(permissions: Permissions = NO_PERMISSIONS) -> HookRunner:
+def require_approval_for_writes(permissions: Permissions = NO_PERMISSIONS) -> HookRunner:
     """A gate before every workspace tool that does not only read, unless a permission rule allows the call."""
-    changing = "|".join(tool.name for tool in workspace_tools() if not declares(tool, "read_only"))
+    changing = "|".join(tool.name for tool in workspace_tools() if not tool_flag(tool, "read_only"))
 
     @hook("PreToolUse", matcher=changing)
     def changes_need_a_word(payload: dict[str, Any]) -> HookDecision:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from ramet.cli.render.approvals import Questions
-from ramet.cli.render.tree_model import Picture
+from ramet.cli.render.tree_model import TreeModel
 from ramet.cli.render.views import View
 from ramet.cli.signals import Interrupts
 from ramet.core.events import Event, RunEnded
@@ -33,7 +33,7 @@ class Asking:
     def __init__(
         self,
         session: Session,
-        picture: Picture,
+        picture: TreeModel,
         view: View,
         questions: Questions | None = None,
         *,

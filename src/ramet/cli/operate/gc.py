@@ -23,11 +23,11 @@ from ramet.concurrency.clock import SystemClock
 from ramet.core.errors import StoreFailed
 from ramet.disk.state_folder import state_folder
 from ramet.host.control.run_queries import journal_in, kernel_of
-from ramet.host.control.socket import NoKernel, ring
+from ramet.host.control.socket import NoKernel, send_request
 from ramet.host.journal.ttl import Collect
 from ramet.host.retention.janitor import Collected
 from ramet.host.retention.scrubbing import scrub
-from ramet.host.retention.sweep import Gone, sweep
+from ramet.host.retention.sweep import DeletedTree, sweep
 from ramet.store.sqlite.compaction import compact
 from ramet.store.sqlite.store import SqliteStore
 
@@ -82,7 +82,7 @@ class _Swept(NamedTuple):
     `freed` is the number of bytes that the journal gave back.
     """
 
-    gone: list[Gone]
+    gone: list[DeletedTree]
     scrubbed: int
     passed_over: list[str]
     freed: int = 0
@@ -105,9 +105,9 @@ async def _sweep(options: Namespace) -> _Swept:
 
 async def _asked(options: Namespace) -> _Swept:
     """Have the kernel that has the journal remove it, a part at a time. Raises NoKernel if none answers, Refused."""
-    asked, gone, more = Collect(before=_moment(options), keep=tuple(options.keep)), list[Gone](), True
+    asked, gone, more = Collect(before=_moment(options), keep=tuple(options.keep)), list[DeletedTree](), True
     while more:
-        answer = msgspec.convert(await ring(options.dir, asked), Collected)
+        answer = msgspec.convert(await send_request(options.dir, asked), Collected)
         gone, more = [*gone, *answer.gone], answer.more
     return _Swept(gone, 0, [])
 
@@ -137,15 +137,15 @@ async def _removed(options: Namespace, store: SqliteStore) -> _Swept:
 
 async def _scrub_agents(store: SqliteStore) -> None:
     """Take values of variables out of records of agents that are over; others go on from theirs."""
-    from ramet.services.teams.secret_values import without_values
-    from ramet.services.teams.tables import Books
+    from ramet.services.teams.secret_values import strip_secrets
+    from ramet.services.teams.tables import TeamTables
 
-    books = Books(store)
+    books = TeamTables(store)
     for row in (await books.agents()).whole:
         has_values = row.env or (row.policy is not None and row.policy.env_vars)
         if has_values and row.state in ("failed", "ended"):
             books.hold(row)
-            await books.write(without_values(row))
+            await books.write(strip_secrets(row))
 
 
 VERBS: dict[str, Callable[[Namespace], int]] = {"gc": gc, "keep": keep}

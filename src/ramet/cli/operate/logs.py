@@ -13,7 +13,7 @@ from rich.text import Text
 from ramet.cli.errors import say
 from ramet.cli.render.console import console
 from ramet.cli.render.events import line_of
-from ramet.cli.render.tree_model import Picture
+from ramet.cli.render.tree_model import TreeModel
 from ramet.cli.sources.choose import source_of
 from ramet.cli.sources.id_prefixes import full_id
 from ramet.concurrency.clock import Clock, SystemClock
@@ -88,7 +88,7 @@ class _Telling:
     """Prints events as they come, each at once."""
 
     def __init__(self, *, as_json: bool) -> None:
-        self._as_json, self._picture, self._out = as_json, Picture(), console(sys.stdout)
+        self._as_json, self._picture, self._out = as_json, TreeModel(), console(sys.stdout)
 
     def take(self, event: Event) -> None:
         if self._as_json:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from ramet.cli.operate.ps import print_table
 from ramet.cli.sources.id_prefixes import full_id
-from ramet.cli.sources.local import Folder
+from ramet.cli.sources.local import LocalSource
 from ramet.core.errors import InvalidValue, Unknown
 
 
@@ -33,5 +33,5 @@ def port(options: Namespace) -> int:
 
 
 async def _ports(options: Namespace) -> Mapping[str, str]:
-    async with Folder(options.dir) as source:
+    async with LocalSource(options.dir) as source:
         return await source.ports(await full_id(source, options.id))

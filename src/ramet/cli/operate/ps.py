@@ -20,9 +20,9 @@ from ramet.cli.render.answer import print_text, text_of
 from ramet.cli.render.console import console, glyphs_for, is_live
 from ramet.cli.render.live import LiveTree
 from ramet.cli.render.sanitize import asked, one_line
-from ramet.cli.render.tree_model import Picture
+from ramet.cli.render.tree_model import TreeModel
 from ramet.cli.render.tree_text import draw
-from ramet.cli.render.views import Told, View, Written
+from ramet.cli.render.views import JsonView, LineView, View
 from ramet.cli.sources.choose import source_of
 from ramet.cli.sources.contract import Source
 from ramet.cli.sources.id_prefixes import full_id
@@ -90,7 +90,7 @@ async def _tree(options: Namespace) -> int:
 
 
 async def _draw(source: Source, rows: Sequence[RunRow], out: Console, *, apart: bool) -> None:
-    root, picture = rows[0].root, Picture()
+    root, picture = rows[0].root, TreeModel()
     async with aclosing(source.events(root, tree=True)) as events:
         async for event in events:
             picture.take(event)
@@ -106,12 +106,12 @@ async def _draw(source: Source, rows: Sequence[RunRow], out: Console, *, apart: 
 
 
 async def _follow(source: Source, root: str, *, as_json: bool) -> int:
-    out, picture, clock = console(sys.stdout), Picture(), SystemClock()
+    out, picture, clock = console(sys.stdout), TreeModel(), SystemClock()
     view: View
     if as_json:
-        view = Written(sys.stdout.buffer)
+        view = JsonView(sys.stdout.buffer)
     else:
-        view = LiveTree(out, picture, clock) if is_live(out) else Told(out, picture)
+        view = LiveTree(out, picture, clock) if is_live(out) else LineView(out, picture)
     async with view, aclosing(source.follow(root, tree=True)) as events:
         async for event in events:
             picture.take(event)
@@ -119,14 +119,14 @@ async def _follow(source: Source, root: str, *, as_json: bool) -> int:
         is_over = all(row.over for row in picture.rows.values())
         if not is_over:
             _interrupt(picture)
-    if isinstance(view, Written):
+    if isinstance(view, JsonView):
         view.finish()
     if not is_over:
         _aside(f"{root} was interrupted: {source.interrupted}")
     return 0
 
 
-def _interrupt(picture: Picture) -> None:
+def _interrupt(picture: TreeModel) -> None:
     """What was at work is not: its process is gone."""
     for row in picture.rows.values():
         if not row.over:

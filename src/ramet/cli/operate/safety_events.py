@@ -18,7 +18,7 @@ from ramet.cli.sources.contract import Source
 from ramet.cli.sources.id_prefixes import full_id
 from ramet.core.errors import InvalidValue
 from ramet.core.events import IntentionDecided, IntentionRecorded, ToolEnded, encode
-from ramet.host.safety.inspection import KINDS, Filter, Passage
+from ramet.host.safety.inspection import KINDS, GateEvent, GateEventFilter
 
 MOST = 1_000  #: passages of one page, as a server has it
 _MOST_ARGS = 200  #: characters of a call's arguments
@@ -49,13 +49,13 @@ async def _passages(options: Namespace) -> int:
     return 0
 
 
-async def _filter(source: Source, options: Namespace) -> Filter:
+async def _filter(source: Source, options: Namespace) -> GateEventFilter:
     """Return what is wanted. Raises Unknown for a run that is not on record, InvalidValue for one of several."""
     run = await full_id(source, options.run) if options.run else None
     tree = await source.root_of(await full_id(source, options.tree)) if options.tree else None
     if run is not None:
         await source.root_of(run)
-    return Filter(
+    return GateEventFilter(
         tree=tree,
         run=run,
         path=options.path,
@@ -65,7 +65,7 @@ async def _filter(source: Source, options: Namespace) -> Filter:
     )
 
 
-def _show(passage: Passage, *, as_json: bool) -> None:
+def _show(passage: GateEvent, *, as_json: bool) -> None:
     if as_json:
         row = {"cursor": passage.cursor, "kind": passage.kind, "event": msgspec.json.decode(encode(passage.event))}
         sys.stdout.write(f"{json.dumps(row, ensure_ascii=True)}\n")
@@ -75,7 +75,7 @@ def _show(passage: Passage, *, as_json: bool) -> None:
     sys.stdout.flush()
 
 
-def _words(passage: Passage) -> str:
+def _words(passage: GateEvent) -> str:
     event = passage.event
     tool = one_line(event.tool, 60)
     match event:

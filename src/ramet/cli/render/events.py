@@ -8,14 +8,14 @@ from typing import Any
 from ramet.cli.render.formatting import count
 from ramet.cli.render.progress import describe
 from ramet.cli.render.sanitize import one_line
-from ramet.cli.render.tree_model import Picture
+from ramet.cli.render.tree_model import TreeModel
 from ramet.core.events import Event, MailPushed, MessageRecorded, RunResumed, RunRetried, SandboxStarted, ToolEnded
 
 _LIMIT = 400
 _WHO = {"human": "is told", "ai": "says", "system": "is set up"}
 
 
-def line_of(event: Event, picture: Picture) -> str | None:
+def line_of(event: Event, picture: TreeModel) -> str | None:
     """The line for an event that the picture has taken already, with its time in UTC; None where silence is better."""
     told = describe(event, picture)
     text = told.text if told is not None else None

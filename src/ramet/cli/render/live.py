@@ -11,7 +11,7 @@ from rich.text import Text
 
 from ramet.cli.render.console import glyphs_for
 from ramet.cli.render.progress import describe
-from ramet.cli.render.tree_model import Picture
+from ramet.cli.render.tree_model import TreeModel
 from ramet.cli.render.tree_text import draw
 from ramet.concurrency.clock import Clock
 from ramet.core.events import Event
@@ -25,7 +25,7 @@ class LiveTree:
     wants_text = True
     is_output = False
 
-    def __init__(self, screen: Console, picture: Picture, clock: Clock) -> None:
+    def __init__(self, screen: Console, picture: TreeModel, clock: Clock) -> None:
         self._screen, self._picture, self._clock = screen, picture, clock
         self._glyphs = glyphs_for(screen)
         self._live: Live | None = None

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from ramet.cli.render import formatting
 from ramet.cli.render.sanitize import asked, one_line
-from ramet.cli.render.tree_model import ENDINGS, WAITING_TOOLS, Picture
+from ramet.cli.render.tree_model import ENDINGS, WAITING_TOOLS, TreeModel
 from ramet.core.events import (
     ApprovalAnswered,
     ApprovalAsked,
@@ -36,13 +36,13 @@ class Line(NamedTuple):
     rare: bool = False
 
 
-def describe(event: Event, picture: Picture) -> Line | None:
+def describe(event: Event, picture: TreeModel) -> Line | None:
     """The line for an event that the picture has already taken, or None where silence is better."""
     said = _said(event, picture)
     return None if said is None else Line(f"{one_line(event.path, 120)}: {said.text}", said.rare)
 
 
-def _said(event: Event, picture: Picture) -> Line | None:
+def _said(event: Event, picture: TreeModel) -> Line | None:
     row = picture.rows[event.run]
     match event:
         case RunSpawned():

@@ -14,14 +14,14 @@ from ramet.cli.render import formatting
 from ramet.cli.render.answer import print_text, text_of
 from ramet.cli.render.console import glyphs_for
 from ramet.cli.render.sanitize import clean, one_line
-from ramet.cli.render.tree_model import ENDINGS, Picture, Row
+from ramet.cli.render.tree_model import ENDINGS, Row, TreeModel
 from ramet.cli.render.tree_text import sign
 from ramet.core.outcome import Result, Status
 
 MAX_FINDING = 4_000  #: characters of each run's finding; the whole is in its transcript
 
 
-def print_result(out: Console, result: Result, picture: Picture) -> bool:
+def print_result(out: Console, result: Result, picture: TreeModel) -> bool:
     """The answer; or, where there is none, what each run had found, under its path. False if there is nothing."""
     if result.status is Status.COMPLETED:
         print_text(out, text_of(result))
@@ -43,7 +43,7 @@ def print_result(out: Console, result: Result, picture: Picture) -> bool:
 def print_status(
     err: Console,
     result: Result,
-    picture: Picture,
+    picture: TreeModel,
     *,
     now: datetime,
     transcripts: Path | None,

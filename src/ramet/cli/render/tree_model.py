@@ -88,7 +88,7 @@ class Row:
         return "idle" if self.state == State.IDLE else self.phase or ("thinks" if self.model else "works")
 
 
-class Picture:
+class TreeModel:
     """The tree so far. Events may come in any order between runs; within a run they come as they happened."""
 
     def __init__(self) -> None:

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from ramet.cli.render import formatting as figures
 from ramet.cli.render.sanitize import one_line
-from ramet.cli.render.tree_model import ENDINGS, Picture, Row
+from ramet.cli.render.tree_model import ENDINGS, Row, TreeModel
 from ramet.core.lifecycle import State
 from ramet.core.outcome import Status
 
@@ -43,7 +43,7 @@ class _Line(NamedTuple):
 
 
 def draw(
-    picture: Picture, *, now: datetime, width: int, height: int, glyphs: Glyphs = UNICODE, tick: int | None = None
+    picture: TreeModel, *, now: datetime, width: int, height: int, glyphs: Glyphs = UNICODE, tick: int | None = None
 ) -> list[Text]:
     """The tree, one line a run, and a line of totals while it lives (`tick` is the moment of its spinner).
 
@@ -152,7 +152,7 @@ def _cut(text: Text, width: int, more: str) -> Text:
     return text
 
 
-def _fitting(picture: Picture, height: int) -> tuple[list[Row], list[Row]]:
+def _fitting(picture: TreeModel, height: int) -> tuple[list[Row], list[Row]]:
     """The runs to show in `height` lines, and the others: the living and those above them, then the latest to end."""
     rows = list(picture.walk())
     if len(rows) <= height:
@@ -190,7 +190,7 @@ def _guided(rows: Sequence[Row], glyphs: Glyphs) -> list[tuple[Row, str]]:
     return guided
 
 
-def _totals(picture: Picture, width: int, now: datetime, glyphs: Glyphs, tick: int) -> Text:
+def _totals(picture: TreeModel, width: int, now: datetime, glyphs: Glyphs, tick: int) -> Text:
     """The tree in figures, the last of them left out where the line is short."""
     total = picture.totals(now)
     done = total.agents - total.living

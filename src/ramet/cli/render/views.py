@@ -13,7 +13,7 @@ from rich.text import Text
 from ramet.cli.render import formatting
 from ramet.cli.render.json_lines import Lines
 from ramet.cli.render.progress import describe
-from ramet.cli.render.tree_model import Picture
+from ramet.cli.render.tree_model import TreeModel
 from ramet.core.events import Event
 
 
@@ -43,13 +43,13 @@ class View(Protocol):
         """Leave the terminal as it was, at once, from a signal handler."""
 
 
-class Silent:
+class QuietView:
     """Shows nothing."""
 
     wants_text = False
     is_output = False
 
-    async def __aenter__(self) -> Silent:
+    async def __aenter__(self) -> QuietView:
         return self
 
     async def __aexit__(
@@ -73,10 +73,10 @@ class Silent:
         """Nothing was changed."""
 
 
-class Told(Silent):
+class LineView(QuietView):
     """One line for each notable event, with the time since the start: for logs and plain terminals."""
 
-    def __init__(self, err: Console, picture: Picture) -> None:
+    def __init__(self, err: Console, picture: TreeModel) -> None:
         self._err, self._picture = err, picture
 
     def take(self, event: Event) -> None:
@@ -92,7 +92,7 @@ class Told(Silent):
         self._err.print(Text(text), soft_wrap=True)
 
 
-class Written(Silent):
+class JsonView(QuietView):
     """Every event as a line of JSON on `out`. While entered, whatever else prints to stdout goes to stderr."""
 
     is_output = True
@@ -102,7 +102,7 @@ class Written(Silent):
         self._aside: AbstractContextManager[object] = redirect_stdout(sys.stderr)
         self._stack = ExitStack()
 
-    async def __aenter__(self) -> Written:
+    async def __aenter__(self) -> JsonView:
         self._stack.enter_context(self._aside)
         return self
 

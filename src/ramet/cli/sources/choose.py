@@ -24,19 +24,19 @@ def source_of(options: Namespace) -> Source:
 
 
 def _folder(dir: Path | None) -> Source:
-    from ramet.cli.sources.local import Folder
+    from ramet.cli.sources.local import LocalSource
 
     try:
-        return Folder(dir or Path.cwd())
+        return LocalSource(dir or Path.cwd())
     except FileNotFoundError:
         raise InvalidValue("--dir", ".", "a folder that can be read: this one is gone") from None
 
 
 def _served(origin: str, where: str) -> Source:
-    from ramet.cli.sources.server import Served
+    from ramet.cli.sources.server import ServerSource
 
     try:
-        return Served(where if "://" in where else str(Path(where).expanduser()), os.environ)
+        return ServerSource(where if "://" in where else str(Path(where).expanduser()), os.environ)
     except RuntimeError:  # no such user
         raise InvalidValue(origin, where, "the path of a socket, or a URL of http or https") from None
     except InvalidValue as problem:

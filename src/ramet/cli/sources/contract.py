@@ -13,7 +13,7 @@ from msgspec import Struct
 from ramet.core.errors import Damaged
 from ramet.core.events import Event
 from ramet.host.control.run_queries import RunRow
-from ramet.host.safety.inspection import Filter, Page, Passage
+from ramet.host.safety.inspection import GateEvent, GateEventFilter, GateEventPage
 from ramet.host.scheduler.view import ScheduleView
 from ramet.host.sessions.rows import SessionRow
 
@@ -108,10 +108,10 @@ class Source(Protocol):
     async def questions(self) -> list[Question]:
         """What waits for a person's word, the oldest first."""
 
-    async def passages(self, wanted: Filter, *, after: int, limit: int) -> Page:
+    async def passages(self, wanted: GateEventFilter, *, after: int, limit: int) -> GateEventPage:
         """A page of what came to the safety gates behind a cursor."""
 
-    def follow_passages(self, wanted: Filter, *, after: int) -> AsyncGenerator[Passage]:
+    def follow_passages(self, wanted: GateEventFilter, *, after: int) -> AsyncGenerator[GateEvent]:
         """Yield the same, and what comes, without an end."""
 
     # ---- steering; each returns what came of it, as plain data

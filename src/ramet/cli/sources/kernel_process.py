@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ramet.host.control.run_queries import NoJournal, journal_in, kernel_of
-from ramet.host.control.socket import NoKernel, Trees, ring
+from ramet.host.control.socket import ControlledTrees, NoKernel, send_request
 
 #: A kernel that answers so long after it was asked to stop a run goes on with other work.
 ENDS_S = 3.0
@@ -28,7 +28,7 @@ class KernelProcess:
         if await self._gone_within(ENDS_S):
             return True
         with contextlib.suppress(NoKernel):
-            await ring(self._folder, Trees(), patience_s=ENDS_S)
+            await send_request(self._folder, ControlledTrees(), patience_s=ENDS_S)
             return False
         return await self._gone_within(GONE_S)
 

@@ -15,8 +15,16 @@ from ramet.cli.sources.kernel_process import kernel_process
 from ramet.core.errors import Damaged, DamagedTree, InvalidValue, RametError, StoreInUse, Unknown
 from ramet.core.events import Event
 from ramet.core.outcome import Status
-from ramet.core.replay.replay import TreeStory
-from ramet.host.control.run_queries import INTERRUPTED, NoJournal, Records, RunRow, journal_in, kernel_of, records_of
+from ramet.core.replay.replay import TreeReplay
+from ramet.host.control.run_queries import (
+    INTERRUPTED,
+    JournalReader,
+    NoJournal,
+    RunRow,
+    journal_in,
+    kernel_of,
+    records_of,
+)
 from ramet.host.control.socket import (
     Answer,
     FindPorts,
@@ -27,10 +35,10 @@ from ramet.host.control.socket import (
     Request,
     Send,
     Stop,
-    ring,
+    send_request,
 )
 from ramet.host.journal.ttl import Keep, set_keep
-from ramet.host.safety.inspection import Filter, Page, Passage, follow, passages
+from ramet.host.safety.inspection import GateEvent, GateEventFilter, GateEventPage, follow, passages
 from ramet.host.scheduler.view import ScheduleView
 from ramet.host.sessions.rows import SessionRow, session_row, sessions
 from ramet.isolation.workspace.artifacts import read_file
@@ -40,14 +48,14 @@ from ramet.store.sqlite.store import SqliteStore
 _OF_CALLER: dict[str, type[RametError]] = {kind.__name__: kind for kind in (InvalidValue, Unknown)}
 
 
-class Folder:
+class LocalSource:
     """A `Source`. The journal is opened when it is first asked, so that the kernel alone can be."""
 
     interrupted = "no kernel is at work here; ramet resume goes on with it"
 
     def __init__(self, dir: Path) -> None:
         self.dir = dir
-        self._records: Records | None = None
+        self._records: JournalReader | None = None
 
     async def __aenter__(self) -> Self:
         return self
@@ -70,7 +78,7 @@ class Folder:
     async def remove_session(self, id: str) -> str:
         from ramet.host.sessions.trees import remove  # with it come sessions and runs, which no other command needs
 
-        async with Records(SqliteStore(journal_in(self.dir)), ()) as records:
+        async with JournalReader(SqliteStore(journal_in(self.dir)), ()) as records:
             return await remove(records, self.dir, id)
 
     # ---- looking
@@ -115,10 +123,10 @@ class Folder:
                 records.damaged[root] = problem
         return [question for _, question in sorted(found, key=lambda each: each[0])]
 
-    async def passages(self, wanted: Filter, *, after: int, limit: int) -> Page:
+    async def passages(self, wanted: GateEventFilter, *, after: int, limit: int) -> GateEventPage:
         return await passages((await self._journal()).store, wanted, after=after, limit=limit)
 
-    async def follow_passages(self, wanted: Filter, *, after: int) -> AsyncGenerator[Passage]:
+    async def follow_passages(self, wanted: GateEventFilter, *, after: int) -> AsyncGenerator[GateEvent]:
         async with aclosing(follow((await self._journal()).store, wanted, after=after)) as found:
             async for each in found:
                 yield each
@@ -180,7 +188,7 @@ class Folder:
             await store.open()
         except StoreInUse as held:
             try:
-                return await ring(self.dir, Keep(run=run, on=on))
+                return await send_request(self.dir, Keep(run=run, on=on))
             except NoKernel:
                 raise held from None
             except Refused as refusal:
@@ -210,14 +218,14 @@ class Folder:
 
     # ---- inside
 
-    async def _journal(self) -> Records:
+    async def _journal(self) -> JournalReader:
         if self._records is None:
             self._records = await (await records_of(self.dir)).__aenter__()
         return self._records
 
     async def _ask(self, request: Request, run: str | None = None) -> dict[str, Any]:
         try:
-            return await ring(self.dir, request)
+            return await send_request(self.dir, request)
         except Refused as refusal:
             kind = _OF_CALLER.get(refusal.kind)
             if kind is None:
@@ -246,7 +254,7 @@ class Folder:
 
 async def asked_in(events: AsyncIterator[Event], state: str = WAITS) -> list[tuple[datetime, Question]]:
     """The questions of a tree without a word to them, and when they were asked."""
-    story = TreeStory()
+    story = TreeReplay()
     async for event in events:
         story.tell(event)
     return [

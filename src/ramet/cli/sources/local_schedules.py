@@ -8,22 +8,22 @@ from pathlib import Path
 from ramet.cli.run import function_of
 from ramet.cli.sources.contract import Change, NewSchedule
 from ramet.core.errors import RametError
-from ramet.host.control.run_queries import Records
-from ramet.host.scheduler.offline import Desk
+from ramet.host.control.run_queries import JournalReader
+from ramet.host.scheduler.offline import OfflineScheduler
 from ramet.host.scheduler.view import ScheduleView, view_now
 from ramet.host.schedules.request import Options
-from ramet.host.schedules.table import Books
+from ramet.host.schedules.table import ScheduleTable
 from ramet.host.serialize.references import reference_of
 
 
-async def listed(records: Records) -> Sequence[ScheduleView]:
+async def listed(records: JournalReader) -> Sequence[ScheduleView]:
     """All of them, beside whatever kernel runs."""
-    return [await view_now(book, records) for book in await Books(records.store).listed()]
+    return [await view_now(book, records) for book in await ScheduleTable(records.store).listed()]
 
 
 async def changed(folder: Path, id: str, change: Change) -> ScheduleView | None:
     """Change one. Raises Unknown."""
-    async with Desk(working_dir=folder) as desk:
+    async with OfflineScheduler(working_dir=folder) as desk:
         match change:
             case "pause":
                 return await desk.pause(id)
@@ -40,7 +40,7 @@ async def add(folder: Path, new: NewSchedule) -> ScheduleView:
     """Write one down; this makes a journal where there is none. Raises InvalidValue."""
     agent = reference_of(function_of(new.function, folder))  # What it is found by again: a script by its path.
     options = Options(args=list(new.args), name=new.name, repeatable=new.repeatable, in_process=new.in_process)
-    async with Desk(working_dir=folder) as desk:
+    async with OfflineScheduler(working_dir=folder) as desk:
         if new.every is not None:
             return await desk.schedule_agent_interval(new.every, agent, **options)
         if new.after is not None:

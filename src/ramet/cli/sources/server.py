@@ -13,17 +13,17 @@ from ramet.core.errors import InvalidValue, NotYours, RametError
 from ramet.core.events import Event
 from ramet.host.control.run_queries import RunRow
 from ramet.host.observability.redaction import STARS
-from ramet.host.safety.inspection import Filter, Page, Passage
+from ramet.host.safety.inspection import GateEvent, GateEventFilter, GateEventPage
 from ramet.host.scheduler.view import ScheduleView
 from ramet.host.sessions.rows import SessionRow
 from ramet.services.client.client import Client
 from ramet.services.client.errors import Refused
-from ramet.services.config.settings import TOKEN_VARIABLE, Reference
+from ramet.services.config.settings import TOKEN_VARIABLE, SecretReference
 
 _KEY = f"{TOKEN_VARIABLE} holds the operator's, or RAMET_TOKEN says where it is, or it is in a file beside the socket"
 
 
-class Served:
+class ServerSource:
     """A `Source`."""
 
     damaged = ()
@@ -94,10 +94,10 @@ class Served:
             for each in await self._kernel.approvals()
         ]
 
-    async def passages(self, wanted: Filter, *, after: int, limit: int) -> Page:
+    async def passages(self, wanted: GateEventFilter, *, after: int, limit: int) -> GateEventPage:
         return await self._kernel.passages(wanted, after=after, limit=limit)
 
-    def follow_passages(self, wanted: Filter, *, after: int) -> AsyncGenerator[Passage]:
+    def follow_passages(self, wanted: GateEventFilter, *, after: int) -> AsyncGenerator[GateEvent]:
         return self._kernel.follow_passages(wanted, after=after)
 
     # ---- steering
@@ -172,7 +172,7 @@ def key_in(environ: Mapping[str, str]) -> str | None:
 
         reference, said_by = reference_of("RAMET_TOKEN", place, Path.cwd()), "RAMET_TOKEN: "
     elif environ.get(TOKEN_VARIABLE, "").strip():
-        reference = Reference("env", TOKEN_VARIABLE)
+        reference = SecretReference("env", TOKEN_VARIABLE)
     else:
         return None
     try:

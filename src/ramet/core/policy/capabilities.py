@@ -112,10 +112,10 @@ def intersect(asked: Iterable[Capability], held: Iterable[Capability]) -> Grante
             dropped += [
                 f"{each.key}.{name}" for name in each.include if not any(name in (p.include or (name,)) for p in kept)
             ]
-    return Granted(tuple(sorted(granted, key=order)), tuple(dropped))
+    return Granted(tuple(sorted(granted, key=sort_key)), tuple(dropped))
 
 
-def order(capability: Capability) -> tuple[str, ...]:
+def sort_key(capability: Capability) -> tuple[str, ...]:
     """What capabilities are sorted by: those of one set are always written down the same way."""
     return (capability.key, repr(capability.include), repr(capability.exclude), capability.visibility)
 

@@ -21,7 +21,7 @@ NARROWING_MODES: frozenset[Mode] = frozenset({"plan", "dontAsk"})
 WIDENING_MODES: frozenset[Mode] = frozenset({"acceptEdits", "bypassPermissions"})
 
 
-class Rule(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class PermissionRule(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One rule: `tool`, or `tool(specifier)`."""
 
     effect: Effect
@@ -50,13 +50,13 @@ class ModeRule(Struct, frozen=True, kw_only=True):
 class Permissions(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """All rules and modes that hold for a tree. Rules of `allow` are here only if their file may widen."""
 
-    rules: tuple[Rule, ...] = ()
+    rules: tuple[PermissionRule, ...] = ()
     modes: tuple[ModeRule, ...] = ()
 
     def __bool__(self) -> bool:
         return bool(self.rules or self.modes)
 
-    def of(self, effect: Effect) -> tuple[Rule, ...]:
+    def of(self, effect: Effect) -> tuple[PermissionRule, ...]:
         """Return the rules of one list."""
         return tuple(rule for rule in self.rules if rule.effect == effect)
 

@@ -45,17 +45,17 @@ class _TermsMeta(KnownFields, StructMeta):
     """Type of policies and grants: structures whose constructors name a field that there is not."""
 
 
-class Terms(Struct, metaclass=_TermsMeta, frozen=True, kw_only=True):
+class PolicyFields(Struct, metaclass=_TermsMeta, frozen=True, kw_only=True):
     """What a policy and a grant have in common: neither ever shows a value of `env_vars` or `secrets`."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self.__rich_repr__())})"
 
     def __rich_repr__(self) -> list[tuple[str, Any]]:
-        return list(describe(self).items())
+        return list(to_public_dict(self).items())
 
 
-class Policy(Terms, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+class Policy(PolicyFields, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """What is asked for. Absent (None) inherits from the parent, or takes the default of a root; empty is nothing.
 
     Two fields differ when absent: `memory_mb` and `cpu_cores` of a child are the default, at most its parent's; and
@@ -102,7 +102,7 @@ class Policy(Terms, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_
             force_setattr(self, "network", "allow_list")
 
 
-class Grant(Terms, frozen=True, kw_only=True):
+class Grant(PolicyFields, frozen=True, kw_only=True):
     """What a run has: every field of a policy, decided by the host. No variable is in both fields for variables."""
 
     cpu_cores: float = 1.0
@@ -215,7 +215,7 @@ _CHECKS: dict[str, Callable[[str, object], object]] = {
 }
 
 
-def grant_root(policy: Policy, *, allow_mounts: Collection[str] | None = None) -> Grant:
+def resolve_root_policy(policy: Policy, *, allow_mounts: Collection[str] | None = None) -> Grant:
     """What a root gets: what it asks for, else the defaults. `allow_mounts=None` leaves mounts to the caller's word.
 
     Raises SpawnRefused for a mount that is neither one of `allow_mounts` nor below one, InvalidValue for a secret
@@ -309,7 +309,7 @@ def variables_of(policy: Policy | None) -> dict[str, str]:
     return dict(policy.env_vars or {}) if policy is not None else {}
 
 
-def describe(terms: Terms) -> dict[str, Any]:
+def to_public_dict(terms: PolicyFields) -> dict[str, Any]:
     """A policy (what it asks for) or a grant as plain data for events and logs: of variables and secrets, names."""
     plain: dict[str, Any] = {}
     for name in terms.__struct_fields__:

@@ -35,7 +35,7 @@ PASSED_OVER = frozenset(
 )
 
 
-class MessageTold(Event, frozen=True, kw_only=True, tag="message_recorded"):
+class ReplayMessage(Event, frozen=True, kw_only=True, tag="message_recorded"):
     """`MessageRecorded` as a story reads it."""
 
     message: Raw
@@ -44,7 +44,7 @@ class MessageTold(Event, frozen=True, kw_only=True, tag="message_recorded"):
     exhausted: str = ""
 
 
-class Said(Struct):
+class StoredMessage(Struct):
     """One message of a conversation, as it is on record."""
 
     kind: str  #: human | ai | system | tool
@@ -82,11 +82,11 @@ class _Head(Struct):
 
 _heads = msgspec.json.Decoder(_Head)
 _told = msgspec.json.Decoder(
-    Union[(MessageTold, *(each for each in get_args(AnyEvent) if each is not MessageRecorded))]
+    Union[(ReplayMessage, *(each for each in get_args(AnyEvent) if each is not MessageRecorded))]
 )
 
 
-def said(message: Raw | dict[str, Any]) -> Said:
+def parse_stored_message(message: Raw | dict[str, Any]) -> StoredMessage:
     """A message as a story keeps it. Raises InvalidValue for raw bytes that are no object."""
     if isinstance(message, dict):
         kind, call_id = message.get("type"), message.get("tool_call_id")
@@ -96,10 +96,10 @@ def said(message: Raw | dict[str, Any]) -> Said:
         except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:
             raise _refused(message, problem) from None
         kind, call_id = head.type, head.tool_call_id
-    return Said(str(kind), None if call_id is None else str(call_id), message)
+    return StoredMessage(str(kind), None if call_id is None else str(call_id), message)
 
 
-def put_in_place(conversation: list[Said], answer: Said) -> int:
+def insert_tool_result(conversation: list[StoredMessage], answer: StoredMessage) -> int:
     """Put an answer behind the reply that called for it, in the order of its calls: it may have come out of turn.
 
     Returns its place.

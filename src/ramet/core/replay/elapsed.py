@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 
 @dataclass
-class Lived:
+class ActiveTime:
     """Counts from one `begin` to the last thing `seen` before the next: what was not seen is not known."""
 
     _before: float = 0.0

@@ -1,6 +1,6 @@
 """What a journal says of a tree: its events, told in order, and where that leaves every run.
 
-`TreeStory.tell` takes one event after the other; it decides nothing and forgets nothing that a run needs to go on:
+`TreeReplay.tell` takes one event after the other; it decides nothing and forgets nothing that a run needs to go on:
 conversations as data, calls that were begun, mail that was not read, questions without an answer, and every move of the
 budget in its order. Telling the same events always leads to the same story.
 """
@@ -40,15 +40,15 @@ from ramet.core.events import (
 )
 from ramet.core.outcome import NOTHING_USED, Result, Usage
 from ramet.core.policy import rights
-from ramet.core.replay.codec import MessageTold, Said, put_in_place, said
-from ramet.core.replay.elapsed import Lived
+from ramet.core.replay.codec import ReplayMessage, StoredMessage, insert_tool_result, parse_stored_message
+from ramet.core.replay.elapsed import ActiveTime
 
 #: What only a run at work does: the kernel that tells of it is the one that its turn was begun, or gone on with, in.
-_DEEDS = (MessageRecorded, MessageTold, ModelAsked, ToolStarted, ToolEnded, SandboxStarted)
+EXECUTION_EVENTS = (MessageRecorded, ReplayMessage, ModelAsked, ToolStarted, ToolEnded, SandboxStarted)
 OPEN, SPENT, CLOSED = "open", "spent", "closed"
 
 
-class Move(NamedTuple):
+class LedgerEntry(NamedTuple):
     """One move of a budget: a scope opened or closed by a run's birth or end, or something used by it."""
 
     run: str
@@ -56,7 +56,7 @@ class Move(NamedTuple):
     usage: Usage = NOTHING_USED
 
 
-class Letter(NamedTuple):
+class UnreadMail(NamedTuple):
     """Mail that was accepted and not read."""
 
     id: str
@@ -66,12 +66,12 @@ class Letter(NamedTuple):
 
 
 @dataclass(kw_only=True)
-class RunStory:
+class RunReplay:
     """One run, as far as it got."""
 
     born: RunSpawned
     above: str = ""  #: id of the run that it is below: its parent, or who lived above that one when it came back
-    said: list[Said] = field(default_factory=list)  #: its conversation, each message as it was written
+    said: list[StoredMessage] = field(default_factory=list)  #: its conversation, each message as it was written
     is_briefed: bool = False  #: something was said in it, of which its brief is the first
     state: str = "starting"
     turn: int = 0
@@ -95,7 +95,7 @@ class RunStory:
     exhausted: str = ""  #: if that was a last word: the resource of its budget that is used up
     refusal: BudgetRefused | None = None  #: what a budget refused it last in its newest turn
     awaiting_idle: dict[str, str] = field(default_factory=dict)  #: ids of mail, and of runs told once this one rests
-    unread: dict[str, Letter] = field(default_factory=dict)
+    unread: dict[str, UnreadMail] = field(default_factory=dict)
     seen: list[str] = field(default_factory=list)  #: ids of mail that it ever got
     recent_mail: RecentMail | None = None  #: None as long as it has had none from outside
     approvals: dict[str, ApprovalAsked] = field(default_factory=dict)  #: questions about calls without an answer, by id
@@ -105,9 +105,9 @@ class RunStory:
     ports: dict[str, int] = field(default_factory=dict)  #: of its newest sandbox, by name
     told: int = 0  #: so much of what that told is on record
     usage: Usage = NOTHING_USED
-    lived: Lived = field(default_factory=Lived)  #: of its time, as far as it is limited
+    lived: ActiveTime = field(default_factory=ActiveTime)  #: of its time, as far as it is limited
     result: Result | None = None
-    _delivering: dict[str, Letter] = field(default_factory=dict)
+    _delivering: dict[str, UnreadMail] = field(default_factory=dict)
     _is_retried: bool = False  #: an attempt failed, and the next one has said nothing yet
     _attempt_began_at: int = 0  #: place in its conversation: what was said from there on goes when another one begins
     _subtree: Usage | None = None  #: None as long as it has no children: then it is its own
@@ -142,29 +142,29 @@ class RunStory:
         """What it and all below it used."""
         return self.usage if self._subtree is None else self._subtree
 
-    def left_unread(self) -> list[Letter]:
+    def left_unread(self) -> list[UnreadMail]:
         """Mail that is still to be read: what was taken out of its box and never got into the conversation, too."""
         return [*self._delivering.values(), *self.unread.values()]
 
 
-class TreeStory:
+class TreeReplay:
     """A tree, as far as it got. Runs are in the order of their births."""
 
     def __init__(self) -> None:
-        self.runs: dict[str, RunStory] = {}
-        self.moves: list[Move] = []
+        self.runs: dict[str, RunReplay] = {}
+        self.moves: list[LedgerEntry] = []
         self.mailed: set[str] = set()  #: requests of sandboxes that led to mail
         self.seq = 0
-        self._waited: dict[tuple[str, str], RunStory] = {}  #: runs by the calls, of runs, that wait for them
+        self._waited: dict[tuple[str, str], RunReplay] = {}  #: runs by the calls, of runs, that wait for them
 
-    def tell_all(self, events: Iterable[Event]) -> TreeStory:
+    def tell_all(self, events: Iterable[Event]) -> TreeReplay:
         """Take in events, in order; returns itself."""
         for event in events:
             self.tell(event)
         return self
 
     @property
-    def root(self) -> RunStory:
+    def root(self) -> RunReplay:
         """The first run."""
         return next(iter(self.runs.values()))
 
@@ -197,10 +197,10 @@ class TreeStory:
             return
         if event.told and not isinstance(event, MailDelivered | ModelCharged):  # These are one with what follows.
             run.told = event.told
-        if isinstance(event, _DEEDS):
+        if isinstance(event, EXECUTION_EVENTS):
             run.lived.seen(event.at)
         match event:
-            case MessageRecorded() | MessageTold():
+            case MessageRecorded() | ReplayMessage():
                 self._message(run, event)
             case ToolStarted():
                 if event.call_id is not None and event.call_id not in run.begun:
@@ -266,7 +266,7 @@ class TreeStory:
                 if event.kind in ("user", "agent") and event.at is not None:
                     run.recent_mail = run.recent_mail or RecentMail()
                     run.recent_mail.add(event.mail_id, event.sender, event.text, event.at)
-                run.unread[event.mail_id] = Letter(event.mail_id, event.sender, event.kind, event.text)
+                run.unread[event.mail_id] = UnreadMail(event.mail_id, event.sender, event.kind, event.text)
             case MailDelivered():
                 letter = run.unread.pop(event.mail_id, None)
                 if letter is not None:
@@ -274,7 +274,9 @@ class TreeStory:
             case Compacted():
                 if event.kept:
                     old = run.said
-                    run.said = [old[each] if isinstance(each, int) else said(each) for each in event.kept]
+                    run.said = [
+                        old[each] if isinstance(each, int) else parse_stored_message(each) for each in event.kept
+                    ]
                     run._attempt_began_at = _first_left(event.kept, run._attempt_began_at)
                     run.turn_began_at = _first_left(event.kept, run.turn_began_at)
             case ApprovalAsked():
@@ -289,7 +291,7 @@ class TreeStory:
                 self._close_questions(run)
                 run.result, run.state, run.is_in_turn, run.sandbox = event.result, "ended", False, None
                 self._settle(run, None)
-                self.moves.append(Move(run.id, CLOSED))
+                self.moves.append(LedgerEntry(run.id, CLOSED))
 
     def reopen(self) -> None:
         """Open the root's conversation again, which has ended: it is between two turns, and its budget counts on."""
@@ -314,7 +316,7 @@ class TreeStory:
                 run.turn, run.is_in_turn = run.turn - 1, False
                 run.state = "idle" if run.turn else "starting"
 
-    def _close_questions(self, run: RunStory) -> None:
+    def _close_questions(self, run: RunReplay) -> None:
         for asked in run.asked.values():
             usage = Usage(
                 model_calls=asked.requests,
@@ -326,30 +328,33 @@ class TreeStory:
         run.asked.clear()
 
     def _born(self, event: RunSpawned) -> None:
-        run = self.runs[event.run] = RunStory(born=event, above=event.parent or "")
+        run = self.runs[event.run] = RunReplay(born=event, above=event.parent or "")
         parent = self.runs.get(event.parent or "")
         shared = event.birth.get("shared", 0)  # A fork's conversation begins with so much of its parent's.
-        run.said = [*(parent.said[:shared] if parent is not None else ()), *map(said, event.birth.get("answers", ()))]
+        run.said = [
+            *(parent.said[:shared] if parent is not None else ()),
+            *map(parse_stored_message, event.birth.get("answers", ())),
+        ]
         if parent is not None:
             self._waited[parent.id, event.parent_call or ""] = run
             parent.births += 1
             parent._subtree = parent.subtree
-        self.moves.append(Move(event.run, OPEN))
+        self.moves.append(LedgerEntry(event.run, OPEN))
         if parent is not None:
             self._spend(parent, Usage(agents=1), own=False)
 
-    def _back(self, run: RunStory) -> None:
+    def _back(self, run: RunReplay) -> None:
         """It had ended and was taken up again: its scope opens anew."""
-        run.result, run.lived, run.let_go = None, Lived(), bool(run.above)
+        run.result, run.lived, run.let_go = None, ActiveTime(), bool(run.above)
         run.lives += 1
         above = self.runs.get(run.above)
         while above is not None and above.is_over:
             above = self.runs.get(above.above)
         run.above = above.id if above is not None else run.above
-        self.moves.append(Move(run.id, OPEN))
+        self.moves.append(LedgerEntry(run.id, OPEN))
 
-    def _message(self, run: RunStory, event: MessageRecorded | MessageTold) -> None:
-        message = said(event.message)
+    def _message(self, run: RunReplay, event: MessageRecorded | ReplayMessage) -> None:
+        message = parse_stored_message(event.message)
         run.is_briefed = True
         if run._is_retried:  # As late as this: a process that ends before goes on with the attempt that failed.
             del run.said[run._attempt_began_at :]
@@ -371,7 +376,7 @@ class TreeStory:
             run.refused.discard(call_id)
             if run.approvals:
                 self._settle(run, call_id)
-            if put_in_place(run.said, message) <= run._attempt_began_at:  # To a call that was made before.
+            if insert_tool_result(run.said, message) <= run._attempt_began_at:  # To a call that was made before.
                 run._attempt_began_at += 1
             return
         if run._delivering and message.kind == "human":
@@ -382,22 +387,22 @@ class TreeStory:
             run.wakes = 0
         run.said.append(message)
 
-    def _settle(self, run: RunStory, call_id: str | None) -> None:
+    def _settle(self, run: RunReplay, call_id: str | None) -> None:
         """Nobody will ask again about a call that was answered, or about any call of a run that has ended."""
         for id in [id for id, asked in run.approvals.items() if call_id in (None, asked.call_id)]:
             del run.approvals[id]
             run.words.pop(id, None)
             run.past_approvals.append(id)
 
-    def _spend(self, run: RunStory, usage: Usage, *, own: bool = True) -> None:
+    def _spend(self, run: RunReplay, usage: Usage, *, own: bool = True) -> None:
         last = self.moves[-1] if self.moves else None
         if last is not None and last.kind == SPENT and last.run == run.id:
-            self.moves[-1] = Move(run.id, SPENT, last.usage + usage)
+            self.moves[-1] = LedgerEntry(run.id, SPENT, last.usage + usage)
         else:
-            self.moves.append(Move(run.id, SPENT, usage))
+            self.moves.append(LedgerEntry(run.id, SPENT, usage))
         if own:
             run.usage = run.usage + usage
-        above: RunStory | None = run
+        above: RunReplay | None = run
         while above is not None:
             if above._subtree is not None:
                 above._subtree = above._subtree + usage

@@ -130,7 +130,7 @@ class Schedule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
             raise InvalidValue("in_process", True, "False beside a policy, which is for a sandbox")
 
 
-class Come(NamedTuple):
+class DueTicks(NamedTuple):
     """Ticks whose moment has come: the newest of them, oldest first, and how many more came before those."""
 
     ticks: tuple[datetime, ...]
@@ -160,7 +160,7 @@ def fires_at(schedule: Schedule, tick: datetime) -> datetime:
     return tick + timedelta(seconds=schedule.jitter_s) * (int.from_bytes(digest[:6]) / 2**48)
 
 
-def first_after(schedule: Schedule, after: datetime, next_fire: NextFire) -> datetime | None:
+def next_fire_time(schedule: Schedule, after: datetime, next_fire: NextFire) -> datetime | None:
     """The first tick strictly after a moment; None when there is none any more."""
     timing = schedule.timing
     tick: datetime | None
@@ -176,7 +176,7 @@ def first_after(schedule: Schedule, after: datetime, next_fire: NextFire) -> dat
     return tick
 
 
-def come_since(schedule: Schedule, after: datetime, now: datetime, next_fire: NextFire, *, most: int) -> Come:
+def due_between(schedule: Schedule, after: datetime, now: datetime, next_fire: NextFire, *, most: int) -> DueTicks:
     """The ticks strictly after `after` that may fire by `now`, in order, of which the newest `most` are named.
 
     No tick is named before one that comes before it, whatever their jitters.
@@ -191,16 +191,16 @@ def come_since(schedule: Schedule, after: datetime, now: datetime, next_fire: Ne
         count, last = count + 1, tick
         if count == COUNTED and not isinstance(timing, Once):
             return _come_of_long(schedule, last, now, next_fire, newest)
-    return Come(tuple(newest), count - len(newest))
+    return DueTicks(tuple(newest), count - len(newest))
 
 
 def _walk(schedule: Schedule, after: datetime, now: datetime, next_fire: NextFire) -> Iterator[datetime]:
-    while (tick := first_after(schedule, after, next_fire)) is not None and fires_at(schedule, tick) <= now:
+    while (tick := next_fire_time(schedule, after, next_fire)) is not None and fires_at(schedule, tick) <= now:
         yield tick
         after = tick
 
 
-def _come_of_interval(schedule: Schedule, timing: Interval, after: datetime, now: datetime, most: int) -> Come:
+def _come_of_interval(schedule: Schedule, timing: Interval, after: datetime, now: datetime, most: int) -> DueTicks:
     end = min(now, schedule.until) if schedule.until is not None else now
     first = max(0, (after - timing.anchor) // timing.step + 1)
     last = (end - timing.anchor) // timing.step
@@ -208,12 +208,12 @@ def _come_of_interval(schedule: Schedule, timing: Interval, after: datetime, now
     if last >= first and fires_at(schedule, timing.anchor + last * timing.step) > now:
         last -= 1
     begin = max(first, last - most + 1)
-    return Come(tuple(timing.anchor + n * timing.step for n in range(begin, last + 1)), max(0, begin - first))
+    return DueTicks(tuple(timing.anchor + n * timing.step for n in range(begin, last + 1)), max(0, begin - first))
 
 
 def _come_of_long(
     schedule: Schedule, after: datetime, now: datetime, next_fire: NextFire, newest: deque[datetime]
-) -> Come:
+) -> DueTicks:
     """After a long absence: look back from the end in ever wider windows until there are enough."""
     most = newest.maxlen or 1
     end = min(now, schedule.until) if schedule.until is not None else now
@@ -222,13 +222,13 @@ def _come_of_long(
     while (begin := end - timedelta(seconds=schedule.jitter_s) - span) > after:
         found = deque(_walk(schedule, begin, now, next_fire), maxlen=most)
         if len(found) == most:
-            return Come(tuple(found), COUNTED)
+            return DueTicks(tuple(found), COUNTED)
         span *= 2
     count = COUNTED
     for tick in _walk(schedule, after, now, next_fire):
         newest.append(tick)
         count += 1
-    return Come(tuple(newest), count - len(newest))
+    return DueTicks(tuple(newest), count - len(newest))
 
 
 def just_before(moment: datetime) -> datetime:

@@ -1,9 +1,10 @@
 """What became of a schedule's ticks: which are due, whose run is going, how the last ones ended.
 
 A tick goes one way: decided (it runs, or it never will) → waiting → claimed by one scheduler → started → ended. Each
-step is a new `Book`, which its owner writes by compare-and-swap: of two who try the same, one gets a Conflict, reads
-again and finds it done. `decided` only moves forward and ticks are only taken from behind it, so none is taken twice.
-A tick that is started has a run, and never another: who takes the claim of a scheduler that died goes on with that.
+step is a new `ScheduleRecord`, which its owner writes by compare-and-swap: of two who try the same, one gets a
+Conflict, reads again and finds it done. `decided` only moves forward and ticks are only taken from behind it, so none
+is taken twice. A tick that is started has a run, and never another: who takes the claim of a scheduler that died goes
+on with that.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from msgspec.structs import replace
 
 from ramet.core.errors import Damaged
 from ramet.core.outcome import ErrorInfo
-from ramet.core.schedules.schedule import Come, NextFire, Schedule, come_since, fires_at, first_after
+from ramet.core.schedules.schedule import DueTicks, NextFire, Schedule, due_between, fires_at, next_fire_time
 
 #: The newest tick that has come is on time for this long; any other is missed.
 GRACE = timedelta(seconds=60)
@@ -77,7 +78,7 @@ class TickResult(Struct, frozen=True, kw_only=True, omit_defaults=True):
     error: ErrorInfo | None = None
 
 
-class State(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class TickState(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """All that changes of a schedule."""
 
     decided: datetime  #: what happens to every tick up to this one is settled
@@ -89,34 +90,34 @@ class State(Struct, frozen=True, kw_only=True, omit_defaults=True):
     skipped: int = 0  #: ticks that never run: missed, or come during a run; after a long absence at least so many
 
 
-class Book(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class ScheduleRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A schedule and its state: one document of the store."""
 
     schedule: Schedule
-    state: State
+    state: TickState
     version: int = VERSION
 
 
-class Begun(NamedTuple):
+class ClaimedTicks(NamedTuple):
     """A book with new claims, and these."""
 
-    book: Book
+    book: ScheduleRecord
     claims: tuple[Claim, ...]
 
 
-_decoder = msgspec.json.Decoder(Book)
+_decoder = msgspec.json.Decoder(ScheduleRecord)
 
 
 class _Version(Struct):
     version: int = VERSION
 
 
-def encode(book: Book) -> bytes:
+def encode(book: ScheduleRecord) -> bytes:
     """A book as JSON, which `decode` reads back to an equal one."""
     return msgspec.json.encode(book)
 
 
-def decode(key: str, data: bytes) -> Book:
+def decode(key: str, data: bytes) -> ScheduleRecord:
     """The book of these bytes. Raises Damaged for what is none, or of a newer version."""
     try:
         version = msgspec.json.decode(data, type=_Version).version
@@ -127,7 +128,7 @@ def decode(key: str, data: bytes) -> Book:
         raise Damaged("schedule", key, str(problem)) from None
 
 
-def settle(book: Book, now: datetime, next_fire: NextFire, lives: Callable[[str], bool]) -> Book:
+def reconcile(book: ScheduleRecord, now: datetime, next_fire: NextFire, lives: Callable[[str], bool]) -> ScheduleRecord:
     """Decide on every tick that has come by `now`, and on claims whose owner has ended; the same book if there is none.
 
     Of a claim that was not started its tick is decided on again, as one that was missed. One that was started stays,
@@ -137,9 +138,9 @@ def settle(book: Book, now: datetime, next_fire: NextFire, lives: Callable[[str]
     unborn = tuple(claim for claim in state.claims if claim.run is None and not lives(claim.owner))
     state = _without(state, *unborn)
     again = [claim.due for claim in unborn]
-    come = Come((), 0)
+    come = DueTicks((), 0)
     if not (state.paused or state.cancelled):
-        come = come_since(schedule, state.decided, now, next_fire, most=schedule.misfire_max)
+        come = due_between(schedule, state.decided, now, next_fire, most=schedule.misfire_max)
     taken = _taken(schedule, come.ticks, now)
     if schedule.overlap == "skip" and state.claims:
         taken = ()
@@ -155,31 +156,33 @@ def settle(book: Book, now: datetime, next_fire: NextFire, lives: Callable[[str]
     return _with(book, state)
 
 
-def redefine(book: Book, schedule: Schedule, decided: datetime) -> Book:
+def replace_definition(book: ScheduleRecord, schedule: Schedule, decided: datetime) -> ScheduleRecord:
     """The same schedule with another content, from now on: what runs goes on, what waited is forgotten."""
     results = () if book.state.cancelled else book.state.results
-    return Book(schedule=schedule, state=State(decided=decided, claims=book.state.claims, results=results))
+    return ScheduleRecord(
+        schedule=schedule, state=TickState(decided=decided, claims=book.state.claims, results=results)
+    )
 
 
-def begin(book: Book, now: datetime, owner: str, mint: Callable[[], str]) -> Begun:
+def begin(book: ScheduleRecord, now: datetime, owner: str, mint: Callable[[], str]) -> ClaimedTicks:
     """Claim what may begin now, for `owner`: of a paused schedule only what somebody triggered."""
     state = book.state
     able = tuple(due for due in state.waiting if due.manual or not state.paused)
     if book.schedule.overlap != "allow":
         able = () if state.claims else able[:1]
     if not able:
-        return Begun(book, ())
+        return ClaimedTicks(book, ())
     claims = tuple(Claim(id=mint(), due=due, owner=owner, at=now) for due in able)
     waiting = tuple(due for due in state.waiting if due not in able)
-    return Begun(_with(book, replace(state, waiting=waiting, claims=(*state.claims, *claims))), claims)
+    return ClaimedTicks(_with(book, replace(state, waiting=waiting, claims=(*state.claims, *claims))), claims)
 
 
-def left(book: Book, lives: Callable[[str], bool]) -> tuple[Claim, ...]:
+def orphaned_claims(book: ScheduleRecord, lives: Callable[[str], bool]) -> tuple[Claim, ...]:
     """Claims that were started, and whose owner has ended: somebody is to go on with their runs."""
     return tuple(claim for claim in book.state.claims if claim.run is not None and not lives(claim.owner))
 
 
-def amend(book: Book, claim: Claim, changed: Claim) -> Book | None:
+def update_claim(book: ScheduleRecord, claim: Claim, changed: Claim) -> ScheduleRecord | None:
     """Note that a claim's run is about to be born, or that another scheduler has it; None when it is not as it was."""
     if claim not in book.state.claims:
         return None
@@ -187,14 +190,14 @@ def amend(book: Book, claim: Claim, changed: Claim) -> Book | None:
     return _with(book, replace(book.state, claims=claims))
 
 
-def lose(book: Book, claim: Claim, now: datetime, why: str) -> Book | None:
+def mark_lost(book: ScheduleRecord, claim: Claim, now: datetime, why: str) -> ScheduleRecord | None:
     """Note that nobody can go on with a claim's run; None when it is not as it was any more."""
     if claim not in book.state.claims:
         return None
-    return end(book, _lost(claim, now, why), claim.owner)
+    return complete_claim(book, _lost(claim, now, why), claim.owner)
 
 
-def release(book: Book, claim: Claim) -> Book | None:
+def release(book: ScheduleRecord, claim: Claim) -> ScheduleRecord | None:
     """Take a claim back whose run was not born: its tick waits again, before all others. None if another has it now."""
     if all((each.id, each.owner) != (claim.id, claim.owner) for each in book.state.claims):
         return None
@@ -202,7 +205,7 @@ def release(book: Book, claim: Claim) -> Book | None:
     return _with(book, state if state.cancelled else replace(state, waiting=(claim.due, *state.waiting)))
 
 
-def end(book: Book, result: TickResult, owner: str) -> Book:
+def complete_claim(book: ScheduleRecord, result: TickResult, owner: str) -> ScheduleRecord:
     """Note how a tick's run ended, in place of its claim, or where it was believed to be lost.
 
     The same book where the claim is another scheduler's than `owner` by now, or was ended by that.
@@ -214,49 +217,49 @@ def end(book: Book, result: TickResult, owner: str) -> Book:
     return _with(book, _with_result(_without(book.state, *held), result))
 
 
-def trigger(book: Book, now: datetime) -> Book:
+def trigger(book: ScheduleRecord, now: datetime) -> ScheduleRecord:
     """Have it run now, beside its times; after a run that is going, unless these may overlap."""
     return _with(book, _wait_for(book.state, (Due(tick=now, manual=True),)))
 
 
-def cancel(book: Book) -> Book:
+def cancel(book: ScheduleRecord) -> ScheduleRecord:
     """Nothing of it begins from now on; what runs goes on, and its end is waited for."""
     going = tuple(claim for claim in book.state.claims if claim.run is not None)
     return _with(book, replace(book.state, cancelled=True, waiting=(), claims=going))
 
 
-def is_forgotten(book: Book) -> bool:
+def is_forgotten(book: ScheduleRecord) -> bool:
     """Whether it was cancelled, and nothing of it is going any more."""
     return book.state.cancelled and not book.state.claims
 
 
-def pause(book: Book) -> Book:
+def pause(book: ScheduleRecord) -> ScheduleRecord:
     """Nothing of it begins until it is resumed; what runs goes on."""
     return _with(book, replace(book.state, paused=True))
 
 
-def resume(book: Book, now: datetime) -> Book:
+def resume(book: ScheduleRecord, now: datetime) -> ScheduleRecord:
     """Go on from `now`: ticks that came during the pause never run."""
     if not book.state.paused:
         return book
     return _with(book, replace(book.state, paused=False, decided=max(book.state.decided, now)))
 
 
-def next_tick(book: Book, next_fire: NextFire) -> datetime | None:
+def next_tick(book: ScheduleRecord, next_fire: NextFire) -> datetime | None:
     """The next moment that it fires by itself, jitter included; None if it never will, or is paused."""
     if book.state.paused or book.state.cancelled:
         return None
-    tick = first_after(book.schedule, book.state.decided, next_fire)
+    tick = next_fire_time(book.schedule, book.state.decided, next_fire)
     return None if tick is None else fires_at(book.schedule, tick)
 
 
-def is_over(book: Book, next_fire: NextFire) -> bool:
+def is_over(book: ScheduleRecord, next_fire: NextFire) -> bool:
     """Whether nothing runs, waits, or will ever come."""
     state = book.state
-    return not (state.claims or state.waiting or first_after(book.schedule, state.decided, next_fire))
+    return not (state.claims or state.waiting or next_fire_time(book.schedule, state.decided, next_fire))
 
 
-def report(state: State) -> tuple[TickResult, ...]:
+def report(state: TickState) -> tuple[TickResult, ...]:
     """Every tick that is kept: what ended, then what runs, then what waits."""
     return (
         *state.results,
@@ -314,19 +317,19 @@ def _lost(claim: Claim, now: datetime, why: str) -> TickResult:
     )
 
 
-def _with(book: Book, state: State) -> Book:
+def _with(book: ScheduleRecord, state: TickState) -> ScheduleRecord:
     return book if state == book.state else replace(book, state=state)
 
 
-def _wait_for(state: State, dues: tuple[Due, ...]) -> State:
+def _wait_for(state: TickState, dues: tuple[Due, ...]) -> TickState:
     return replace(state, waiting=(*state.waiting, *dues)) if dues else state
 
 
-def _without(state: State, *claims: Claim) -> State:
+def _without(state: TickState, *claims: Claim) -> TickState:
     gone = {claim.id for claim in claims}
     return replace(state, claims=tuple(claim for claim in state.claims if claim.id not in gone)) if gone else state
 
 
-def _with_result(state: State, result: TickResult) -> State:
+def _with_result(state: TickState, result: TickResult) -> TickState:
     others = tuple(each for each in state.results if each.id != result.id)
     return replace(state, results=(*others, result)[-KEPT_RESULTS:])

@@ -16,7 +16,7 @@ from ramet.core.errors import Conflict, InvalidValue, Unknown
 from ramet.host.board.document import (
     MAX_BOARD,
     MAX_TASKS,
-    Page,
+    BoardDocument,
     Row,
     changeable,
     checked_description,
@@ -77,7 +77,7 @@ class Board:
     ) -> Task:
         """Put a task on the board; `id` is one that was reserved. With a `key`, the one that was created with it."""
 
-        def create(page: Page) -> Task:
+        def create(page: BoardDocument) -> Task:
             for known, row in page.rows.items():
                 if key and row.key == key:
                     return task_of(page, known)
@@ -97,7 +97,7 @@ class Board:
         """Have it for oneself: exactly one of those who try does. Refused while it waits for others; idempotent."""
         gone = await self._owner_that_ended(id, by)
 
-        def claim(page: Page) -> Task:
+        def claim(page: BoardDocument) -> Task:
             task, row = task_of(page, id), row_of(page, id)
             if row.owner is not None and row.owner.run == by.run:
                 return task
@@ -116,7 +116,7 @@ class Board:
     async def complete(self, id: str, by: Owner) -> Task:
         """Count it as done, by whoever has it; what waited for it may then be claimed. Idempotent."""
 
-        def complete(page: Page) -> Task:
+        def complete(page: BoardDocument) -> Task:
             row = row_of(page, id)
             if row.owner is None or row.owner.run != by.run:
                 raise TaskRefused(id, f"{name_of(row)} is at it" if row.owner else "claim it first", owner=name_of(row))
@@ -129,7 +129,7 @@ class Board:
         """Give it back undone; None is the host's word, which needs no claim. Idempotent."""
         gone = await self._owner_that_ended(id, by)
 
-        def release(page: Page) -> Task:
+        def release(page: BoardDocument) -> Task:
             row = changeable(page, id, by, gone)
             row.status, row.owner = "pending", None
             return task_of(page, id)
@@ -140,7 +140,7 @@ class Board:
         """Take it off the board, unless another is at it; nothing waits for it any more."""
         gone = await self._owner_that_ended(id, by)
 
-        def delete(page: Page) -> Task:
+        def delete(page: BoardDocument) -> Task:
             row = row_of(page, id)
             if row.status != "completed":
                 changeable(page, id, by, gone)
@@ -167,7 +167,7 @@ class Board:
         """Change what it says, unless another is at it, or it is completed. In `metadata` None removes a key."""
         gone = await self._owner_that_ended(id, by)
 
-        def update(page: Page) -> Task:
+        def update(page: BoardDocument) -> Task:
             row = changeable(page, id, by, gone)
             if subject is not None:
                 row.subject = checked_subject(subject)
@@ -192,13 +192,15 @@ class Board:
 
     # ----
 
-    async def _read(self) -> tuple[Page, int]:
+    async def _read(self) -> tuple[BoardDocument, int]:
         if self._open is not None:
             await self._open()
         document = await self._store.get(KIND, self._list_id)
-        return (decode(self._list_id, document.data), document.version) if document is not None else (Page(), 0)
+        return (
+            (decode(self._list_id, document.data), document.version) if document is not None else (BoardDocument(), 0)
+        )
 
-    async def _change(self, step: Callable[[Page], T]) -> T:
+    async def _change(self, step: Callable[[BoardDocument], T]) -> T:
         """Write what `step` makes of the newest version, as often as it takes; what it raises leaves all as it was."""
         while True:
             page, version = await self._read()

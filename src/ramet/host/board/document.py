@@ -33,34 +33,34 @@ class _Version(msgspec.Struct):
     version: int
 
 
-class Page(msgspec.Struct):
+class BoardDocument(msgspec.Struct):
     version: int = VERSION
     newest: int = 0  #: number that was given last
     rows: dict[str, Row] = {}  #: in the order in which they were created
 
 
-def decode(list_id: str, data: bytes) -> Page:
+def decode(list_id: str, data: bytes) -> BoardDocument:
     try:
         version = msgspec.json.decode(data, type=_Version).version
         if version > VERSION:
             raise Damaged("board", list_id, f"it is of version {version}, and this ramet reads {VERSION}")
-        return msgspec.json.decode(data, type=Page)
+        return msgspec.json.decode(data, type=BoardDocument)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:
         raise Damaged("board", list_id, str(problem)) from None
 
 
-def next_id(page: Page) -> str:
+def next_id(page: BoardDocument) -> str:
     page.newest += 1
     return str(page.newest)
 
 
-def row_of(page: Page, id: str) -> Row:
+def row_of(page: BoardDocument, id: str) -> Row:
     if id not in page.rows:
         raise Unknown("task", str(id), tuple(page.rows))
     return page.rows[id]
 
 
-def changeable(page: Page, id: str, by: Owner | None, gone: Owner | None) -> Row:
+def changeable(page: BoardDocument, id: str, by: Owner | None, gone: Owner | None) -> Row:
     """A task that `by` may change: not completed, and nobody else's who lives."""
     row = row_of(page, id)
     if row.status == "completed":
@@ -74,7 +74,7 @@ def name_of(row: Row) -> str:
     return (row.owner.path or row.owner.run) if row.owner is not None else ""
 
 
-def task_of(page: Page, id: str) -> Task:
+def task_of(page: BoardDocument, id: str) -> Task:
     row = row_of(page, id)
     return Task(
         id=id,
@@ -89,7 +89,7 @@ def task_of(page: Page, id: str) -> Task:
     )
 
 
-def wait_for(page: Page, id: str, blockers: Sequence[str]) -> None:
+def wait_for(page: BoardDocument, id: str, blockers: Sequence[str]) -> None:
     """Let a task wait for others, too. Refuses what would wait for itself, and what has begun."""
     row = row_of(page, id)
     new = [each for each in checked_ids("blocked_by", blockers) if each not in row.blocked_by]
@@ -104,7 +104,7 @@ def wait_for(page: Page, id: str, blockers: Sequence[str]) -> None:
         raise InvalidValue("blocked_by", len(row.blocked_by), f"at most {MAX_BLOCKERS} tasks")
 
 
-def _all_before(page: Page, id: str) -> set[str]:
+def _all_before(page: BoardDocument, id: str) -> set[str]:
     """A task and all that it waits for, however long the way."""
     found, looking = {id}, [id]
     while looking:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ramet.tools.context import StopReceipt
 
 
-class House(Protocol):
+class RuntimeAccess(Protocol):
     """What a runtime lets those who steer it reach."""
 
     @property
@@ -36,11 +36,11 @@ class House(Protocol):
         """A handle on a run, by id. Raises Unknown."""
 
 
-class Steering:
+class OperatorControl:
     """A hand on every run of some runtimes. Each refusal is typed, and then nothing was done."""
 
     def __init__(self, houses: Collection[object], store: Store) -> None:
-        """`houses` may change meanwhile; each of them is a `House`. `store` is open as long as this is used."""
+        """`houses` may change meanwhile; each of them is a `RuntimeAccess`. `store` is open as long as this is used."""
         self._given, self._store = houses, store
 
     def trees(self) -> list[str]:
@@ -130,5 +130,5 @@ class Steering:
             if owner is not None and owner.alive and owner.name != self._store.kernel:
                 raise OwnedElsewhere(found[0].tree, owner.name, owner.address)
 
-    def _houses(self) -> list[House]:
-        return [cast("House", each) for each in list(self._given)]
+    def _houses(self) -> list[RuntimeAccess]:
+        return [cast("RuntimeAccess", each) for each in list(self._given)]

@@ -20,11 +20,11 @@ from ramet.core.errors import Damaged, DamagedTree, RametError, StoreFailed, Unk
 from ramet.core.events import Event, RunEnded
 from ramet.core.ids import ROOT_NAME
 from ramet.core.outcome import Result, Usage
-from ramet.core.replay.replay import RunStory, TreeStory
+from ramet.core.replay.replay import RunReplay, TreeReplay
 from ramet.disk.state_folder import JOURNAL, checked_state_folder
 from ramet.host.journal.journal import PAGE, TREES, said_of
 from ramet.host.journal.stored_events import decoded, location_of
-from ramet.store.contract import Store, Stored
+from ramet.store.contract import Store, StoredEvent
 from ramet.store.sqlite.database_lock import is_locked
 from ramet.store.sqlite.store import SqliteStore
 
@@ -129,7 +129,7 @@ def _pid_in(lock_file: pathlib.Path) -> str | None:
         os.close(lock)
 
 
-class Records:
+class JournalReader:
     """A journal, to be read. Enter it to open it; `held` are trees that live in a kernel, None: all that are open."""
 
     def __init__(
@@ -143,7 +143,7 @@ class Records:
         self.store, self._held, self._is_alone = store, held, is_alone
         self.damaged: dict[str, Damaged] = {}  #: why trees were passed over, by their roots; "" of the journal
 
-    async def __aenter__(self) -> Records:
+    async def __aenter__(self) -> JournalReader:
         await self.store.open()
         if (loss := getattr(self.store, "loss", None)) is not None:
             self.damaged[""] = loss
@@ -203,7 +203,7 @@ class Records:
 
     async def rows(self, root: str) -> list[RunRow]:
         """Every run of a tree, in the order of their births. Raises DamagedTree."""
-        telling = Telling()
+        telling = TreeFold()
         async for event in self.events(root):
             telling.tell(event)
         return telling.rows(self.lives(root))
@@ -215,7 +215,7 @@ class Records:
 
     async def follow(self, root: str, *, run: str | None = None) -> AsyncGenerator[Event]:
         """The same, and then what comes: until the run is over, or all of the tree, or no kernel is at work in it."""
-        telling, cursor = Telling(), 0
+        telling, cursor = TreeFold(), 0
         while True:
             is_alone, head = self._is_alone(), await self.store.head()  # Before it is read: nothing is passed over.
             async for each in self._stored(root, None, cursor):
@@ -231,18 +231,18 @@ class Records:
         """Whether a kernel has this tree at work."""
         return self._held is None or root in self._held
 
-    async def _stored(self, root: str, run: str | None, after: int) -> AsyncGenerator[Stored]:
+    async def _stored(self, root: str, run: str | None, after: int) -> AsyncGenerator[StoredEvent]:
         while page := await self.store.read(after, tree=root, run=run, limit=PAGE):
             for each in page:
                 yield each
             after = page[-1].cursor
 
 
-class Telling:
+class TreeFold:
     """A tree's story with the times at which its runs ended."""
 
     def __init__(self) -> None:
-        self.story = TreeStory()
+        self.story = TreeReplay()
         self._ended: dict[str, datetime | None] = {}
 
     def tell(self, event: Event) -> None:
@@ -264,7 +264,7 @@ class Telling:
             children.setdefault(run.born.parent or "", []).append(run.id)
         return [self._row(run, tuple(children.get(run.id, ())), lives) for run in self.story.runs.values()]
 
-    def _row(self, run: RunStory, children: tuple[str, ...], lives: bool) -> RunRow:
+    def _row(self, run: RunReplay, children: tuple[str, ...], lives: bool) -> RunRow:
         born = run.born
         return RunRow(
             id=run.id,
@@ -293,14 +293,14 @@ class Telling:
         )
 
 
-async def records_of(working_dir: pathlib.Path) -> Records:
+async def records_of(working_dir: pathlib.Path) -> JournalReader:
     """The journal of a working directory, to be read beside whoever writes it. Raises NoJournal, StoreFailed."""
-    from ramet.host.control.socket import NoKernel, Trees, ring
+    from ramet.host.control.socket import ControlledTrees, NoKernel, send_request
 
     path = journal_in(working_dir)
     held: Collection[str] | None = ()
     if kernel_of(path) is not None:
         held = None
         with contextlib.suppress(NoKernel):  # A kernel that nobody can ask: what is open is taken to be at work in it.
-            held = (await ring(working_dir, Trees(), patience_s=PATIENCE_S)).get("trees", ())
-    return Records(SqliteStore(path, read_only=True), held, is_alone=lambda: kernel_of(path) is None)
+            held = (await send_request(working_dir, ControlledTrees(), patience_s=PATIENCE_S)).get("trees", ())
+    return JournalReader(SqliteStore(path, read_only=True), held, is_alone=lambda: kernel_of(path) is None)

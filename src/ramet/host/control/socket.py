@@ -24,7 +24,7 @@ from msgspec import Struct
 
 from ramet.core.errors import InvalidValue, RametError
 from ramet.disk.state_folder import checked_state_folder
-from ramet.host.control.operator import Steering
+from ramet.host.control.operator import OperatorControl
 from ramet.host.journal.ttl import Collect, Keep
 from ramet.host.schedules.control import DropSchedule, PutSchedule, answer
 
@@ -41,7 +41,7 @@ _SHORT_PATH = 100  #: an address of a socket is at most 107 bytes long
 _BACKLOG = 32
 
 
-class Trees(Struct, frozen=True, kw_only=True, tag="trees", forbid_unknown_fields=True):
+class ControlledTrees(Struct, frozen=True, kw_only=True, tag="trees", forbid_unknown_fields=True):
     """Which trees live in this kernel."""
 
 
@@ -80,7 +80,9 @@ class Answer(Struct, frozen=True, kw_only=True, tag="answer", forbid_unknown_fie
     reason: str = ""
 
 
-Request = Trees | Send | Stop | FindWorkspace | FindPorts | Answer | Keep | Collect | PutSchedule | DropSchedule
+Request = (
+    ControlledTrees | Send | Stop | FindWorkspace | FindPorts | Answer | Keep | Collect | PutSchedule | DropSchedule
+)
 _requests = msgspec.json.Decoder(Request)
 
 
@@ -100,13 +102,13 @@ class Refused(RametError):
         super().__init__(message)
 
 
-class Doorbell:
+class ControlSocket:
     """The kernel's end: listens from `hang` to `take_down`, on behalf of all runtimes that share its journal."""
 
     def __init__(self, houses: Collection[object], folder: pathlib.Path, store: Store) -> None:
         """`houses` may change meanwhile; each is a `steering.House`. `store` is open as long as this listens."""
         self.path, self._store = folder / SOCKET, store
-        self._steering = Steering(houses, store)
+        self._steering = OperatorControl(houses, store)
         self.collect: Callable[[Collect], Awaitable[Struct]] | None = None  #: removes what has ended
         self._hanging: asyncio.Task[asyncio.Server | None] | None = None
         self._answering: set[asyncio.Task[None]] = set()
@@ -175,7 +177,7 @@ class Doorbell:
 
     async def _do(self, request: Request) -> dict[str, Any]:
         match request:
-            case Trees():
+            case ControlledTrees():
                 return {"pid": os.getpid(), "trees": self._steering.trees()}
             case Send(run=run, text=text, dedupe_s=dedupe_s):
                 return {"mail": await self._steering.send(run, text, dedupe_s)}
@@ -201,7 +203,7 @@ class Doorbell:
                 return await answer(self._store, request)
 
 
-async def ring(working_dir: pathlib.Path, request: Request, *, patience_s: float = ANSWER_S) -> dict[str, Any]:
+async def send_request(working_dir: pathlib.Path, request: Request, *, patience_s: float = ANSWER_S) -> dict[str, Any]:
     """Ask the kernel of a working directory. Raises NoKernel if none answers in time, and Refused."""
     here = f"no kernel runs in {working_dir}"
     data = msgspec.json.encode(request)

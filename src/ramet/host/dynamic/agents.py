@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from ramet.agent.capabilities.declarations import AGENT_CLASS, declared, handle_of, meet, recipe_of, root_agent
+from ramet.agent.capabilities.declarations import AGENT_CLASS, find_registered, handle_of, meet, recipe_of, root_agent
 from ramet.agent.capabilities.task import Task
 from ramet.agent.definition import Agent
 from ramet.agent.from_recipe import agent_of
@@ -123,7 +123,7 @@ class DynamicAgents:
         where the root is not declared here, or the agent or its version is gone.
         """
         ref = handle if isinstance(handle, AgentRef) else AgentRef.parse(handle)
-        root = declared(ref.root)
+        root = find_registered(ref.root)
         if root is None:
             raise AgentNotResolved(str(ref), "root agent", ref.root, "is not declared in this process")
         now = handle_of(root)
@@ -145,7 +145,7 @@ class DynamicAgents:
                 recipe = await self.registries.find(place, name, None, f"{creator.place}/{name}")
             except AgentNotResolved:
                 if not path:
-                    found = declared(name)
+                    found = find_registered(name)
                     if found is None:
                         raise
                     return ref_of(_root(found))

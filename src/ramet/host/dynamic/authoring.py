@@ -15,8 +15,8 @@ from ramet.core.events import AgentCreated
 from ramet.core.policy.capabilities import intersect
 from ramet.core.recipe import Recipe
 from ramet.host.dynamic.agents import DynamicAgents, Made, is_known, ref_of
-from ramet.host.dynamic.namespaces import standing_of
-from ramet.host.dynamic.task_run import asked
+from ramet.host.dynamic.namespaces import state_location
+from ramet.host.dynamic.task_run import task_request
 from ramet.spawn.run import Run
 from ramet.tools.context import SpawnRequest
 
@@ -40,7 +40,7 @@ class HostAuthoring:
         What a client of a server began asks no agent of the program; an agent of the program that it is led to does.
         """
         mine = ref_of(run.agent)
-        if standing_of(run).owner and not run.agent.concludes:
+        if state_location(run).owner and not run.agent.concludes:
             # A client wrote its definition, which may be that of an agent of the program word for word.
             raise AgentNotResolved(ref, "agent", ref, "is not asked by what a client began")
         found = AgentRef.parse(ref) if "@" in ref else await self._agents.local(mine, ref)
@@ -56,4 +56,4 @@ class HostAuthoring:
         granted = intersect(agent.capabilities, run.agent.capabilities).capabilities
         # By its handle: who is asked by that name from now on is the agent, not what this run may use of it.
         wanted = wanted.for_agent(agent.replace(capabilities=granted, ref=ref_of(agent)))
-        return asked(wanted, wanted.take(arguments))
+        return task_request(wanted, wanted.take(arguments))

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from ramet.core.agent_ref import AgentRef
 from ramet.core.errors import InvalidValue
 from ramet.core.ids import checked_name, safe_name
-from ramet.core.replay.replay import RunStory
+from ramet.core.replay.replay import RunReplay
 from ramet.spawn.run import Run
 
 MAIN = "main"
@@ -17,23 +17,23 @@ MAIN = "main"
 _MOST = 120
 
 
-class Standing(NamedTuple):
+class StateLocation(NamedTuple):
     """All of a run that says where its state is."""
 
     id: str
     name: str  #: of its agent
     ref: AgentRef | None
-    parent: Standing | None
+    parent: StateLocation | None
     owner: str  #: the server's agent in whose state the places of its tree lie; empty in a tree of the program
     is_branch: bool  #: born to a branch of its parent's state
     is_function: bool
     is_sandboxed: bool
 
 
-def standing_of(run: Run) -> Standing:
+def state_location(run: Run) -> StateLocation:
     """That of a run of this process."""
-    parent = standing_of(run.parent) if run.parent is not None else None
-    return Standing(
+    parent = state_location(run.parent) if run.parent is not None else None
+    return StateLocation(
         id=run.info.id,
         name=run.agent.name,
         ref=run.agent.ref,
@@ -45,12 +45,12 @@ def standing_of(run: Run) -> Standing:
     )
 
 
-def standing_on_record(runs: Mapping[str, RunStory], id: str) -> Standing:
+def standing_on_record(runs: Mapping[str, RunReplay], id: str) -> StateLocation:
     """That of a run as its tree's story tells it, whichever process it was in."""
     born = runs[id].born
     agent, ref = born.birth.get("agent", {}), born.birth.get("agent", {}).get("ref")
     parent = standing_on_record(runs, born.parent) if born.parent is not None and born.parent in runs else None
-    return Standing(
+    return StateLocation(
         id=id,
         name=agent.get("name", born.agent),
         ref=AgentRef.parse(ref) if ref is not None else None,
@@ -62,7 +62,7 @@ def standing_on_record(runs: Mapping[str, RunStory], id: str) -> Standing:
     )
 
 
-def place_of(run: Standing) -> str:
+def place_of(run: StateLocation) -> str:
     """Its namespace, where its registry is, too: the place of its handle, else its name.
 
     A function that a sandboxed run started was named in there: its name stands behind its parent's place, so that it is
@@ -81,19 +81,19 @@ def place_of(run: Standing) -> str:
     return name
 
 
-def branch_of(run: Standing) -> str:
+def branch_of(run: StateLocation) -> str:
     """The branch that it works on: its own if it was born to one, else its parent's, so none leaves a branch."""
     if run.parent is None:
         return MAIN
     return branch_below(run.parent, run.id) if run.is_branch else branch_of(run.parent)
 
 
-def branch_below(parent: Standing, id: str) -> str:
+def branch_below(parent: StateLocation, id: str) -> str:
     """The name of a delegate's branch: it ends with the id of its run."""
     return f"{prefix_below(parent)}{id}"
 
 
-def prefix_below(parent: Standing) -> str:
+def prefix_below(parent: StateLocation) -> str:
     """What the branches of a run's delegates begin with, and no others; behind it comes an id alone."""
     branch = branch_of(parent)
     above, sign = (place_of(parent), "/") if branch == MAIN else (branch, "+")  # No agent's name has a "+".

@@ -18,12 +18,12 @@ from ramet.core.events import StateCommitted
 from ramet.core.ids import checked_name
 from ramet.host.dynamic.registry import REGISTRY, REPLACED
 from ramet.store.state.commits import Commit
-from ramet.store.state.merging import Undecided
+from ramet.store.state.merging import UnresolvedConflict
 from ramet.store.state.namespaced import Namespaced
 from ramet.store.state.validation import checked_key, checked_prefix
 from ramet.store.state.values import MISSING
 from ramet.tools.context import ToolUseContext
-from ramet.wire.guest_protocol import StateCommit, Stated, UseState
+from ramet.wire.guest_protocol import StateCommit, StateReply, UseState
 from ramet.wire.values.json_object import paused_gc
 from ramet.wire.values.validators import check_parts
 
@@ -37,11 +37,11 @@ MAX_HISTORY = 1_000
 #: Commits that a run may ask for and that are not its own: looking for each costs.
 MAX_STRANGERS = 20
 
-_Answer = tuple[Stated, bytes]
+_Answer = tuple[StateReply, bytes]
 _json = msgspec.json.Encoder(order="sorted").encode
 
 
-class OwnState:
+class RunState:
     """The working copy of one run, over its own namespace, on its own branch."""
 
     def __init__(self, context: ToolUseContext, state: Namespaced, delegates: str) -> None:
@@ -132,7 +132,7 @@ class OwnState:
                 commit = await self.state.commit(_message(asked), on_conflict="abandon")
             else:
                 commit = await self.state.commit(_message(asked), on_conflict="merge", resolve=decided.resolve)
-        except Undecided:
+        except UnresolvedConflict:
             return decided.asked()
         except Conflict as conflict:
             if asked.on_conflict == "abandon" and not isinstance(conflict, MergeConflict):
@@ -205,7 +205,7 @@ class OwnState:
         message = _message(asked) or f"merge the branch of {asked.name}"
         try:
             commit = await self.state.merge(branch, resolve=decided.resolve, message=message)
-        except Undecided:
+        except UnresolvedConflict:
             return decided.asked()
         keys = len(await self.state.diff(before, commit)) if before is None or before.id != commit.id else 0
         return await self._committed(commit, keys)
@@ -247,15 +247,15 @@ class _Decided:
         if isinstance(said, dict) and said.get("sides") == mark and isinstance(said.get("value"), list):
             return said["value"][0] if said["value"] else MISSING
         self._open.append({"key": key, "sides": mark, "base": sides[0], "ours": sides[1], "theirs": sides[2]})
-        raise Undecided
+        raise UnresolvedConflict
 
     def asked(self) -> _Answer:
         """The keys that are to be decided."""
-        return Stated(found=False, is_open=True), _bounded(_json(self._open))
+        return StateReply(found=False, is_open=True), _bounded(_json(self._open))
 
 
 def _answer(value: Any, *, found: bool = True) -> _Answer:
-    return Stated(found=found), _bounded(_json(value))
+    return StateReply(found=found), _bounded(_json(value))
 
 
 def _names(found: list[str]) -> _Answer:

@@ -6,22 +6,22 @@ import asyncio
 from contextlib import suppress
 
 from ramet.core.errors import Conflict, UnsavedChanges
-from ramet.host.dynamic.namespaces import branch_of, place_of, prefix_below, standing_of
+from ramet.host.dynamic.namespaces import branch_of, place_of, prefix_below, state_location
 from ramet.host.dynamic.registry import Registries
-from ramet.host.dynamic.run_state import OwnState
+from ramet.host.dynamic.run_state import RunState
 from ramet.spawn.run import Run
 from ramet.store.state.namespaced import Namespaced
-from ramet.wire.guest_protocol import Stated, UseState
+from ramet.wire.guest_protocol import StateReply, UseState
 
 
-class HostMemory:
+class HostState:
     """The host's end, for the runs of one tree."""
 
     def __init__(self, registries: Registries) -> None:
         self._registries = registries
         self._opening = asyncio.Lock()
 
-    async def use(self, run: Run, asked: UseState, body: bytes) -> tuple[Stated, bytes]:
+    async def use(self, run: Run, asked: UseState, body: bytes) -> tuple[StateReply, bytes]:
         """Do something with a run's own state. Raises InvalidValue, Conflict, UnsavedChanges, Unknown, Denied."""
         return await (await self._own(run)).use(asked, body)
 
@@ -36,23 +36,23 @@ class HostMemory:
 
     async def branch(self, run: Run) -> None:
         """Have the branch that a run was born to work on; once is enough."""
-        standing = standing_of(run)
+        standing = state_location(run)
         state = await self._registries.state(standing.owner)
         at = await state.beside(at=run.request.begins_at)
         with suppress(Conflict):  # It is there: it was made in a process that has ended, or by the run's first word.
             await at.fork(branch_of(standing))
 
-    async def _own(self, run: Run) -> OwnState:
+    async def _own(self, run: Run) -> RunState:
         async with self._opening:
             if run.memory is None:
                 if run.request.begins_at:
                     await self.branch(run)
-                standing = standing_of(run)
+                standing = state_location(run)
                 state = await self._registries.state(standing.owner)
                 beside = await state.beside(branch_of(standing), author=run.info.id)
-                run.memory = OwnState(run.context, Namespaced(beside, place_of(standing)), prefix_below(standing))
+                run.memory = RunState(run.context, Namespaced(beside, place_of(standing)), prefix_below(standing))
                 run.ended().add_done_callback(lambda _: _forget(run))
-        found: OwnState = run.memory
+        found: RunState = run.memory
         return found
 
 

@@ -14,7 +14,7 @@ from ramet.host.dynamic.agents import ref_of
 from ramet.tools.context import SpawnRequest
 
 
-def worker(task: Task) -> Agent:
+def task_agent(task: Task) -> Agent:
     """The agent as it works on one task: it answers in the task's form, and may conclude."""
     agent = task.agent
     assert isinstance(agent, Agent), "tasks are declared on agents"
@@ -26,10 +26,10 @@ def worker(task: Task) -> Agent:
     )
 
 
-def asked(task: Task, arguments: Mapping[str, Any], *, name: str | None = None) -> SpawnRequest:
+def task_request(task: Task, arguments: Mapping[str, Any], *, name: str | None = None) -> SpawnRequest:
     """The birth of a run that works on a task."""
     return SpawnRequest(
-        agent=worker(task),
+        agent=task_agent(task),
         prompt=task.prompt(arguments),
         name=name or task.agent.name,
         description=task.name,

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from ramet.host.egress.dial import Dialer, connect
 from ramet.host.egress.tunnel import End, Tunnel
 from ramet.host.unix_listener import accepted
-from ramet.wire.http_connect import ESTABLISHED, Refusal, RequestReader, Target, answer
+from ramet.wire.http_connect import ESTABLISHED, ConnectRefusal, RequestReader, Target, answer
 
 _BREATH_S = 1.0  #: until accepting is tried again where no descriptor is left
 
@@ -46,14 +46,14 @@ class ProxyLimits:
     burst: int = 100  #: connections that may come at once after a quiet while
 
 
-class Room:
+class ProxyQuota:
     """Connections of all doors together: each takes up to two of the process's descriptors."""
 
     def __init__(self, most: int) -> None:
         self.most, self.taken = most, 0
 
 
-class ProxyDoor:
+class RunProxy:
     """One run's socket, and the tunnels that lead out of it."""
 
     def __init__(
@@ -63,7 +63,7 @@ class ProxyDoor:
         *,
         path: pathlib.Path,
         limits: ProxyLimits,
-        room: Room,
+        room: ProxyQuota,
         on_event: Callable[[ProxyDecision], None],
         on_closed: Callable[[], object],
     ) -> None:
@@ -134,11 +134,11 @@ class ProxyDoor:
             if not isinstance(asked, Target):
                 return await self._refuse(client, None, asked)
             if self._taken >= self._limits.tunnels:
-                return await self._refuse(client, asked, Refusal(503, f"{self._taken} tunnels are open"))
+                return await self._refuse(client, asked, ConnectRefusal(503, f"{self._taken} tunnels are open"))
             self._taken += 1
             leaving.callback(self._give_back)
             way = await self._way(asked)
-            if isinstance(way, Refusal):
+            if isinstance(way, ConnectRefusal):
                 return await self._refuse(client, asked, way)
             server = await leaving.enter_async_context(End.on(way))
             half_open.close()
@@ -148,11 +148,11 @@ class ProxyDoor:
     def _give_back(self) -> None:
         self._taken -= 1
 
-    async def _request(self, client: End, reader: RequestReader) -> Target | Refusal | None:
+    async def _request(self, client: End, reader: RequestReader) -> Target | ConnectRefusal | None:
         """What the client asks for; None if it has gone without asking."""
         if self._room.taken > self._room.most:
-            return Refusal(503, f"{self._room.most} connections of all sandboxes are open")
-        asked: asyncio.Future[Target | Refusal | None] = asyncio.get_running_loop().create_future()
+            return ConnectRefusal(503, f"{self._room.most} connections of all sandboxes are open")
+        asked: asyncio.Future[Target | ConnectRefusal | None] = asyncio.get_running_loop().create_future()
 
         def take(data: bytes) -> None:
             if (found := reader.feed(data)) is not None and not asked.done():
@@ -169,22 +169,22 @@ class ProxyDoor:
             async with asyncio.timeout(self._limits.header_s):
                 return await asked
         except TimeoutError:
-            return Refusal(408, f"the request was not complete after {self._limits.header_s:g} s")
+            return ConnectRefusal(408, f"the request was not complete after {self._limits.header_s:g} s")
 
-    async def _way(self, target: Target) -> socket.socket | Refusal:
+    async def _way(self, target: Target) -> socket.socket | ConnectRefusal:
         """A connection to the target, if there may be one. Whoever must know is told before it is tried."""
         end = asyncio.get_running_loop().time() + self._limits.connect_s
         try:
             async with asyncio.timeout_at(end):
                 found = await self._dialer.find(target)
         except TimeoutError:
-            return Refusal(504, f"{target.host} was not looked up in {self._limits.connect_s:g} s")
-        if isinstance(found, Refusal):
+            return ConnectRefusal(504, f"{target.host} was not looked up in {self._limits.connect_s:g} s")
+        if isinstance(found, ConnectRefusal):
             return found
         self._on_event(ProxyDecision(True, target.host, target.port, "", 200))
         return await connect(found, target.port, end=end)
 
-    async def _refuse(self, client: End, target: Target | None, refusal: Refusal | None) -> None:
+    async def _refuse(self, client: End, target: Target | None, refusal: ConnectRefusal | None) -> None:
         if refusal is None:
             return
         self._tell(target, refusal)
@@ -192,7 +192,7 @@ class ProxyDoor:
         client.transport.close()
         await asyncio.wait({client.lost}, timeout=self._limits.header_s)
 
-    def _tell(self, target: Target | None, refusal: Refusal) -> None:
+    def _tell(self, target: Target | None, refusal: ConnectRefusal) -> None:
         host, port = (target.host, target.port) if target else ("", 0)
         self._on_event(ProxyDecision(False, host, port, refusal.reason, refusal.status))
 
@@ -202,7 +202,7 @@ class ProxyDoor:
             server,
             host=target.host,
             hello_s=self._limits.header_s,
-            on_refused=lambda reason: self._tell(target, Refusal(403, reason)),
+            on_refused=lambda reason: self._tell(target, ConnectRefusal(403, reason)),
         )
         self._tunnels.add(tunnel)
         try:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Sequence
 from ramet.concurrency.threads import in_thread
 from ramet.core.addresses import IPAddress, IPNetwork, objection
 from ramet.host.egress.addresses import is_own
-from ramet.wire.http_connect import Refusal, Target, allowed
+from ramet.wire.http_connect import ConnectRefusal, Target, allowed
 
 #: The addresses of a name and a port; blocks, raises OSError.
 Lookup = Callable[[str, int], Sequence[str]]
@@ -30,10 +30,10 @@ class Dialer:
         self._endpoints, self._lookup, self._private = frozenset(endpoints), lookup, private_networks
         self._lookups = asyncio.Semaphore(_MAX_LOOKUPS)
 
-    async def find(self, target: Target) -> Sequence[IPAddress] | Refusal:
+    async def find(self, target: Target) -> Sequence[IPAddress] | ConnectRefusal:
         """The addresses that a tunnel to `target` may lead to. A name that is not listed is not even looked up."""
         if "*" not in self._endpoints and not allowed(self._endpoints, target.host, target.port):
-            return Refusal(403, f"{target.authority} is not in the list of allowed endpoints")
+            return ConnectRefusal(403, f"{target.authority} is not in the list of allowed endpoints")
         if target.is_ip:
             address = ipaddress.ip_address(target.host)
             # A list has a private address by its number only from somebody who may give it: it is meant.
@@ -41,19 +41,19 @@ class Dialer:
         try:
             texts = await self._look_up(target)
         except OSError as error:
-            return Refusal(502, f"{target.host} could not be looked up: {_words(error)}")
+            return ConnectRefusal(502, f"{target.host} could not be looked up: {_words(error)}")
         if not texts:
-            return Refusal(502, f"{target.host} has no address")
+            return ConnectRefusal(502, f"{target.host} has no address")
         return self._judged([ipaddress.ip_address(text) for text in texts], target)
 
-    def _judged(self, found: Sequence[IPAddress], target: Target) -> Sequence[IPAddress] | Refusal:
+    def _judged(self, found: Sequence[IPAddress], target: Target) -> Sequence[IPAddress] | ConnectRefusal:
         is_named = allowed(self._endpoints - {"*"}, target.host, target.port)
         for address in found:
             if is_named and any(address in network for network in self._private):
                 continue
             why = objection(address) or ("it is an address of the host itself" if is_own(address) else None)
             if why:
-                return Refusal(403, f"{target.host} leads to {address}: {why}")
+                return ConnectRefusal(403, f"{target.host} leads to {address}: {why}")
         return found
 
     async def _look_up(self, target: Target) -> Sequence[str]:
@@ -68,22 +68,22 @@ class Dialer:
         thread.exception()  # Seen: it may have been given up.
 
 
-async def connect(found: Sequence[IPAddress], port: int, *, end: float) -> socket.socket | Refusal:
+async def connect(found: Sequence[IPAddress], port: int, *, end: float) -> socket.socket | ConnectRefusal:
     """A socket connected to one of these addresses, tried one after the other, each with its share of the time.
 
     `end` is in the event loop's time.
     """
     tries = _in_turn(found)[:_MAX_TRIED]
-    refusal = Refusal(502, "there is no address to connect to")
+    refusal = ConnectRefusal(502, "there is no address to connect to")
     for at, address in enumerate(tries):
         share = (end - asyncio.get_running_loop().time()) / (len(tries) - at)
         try:
             async with asyncio.timeout(share):
                 return await _connected(address, port)
         except TimeoutError:
-            refusal = Refusal(504, "the server did not answer in time")
+            refusal = ConnectRefusal(504, "the server did not answer in time")
         except OSError as error:
-            refusal = Refusal(502, f"no connection to the server: {_words(error)}")
+            refusal = ConnectRefusal(502, f"no connection to the server: {_words(error)}")
     return refusal
 
 

@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from ramet.core.addresses import IPNetwork
 from ramet.core.errors import InvalidValue
 from ramet.host.egress.addresses import look_up
-from ramet.host.egress.connection import ProxyDecision, ProxyDoor, ProxyLimits, Room
+from ramet.host.egress.connection import ProxyDecision, ProxyLimits, ProxyQuota, RunProxy
 from ramet.host.egress.dial import Dialer, Lookup
 from ramet.host.unix_listener import listen
 
@@ -46,8 +46,8 @@ class Proxy:
         self._limits = limits or ProxyLimits()
         self._lookup = lookup
         self._private = tuple(map(_network, private_networks))
-        self._room = Room(max_connections or resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 8)
-        self._doors: dict[pathlib.Path, ProxyDoor] = {}
+        self._room = ProxyQuota(max_connections or resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 8)
+        self._doors: dict[pathlib.Path, RunProxy] = {}
 
     async def open(
         self,
@@ -56,7 +56,7 @@ class Proxy:
         *,
         owner: tuple[int, int] | None,
         on_event: Callable[[ProxyDecision], None],
-    ) -> ProxyDoor:
+    ) -> RunProxy:
         """Listen at `path` for one run that may reach `endpoints`, which are in the canonical form of a `Grant`.
 
         Only `owner` (user and group; None: the host's own) may open the file. A socket that a dead kernel left there
@@ -65,7 +65,7 @@ class Proxy:
         """
         if path in self._doors:
             raise InvalidValue("path", str(path), "a path at which no door is open")
-        door = self._doors[path] = ProxyDoor(
+        door = self._doors[path] = RunProxy(
             listen(path, owner),
             Dialer(endpoints, lookup=self._lookup, private_networks=self._private),
             path=path,

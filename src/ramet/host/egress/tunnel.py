@@ -10,7 +10,7 @@ import threading
 from collections.abc import AsyncIterator, Callable
 
 from ramet.core.errors import ProtocolError
-from ramet.wire.client_hello import OpeningReader
+from ramet.wire.client_hello import ClientHelloParser
 
 _CHUNK = 64 * 1024
 _LOOK_S = 1.0  #: between two looks at whether a client has gone: while it is not read from, nothing tells
@@ -171,7 +171,7 @@ class Tunnel(Joined):
         super().__init__(client, server)
         self._host = host
         self._hello_s, self._on_refused = hello_s, on_refused
-        self._opening: OpeningReader | None = OpeningReader()
+        self._opening: ClientHelloParser | None = ClientHelloParser()
         self._deadline: asyncio.TimerHandle | None = None
         client.take = self._open
 

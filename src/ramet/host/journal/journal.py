@@ -31,7 +31,7 @@ from ramet.core.errors import (
 )
 from ramet.core.events import Event, encode
 from ramet.core.replay import codec
-from ramet.core.replay.replay import TreeStory
+from ramet.core.replay.replay import TreeReplay
 from ramet.disk.state_folder import JOURNAL, made_state_folder, state_folder
 from ramet.host import session_ids
 from ramet.host.journal.stored_events import damaged, location_of
@@ -50,7 +50,7 @@ _shared: weakref.WeakValueDictionary[pathlib.Path, Journal] = weakref.WeakValueD
 After = Callable[[RametError | None], None]
 
 
-class Door(Protocol):
+class BackgroundService(Protocol):
     """What is there as long as the journal is open: the way in for other processes, for one."""
 
     async def hang(self) -> None:
@@ -60,7 +60,7 @@ class Door(Protocol):
         """End; idempotent."""
 
 
-class User(Protocol):
+class JournalUser(Protocol):
     """A runtime, as its journal knows it."""
 
     def _fence(self, error: StoreFailed) -> None:
@@ -81,10 +81,10 @@ class Journal:
 
     def __init__(self, store: Store, folder: pathlib.Path | None = None) -> None:
         self.store, self.folder = store, folder
-        self.door: Door | None = None
-        self.caretaker: Door | None = None  #: removes what has expired
+        self.door: BackgroundService | None = None
+        self.caretaker: BackgroundService | None = None  #: removes what has expired
         self.is_open = False
-        self.users: weakref.WeakSet[User] = weakref.WeakSet()  #: runtimes that have not stopped
+        self.users: weakref.WeakSet[JournalUser] = weakref.WeakSet()  #: runtimes that have not stopped
         self.living: set[str] = set()  #: roots of trees that one of them has
         self._opening: asyncio.Task[Store] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -92,7 +92,7 @@ class Journal:
         self._has_indexed = False  #: every session is found by its id
         self._deaf: Callable[[], None] = lambda: None
         self._deaf_to_trees: Callable[[], None] = lambda: None
-        self._pages: weakref.WeakValueDictionary[str, Page] = weakref.WeakValueDictionary()
+        self._pages: weakref.WeakValueDictionary[str, TreeJournal] = weakref.WeakValueDictionary()
 
     async def open(self) -> None:
         """Open the store; idempotent, and one failure is everybody's. Raises StoreInUse, StoreFailed, Damaged."""
@@ -129,7 +129,7 @@ class Journal:
         for user in list(self.users):
             user._fence_tree(error.tree, error)
 
-    async def leave(self, user: User) -> None:
+    async def leave(self, user: JournalUser) -> None:
         """Use it no more: whoever does so last closes the store, having written what was appended. Idempotent."""
         self.users.discard(user)
         if self.users:  # They have it written; each tree of this one was, when it was closed.
@@ -152,13 +152,13 @@ class Journal:
         said = [answer for user in list(self.users) if (answer := user._can_go_on(root, run)) is not None]
         return any(said) or not said
 
-    def keep_page(self, root: str, page: Page) -> None:
+    def keep_page(self, root: str, page: TreeJournal) -> None:
         """This is the page of that tree."""
         self._pages[root] = page
 
-    def page(self, publish: Callable[[Event], None], about: Callable[[], Mapping[str, Any]]) -> Page:
+    def page(self, publish: Callable[[Event], None], about: Callable[[], Mapping[str, Any]]) -> TreeJournal:
         """A page for one tree, of which `about` says what is true for all of it."""
-        return Page(self, publish, about)
+        return TreeJournal(self, publish, about)
 
     async def trees(self, root: str | None = None) -> list[Document]:
         """Return the documents of all trees, or of the one with that root or of that session."""
@@ -184,9 +184,9 @@ class Journal:
         await session_ids.register_older(self.store, trees)
         self._has_indexed = True
 
-    async def story(self, root: str, at: int | None = None) -> TreeStory:
+    async def story(self, root: str, at: int | None = None) -> TreeReplay:
         """What is on record of a tree, up to an event's number. Raises DamagedTree, also for a newer event."""
-        story, cursor, more = TreeStory(), 0, True
+        story, cursor, more = TreeReplay(), 0, True
         while more:
             stored = await self.store.read(cursor, tree=root, limit=PAGE)
             for each in stored:
@@ -203,7 +203,7 @@ class Journal:
                 cursor = stored[-1].cursor
         return story
 
-    async def story_of(self, run: str, at: int | None = None) -> TreeStory | None:
+    async def story_of(self, run: str, at: int | None = None) -> TreeReplay | None:
         """The story of the tree that a run belongs to, up to an event's number; None if the run is not on record."""
         await self.open()
         first = await self.store.read(run=run, limit=1)
@@ -271,7 +271,7 @@ async def change_tree(store: Store, root: str, *, as_owner: bool = False, **fact
     return False
 
 
-class Page:
+class TreeJournal:
     """The events of one tree on their way into the journal, and what is to be done when they are there."""
 
     def __init__(

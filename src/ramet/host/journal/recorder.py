@@ -22,7 +22,7 @@ from ramet.concurrency.clock import Clock
 from ramet.core.errors import InvalidValue
 from ramet.core.events import ClockStepped, Event, MessageRecorded, Notice, RunEnded, RunSpawned, TextDelta, encode
 from ramet.disk.state_folder import ignore, opened_folder
-from ramet.host.journal.journal import After, Journal, Page
+from ramet.host.journal.journal import After, Journal, TreeJournal
 from ramet.host.journal.recent_events import KeptEvents
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ class Recorder:
         about: Callable[[], Mapping[str, Any]] = dict,
     ) -> None:
         self._clock = clock
-        self._page: Page | None = journal.page(self._publish, about) if journal is not None else None
+        self._page: TreeJournal | None = journal.page(self._publish, about) if journal is not None else None
         self.transcripts = transcripts  #: folder with one `.jsonl` per run, by path; None keeps nothing on disk
         self.kept = KeptEvents(journal.folder if journal is not None else None)
         self._count = 0

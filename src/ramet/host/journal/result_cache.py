@@ -12,7 +12,7 @@ from msgspec import Struct
 from ramet.concurrency.clock import Clock
 from ramet.core.errors import RametError
 from ramet.host.journal.journal import Journal
-from ramet.spawn.result_cache import Computing, Kept
+from ramet.spawn.result_cache import CachedResult, InFlight
 from ramet.spawn.run import Run
 from ramet.store.contract import Store
 
@@ -25,7 +25,7 @@ MOST = 1_000
 MAX_BYTES = 4 * 1024 * 1024
 
 
-class Entry(Struct, frozen=True):
+class CacheEntry(Struct, frozen=True):
     """A result in the store."""
 
     value: object
@@ -38,12 +38,12 @@ class KeptResults:
     """The results of one runtime. What cannot be read, or kept, costs the work and nothing else."""
 
     def __init__(self, journal: Journal | None, clock: Clock) -> None:
-        self.computing: dict[str, Computing] = {}
+        self.computing: dict[str, InFlight] = {}
         self.waiting: dict[Run, Run] = {}
         self._journal, self._clock = journal, clock
         self._near: OrderedDict[str, bytes] = OrderedDict()
 
-    async def get(self, key: str, ttl_s: float) -> Kept | None:
+    async def get(self, key: str, ttl_s: float) -> CachedResult | None:
         """A result that is not older than `ttl_s`, if there is one that can be read."""
         data = self._near.get(key)
         try:
@@ -51,20 +51,20 @@ class KeptResults:
                 await self._journal.open()
                 found = await self._journal.store.get(RESULTS, key)
                 data = found.data if found is not None else None
-            entry = msgspec.json.decode(data, type=Entry) if data is not None else None
+            entry = msgspec.json.decode(data, type=CacheEntry) if data is not None else None
         except (RametError, msgspec.MsgspecError, UnicodeError, RecursionError) as problem:
             _log.warning("a kept result cannot be used, and its agent works again: %s", problem)
             return None
         now = self._clock.now()
         if entry is None or not timedelta() <= now - entry.at < timedelta(seconds=ttl_s) or now >= entry.until:
             return None
-        return Kept(entry.value, entry.run, entry.at)
+        return CachedResult(entry.value, entry.run, entry.at)
 
-    async def put(self, key: str, kept: Kept, ttl_s: float) -> None:
+    async def put(self, key: str, kept: CachedResult, ttl_s: float) -> None:
         """Keep a result."""
         try:
             until = kept.at + timedelta(seconds=min(ttl_s, 10**9))
-            data = msgspec.json.encode(Entry(kept.value, kept.run, kept.at, until))
+            data = msgspec.json.encode(CacheEntry(kept.value, kept.run, kept.at, until))
             if len(data) > MAX_BYTES:
                 return
             self._near[key] = data
@@ -83,7 +83,7 @@ async def forget_results(store: Store, *, before: datetime) -> int:
     gone = 0
     for each in await store.list(RESULTS):
         try:
-            if msgspec.json.decode(each.data, type=Entry).until > before:
+            if msgspec.json.decode(each.data, type=CacheEntry).until > before:
                 continue
         except (msgspec.MsgspecError, UnicodeError, RecursionError):
             pass  # Nobody can use it.

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from ramet.core import events
 from ramet.core.errors import DamagedTree, InvalidValue
 from ramet.core.events import Event
-from ramet.store.contract import Store, Stored
+from ramet.store.contract import Store, StoredEvent
 
 
-def decoded(store: Store, stored: Stored, decode: Callable[[bytes], Event] = events.decode) -> Event:
+def decoded(store: Store, stored: StoredEvent, decode: Callable[[bytes], Event] = events.decode) -> Event:
     """Return the event that a store keeps. Raises DamagedTree for bytes that are no event of this version."""
     try:
         return decode(stored.data)
@@ -18,7 +18,7 @@ def decoded(store: Store, stored: Stored, decode: Callable[[bytes], Event] = eve
         raise damaged(store, stored, problem) from None
 
 
-def damaged(store: Store, stored: Stored, problem: InvalidValue) -> DamagedTree:
+def damaged(store: Store, stored: StoredEvent, problem: InvalidValue) -> DamagedTree:
     """Return the error for an event of a store whose content is not accepted."""
     return DamagedTree(stored.tree, location_of(store), f"it is not {problem.accepted}", cursor=stored.cursor)
 

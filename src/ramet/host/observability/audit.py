@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from ramet.core import events
 from ramet.core.errors import InvalidValue
 from ramet.core.events import Event
-from ramet.core.outcome import shown
+from ramet.core.outcome import safe_repr
 from ramet.host.journal.recorder import Recorder
 from ramet.host.journal.subscription import Listening, listen
 from ramet.host.observability.redaction import MAX_SECRET, STARS, Redaction, names_secret
@@ -112,7 +112,7 @@ class Audit:
             self._failing.discard(index)
 
     def _entry(self, event: Event) -> AuditEntry:
-        told = msgspec.to_builtins(_lean(event), str_keys=True, enc_hook=shown)
+        told = msgspec.to_builtins(_lean(event), str_keys=True, enc_hook=safe_repr)
         for name in _TOLD[type(event)]:
             told.pop(name, None)
         for name in _NOT_TOLD_OF_RESULTS:

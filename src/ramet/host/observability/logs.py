@@ -22,7 +22,7 @@ from datetime import UTC, datetime
 from typing import Any, TextIO
 
 from ramet.core.errors import InvalidValue
-from ramet.core.outcome import shown
+from ramet.core.outcome import safe_repr
 from ramet.host.observability.redaction import MAX_SECRET, STARS, Redaction, names_secret
 from ramet.tools.context import current_call
 
@@ -156,7 +156,7 @@ class Lines(logging.Handler):
         if depth < _MAX_DEPTH and kind is dict:
             some = list(value.items())[:_MAX_ITEMS]
             return {
-                (label := self._clean(key if isinstance(key, str) else shown(key))[:_MAX_NAME]): self._plain(
+                (label := self._clean(key if isinstance(key, str) else safe_repr(key))[:_MAX_NAME]): self._plain(
                     item, label, depth + 1
                 )
                 for key, item in some
@@ -167,7 +167,7 @@ class Lines(logging.Handler):
             value = value[:_MAX_BYTES]
         if kind is int:
             return f"an integer of {value.bit_length()} bits"
-        return self._clean(shown(value))
+        return self._clean(safe_repr(value))
 
     def _clean(self, text: str, *, end: bool = False) -> str:
         """Without secrets, those included that stand across the place where it will be cut."""
@@ -205,7 +205,8 @@ def _message(record: logging.LogRecord) -> str:
     try:
         return str.__str__(record.getMessage())
     except Exception as problem:
-        return f"{shown(record.msg)} % {shown(record.args)} (it could not be put together: {type(problem).__name__})"
+        template = f"{safe_repr(record.msg)} % {safe_repr(record.args)}"
+        return f"{template} (it could not be put together: {type(problem).__name__})"
 
 
 def _whose() -> dict[str, str]:

@@ -61,7 +61,7 @@ _RAISED = re.compile(r"([A-Z]\w{0,80}(?:Error|Exception|Exit|Interrupt|Timeout))
 
 
 @dataclass(slots=True)
-class Asked:
+class ModelSpan:
     """An attempt to ask a model, until it is known how it ended."""
 
     span: Span
@@ -80,7 +80,7 @@ class RunSpans:
     turn: Span | None = None
     in_turn: Context | None = None
     tools: dict[str, Span] = field(default_factory=dict)  #: by call
-    asked: dict[str, Asked] = field(default_factory=dict)  #: by step
+    asked: dict[str, ModelSpan] = field(default_factory=dict)  #: by step
 
 
 class TreeSpans:
@@ -247,7 +247,7 @@ class TreeSpans:
         if event.reserved_tokens:
             attributes[genai.RESERVED_TOKENS] = event.reserved_tokens
         name = f"{genai.CHAT} {model.name[:MAX_NAME]}"
-        run.asked[event.step_id] = Asked(
+        run.asked[event.step_id] = ModelSpan(
             self._start(name, at, run.in_turn or run.below, attributes, SpanKind.CLIENT),
         )
 
@@ -290,7 +290,7 @@ class TreeSpans:
             status = _HTTP.search(event.reason)
             _end(asked.span, asked.failed_at or at, status[1] if status else genai.OTHER)
 
-    def _answered(self, event: Event, step: str | None) -> Asked | None:
+    def _answered(self, event: Event, step: str | None) -> ModelSpan | None:
         run = self._own.get(event.run)
         return run.asked.pop(step, None) if run is not None and step is not None else None
 

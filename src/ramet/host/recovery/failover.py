@@ -16,7 +16,7 @@ AT_A_TIME = 16  #: trees that a kernel claims before it has taken them up: the o
 _log = logging.getLogger("ramet.adopting")
 
 
-class Adoption:
+class FailoverTask:
     """Claims the trees of kernels that fall, from `start` to `stop`, and gives them to `take`, some at a time.
 
     The store tells it when a kernel has fallen; nobody looks now and then. What `take` raises is logged: those trees

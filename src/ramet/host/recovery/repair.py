@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from ramet.core.errors import Damaged, DamagedTree, Unknown
-from ramet.core.replay.replay import TreeStory
-from ramet.host.control.run_queries import Records
+from ramet.core.replay.replay import TreeReplay
+from ramet.host.control.run_queries import JournalReader
 from ramet.host.journal.journal import TREES
 from ramet.host.journal.stored_events import location_of
 from ramet.host.journal.ttl import Lifetime, read_lifetime
@@ -26,7 +26,7 @@ class Checked(NamedTuple):
     damaged: tuple[Damaged, ...]
 
 
-async def check(records: Records) -> Checked:
+async def check(records: JournalReader) -> Checked:
     """Read every tree that was not set aside, and return which cannot be read, and what the journal has lost."""
     readable = 0
     for each in await records.store.list(TREES):
@@ -35,7 +35,7 @@ async def check(records: Records) -> Checked:
         except DamagedTree as problem:
             records.damaged[each.key] = problem
     for root in await records.trees(ended=True):
-        story = TreeStory()
+        story = TreeReplay()
         try:
             async for event in records.events(root):
                 story.tell(event)

@@ -14,7 +14,7 @@ from ramet.agent.definition import Agent, check_model
 from ramet.agent.history.compaction import Compaction, check_compaction, repair
 from ramet.agent.hooks.config import HookConfig
 from ramet.agent.hooks.hooks import HookRunner
-from ramet.agent.loop import left_open
+from ramet.agent.loop import open_calls
 from ramet.core.arguments import check_callable
 from ramet.core.errors import Damaged, DamagedTree, DefinitionMissing, InvalidValue, Unknown
 from ramet.core.ids import CallId, RunId
@@ -22,21 +22,21 @@ from ramet.core.limits import SpawnLimits
 from ramet.core.outcome import Usage
 from ramet.core.policy.permissions import Permissions, from_data
 from ramet.core.policy.policy import Policy, from_json
-from ramet.core.replay.replay import RunStory, TreeStory
+from ramet.core.replay.replay import RunReplay, TreeReplay
 from ramet.host.arguments import definitions_of
-from ramet.host.dynamic.namespaces import standing_of
+from ramet.host.dynamic.namespaces import state_location
 from ramet.host.journal.journal import Journal, said_of
 from ramet.host.journal.stored_events import location_of
 from ramet.host.safety.gate import SafetyGate
 from ramet.host.serialize.recipes import agent_of
-from ramet.host.trees.factory import OpenTree, TreePlan
+from ramet.host.trees.factory import OpenTree, TreeOptions
 from ramet.host.trees.project import Project
 from ramet.models.messages import decode
 from ramet.spawn.birth.record import cwd_of
-from ramet.spawn.recovery import Supplies, revive
+from ramet.spawn.recovery import ResumeInputs, rebuild_tree
 from ramet.spawn.run import Run
 from ramet.tools.agents.agents import spawning_tools
-from ramet.tools.builtins import stock_tools
+from ramet.tools.builtins import builtin_tools
 from ramet.tools.functions import as_tools
 from ramet.tools.permission_checks import ruling_on
 
@@ -55,7 +55,7 @@ SPAWNING = frozenset(tool.name for tool in spawning_tools())
 
 
 @dataclass(frozen=True, kw_only=True)
-class Supplied:
+class ResolvedInputs:
     """What whoever resumes brings along."""
 
     llm: BaseChatModel | None
@@ -77,18 +77,18 @@ class Supplied:
         return found
 
     @cached_property
-    def supplies(self) -> Supplies:
+    def supplies(self) -> ResumeInputs:
         """The same for runs: made once for all trees."""
         agents = {each.name: each for each in self.agents}
-        return Supplies(
+        return ResumeInputs(
             agent=lambda data: agent_of(data, agents=agents, model=self.model),
-            tools=(*stock_tools({}).values(), *self.tools),
+            tools=(*builtin_tools({}).values(), *self.tools),
             secrets=self.secrets,
             env_vars=self.env_vars,
         )
 
 
-class Brought(TypedDict, total=False):
+class ResumeOptions(TypedDict, total=False):
     """The same as `AgentRuntime.resume` takes it."""
 
     llm: BaseChatModel | None
@@ -115,12 +115,12 @@ def supplied_by(
     gate: SafetyGate | None = None,
     approver: Callable[..., Any] | None = None,
     compaction: Compaction | Literal[False] | None = None,
-) -> Supplied:
+) -> ResolvedInputs:
     """What was brought along, with nothing for what was not. Raises InvalidValue for what is of a wrong type."""
     check_model("llm", llm)
     check_callable("approver", approver)
     check_compaction(compaction)
-    return Supplied(
+    return ResolvedInputs(
         llm=llm,
         models=models or {},
         tools=as_tools(tools, "tools"),
@@ -135,7 +135,7 @@ def supplied_by(
 
 
 @dataclass(frozen=True)
-class Left:
+class UnfinishedTree:
     """A tree that was not closed."""
 
     root: str
@@ -152,7 +152,7 @@ class Left:
         """Whether its root is that of a session. Older versions said so of those that have an id."""
         return bool(self.about.get("conversation") or self.about.get("session"))
 
-    async def story(self) -> TreeStory:
+    async def story(self) -> TreeReplay:
         """Read what is on record of the tree. Raises DamagedTree."""
         return await self._journal.story(self.root)
 
@@ -171,8 +171,8 @@ class Left:
             raise Unknown("session", self.about.get("session") or self.root)
 
     def plan(
-        self, supplied: Supplied, open_project: Callable[[pathlib.Path | None, Sequence[Agent]], Project]
-    ) -> TreePlan:
+        self, supplied: ResolvedInputs, open_project: Callable[[pathlib.Path | None, Sequence[Agent]], Project]
+    ) -> TreeOptions:
         """What is true for the whole tree. Raises DefinitionMissing if its folder has gone, or a value is not here.
 
         Raises DamagedTree for a document that does not say it.
@@ -186,7 +186,7 @@ class Left:
             raise DefinitionMissing("folder", str(cwd))
         project = open_project(cwd, supplied.agents)
         children = about["children"]
-        return TreePlan(
+        return TreeOptions(
             definitions=project,
             cwd=cwd,
             spawn_limits=SpawnLimits(**about["spawn_limits"]),
@@ -206,7 +206,7 @@ class Left:
         )
 
 
-def _policy(terms: Mapping[str, Any], supplied: Supplied) -> Policy:
+def _policy(terms: Mapping[str, Any], supplied: ResolvedInputs) -> Policy:
     """A policy again that is on record with names alone. Raises DefinitionMissing for a value that is not supplied."""
     values = {"variable": supplied.env_vars, "secret": supplied.secrets}
     fields = {"variable": "env_vars", "secret": "secrets"}
@@ -219,7 +219,7 @@ def _policy(terms: Mapping[str, Any], supplied: Supplied) -> Policy:
     return from_json({**terms, **given})
 
 
-def _hooks(about: Mapping[str, Any], supplied: Supplied, project: Project) -> tuple[HookRunner | HookConfig, ...]:
+def _hooks(about: Mapping[str, Any], supplied: ResolvedInputs, project: Project) -> tuple[HookRunner | HookConfig, ...]:
     """The hooks of a tree: gates that it had must not be missing. Raises DefinitionMissing for fewer than it had."""
     hooks = (*supplied.hooks, *project.hooks)
     had = about.get("hooks", 0)
@@ -237,7 +237,7 @@ def _permissions(about: Mapping[str, Any], project: Project) -> Permissions | No
     return recorded if project.permissions is None else recorded.joined(project.permissions)
 
 
-def _gate(about: Mapping[str, Any], supplied: Supplied) -> SafetyGate | None:
+def _gate(about: Mapping[str, Any], supplied: ResolvedInputs) -> SafetyGate | None:
     """The gate of a tree: one that had it goes on with none. Raises DefinitionMissing."""
     if about.get("gated") and supplied.gate is None:
         raise DefinitionMissing("safety gate", "of the tree")
@@ -248,19 +248,19 @@ def _log_damage(problem: DamagedTree) -> None:
     _log.error("a tree cannot be gone on with: %s", problem)
 
 
-async def left_behind(
+async def unfinished_trees(
     journal: Journal | None, only: str | None = None, *, passed_over: Callable[[DamagedTree], None] = _log_damage
-) -> list[Left]:
+) -> list[UnfinishedTree]:
     """Trees that are not known to be over, or the one of that root or session: its conversation may be closed.
 
     One whose document cannot be read is left as it is; `passed_over` is called with the reason, which it logs.
     """
     if journal is None:
         return []
-    found = list[Left]()
+    found = list[UnfinishedTree]()
     for each in await journal.trees(only):
         try:
-            found.append(Left(each.key, said_of(each, location_of(journal.store)), journal))
+            found.append(UnfinishedTree(each.key, said_of(each, location_of(journal.store)), journal))
         except DamagedTree as problem:
             passed_over(problem)
     if only is None:
@@ -268,15 +268,15 @@ async def left_behind(
     return [each for each in found if each.is_conversation or not each.is_closed]
 
 
-async def left_by_others(journal: Journal, roots: Sequence[str]) -> list[Left]:
+async def orphaned_trees(journal: Journal, roots: Sequence[str]) -> list[UnfinishedTree]:
     """Trees that were claimed from kernels that have fallen; what is no tree, or over, is let go of.
 
     One whose document cannot be read is logged, and stays this kernel's.
     """
-    found = list[Left]()
+    found = list[UnfinishedTree]()
     for root in roots:
         try:
-            found.append(Left(root, await journal.about(root), journal))
+            found.append(UnfinishedTree(root, await journal.about(root), journal))
         except Damaged as problem:
             _log.error("tree %s is this kernel's now, and cannot go on here: %s", root, problem)
     for each in found:
@@ -285,7 +285,7 @@ async def left_by_others(journal: Journal, roots: Sequence[str]) -> list[Left]:
     return [each for each in found if each.about and not each.about.get("over")]
 
 
-class Point(NamedTuple):
+class ForkPoint(NamedTuple):
     """A run at some moment, for another one to begin with."""
 
     agent: Agent
@@ -296,16 +296,16 @@ class Point(NamedTuple):
     state_owner: str  #: to whom the states of its tree belong
 
 
-def point_of_run(run: Run, at: int | None) -> Point:
+def point_of_run(run: Run, at: int | None) -> ForkPoint:
     """A run of this process, where nothing is on record. Raises InvalidValue."""
     if run.agent.function is not None or at is not None:
         raise InvalidValue("run", run.info.id, "a run of a model, as far as it came: there is no journal here")
     tools = tuple(tool for tool in run.context.tools if tool.name not in SPAWNING)
-    messages, owner = repair(list(run.context.history)), standing_of(run).owner
-    return Point(run.agent, tools, messages, run.context.cwd, run.subtree, owner)
+    messages, owner = repair(list(run.context.history)), state_location(run).owner
+    return ForkPoint(run.agent, tools, messages, run.context.cwd, run.subtree, owner)
 
 
-async def point_of(journal: Journal | None, run: str, at: int | None, supplied: Supplied) -> Point:
+async def fork_point(journal: Journal | None, run: str, at: int | None, supplied: ResolvedInputs) -> ForkPoint:
     """A run up to the event numbered `at`. Raises Unknown, InvalidValue, DefinitionMissing."""
     story = await journal.story_of(run, at) if journal is not None else None
     if journal is None or story is None or run not in story.runs:
@@ -317,7 +317,7 @@ async def point_of(journal: Journal | None, run: str, at: int | None, supplied: 
         raise InvalidValue("run", run, "a run of a model: a function has no conversation to go on from")
     agents = {each.name: each for each in supplied.agents}
     agent = agent_of(told.born.birth["agent"], agents=agents, model=supplied.model)
-    here = {tool.name: tool for tool in (*stock_tools({}).values(), *supplied.tools)}
+    here = {tool.name: tool for tool in (*builtin_tools({}).values(), *supplied.tools)}
     missing = [name for name in told.born.tools if name not in here]
     if missing:
         raise DefinitionMissing("tool", missing[0])
@@ -325,13 +325,13 @@ async def point_of(journal: Journal | None, run: str, at: int | None, supplied: 
     messages = repair([decode(each) for each in told.messages])
     owner = story.root.born.birth.get("state_owner", "")
     used = told.result.usage_subtree if told.result is not None else told.subtree
-    return Point(agent, tools, messages, cwd_of(about) if about.get("cwd") else None, used, owner)
+    return ForkPoint(agent, tools, messages, cwd_of(about) if about.get("cwd") else None, used, owner)
 
 
-def take_up(opened: OpenTree, story: TreeStory, supplied: Supplied) -> Run:
+def take_up(opened: OpenTree, story: TreeReplay, supplied: ResolvedInputs) -> Run:
     """Put the runs of a story into a tree that was opened for them; its root. Raises DefinitionMissing."""
     opened.recorder.go_on(story.seq)
-    root = revive(opened.tree, story, supplied.supplies)
+    root = rebuild_tree(opened.tree, story, supplied.supplies)
     for each in story.runs.values():
         run = opened.tree.register.runs[RunId(each.id)]
         _check_gate(run, each)
@@ -339,7 +339,7 @@ def take_up(opened: OpenTree, story: TreeStory, supplied: Supplied) -> Run:
     return root
 
 
-def _check_gate(run: Run, story: RunStory) -> None:
+def _check_gate(run: Run, story: RunReplay) -> None:
     """A call about which a person was asked must not run because whoever asked for that is not here any more."""
     hooks = run.context.hooks
     if run.context.safety is not None:
@@ -357,5 +357,5 @@ def _check_gate(run: Run, story: RunStory) -> None:
 def _still_asks(run: Run, call: CallId) -> bool:
     """Whether a call that a person was asked about has neither begun nor been answered."""
     context = run.context
-    is_open = any(each["id"] == call for each in left_open(context.history) or ())
+    is_open = any(each["id"] == call for each in open_calls(context.history) or ())
     return run.is_living and is_open and call not in context.begun and call not in context.answered

@@ -10,26 +10,26 @@ from typing import Protocol
 
 from ramet.agent.definition import Agent
 from ramet.concurrency.clock import Clock
-from ramet.concurrency.gc_pause import no_collection
+from ramet.concurrency.gc_pause import gc_paused
 from ramet.core.errors import DamagedTree, DefinitionMissing, RametError, StoreFailed
 from ramet.core.events import RunSpawned, StateChanged
-from ramet.core.replay.replay import TreeStory
+from ramet.core.replay.replay import TreeReplay
 from ramet.host.journal.journal import Journal
-from ramet.host.recovery.resume import Left, Supplied, left_behind, take_up
-from ramet.host.trees.factory import OpenTree, TreePlan
+from ramet.host.recovery.resume import ResolvedInputs, UnfinishedTree, take_up, unfinished_trees
+from ramet.host.trees.factory import OpenTree, TreeOptions
 from ramet.host.trees.project import Project, git_of
 from ramet.isolation.git import worktree
 from ramet.isolation.git.git import Git, NoWorktree
 from ramet.spawn.birth.record import missing_late_args
 from ramet.spawn.handle import Handle
 from ramet.spawn.lifecycle.supervisor import MAX_WAKES
-from ramet.spawn.recovery import go_on
+from ramet.spawn.recovery import resume_tree
 from ramet.spawn.run import Run
 
 _log = logging.getLogger("ramet.adopting")
 
 
-class Owner(Protocol):
+class TreeOwner(Protocol):
     """Whose the trees are to be: a runtime."""
 
     clock: Clock
@@ -38,7 +38,7 @@ class Owner(Protocol):
     def open_project(self, folder: pathlib.Path | None, call: Sequence[Agent] = ()) -> Project:
         """What a folder brings to a tree."""
 
-    def open_tree(self, plan: TreePlan) -> OpenTree:
+    def open_tree(self, plan: TreeOptions) -> OpenTree:
         """One without a root yet."""
 
     def keep(self, opened: OpenTree, root: Run) -> None:
@@ -46,22 +46,22 @@ class Owner(Protocol):
 
 
 @dataclass(frozen=True)
-class Taking:
+class Takeover:
     """How trees are taken up for a runtime; `prepare` sees each root before it is set to work."""
 
-    owner: Owner
-    supplied: Supplied
+    owner: TreeOwner
+    supplied: ResolvedInputs
     close_with: Callable[[Run], None]
     prepare: Callable[[Run], None] | None = None
     reopens: bool = False  #: conversations that were closed, too
 
-    async def take_up(self, trees: Sequence[Left], *, passes_over: bool = False) -> list[Handle]:
+    async def take_up(self, trees: Sequence[UnfinishedTree], *, passes_over: bool = False) -> list[Handle]:
         """Set trees that are this kernel's to work, one after another. Raises DefinitionMissing.
 
         A tree that cannot be read raises DamagedTree, or with `passes_over` is logged, and left as it is.
         """
         handles = []
-        with no_collection():
+        with gc_paused():
             for left in trees:
                 try:
                     handle = await self._take_up(left)
@@ -74,7 +74,7 @@ class Taking:
                     handles.append(handle)
         return handles
 
-    async def take_over(self, trees: Sequence[Left], heard: Callable[[Handle], None]) -> None:
+    async def take_over(self, trees: Sequence[UnfinishedTree], heard: Callable[[Handle], None]) -> None:
         """Likewise, and `heard` is told of each root; what cannot go on here is logged. Raises StoreFailed."""
         for left in trees:
             try:
@@ -86,7 +86,7 @@ class Taking:
                 why = problem if isinstance(problem, RametError) else f"{type(problem).__name__}: {problem}"
                 _log.error("tree %s is this kernel's now, and cannot go on here: %s", left.root, why)
 
-    async def _take_up(self, left: Left) -> Handle | None:
+    async def _take_up(self, left: UnfinishedTree) -> Handle | None:
         owner = self.owner
         story = await left.story()
         if left.is_alive:  # Somebody else took it up meanwhile.
@@ -116,18 +116,18 @@ class Taking:
         if reopens:
             root.wakes = MAX_WAKES  # Its next turn begins with a prompt: opening it costs nothing.
             root.context.emit(StateChanged, state=root.state.value, why="the conversation was opened again")
-        go_on(opened.tree, story)
+        resume_tree(opened.tree, story)
         if not root.persistent:
             self.close_with(root)
         return opened.tree.handle(root)
 
 
-def _is_conversation(story: TreeStory) -> bool:
+def _is_conversation(story: TreeReplay) -> bool:
     born = story.root.born.birth
     return bool(born.get("persistent")) and not born.get("agent", {}).get("function")
 
 
-async def _restore_worktrees(story: TreeStory, git: Git) -> None:
+async def _restore_worktrees(story: TreeReplay, git: Git) -> None:
     """Who had answered in one that was removed since nothing had changed there has its end still to come."""
     for run, repo in _without_folder(story):
         made = run.birth["worktree"]
@@ -137,7 +137,7 @@ async def _restore_worktrees(story: TreeStory, git: Git) -> None:
             _log.warning("the worktree of %s cannot be made anew: %s", run.path, problem)
 
 
-def _without_folder(story: TreeStory) -> Iterator[tuple[RunSpawned, pathlib.Path]]:
+def _without_folder(story: TreeReplay) -> Iterator[tuple[RunSpawned, pathlib.Path]]:
     """Births of living runs whose worktree is gone, parents first, each with the folder that it was made from."""
     for each in story.runs.values():
         born, parent = each.born, story.runs.get(each.born.parent or "")
@@ -146,18 +146,18 @@ def _without_folder(story: TreeStory) -> Iterator[tuple[RunSpawned, pathlib.Path
             yield born, pathlib.Path(parent.born.birth["cwd"])
 
 
-async def resume_all(taking: Taking, journal: Journal | None, *, only: str | None) -> list[Handle]:
+async def resume_all(taking: Takeover, journal: Journal | None, *, only: str | None) -> list[Handle]:
     """Go on with every tree that no kernel has, or `only` one; handles on their roots.
 
     Raises DefinitionMissing for what is not supplied; the trees before it go on. A tree that cannot be read is logged,
     and left as it is; as the `only` one it raises DamagedTree.
     """
-    return await taking.take_up(await claim_left(journal, only), passes_over=only is None)
+    return await taking.take_up(await claim_orphans(journal, only), passes_over=only is None)
 
 
-async def claim_left(journal: Journal | None, only: str | None = None) -> list[Left]:
+async def claim_orphans(journal: Journal | None, only: str | None = None) -> list[UnfinishedTree]:
     """Make the trees that are not over and that no living kernel has this one's, or `only` one."""
-    left = [each for each in await left_behind(journal, only) if not each.is_alive]
+    left = [each for each in await unfinished_trees(journal, only) if not each.is_alive]
     if journal is None or not left:
         return []
     ours = set(await journal.store.claim([each.root for each in left]))

@@ -23,7 +23,7 @@ from ramet.core.errors import Damaged, InvalidValue, RametError
 from ramet.host.journal.journal import TREES
 from ramet.host.journal.ttl import Collect, lifetimes_of
 from ramet.host.retention.folder_needs import FolderNeeds
-from ramet.host.retention.sweep import EXPIRED, Gone, Removal, Removed, sweep
+from ramet.host.retention.sweep import EXPIRED, DeletedTree, Tombstone, TreeDeleter, sweep
 from ramet.isolation.workspace.run_dirs import RunFolders
 from ramet.store.contract import Shrinkable, Store
 
@@ -37,11 +37,11 @@ _log = logging.getLogger("ramet.keeping")
 class Collected(Struct, frozen=True, kw_only=True):
     """The trees that were removed in one request; with `more`, another request may remove others."""
 
-    gone: tuple[Gone, ...]
+    gone: tuple[DeletedTree, ...]
     more: bool
 
 
-class Caretaker:
+class RetentionJob:
     """Removes what has expired, from `hang` to `take_down`: as long as the journal is open."""
 
     def __init__(
@@ -60,7 +60,7 @@ class Caretaker:
         `folders` are those of runs, to be tidied; `can_go_on` says of a run of such a tree, by root and id, if it can.
         """
         self._store, self._living, self._clock = store, living, clock
-        self._removal = Removal(store, working_dir, transcripts)
+        self._removal = TreeDeleter(store, working_dir, transcripts)
         self._working_dir, self._transcripts = working_dir, transcripts
         self._sweeping = asyncio.Lock()
         self._folders, self._needs = folders, FolderNeeds(store, living, can_go_on)
@@ -140,7 +140,7 @@ class Caretaker:
                     gone.append(root)
             except (OSError, Damaged) as problem:
                 _log.warning("%s could not be removed: %s", root, problem)
-        notes = {each.key: msgspec.json.decode(each.data, type=Removed) for each in await self._store.list(EXPIRED)}
+        notes = {each.key: msgspec.json.decode(each.data, type=Tombstone) for each in await self._store.list(EXPIRED)}
         if others := {root: note for root, note in notes.items() if root not in self._cleared and root not in gone}:
             try:
                 await self._removal.clear(others, told if told is not None else await self._removal.index())
@@ -150,7 +150,7 @@ class Caretaker:
         await self._forget_notes(notes, now)
         return gone
 
-    async def _forget_notes(self, notes: Mapping[str, Removed], now: datetime) -> None:
+    async def _forget_notes(self, notes: Mapping[str, Tombstone], now: datetime) -> None:
         for root, note in notes.items():
             if note.at + NOTED < now:
                 await self._store.delete(EXPIRED, root)

@@ -11,7 +11,7 @@ from ramet.core.outcome import Result
 from ramet.host.journal.journal import TREES, Journal
 from ramet.host.journal.stored_events import location_of
 from ramet.host.journal.ttl import read_lifetime
-from ramet.host.retention.sweep import EXPIRED, Removed
+from ramet.host.retention.sweep import EXPIRED, Tombstone
 from ramet.store.contract import Store
 
 
@@ -42,6 +42,6 @@ async def result_on_record(journal: Journal | None, run: str, now: datetime) -> 
 
 async def _see_whether_it_expired(store: Store, run: str) -> None:
     for each in await store.list(EXPIRED):
-        note = msgspec.json.decode(each.data, type=Removed)
+        note = msgspec.json.decode(each.data, type=Tombstone)
         if run in note.runs:
             raise Expired(run, note.ended, note.keep_s)

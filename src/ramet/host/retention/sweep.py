@@ -15,13 +15,13 @@ from msgspec.structs import replace
 
 from ramet.core.errors import Conflict, Damaged, DamagedTree, RametError, Unknown
 from ramet.disk.state_folder import state_folder
-from ramet.host.control.run_queries import Records, RunRow
+from ramet.host.control.run_queries import JournalReader, RunRow
 from ramet.host.journal.blobs import drop_blobs
 from ramet.host.journal.journal import REMOVING, TREES
 from ramet.host.journal.result_cache import forget_results
 from ramet.host.journal.ttl import Lifetime, lifetime_of, lifetimes_of
 from ramet.host.retention.transcript_index import transcripts_in
-from ramet.host.schedules.table import Books
+from ramet.host.schedules.table import ScheduleTable
 from ramet.host.session_ids import unregister
 from ramet.isolation import safe_walk
 from ramet.isolation.workspace.run_dirs import RunFolder, RunFolders
@@ -33,7 +33,7 @@ Transcripts = Mapping[str, list[pathlib.Path]]
 EXPIRED = "expired"  #: the kind of documents that say what outlived its time
 
 
-class Gone(Struct, frozen=True, kw_only=True):
+class DeletedTree(Struct, frozen=True, kw_only=True):
     """A tree that was removed, or would be."""
 
     root: str
@@ -46,7 +46,7 @@ class Gone(Struct, frozen=True, kw_only=True):
     folders: int  #: of runs and of transcripts
 
 
-class Removed(Struct, frozen=True, kw_only=True):
+class Tombstone(Struct, frozen=True, kw_only=True):
     """What is left of a tree that outlived its time: enough to say so to whoever asks for a result."""
 
     runs: tuple[str, ...]
@@ -55,12 +55,12 @@ class Removed(Struct, frozen=True, kw_only=True):
     at: datetime
 
 
-class Removal:
+class TreeDeleter:
     """Removes one tree after the other, with all that they left."""
 
     def __init__(self, store: Store, working_dir: pathlib.Path | None, transcripts: pathlib.Path | None) -> None:
         self._store = store
-        self._records = Records(store, ())
+        self._records = JournalReader(store, ())
         self._folders = RunFolders(working_dir) if working_dir is not None else None
         self._transcripts = transcripts
 
@@ -68,7 +68,7 @@ class Removal:
         """Find out which transcripts are there, and of which trees: once for all trees that are to be removed."""
         return await asyncio.to_thread(transcripts_in, self._transcripts)
 
-    async def expire(self, root: str, lifetime: Lifetime, now: datetime, told: Transcripts) -> Gone | None:
+    async def expire(self, root: str, lifetime: Lifetime, now: datetime, told: Transcripts) -> DeletedTree | None:
         """Remove a tree whose time is up, and note that; None if it is kept, or was opened again meanwhile."""
         found = await self._store.get(TREES, root)
         rows = await rows_to_remove(self._records, root, lifetime)
@@ -76,7 +76,7 @@ class Removal:
             return None
         if not await self.mark(found):
             return None
-        note = Removed(runs=tuple(row.id for row in rows), ended=lifetime.ended, keep_s=lifetime.keep_s, at=now)
+        note = Tombstone(runs=tuple(row.id for row in rows), ended=lifetime.ended, keep_s=lifetime.keep_s, at=now)
         await self._store.put(EXPIRED, root, msgspec.json.encode(note))
         return await self.remove(root, rows, told)
 
@@ -88,7 +88,7 @@ class Removal:
             return True
         return False
 
-    async def clear(self, notes: Mapping[str, Removed], told: Transcripts) -> None:
+    async def clear(self, notes: Mapping[str, Tombstone], told: Transcripts) -> None:
         """Remove what trees left here that another kernel removed, by its notes of their roots; not what is kept."""
         runs = {run for each in notes.values() for run in each.runs}
         transcripts = [path for root in told.keys() & notes.keys() for path in told[root]]
@@ -97,7 +97,9 @@ class Removal:
     def _clear(self, runs: Collection[str], transcripts: list[pathlib.Path]) -> None:
         _remove([each for each in self._left(runs) if not _is_kept(each)], transcripts)
 
-    async def remove(self, root: str, rows: list[RunRow], told: Transcripts, *, dry_run: bool = False) -> Gone | None:
+    async def remove(
+        self, root: str, rows: list[RunRow], told: Transcripts, *, dry_run: bool = False
+    ) -> DeletedTree | None:
         """Remove a tree, or say what would be; None if a folder of it is marked to be kept."""
         left = self._left(row.id for row in rows)
         if any(map(_is_kept, left)):
@@ -113,7 +115,7 @@ class Removal:
                 if session := lifetime_of(found.data).session:
                     await unregister(self._store, session, root)
                 await self._store.delete(TREES, root)
-        return Gone(
+        return DeletedTree(
             root=root,
             path=rows[0].path if rows else "",
             agent=rows[0].agent if rows else "",
@@ -141,7 +143,7 @@ async def sweep(
     transcripts: pathlib.Path | None = None,
     living: Collection[str] = (),
     most: int | None = None,
-) -> list[Gone]:
+) -> list[DeletedTree]:
     """Remove trees whose last run ended before a moment, at most so many: events, documents, folders, transcripts.
 
     A tree with a time of its own goes when that is over, by `now`, and not before. Whoever calls holds the store, and
@@ -153,12 +155,12 @@ async def sweep(
     goes like others. With `dry_run` a store that is only read will do. Results that stood
     for equal calls until then go as well. Raises Unknown for what is to be kept and is not there.
     """
-    records, gone = Records(store, ()), list[Gone]()
+    records, gone = JournalReader(store, ()), list[DeletedTree]()
     if not dry_run:
         await forget_results(store, before=before)
     kept = {await _known(records, run) for run in keep}
-    kept |= {claim.run for found in await Books(store).all() for claim in found.book.state.claims if claim.run}
-    removal = Removal(store, working_dir, transcripts or state_folder(working_dir) / "transcripts")
+    kept |= {claim.run for found in await ScheduleTable(store).all() for claim in found.book.state.claims if claim.run}
+    removal = TreeDeleter(store, working_dir, transcripts or state_folder(working_dir) / "transcripts")
     documents = await store.list(TREES)
     known = lifetimes_of(documents)
     unreadable = {each.key for each in documents} - known.keys()
@@ -194,12 +196,12 @@ async def sweep(
     return gone
 
 
-async def rows_to_remove(records: Records, root: str, lifetime: Lifetime | None) -> list[RunRow]:
+async def rows_to_remove(records: JournalReader, root: str, lifetime: Lifetime | None) -> list[RunRow]:
     """Return the runs of a tree; none for a tree that was set aside. Raises DamagedTree."""
     return [] if lifetime is not None and lifetime.set_aside else await records.rows(root)
 
 
-async def _known(records: Records, run: str) -> str:
+async def _known(records: JournalReader, run: str) -> str:
     try:
         return await records.tree_of(run)
     except Unknown:

@@ -6,11 +6,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ramet.core.safety import Ballot as Ballot
     from ramet.core.safety import Rule as Rule
     from ramet.core.safety import SafetyPolicy as SafetyPolicy
+    from ramet.core.safety import VoterAnswer as VoterAnswer
     from ramet.host.safety.gate import SafetyGate as SafetyGate
-    from ramet.host.safety.inspection import Filter as Filter
+    from ramet.host.safety.inspection import GateEventFilter as GateEventFilter
     from ramet.host.safety.inspection import follow as follow
     from ramet.host.safety.inspection import passages as passages
     from ramet.host.safety.policies import SafetyPolicies as SafetyPolicies
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from ramet.host.safety.voters import Voter as Voter
 
 _WHERE = {
-    "Ballot": "core.safety",
-    "Filter": "host.safety.inspection",
+    "VoterAnswer": "core.safety",
+    "GateEventFilter": "host.safety.inspection",
     "ModelVoter": "host.safety.voters",
     "Rule": "core.safety",
     "SafetyGate": "host.safety.gate",

@@ -14,15 +14,15 @@ from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
-from ramet.concurrency.deadline import within
+from ramet.concurrency.deadline import wait_with_timeout
 from ramet.concurrency.threads import in_thread
 from ramet.core.errors import InvalidValue, RametError
 from ramet.core.events import IntentionDecided, IntentionRecorded
 from ramet.core.ids import CallId, StepId
-from ramet.core.safety import MAX_REASON, VERDICTS, Ballot, SafetyPolicy, Vote, decide
-from ramet.host.safety.policies import Fixed, Pinned, PolicySource
+from ramet.core.safety import MAX_REASON, VERDICTS, SafetyPolicy, Vote, VoterAnswer, decide
+from ramet.host.safety.policies import FixedPolicy, PolicySource, PolicyVersion
 from ramet.host.safety.voters import RuleVoter, Voter
-from ramet.tools.context import CurrentCall, GateWord, ToolUseContext, current_call
+from ramet.tools.context import CurrentCall, SafetyDecision, ToolUseContext, current_call
 
 T = TypeVar("T")
 TIMEOUT_S = 30.0
@@ -43,7 +43,7 @@ class SafetyGate:
             raise InvalidValue("timeout_s", timeout_s, "seconds above 0")
         if not isinstance(policy, SafetyPolicy) and not callable(getattr(policy, "read", None)):
             raise InvalidValue("policy", policy, "a SafetyPolicy, or one of a store: SafetyPolicies(store).named('…')")
-        self._source: PolicySource = Fixed(policy) if isinstance(policy, SafetyPolicy) else policy
+        self._source: PolicySource = FixedPolicy(policy) if isinstance(policy, SafetyPolicy) else policy
         self._voters: tuple[Voter, ...] = (RuleVoter(), *voters)
         names = [getattr(each, "name", None) for each in self._voters]
         for place, (voter, name) in enumerate(zip(self._voters, names, strict=True)):
@@ -51,7 +51,9 @@ class SafetyGate:
                 raise InvalidValue(f"voters[{place - 1}]", voter, "a Voter, with a name that no other has")
         self._timeout_s = timeout_s
 
-    async def __call__(self, context: ToolUseContext, *, call_id: CallId, tool: str, args: dict[str, Any]) -> GateWord:
+    async def __call__(
+        self, context: ToolUseContext, *, call_id: CallId, tool: str, args: dict[str, Any]
+    ) -> SafetyDecision:
         """Decide on a call; the decision is on record for good when this returns.
 
         Raises StoreFailed if it cannot be, Aborted if the run is stopped meanwhile: then it must not run.
@@ -67,11 +69,11 @@ class SafetyGate:
         )
         intention = context.record(intention)  # type: ignore[assignment]  # it is the same event, numbered
         votes: list[Vote] = []
-        decision = Ballot("deny", "it was not decided: the run was stopped, or its journal failed")
+        decision = VoterAnswer("deny", "it was not decided: the run was stopped, or its journal failed")
         try:
             await context.settled()
             decision = (
-                Ballot("deny", problem) if pinned is None else await self._poll(context, intention, pinned, votes)
+                VoterAnswer("deny", problem) if pinned is None else await self._poll(context, intention, pinned, votes)
             )
         finally:
             context.emit(
@@ -84,35 +86,35 @@ class SafetyGate:
                 votes=tuple(votes),
             )
         await context.settled()
-        return GateWord(decision.verdict == "allow", decision.reason)
+        return SafetyDecision(decision.verdict == "allow", decision.reason)
 
-    async def _policy(self, context: ToolUseContext) -> tuple[Pinned | None, str]:
+    async def _policy(self, context: ToolUseContext) -> tuple[PolicyVersion | None, str]:
         """The policy that holds now, or None and why it cannot be known."""
         try:
             pinned: Any = await self._in_time(context, self._source.read())  # Any: a source may give anything
         except Exception as problem:
             context.abort.raise_if_aborted()
             return None, f"its policy {self._source.name!r} cannot be read: {_told(problem)}"
-        if not isinstance(pinned, Pinned) or not isinstance(pinned.policy, SafetyPolicy):
+        if not isinstance(pinned, PolicyVersion) or not isinstance(pinned.policy, SafetyPolicy):
             return None, f"its policy {self._source.name!r} cannot be read: it is none"
         return pinned, ""
 
     async def _poll(
-        self, context: ToolUseContext, intention: IntentionRecorded, pinned: Pinned, votes: list[Vote]
-    ) -> Ballot:
+        self, context: ToolUseContext, intention: IntentionRecorded, pinned: PolicyVersion, votes: list[Vote]
+    ) -> VoterAnswer:
         """Ask one voter after the other until it is decided, then, if that is the decision, a person."""
-        decided: Ballot | None = None
+        decided: VoterAnswer | None = None
         for voter in self._voters:
             votes.append(await self._vote(context, voter, intention, pinned.policy))
             decided = decide(pinned.policy.decider, votes, len(self._voters))
             if decided is not None:
                 break
         if decided is None:  # A decider that does not decide has not committed.
-            return Ballot("deny", "the votes came to no decision")
+            return VoterAnswer("deny", "the votes came to no decision")
         if decided.verdict != "ask":
             return decided
         votes.append(await self._person(context, intention, decided.reason))
-        return Ballot("allow" if votes[-1].verdict == "allow" else "deny", votes[-1].reason)
+        return VoterAnswer("allow" if votes[-1].verdict == "allow" else "deny", votes[-1].reason)
 
     async def _vote(
         self, context: ToolUseContext, voter: Voter, intention: IntentionRecorded, policy: SafetyPolicy
@@ -124,7 +126,7 @@ class SafetyGate:
         except Exception as problem:
             context.abort.raise_if_aborted()
             return Vote(voter=voter.name, verdict="deny", reason=f"it could not vote: {_told(problem)}")
-        if not isinstance(ballot, Ballot) or ballot.verdict not in VERDICTS or not isinstance(ballot.reason, str):
+        if not isinstance(ballot, VoterAnswer) or ballot.verdict not in VERDICTS or not isinstance(ballot.reason, str):
             return Vote(voter=voter.name, verdict="deny", reason=f"it could not vote: {_shown(ballot)} is no ballot")
         return Vote(voter=voter.name, verdict=ballot.verdict, reason=ballot.reason[:MAX_REASON])
 
@@ -149,10 +151,10 @@ class SafetyGate:
         return Vote(voter="person", verdict="allow", reason="it was approved")
 
     async def _in_time(self, context: ToolUseContext, work: Coroutine[Any, Any, T]) -> T:
-        return await within(work, clock=context.clock, seconds=self._timeout_s, abort=context.abort)
+        return await wait_with_timeout(work, clock=context.clock, seconds=self._timeout_s, abort=context.abort)
 
 
-async def _asked(voter: Voter, intention: IntentionRecorded, policy: SafetyPolicy) -> Ballot:
+async def _asked(voter: Voter, intention: IntentionRecorded, policy: SafetyPolicy) -> VoterAnswer:
     try:
         if inspect.iscoroutinefunction(voter.vote):
             return await voter.vote(intention, policy)  # type: ignore[no-any-return]  # looked at by who asks

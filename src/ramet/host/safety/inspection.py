@@ -13,7 +13,7 @@ from ramet.core import events
 from ramet.core.errors import InvalidValue
 from ramet.core.events import IntentionDecided, IntentionRecorded, ToolEnded
 from ramet.host.journal.stored_events import damaged
-from ramet.store.contract import Store, Stored
+from ramet.store.contract import Store, StoredEvent
 
 _log = logging.getLogger("ramet.safety")
 Kind = Literal["intention", "decision", "output"]
@@ -24,7 +24,7 @@ _READ = 1_000  #: events that are looked at in one go
 MAX_LIMIT = 10_000
 
 
-class Passage(NamedTuple):
+class GateEvent(NamedTuple):
     """One event at a gate, and where it stands in the journal: an output only of a call that came to the gate."""
 
     cursor: int
@@ -32,15 +32,15 @@ class Passage(NamedTuple):
     event: IntentionRecorded | IntentionDecided | ToolEnded
 
 
-class Page(NamedTuple):
+class GateEventPage(NamedTuple):
     """Some passages, and the cursor to go on from: behind it nothing was looked at yet."""
 
-    entries: tuple[Passage, ...]
+    entries: tuple[GateEvent, ...]
     cursor: int
     more: bool  #: False: the journal ended here, for now
 
 
-class Filter(Struct, frozen=True, kw_only=True):
+class GateEventFilter(Struct, frozen=True, kw_only=True):
     """Which passages; what is not said does not matter."""
 
     tree: str | None = None  #: id of the root run
@@ -55,7 +55,7 @@ class Filter(Struct, frozen=True, kw_only=True):
             if kind not in KINDS:
                 raise InvalidValue("kinds", kind, ", ".join(KINDS))
 
-    def takes(self, stored: Stored) -> Passage | None:
+    def takes(self, stored: StoredEvent) -> GateEvent | None:
         """The passage that an event of the journal is, if it is a wanted one. Raises InvalidValue."""
         kind = _KIND_OF.get(stored.type)
         if kind is None or kind not in self.kinds:
@@ -70,13 +70,15 @@ class Filter(Struct, frozen=True, kw_only=True):
             isinstance(event, IntentionDecided) and event.committed is self.committed
         ):
             return None
-        return Passage(stored.cursor, kind, event)
+        return GateEvent(stored.cursor, kind, event)
 
 
-EVERYTHING = Filter()
+EVERYTHING = GateEventFilter()
 
 
-async def passages(store: Store, wanted: Filter = EVERYTHING, *, after: int = 0, limit: int = 100) -> Page:
+async def passages(
+    store: Store, wanted: GateEventFilter = EVERYTHING, *, after: int = 0, limit: int = 100
+) -> GateEventPage:
     """At most `limit` passages behind the cursor `after`, oldest first. `store` is open. Raises StoreFailed.
 
     An event that cannot be read raises DamagedTree where its tree was asked for; else it is logged, and passed over.
@@ -86,7 +88,7 @@ async def passages(store: Store, wanted: Filter = EVERYTHING, *, after: int = 0,
     return await _Reader(store, wanted, after).page(limit)
 
 
-async def follow(store: Store, wanted: Filter = EVERYTHING, *, after: int = 0) -> AsyncGenerator[Passage]:
+async def follow(store: Store, wanted: GateEventFilter = EVERYTHING, *, after: int = 0) -> AsyncGenerator[GateEvent]:
     """Every passage behind the cursor, then each as it comes, without an end. Raises StoreFailed."""
     reader = _Reader(store, wanted, after)
     while True:
@@ -106,15 +108,15 @@ class _Reader:
     output comes.
     """
 
-    def __init__(self, store: Store, wanted: Filter, after: int) -> None:
+    def __init__(self, store: Store, wanted: GateEventFilter, after: int) -> None:
         self._store, self._wanted, self._began = store, wanted, after
         self._intended: dict[str, set[str | None]] = {}  #: ids of calls without an output yet, by run
         self._searched = set[str]()  #: runs whose events before the first cursor were read
         self.after = after
 
-    async def page(self, limit: int) -> Page:
+    async def page(self, limit: int) -> GateEventPage:
         """The next passages. Raises DamagedTree, StoreFailed."""
-        found: list[Passage] = []
+        found: list[GateEvent] = []
         while True:
             stored = await self._read(self.after, tree=self._wanted.tree, run=self._wanted.run)
             for each in stored:
@@ -122,11 +124,11 @@ class _Reader:
                 if await self._met(each) and (passage := self._taken(each)) is not None:
                     found.append(passage)
                 if len(found) == limit:
-                    return Page(tuple(found), self.after, True)
+                    return GateEventPage(tuple(found), self.after, True)
             if len(stored) < _READ:
-                return Page(tuple(found), self.after, False)
+                return GateEventPage(tuple(found), self.after, False)
 
-    async def _met(self, stored: Stored) -> bool:
+    async def _met(self, stored: StoredEvent) -> bool:
         """Return whether an event is of a call that came to a gate; which call that is, is noted."""
         if "output" not in self._wanted.kinds:
             return True
@@ -145,7 +147,7 @@ class _Reader:
                 self._note(each)
         self._intended.setdefault(run, set()).update(since)
 
-    def _note(self, stored: Stored) -> bool:
+    def _note(self, stored: StoredEvent) -> bool:
         if stored.type == _RUN_ENDED:
             self._intended.pop(stored.run, None)
         if stored.type not in (_INTENTION, _OUTPUT):
@@ -162,25 +164,25 @@ class _Reader:
         intended.remove(event.call_id)
         return True
 
-    def _taken(self, stored: Stored) -> Passage | None:
+    def _taken(self, stored: StoredEvent) -> GateEvent | None:
         try:
             return self._wanted.takes(stored)
         except InvalidValue as problem:
             self._complain(stored, problem)
             return None
 
-    def _event(self, stored: Stored) -> events.Event | None:
+    def _event(self, stored: StoredEvent) -> events.Event | None:
         try:
             return events.decode(stored.data)
         except InvalidValue as problem:
             self._complain(stored, problem)
             return None
 
-    def _complain(self, stored: Stored, problem: InvalidValue) -> None:
+    def _complain(self, stored: StoredEvent, problem: InvalidValue) -> None:
         error = damaged(self._store, stored, problem)
         if self._wanted.tree is not None or self._wanted.run is not None:
             raise error from None
         _log.error("an event of a gate is passed over: %s", error)
 
-    async def _read(self, after: int, *, tree: str | None, run: str | None) -> list[Stored]:
+    async def _read(self, after: int, *, tree: str | None, run: str | None) -> list[StoredEvent]:
         return await self._store.read(after, tree=tree, run=run, limit=_READ)

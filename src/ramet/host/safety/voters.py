@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from ramet.core.errors import InvalidValue
 from ramet.core.events import IntentionRecorded
-from ramet.core.safety import MAX_REASON, Ballot, SafetyPolicy, Verdict
+from ramet.core.safety import MAX_REASON, SafetyPolicy, Verdict, VoterAnswer
 
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
@@ -32,7 +32,7 @@ class Voter(Protocol):
     def name(self) -> str:
         """As it stands on record; unique at one gate."""
 
-    def vote(self, intention: IntentionRecorded, policy: SafetyPolicy) -> Ballot | Awaitable[Ballot]:
+    def vote(self, intention: IntentionRecorded, policy: SafetyPolicy) -> VoterAnswer | Awaitable[VoterAnswer]:
         """Say what is to become of a call, by the policy that is pinned in its intention; a change of either is lost.
 
         One that is not async is asked in a thread, so that one that blocks stops nobody else.
@@ -44,7 +44,7 @@ class RuleVoter:
 
     name = "rules"
 
-    async def vote(self, intention: IntentionRecorded, policy: SafetyPolicy) -> Ballot:
+    async def vote(self, intention: IntentionRecorded, policy: SafetyPolicy) -> VoterAnswer:
         """The verdict of the first rule that fits."""
         return policy.judge(intention.tool, intention.args)
 
@@ -62,7 +62,7 @@ class ModelVoter:
             raise InvalidValue("instructions", instructions, "what calls are to be judged by")
         self._llm, self._instructions, self.name = llm, instructions, name
 
-    async def vote(self, intention: IntentionRecorded, policy: SafetyPolicy) -> Ballot:
+    async def vote(self, intention: IntentionRecorded, policy: SafetyPolicy) -> VoterAnswer:
         """The model's word. Raises InvalidValue for an answer that is not exactly one, and for what is too large."""
         about = {"agent": intention.agent, "path": intention.path, "tool": intention.tool, "args": intention.args}
         asked = msgspec.json.encode(about, enc_hook=str).decode()
@@ -73,11 +73,11 @@ class ModelVoter:
         return _read(reply)
 
 
-def _read(reply: Any) -> Ballot:
+def _read(reply: Any) -> VoterAnswer:
     """The ballot of a reply that holds nothing else."""
     text = "" if reply.tool_calls else str(reply.text)
     try:
         said = msgspec.json.decode(text.strip(), type=_Said)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         raise InvalidValue("answer", text, "one JSON object with a verdict and a reason") from None
-    return Ballot(said.verdict, said.reason[:MAX_REASON])
+    return VoterAnswer(said.verdict, said.reason[:MAX_REASON])

@@ -7,7 +7,7 @@ import pathlib
 from asyncio import StreamReader, StreamWriter
 from collections.abc import AsyncGenerator, Callable, Sequence
 
-from ramet.concurrency.deadline import to_its_end
+from ramet.concurrency.deadline import run_shielded
 from ramet.core.errors import Gone, Unknown
 from ramet.core.events import CommandRun, Event
 from ramet.core.outcome import AgentResult, Result
@@ -110,7 +110,7 @@ class AgentHandle:
         return box
 
 
-def by_stream(
+def output_callback(
     on_stdout: Callable[[str], None] | None, on_stderr: Callable[[str], None] | None
 ) -> Callable[[str, str], None] | None:
     """What is told of each piece of output and its stream, for who listens to either; None for who does not."""
@@ -126,12 +126,12 @@ def by_stream(
     return on_output
 
 
-async def to_the_end(handle: AgentHandle) -> AgentResult:
+async def wait_or_cancel(handle: AgentHandle) -> AgentResult:
     """Its result; whoever gives up waiting ends it first."""
     try:
         return await handle.result()
     except asyncio.CancelledError:
-        await to_its_end(handle.cancel("whoever waited for it was cancelled"))
+        await run_shielded(handle.cancel("whoever waited for it was cancelled"))
         raise
 
 

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from ramet.core.errors import Gone, InvalidValue, RametError, SandboxFailed, Unknown
-from ramet.host.egress.connection import Room
+from ramet.host.egress.connection import ProxyQuota
 from ramet.host.egress.tunnel import End, Joined
 from ramet.host.unix_listener import accepted, listen
 from ramet.isolation.contract import Sandbox
@@ -63,7 +63,7 @@ class RunPorts:
         folder: pathlib.Path,
         *,
         limits: PortLimits,
-        room: Room,
+        room: ProxyQuota,
         on_closed: Callable[[RunPorts], object] = bool,
     ) -> None:
         self._box, self._ports, self._folder = box, dict(ports), folder
@@ -85,7 +85,7 @@ class RunPorts:
         folder: pathlib.Path,
         *,
         limits: PortLimits | None = None,
-        room: Room,
+        room: ProxyQuota,
         on_closed: Callable[[RunPorts], object] = bool,
     ) -> RunPorts:
         """Listen for every port in `folder`, which is made. Sockets that a dead kernel left there are replaced.

@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ramet.concurrency.clock import Clock
-from ramet.concurrency.deadline import to_its_end
+from ramet.concurrency.deadline import run_shielded
 from ramet.core.errors import InvalidValue, IsolationUnavailable, MissingExtra, RametError, SandboxFailed, Unknown
 from ramet.core.events import EndpointAsked, ThresholdCrossed
 from ramet.core.policy.policy import Grant, Isolation, Policy
 from ramet.core.policy.reservation import Reservation
 from ramet.host.egress.addresses import is_own_endpoint
-from ramet.host.egress.connection import ProxyDecision, Room
+from ramet.host.egress.connection import ProxyDecision, ProxyQuota
 from ramet.host.egress.proxy import Proxy
 from ramet.host.sandbox.run_ports import RunPorts
 from ramet.isolation.contract import Backend, ConfigurableBackend, ProcessBackend, ReservingBackend, Sandbox
@@ -63,7 +63,7 @@ class Sandboxes:
         self.attended: dict[str, ToolUseContext] = {}  #: runs whose sandboxes live, by id
         self.proxy = Proxy()
         self.open_ports: set[RunPorts] = set()
-        self.room_of_ports = Room(resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 8)
+        self.room_of_ports = ProxyQuota(resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 8)
         self._local: Backend | None = None  #: of synchronous tools
         self._tools: pathlib.Path | None = None  #: holds their folders, and goes with the runtime
 
@@ -268,7 +268,7 @@ class Sandboxes:
 
     async def close(self) -> None:
         """End every sandbox, and remove what was temporary, all of it even if whoever closes is cancelled."""
-        await to_its_end(self._close())
+        await run_shielded(self._close())
 
     async def _close(self) -> None:
         backend = self._backend or self._asked
@@ -353,7 +353,7 @@ class TreePlacement:
         try:
             yield ports
         finally:
-            await to_its_end(ports.close())
+            await run_shielded(ports.close())
 
     @asynccontextmanager
     async def attending(self, run: ToolUseContext, grant: Grant) -> AsyncGenerator[pathlib.Path | None]:
@@ -394,7 +394,7 @@ class TreePlacement:
         try:
             yield
         finally:
-            await to_its_end(door.close())
+            await run_shielded(door.close())
 
 
 def _can_be_fresh(backend: Backend, offered: Isolation, grant: Grant) -> bool:

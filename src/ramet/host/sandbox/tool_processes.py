@@ -17,23 +17,23 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ramet.concurrency.deadline import to_its_end
+from ramet.concurrency.deadline import run_shielded
 from ramet.core.errors import Denied, InvalidValue, OutputTooLarge, RametError
 from ramet.core.outcome import ErrorInfo
-from ramet.core.policy.policy import Grant, Isolation, Policy, grant_root
+from ramet.core.policy.policy import Grant, Isolation, Policy, resolve_root_policy
 from ramet.host.sandbox.sandboxes import Sandboxes, TreePlacement
 from ramet.isolation.contract import KILL_GRACE_S, Exit, SandboxSpec
 from ramet.isolation.masking.secret_forms import masked
 from ramet.isolation.mounts import roots_of
-from ramet.isolation.workspace.output import Stream
+from ramet.isolation.workspace.output import OutputStream
 from ramet.spawn.masking import forms_of_grant
-from ramet.spawn.sandbox.channel import Door, Finished, Reply
-from ramet.spawn.sandbox.process import Inside, hear_out, how_it_ended, in_plain_words, leave, started
+from ramet.spawn.sandbox.channel import FinalMessage, GuestChannel, Reply
+from ramet.spawn.sandbox.process import RunningSandbox, classify_exit, sanitize_error, started, terminate, wait_result
 from ramet.tools.context import ToolUseContext
 from ramet.tools.workers.process_tools import check_tools
-from ramet.wire.code.capsule import Capsule
-from ramet.wire.error_codec import error_from, errors_to_fields
-from ramet.wire.guest_protocol import Request, Said, StartFunction
+from ramet.wire.code.capsule import PackedCall
+from ramet.wire.error_codec import decode_error, encode_error
+from ramet.wire.guest_protocol import GuestMessage, Request, StartFunction
 from ramet.wire.values import values
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class ToolProcesses:
         check_tools(new)
         self._checked.update((id(tool), tool) for tool in new)
 
-    async def call(self, context: ToolUseContext, tool: str, packed: Capsule) -> Any:
+    async def call(self, context: ToolUseContext, tool: str, packed: PackedCall) -> Any:
         """Do what is in a capsule in a process of its own; when this returns or raises, it is gone or being taken down.
 
         Cancelled, this returns when no process of it is left. Raises RametError with what the function raised, or how
@@ -76,14 +76,14 @@ class ToolProcesses:
                 finished, gone = await self._heard(context, tool, packed, spec)
         if finished is None:
             assert gone is not None, "who said nothing was waited for"
-            how = how_it_ended(gone)
+            how = classify_exit(gone)
             raise RametError(f"{how.kind}: {how.message}")
         done = finished.done
         if done.oom or (gone is not None and gone.reason == "oom"):
             raise RametError(f"OutOfMemory: {(gone and gone.detail) or 'it ran out of memory'}")
         if not done.ok:
-            told = in_plain_words(done.error or ErrorInfo(type="Error", message="it failed without a word"))
-            if isinstance(said := error_from(told, done.fields), OutputTooLarge):
+            told = sanitize_error(done.error or ErrorInfo(type="Error", message="it failed without a word"))
+            if isinstance(said := decode_error(told, done.fields), OutputTooLarge):
                 raise values.result_too_large(said.size, self._grant.max_output_bytes)
             raise RametError(masked(f"{told.type}: {told.message}", forms_of_grant(self._grant)))
         if len(finished.body) > self._grant.max_output_bytes:
@@ -96,14 +96,14 @@ class ToolProcesses:
             self._sandboxes.drop_tool_folders(self._root)
 
     async def _heard(
-        self, context: ToolUseContext, tool: str, packed: Capsule, spec: SandboxSpec
-    ) -> tuple[Finished | None, Exit | None]:
+        self, context: ToolUseContext, tool: str, packed: PackedCall, spec: SandboxSpec
+    ) -> tuple[FinalMessage | None, Exit | None]:
         """Its last word, and how it ended if that was waited for."""
-        inside = Inside(await started((await self._sandboxes.local()).start(spec)), Door(_Deaf()))
+        inside = RunningSandbox(await started((await self._sandboxes.local()).start(spec)), GuestChannel(_Deaf()))
         box = inside.box
         try:
             mask = forms_of_grant(spec.grant)
-            inside.streams = tuple(Stream(os.dup(fd), mask=mask) for fd in (box.stdout, box.stderr))
+            inside.streams = tuple(OutputStream(os.dup(fd), mask=mask) for fd in (box.stdout, box.stderr))
             await inside.door.open(box.channel)
             start = StartFunction(
                 run=context.run.id,
@@ -113,18 +113,18 @@ class ToolProcesses:
                 max_result_bytes=spec.grant.max_output_bytes,
             )
             await inside.door.tell(start, packed.data)
-            finished = await hear_out(inside)
-            gone = await leave(box, finished)
+            finished = await wait_result(inside)
+            gone = await terminate(box, finished)
             inside.is_gone = True
             return finished, gone
         finally:
             try:
-                await to_its_end(_end(inside, tool))
+                await run_shielded(_end(inside, tool))
             finally:
                 self._sandboxes.later(box.clean_up())
 
     @asynccontextmanager
-    async def _spec(self, context: ToolUseContext, packed: Capsule) -> AsyncGenerator[SandboxSpec]:
+    async def _spec(self, context: ToolUseContext, packed: PackedCall) -> AsyncGenerator[SandboxSpec]:
         grant, cwd = self._grant, context.cwd.resolve()
         self._root = context.run.root
         folder = self._sandboxes.tool_folder(context.run.root, context.run.id)
@@ -145,7 +145,7 @@ class ToolProcesses:
             yield replace(spec, proxy=proxy)
 
 
-async def _end(inside: Inside, tool: str) -> None:
+async def _end(inside: RunningSandbox, tool: str) -> None:
     """However a call ends, nothing of it goes on, and nothing is listened to."""
     try:
         if not inside.is_gone:
@@ -165,17 +165,17 @@ class _Deaf:
         """Refuse."""
         raise Denied(type(request).__name__, "a tool in a process of its own may ask its host for nothing")
 
-    def hear(self, said: Said, body: bytes) -> Coroutine[Any, Any, None] | None:
+    def hear(self, said: GuestMessage, body: bytes) -> Coroutine[Any, Any, None] | None:
         """Pass over it."""
         return None
 
     def failed(self, error: Exception) -> tuple[ErrorInfo, dict[str, Any]]:
         """As it is."""
-        return errors_to_fields(error)
+        return encode_error(error)
 
 
 def _granted(policy: Policy) -> Grant:
     if policy.isolation is not None and policy.isolation.rank > Isolation.L1.rank:
         accepted = f"'thread' beside a policy that asks for {policy.isolation}: a process of the kind local offers L1"
         raise InvalidValue("sync_tools", "process", accepted)
-    return msgspec.structs.replace(grant_root(policy), allow_sub_agents=False)
+    return msgspec.structs.replace(resolve_root_policy(policy), allow_sub_agents=False)

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from ramet.agent.definition import Agent, as_agent
 from ramet.agent.placement import needs_sandbox
-from ramet.concurrency.deadline import to_its_end
+from ramet.concurrency.deadline import run_shielded
 from ramet.core.budget import NO_LIMITS
 from ramet.core.errors import BusyError, DefinitionMissing, Expired, StoreFailed, Unknown
 from ramet.core.outcome import ErrorInfo, Result, Status
@@ -23,7 +23,7 @@ from ramet.core.schedules.ticks import Claim, TickResult, TickStatus
 from ramet.host.retention.results import result_on_record
 from ramet.host.runtime import AgentRuntime, living
 from ramet.host.scheduler.status import kept, kept_error
-from ramet.host.schedules.table import Books
+from ramet.host.schedules.table import ScheduleTable
 from ramet.host.schedules.target import load
 from ramet.spawn.handle import Handle
 from ramet.tools.workspace import workspace_tools
@@ -34,10 +34,12 @@ if TYPE_CHECKING:
 _log = logging.getLogger("ramet.scheduler")
 
 
-class Firing:
+class TickDispatcher:
     """Runs ticks in one runtime, for one scheduler."""
 
-    def __init__(self, runtime: AgentRuntime, books: Books, definitions: Callable[[], Mapping[str, Agent]]) -> None:
+    def __init__(
+        self, runtime: AgentRuntime, books: ScheduleTable, definitions: Callable[[], Mapping[str, Agent]]
+    ) -> None:
         self._runtime, self._books, self._definitions = runtime, books, definitions
         self._following: dict[asyncio.Task[None], Handle] = {}
         self._leaves = False  #: other schedulers go on with what they can go on with
@@ -54,10 +56,10 @@ class Firing:
             return
         begun = replace(claim, run=self._runtime.mint())
         try:
-            if await self._books.change(schedule.id, lambda book: ticks.amend(book, claim, begun)) is None:
+            if await self._books.change(schedule.id, lambda book: ticks.update_claim(book, claim, begun)) is None:
                 return  # The schedule was cancelled, or somebody who believed us to be dead took the claim over.
         except asyncio.CancelledError:
-            await to_its_end(self._give_back(schedule, claim))
+            await run_shielded(self._give_back(schedule, claim))
             raise
         await self.bear(schedule, begun, loaded)
 
@@ -66,7 +68,7 @@ class Firing:
         try:
             handle = await self._spawn(schedule, claim, loaded)
         except asyncio.CancelledError:  # A birth does not wait once it has begun: none happened.
-            await to_its_end(self._give_back(schedule, claim))
+            await run_shielded(self._give_back(schedule, claim))
             raise
         except StoreFailed:
             raise
@@ -105,7 +107,7 @@ class Firing:
             result = await handle.result()
         except asyncio.CancelledError:
             if not (self._leaves and (schedule.repeatable or _goes_on(handle))):
-                await to_its_end(self._cut_off(schedule, claim, handle))
+                await run_shielded(self._cut_off(schedule, claim, handle))
             raise
         finally:
             del self._following[task]
@@ -169,7 +171,7 @@ class Firing:
             text=kept(text),
             error=kept_error(error),
         )
-        await self._books.change(schedule.id, lambda book: ticks.end(book, result, claim.owner))
+        await self._books.change(schedule.id, lambda book: ticks.complete_claim(book, result, claim.owner))
 
 
 def _policy_of(schedule: Schedule, agent: Agent) -> Policy | None:

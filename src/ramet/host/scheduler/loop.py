@@ -8,17 +8,17 @@ from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime, timedelta
 
-from ramet.concurrency.deadline import within
+from ramet.concurrency.deadline import wait_with_timeout
 from ramet.core.errors import Damaged, InvalidValue
 from ramet.core.schedules import ticks
 from ramet.core.schedules.schedule import Schedule, seconds_until
-from ramet.core.schedules.ticks import Book, Claim
+from ramet.core.schedules.ticks import Claim, ScheduleRecord
 from ramet.host.runtime import AgentRuntime, living
-from ramet.host.scheduler.dispatch import Firing
-from ramet.host.scheduler.takeover import Heir
+from ramet.host.scheduler.dispatch import TickDispatcher
+from ramet.host.scheduler.takeover import TickTakeover
 from ramet.host.schedules.cron import next_fire
-from ramet.host.schedules.table import Books, Found
-from ramet.store.contract import Seat, Store
+from ramet.host.schedules.table import ScheduleTable, Versioned
+from ramet.store.contract import KernelInfo, Store
 
 #: The longest wait: so soon a clock that was set is noticed, and a schedule that somebody else added.
 LOOK_S = 60.0
@@ -32,15 +32,15 @@ _log = logging.getLogger("ramet.scheduler")
 _open: set[str] = set()
 
 
-class Lookout:
+class SchedulerLoop:
     """One scheduler at work, from `serve` to its cancellation, or to the end of its runtime."""
 
     def __init__(
         self,
         runtime: AgentRuntime,
-        books: Books,
-        firing: Firing,
-        heir: Heir,
+        books: ScheduleTable,
+        firing: TickDispatcher,
+        heir: TickTakeover,
         entropy: Callable[[int], bytes],
         store: Store | None = None,
     ) -> None:
@@ -111,22 +111,22 @@ class Lookout:
         if self._agenda:
             wait = seconds_until(min(self._agenda.values()), clock.now(), most=wait)
         with suppress(TimeoutError):
-            await within(self._wake.wait(), clock=clock, seconds=wait)
+            await wait_with_timeout(self._wake.wait(), clock=clock, seconds=wait)
         self._wake.clear()
 
-    async def _try(self, group: asyncio.TaskGroup, id: str, found: Found | None = None) -> None:
+    async def _try(self, group: asyncio.TaskGroup, id: str, found: Versioned | None = None) -> None:
         """Consider one; that of a zone which this machine does not know is said in the log and left as it is."""
         try:
             await self._consider(group, id, found)
         except InvalidValue as problem:
             _log.error("schedule %s rests: %s", id, problem)
 
-    async def _consider(self, group: asyncio.TaskGroup, id: str, found: Found | None = None) -> None:
+    async def _consider(self, group: asyncio.TaskGroup, id: str, found: Versioned | None = None) -> None:
         """Decide on what has come of one schedule, claim what may begin, and begin it."""
         while (found := found or await self._read(id)) is not None:
             owners = await self._living(found.book)
             now = self._runtime.clock.now()
-            settled = ticks.settle(found.book, now, next_fire, owners.__contains__)
+            settled = ticks.reconcile(found.book, now, next_fire, owners.__contains__)
             if ticks.is_forgotten(settled) or _is_old(settled, now):
                 await self._books.remove(id, found.version)
                 return
@@ -134,7 +134,7 @@ class Lookout:
             if book is found.book or await self._books.write(book, found.version):
                 for claim in claims:
                     group.create_task(self._fire(book.schedule, claim), name=f"ramet tick of {id}")
-                for claim in ticks.left(book, owners.__contains__):
+                for claim in ticks.orphaned_claims(book, owners.__contains__):
                     if claim.id not in self._taking_up:
                         self._taking_up.add(claim.id)
                         group.create_task(self._take_up(book.schedule, claim), name=f"ramet tick of {id}")
@@ -143,7 +143,7 @@ class Lookout:
                 return
             found = None
 
-    async def _living(self, book: Book) -> set[str]:
+    async def _living(self, book: ScheduleRecord) -> set[str]:
         """The owners of claims that live: schedulers of this kernel that are open, and those of others that live."""
         owners = {claim.owner for claim in book.state.claims}
         here = {each for each in owners & _open if _seat_in(each) == _seat_in(self._id)}
@@ -152,7 +152,7 @@ class Lookout:
         seats = {_seat(each) for each in await self._store.kernels() if each.alive and each.name != self._store.kernel}
         return here | {each for each in owners if _seat_in(each) in seats}
 
-    async def _read(self, id: str) -> Found | None:
+    async def _read(self, id: str) -> Versioned | None:
         try:
             return await self._books.read(id)
         except Damaged:  # said in the log when all are listed
@@ -183,7 +183,7 @@ async def _seat_of(store: Store) -> str:
     return next(_seat(each) for each in await store.kernels() if each.name == store.kernel)
 
 
-def _seat(kernel: Seat) -> str:
+def _seat(kernel: KernelInfo) -> str:
     return f"{kernel.epoch}/{kernel.name}"
 
 
@@ -191,7 +191,7 @@ def _seat_in(scheduler: str) -> str:
     return scheduler.partition("@")[2]
 
 
-def _is_old(book: Book, now: datetime) -> bool:
+def _is_old(book: ScheduleRecord, now: datetime) -> bool:
     """Whether a schedule is over, and was for long."""
     results = book.state.results
     last = results[-1].ended if results else book.state.decided

@@ -8,21 +8,21 @@ from typing import Any, Self
 
 from ramet.core.errors import Conflict, StoreInUse
 from ramet.disk.state_folder import JOURNAL, checked_state_folder
-from ramet.host.control.socket import NoKernel, ring
+from ramet.host.control.socket import NoKernel, send_request
 from ramet.host.scheduler.scheduler import AgentScheduler
 from ramet.host.schedules.control import DropSchedule, PutSchedule
-from ramet.host.schedules.table import Books
+from ramet.host.schedules.table import ScheduleTable
 from ramet.store.contract import Document
 from ramet.store.sqlite.store import SqliteStore
 
 
-class Desk(AgentScheduler):
+class OfflineScheduler(AgentScheduler):
     """An `AgentScheduler` that only writes down: the next one at work on the same store does what is written.
 
     While a kernel holds the working directory, it reads beside that and asks it to write.
     """
 
-    _beside: Beside | None = None
+    _beside: KernelDocuments | None = None
 
     async def start(self) -> Self:
         """Begin; idempotent. No tick fires until somebody else's scheduler looks. Raises StoreInUse, StoreFailed."""
@@ -46,18 +46,18 @@ class Desk(AgentScheduler):
                     await self._beside.close()
                 await self._stop_own_runtime()
 
-    async def _find_books(self) -> Books:
+    async def _find_books(self) -> ScheduleTable:
         try:
-            return Books(await self._find_store())
+            return ScheduleTable(await self._find_store())
         except StoreInUse as refusal:
             folder = self._runtime.working_dir
             if folder is None or self._given_store is not None:
                 raise
-            self._beside = await Beside(folder, refusal).open()
-            return Books(self._beside)
+            self._beside = await KernelDocuments(folder, refusal).open()
+            return ScheduleTable(self._beside)
 
 
-class Beside:
+class KernelDocuments:
     """The documents of a folder whose kernel lives: read from the file, written through the kernel's door."""
 
     def __init__(self, working_dir: pathlib.Path, held: StoreInUse) -> None:
@@ -98,6 +98,6 @@ class Beside:
 
     async def _ask(self, request: PutSchedule | DropSchedule) -> dict[str, Any]:
         try:
-            return await ring(self._working_dir, request)
+            return await send_request(self._working_dir, request)
         except NoKernel:
             raise self._held from None

@@ -11,21 +11,30 @@ from datetime import datetime, timedelta
 from typing import Any, Self, Unpack
 
 from ramet.agent.definition import Agent
-from ramet.concurrency.deadline import to_its_end
+from ramet.concurrency.deadline import run_shielded
 from ramet.core.errors import InvalidValue, RametError, Unknown
 from ramet.core.schedules import ticks
-from ramet.core.schedules.schedule import LONGEST_S, Cron, Interval, Once, checked_number, first_after, just_before, utc
-from ramet.core.schedules.ticks import Book, State, TickResult
-from ramet.host.control.run_queries import Records
+from ramet.core.schedules.schedule import (
+    LONGEST_S,
+    Cron,
+    Interval,
+    Once,
+    checked_number,
+    just_before,
+    next_fire_time,
+    utc,
+)
+from ramet.core.schedules.ticks import ScheduleRecord, TickResult, TickState
+from ramet.host.control.run_queries import JournalReader
 from ramet.host.runtime import AgentRuntime, living, reachable
-from ramet.host.scheduler.dispatch import Firing
-from ramet.host.scheduler.loop import Lookout
-from ramet.host.scheduler.status import all_as_they_stand, with_runs_that_are_born
-from ramet.host.scheduler.takeover import Heir
+from ramet.host.scheduler.dispatch import TickDispatcher
+from ramet.host.scheduler.loop import SchedulerLoop
+from ramet.host.scheduler.status import mark_starting, refresh_all
+from ramet.host.scheduler.takeover import TickTakeover
 from ramet.host.scheduler.view import ScheduleView, view_now, view_of
 from ramet.host.schedules.cron import check, next_fire
 from ramet.host.schedules.request import Options, schedule_of
-from ramet.host.schedules.table import Books
+from ramet.host.schedules.table import ScheduleTable
 from ramet.host.schedules.target import target_of
 from ramet.store.contract import Store
 
@@ -65,8 +74,8 @@ class AgentScheduler:
         self._serving: asyncio.Task[None] | None = None
         self._own_runtime = False
         self._runtime: AgentRuntime  # from here on: set by `start`
-        self._books: Books
-        self._lookout: Lookout
+        self._books: ScheduleTable
+        self._lookout: SchedulerLoop
 
     # ---- its life
 
@@ -78,7 +87,7 @@ class AgentScheduler:
                 await self._runtime.start()
                 try:
                     store = await self._find_store()
-                    self._books = Books(store)
+                    self._books = ScheduleTable(store)
                 except BaseException:
                     await self._stop_own_runtime()
                     raise
@@ -94,7 +103,7 @@ class AgentScheduler:
         async with self._starting:
             serving, self._serving = self._serving, None
             if serving is not None:
-                await to_its_end(self._end(serving))
+                await run_shielded(self._end(serving))
 
     async def leave(self, patience_s: float) -> None:
         """Begin nothing more, and wait for functions that it began; after `patience_s` end them, and note that.
@@ -216,15 +225,15 @@ class AgentScheduler:
         known = ticks.report((await self._read(id)).state)
         records = self._records()
         if records is not None and self._books.are_in(records.store):
-            known = await with_runs_that_are_born(records, known)
-        return await all_as_they_stand(records, known)
+            known = await mark_starting(records, known)
+        return await refresh_all(records, known)
 
     # ---- within
 
-    def _made_lookout(self, store: Store | None) -> Lookout:
-        firing = Firing(self._runtime, self._books, self._definitions)
-        heir = Heir(self._runtime, self._books, firing, self._definitions)
-        return Lookout(self._runtime, self._books, firing, heir, self._entropy, store)
+    def _made_lookout(self, store: Store | None) -> SchedulerLoop:
+        firing = TickDispatcher(self._runtime, self._books, self._definitions)
+        heir = TickTakeover(self._runtime, self._books, firing, self._definitions)
+        return SchedulerLoop(self._runtime, self._books, firing, heir, self._entropy, store)
 
     def _find_runtime(self) -> tuple[AgentRuntime, bool]:
         if self._given_runtime is not None:
@@ -242,10 +251,10 @@ class AgentScheduler:
             return await self._given_store.open()
         return await self._runtime.open_store()
 
-    def _records(self) -> Records | None:
+    def _records(self) -> JournalReader | None:
         """What is on record of the runs of its runtime."""
         journal = self._runtime.journal
-        return Records(journal.store, journal.living) if journal is not None and journal.is_open else None
+        return JournalReader(journal.store, journal.living) if journal is not None and journal.is_open else None
 
     def _definitions(self) -> Mapping[str, Agent]:
         return self._runtime.open_project(self._runtime.working_dir)
@@ -263,29 +272,29 @@ class AgentScheduler:
     ) -> ScheduleView:
         target = target_of(agent, self._definitions)
         schedule = schedule_of(timing, asked, target, self._entropy(4), **options)
-        if first_after(schedule, decided, next_fire) is None:
+        if next_fire_time(schedule, decided, next_fire) is None:
             raise InvalidValue("until", options.get("until"), "a moment not before the first tick, or None")
         while True:
             found = await self._books.read(schedule.id)
             if found is None:
-                book, version = Book(schedule=schedule, state=State(decided=decided)), 0
+                book, version = ScheduleRecord(schedule=schedule, state=TickState(decided=decided)), 0
             elif found.book.schedule.asked == schedule.asked and not (
                 found.book.state.cancelled or ticks.is_over(found.book, next_fire)
             ):
                 return self._touch(found.book)
             else:
-                book, version = ticks.redefine(found.book, schedule, decided), found.version
+                book, version = ticks.replace_definition(found.book, schedule, decided), found.version
             if await self._books.write(book, version):
                 return self._touch(book)
 
-    async def _change(self, id: str, step: Callable[[Book], Book | None]) -> ScheduleView:
+    async def _change(self, id: str, step: Callable[[ScheduleRecord], ScheduleRecord | None]) -> ScheduleView:
         await self._now()
         book = await self._books.change(id, lambda book: None if book.state.cancelled else step(book))
         if book is None:
             raise await self._unknown(id)
         return self._touch(book)
 
-    async def _read(self, id: str) -> Book:
+    async def _read(self, id: str) -> ScheduleRecord:
         found = await self._books.read(id)
         if found is None or found.book.state.cancelled:
             raise await self._unknown(id)
@@ -294,6 +303,6 @@ class AgentScheduler:
     async def _unknown(self, id: str) -> Unknown:
         return Unknown("schedule", str(id), tuple(book.schedule.id for book in await self._books.listed()))
 
-    def _touch(self, book: Book) -> ScheduleView:
+    def _touch(self, book: ScheduleRecord) -> ScheduleView:
         self._lookout.look_at(book.schedule.id)
         return view_of(book)

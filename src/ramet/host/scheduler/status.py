@@ -9,23 +9,23 @@ from msgspec.structs import replace
 from ramet.core.errors import InvalidValue, Unknown
 from ramet.core.outcome import ErrorInfo
 from ramet.core.schedules.ticks import TickResult, TickStatus
-from ramet.host.control.run_queries import Records, RunRow
+from ramet.host.control.run_queries import JournalReader, RunRow
 
 #: Characters of a result that are kept with its tick; all of it is in the run's own record.
 KEPT_TEXT = 4096
 
 
-async def all_as_they_stand(records: Records | None, ticks: Iterable[TickResult]) -> tuple[TickResult, ...]:
+async def refresh_all(records: JournalReader | None, ticks: Iterable[TickResult]) -> tuple[TickResult, ...]:
     """The same ticks; those that were noted as lost as their runs tell it, where these are on record."""
-    return tuple([await as_it_stands(records, each) for each in ticks])
+    return tuple([await refresh_status(records, each) for each in ticks])
 
 
-async def with_runs_that_are_born(records: Records, ticks: Iterable[TickResult]) -> tuple[TickResult, ...]:
+async def mark_starting(records: JournalReader, ticks: Iterable[TickResult]) -> tuple[TickResult, ...]:
     """The same ticks; one whose run has an id and is not on record yet is starting. `records` has all their runs."""
     return tuple([each if await _is_born(records, each) else _starting(each) for each in ticks])
 
 
-async def _is_born(records: Records, tick: TickResult) -> bool:
+async def _is_born(records: JournalReader, tick: TickResult) -> bool:
     return tick.status is not TickStatus.RUNNING or bool(await records.store.read(run=tick.run, limit=1))
 
 
@@ -33,7 +33,7 @@ def _starting(tick: TickResult) -> TickResult:
     return replace(tick, status=TickStatus.STARTING, run=None)
 
 
-async def as_it_stands(records: Records | None, tick: TickResult) -> TickResult:
+async def refresh_status(records: JournalReader | None, tick: TickResult) -> TickResult:
     """The same tick, or how the run of a lost one does now: running again, or ended."""
     if records is None or tick.status is not TickStatus.LOST or tick.run is None:
         return tick

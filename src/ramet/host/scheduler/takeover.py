@@ -17,8 +17,8 @@ from ramet.core.schedules import ticks
 from ramet.core.schedules.schedule import NamedTarget, Schedule
 from ramet.core.schedules.ticks import Claim
 from ramet.host.runtime import AgentRuntime, living
-from ramet.host.scheduler.dispatch import Firing
-from ramet.host.schedules.table import Books
+from ramet.host.scheduler.dispatch import TickDispatcher
+from ramet.host.schedules.table import ScheduleTable
 from ramet.host.schedules.target import load
 from ramet.spawn.handle import Handle
 
@@ -28,11 +28,15 @@ if TYPE_CHECKING:
 _log = logging.getLogger("ramet.scheduler")
 
 
-class Heir:
+class TickTakeover:
     """Goes on, in one runtime, with ticks whose schedulers have died."""
 
     def __init__(
-        self, runtime: AgentRuntime, books: Books, firing: Firing, definitions: Callable[[], Mapping[str, Agent]]
+        self,
+        runtime: AgentRuntime,
+        books: ScheduleTable,
+        firing: TickDispatcher,
+        definitions: Callable[[], Mapping[str, Agent]],
     ) -> None:
         self._runtime, self._books, self._firing, self._definitions = runtime, books, firing, definitions
 
@@ -53,7 +57,7 @@ class Heir:
                 await self._lose(schedule, claim, problem)
             return True
         mine = replace(claim, owner=owner)
-        if await self._books.change(schedule.id, lambda book: ticks.amend(book, claim, mine)) is None:
+        if await self._books.change(schedule.id, lambda book: ticks.update_claim(book, claim, mine)) is None:
             return True  # The schedule was cancelled, or another scheduler that lives has the claim.
         if isinstance(found, Handle):
             await self._firing.follow(schedule, mine, found)
@@ -93,4 +97,4 @@ class Heir:
         why = f"{problem} ({problem.__cause__})" if isinstance(problem, DefinitionMissing) else str(problem)
         _log.warning("run %s of schedule %s cannot go on: %s", claim.run, schedule.id, why[:500])
         now, why = self._runtime.clock.now(), f"its process ended, and nobody can go on with it: {why}"
-        await self._books.change(schedule.id, lambda book: ticks.lose(book, claim, now, why))
+        await self._books.change(schedule.id, lambda book: ticks.mark_lost(book, claim, now, why))

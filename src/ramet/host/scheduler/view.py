@@ -10,9 +10,9 @@ from msgspec.structs import replace
 from ramet.core.errors import InvalidValue
 from ramet.core.schedules import ticks
 from ramet.core.schedules.schedule import Schedule
-from ramet.core.schedules.ticks import Book, TickResult
-from ramet.host.control.run_queries import Records
-from ramet.host.scheduler.status import as_it_stands
+from ramet.core.schedules.ticks import ScheduleRecord, TickResult
+from ramet.host.control.run_queries import JournalReader
+from ramet.host.scheduler.status import refresh_status
 from ramet.host.schedules.cron import next_fire
 
 
@@ -30,7 +30,7 @@ class ScheduleView(Struct, frozen=True, kw_only=True):
     schedule: Schedule
 
 
-def view_of(book: Book) -> ScheduleView:
+def view_of(book: ScheduleRecord) -> ScheduleView:
     """How a schedule stands."""
     state = book.state
     return ScheduleView(
@@ -46,13 +46,13 @@ def view_of(book: Book) -> ScheduleView:
     )
 
 
-async def view_now(book: Book, records: Records | None) -> ScheduleView:
+async def view_now(book: ScheduleRecord, records: JournalReader | None) -> ScheduleView:
     """The same; a tick that was lost with its process as its run does now."""
     view = view_of(book)
-    return view if view.last is None else replace(view, last=await as_it_stands(records, view.last))
+    return view if view.last is None else replace(view, last=await refresh_status(records, view.last))
 
 
-def _next(book: Book) -> datetime | None:
+def _next(book: ScheduleRecord) -> datetime | None:
     try:
         return ticks.next_tick(book, next_fire)
     except InvalidValue:  # a zone that this machine does not know: it does not fire here

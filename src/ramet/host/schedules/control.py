@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from ramet.core.errors import Conflict, InvalidValue
 from ramet.core.schedules import ticks
-from ramet.host.schedules.table import KIND, Books, Shelf
+from ramet.host.schedules.table import KIND, Documents, ScheduleTable
 
 
 class PutSchedule(Struct, frozen=True, kw_only=True, tag="put_schedule", forbid_unknown_fields=True):
@@ -30,7 +30,7 @@ class DropSchedule(Struct, frozen=True, kw_only=True, tag="drop_schedule", forbi
     expected: int | None = None
 
 
-async def answer(shelf: Shelf, request: PutSchedule | DropSchedule) -> dict[str, Any]:
+async def answer(shelf: Documents, request: PutSchedule | DropSchedule) -> dict[str, Any]:
     """Do it. Raises Damaged and InvalidValue for what is no schedule of that id; nothing is written then.
 
     `found` is the version that stood in the way of a change; it is None where nothing did.
@@ -47,5 +47,5 @@ async def answer(shelf: Shelf, request: PutSchedule | DropSchedule) -> dict[str,
         written = await shelf.put(KIND, request.id, request.data, expected=request.expected)
     except Conflict as conflict:
         return {"version": None, "found": conflict.found}
-    Books(shelf).tell(request.id)
+    ScheduleTable(shelf).tell(request.id)
     return {"version": written.version, "found": None}

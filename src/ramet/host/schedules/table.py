@@ -10,17 +10,17 @@ from typing import NamedTuple, Protocol
 
 from ramet.core.errors import Conflict, Damaged
 from ramet.core.schedules import ticks
-from ramet.core.schedules.ticks import Book
+from ramet.core.schedules.ticks import ScheduleRecord
 from ramet.store.contract import Document
 
 KIND = "schedule"
 
 _log = logging.getLogger("ramet.scheduler")
 #: Who looks at the schedules of a store: is told the id of one that somebody else changed.
-_watching: weakref.WeakKeyDictionary[Shelf, set[Callable[[str], None]]] = weakref.WeakKeyDictionary()
+_watching: weakref.WeakKeyDictionary[Documents, set[Callable[[str], None]]] = weakref.WeakKeyDictionary()
 
 
-class Shelf(Protocol):
+class Documents(Protocol):
     """Where documents are: a store, or the way to one that another process holds."""
 
     async def get(self, kind: str, key: str) -> Document | None:
@@ -36,17 +36,17 @@ class Shelf(Protocol):
         """Remove a document; False if there was none. Raises Conflict like `put`."""
 
 
-class Found(NamedTuple):
+class Versioned(NamedTuple):
     """A book, and the version of its document."""
 
-    book: Book
+    book: ScheduleRecord
     version: int
 
 
-class Books:
+class ScheduleTable:
     """All schedules of one store."""
 
-    def __init__(self, store: Shelf) -> None:
+    def __init__(self, store: Documents) -> None:
         self._store = store
         self._warned: set[str] = set()
 
@@ -54,20 +54,20 @@ class Books:
         """Whether they are in this store."""
         return self._store is store
 
-    async def read(self, id: str) -> Found | None:
+    async def read(self, id: str) -> Versioned | None:
         """The newest version; None if there is none. Raises Damaged."""
         document = await self._store.get(KIND, id)
-        return None if document is None else Found(ticks.decode(id, document.data), document.version)
+        return None if document is None else Versioned(ticks.decode(id, document.data), document.version)
 
-    async def all(self) -> list[Found]:
+    async def all(self) -> list[Versioned]:
         """All that are on record, in order of ids. One that cannot be read is left out, and named in the log once."""
         return [found for each in await self._store.list(KIND) if (found := self._readable(each)) is not None]
 
-    async def listed(self) -> list[Book]:
+    async def listed(self) -> list[ScheduleRecord]:
         """Every schedule that was not cancelled, in order of ids."""
         return [found.book for found in await self.all() if not found.book.state.cancelled]
 
-    async def write(self, book: Book, version: int) -> bool:
+    async def write(self, book: ScheduleRecord, version: int) -> bool:
         """Write a book of which `version` was read, 0 for a new one; False if somebody else was first."""
         try:
             await self._store.put(KIND, book.schedule.id, ticks.encode(book), expected=version)
@@ -75,7 +75,7 @@ class Books:
             return False
         return True
 
-    async def change(self, id: str, step: Callable[[Book], Book | None]) -> Book | None:
+    async def change(self, id: str, step: Callable[[ScheduleRecord], ScheduleRecord | None]) -> ScheduleRecord | None:
         """Write what `step` makes of the newest version, as often as it takes; returns that, or None.
 
         None means that the schedule is gone or that `step` had none, and nothing was written.
@@ -113,9 +113,9 @@ class Books:
         for heard in list(_watching.get(self._store, ())):
             heard(id)
 
-    def _readable(self, document: Document) -> Found | None:
+    def _readable(self, document: Document) -> Versioned | None:
         try:
-            return Found(ticks.decode(document.key, document.data), document.version)
+            return Versioned(ticks.decode(document.key, document.data), document.version)
         except Damaged as problem:
             if document.key not in self._warned:
                 self._warned.add(document.key)

@@ -25,7 +25,7 @@ Made = Callable[[Mapping[str, Any]], Agent]  #: a recipe's agent
 Found = Callable[[Mapping[str, Any]], Callable[..., Any]]
 
 
-def data_of(composition: Composed, recipe: Recipe, named: Named) -> dict[str, Any]:
+def encode(composition: Composed, recipe: Recipe, named: Named) -> dict[str, Any]:
     """What it takes to make a composition again."""
     match composition:
         case Chain(steps):
@@ -54,7 +54,7 @@ def data_of(composition: Composed, recipe: Recipe, named: Named) -> dict[str, An
     raise Bug(f"a composition of an unknown kind: {type(composition).__qualname__}")
 
 
-def made_of(data: Mapping[str, Any], made: Made, found: Found) -> Composed:
+def decode(data: Mapping[str, Any], made: Made, found: Found) -> Composed:
     """The composition again. Raises DefinitionMissing for what was not written down, or is found nowhere."""
     match data["kind"]:
         case "chain":

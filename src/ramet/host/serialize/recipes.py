@@ -16,12 +16,12 @@ from ramet.agent.typed.to_schema import schema_of
 from ramet.core.agent_ref import AgentRef
 from ramet.core.budget import Limits
 from ramet.core.errors import DefinitionMissing, InvalidValue
-from ramet.core.policy.policy import describe
+from ramet.core.policy.policy import to_public_dict
 from ramet.core.recipe import capability
 from ramet.host.serialize import compositions
 from ramet.host.serialize.references import reference_of, resolve
 from ramet.models.resolve import model_name
-from ramet.spawn.grants import Shipped
+from ramet.spawn.grants import PackedFunction
 
 _PLAIN = (
     *("name", "description", "primer", "instructions", "read_only", "max_turns", "memory", "background"),
@@ -49,7 +49,7 @@ def recipe(agent: Agent) -> dict[str, Any]:
     if agent.hooks is not None:
         data["hooks"] = {"@object": agent.name} if not _is_plain(agent.hooks) else msgspec.to_builtins(agent.hooks)
     if agent.policy is not None:
-        data["policy"] = describe(agent.policy)
+        data["policy"] = to_public_dict(agent.policy)
     if limits := agent.limits.as_data():
         data["limits"] = limits
     return data
@@ -94,8 +94,8 @@ def agent_of(data: Mapping[str, Any], *, agents: Mapping[str, Agent], model: Cal
 
 def _function(function: Any) -> dict[str, Any]:
     if isinstance(function, Composed):
-        return {"@composition": compositions.data_of(function, recipe, _function)}
-    if isinstance(function, Shipped):
+        return {"@composition": compositions.encode(function, recipe, _function)}
+    if isinstance(function, PackedFunction):
         return {"@capsule": function.__name__}
     try:
         return {"@reference": reference_of(function)}
@@ -111,7 +111,7 @@ def _found(
     if known is not None and known.function is not None:
         return known.function
     if "@composition" in said:
-        return compositions.made_of(said["@composition"], step, lambda each: _found(each, None, step))
+        return compositions.decode(said["@composition"], step, lambda each: _found(each, None, step))
     name = said.get("@capsule") or said.get("@object") or "?"
 
     def missing(*_: Any, **__: Any) -> Any:

@@ -10,9 +10,9 @@ from msgspec import Struct
 
 from ramet.core.errors import DamagedTree, InvalidValue, Unknown
 from ramet.core.outcome import Usage
-from ramet.core.replay.replay import RunStory, TreeStory
+from ramet.core.replay.replay import RunReplay, TreeReplay
 from ramet.host import session_ids
-from ramet.host.control.run_queries import INTERRUPTED, Records
+from ramet.host.control.run_queries import INTERRUPTED, JournalReader
 from ramet.host.journal.journal import TREES, said_of
 from ramet.host.journal.stored_events import location_of
 from ramet.host.journal.ttl import read_lifetime
@@ -37,7 +37,7 @@ class SessionRow(Struct, frozen=True, kw_only=True):
     first_prompt: str  #: at most 200 characters
 
 
-async def sessions(records: Records, limit: int = 0, after: str = "") -> tuple[list[SessionRow], int]:
+async def sessions(records: JournalReader, limit: int = 0, after: str = "") -> tuple[list[SessionRow], int]:
     """Return the newest conversations, the newest first, and how many more there are; without a limit all of them.
 
     With the root of one of them as `after`, those that are older. A conversation that cannot be read is passed over,
@@ -68,7 +68,9 @@ async def sessions(records: Records, limit: int = 0, after: str = "") -> tuple[l
     return rows, len(found) - len(shown)
 
 
-async def session_row(records: Records, name: str, last: int | None = None) -> tuple[SessionRow, list[dict[str, Any]]]:
+async def session_row(
+    records: JournalReader, name: str, last: int | None = None
+) -> tuple[SessionRow, list[dict[str, Any]]]:
     """Return one conversation, by the session's id or its root's, and its messages, or the `last` of them, as data.
 
     Raises Unknown, also for the root of a tree that is no conversation, and InvalidValue for a `last` below 1.
@@ -91,7 +93,7 @@ def _is_conversation(about: Mapping[str, Any]) -> bool:
     return bool(about.get("conversation") or about.get("session"))
 
 
-async def _row(records: Records, document: Document, about: Mapping[str, Any]) -> SessionRow:
+async def _row(records: JournalReader, document: Document, about: Mapping[str, Any]) -> SessionRow:
     lifetime, story = read_lifetime(document, location_of(records.store)), await _story(records, document.key)
     root = story.root if story.runs else None
     is_closed = lifetime.over or story.is_over
@@ -108,14 +110,14 @@ async def _row(records: Records, document: Document, about: Mapping[str, Any]) -
     )
 
 
-async def _story(records: Records, root: str) -> TreeStory:
-    story = TreeStory()
+async def _story(records: JournalReader, root: str) -> TreeReplay:
+    story = TreeReplay()
     async for event in records.events(root):
         story.tell(event)
     return story
 
 
-def _first_prompt(root: RunStory | None) -> str:
+def _first_prompt(root: RunReplay | None) -> str:
     for each in root.said if root is not None else ():
         if each.kind == "human":
             content = each.data.get("content")

@@ -17,13 +17,13 @@ from ramet.core.budget import Limits
 from ramet.core.errors import BusyError, Denied, OwnedElsewhere, Unknown
 from ramet.disk.state_folder import state_folder
 from ramet.host import session_ids
-from ramet.host.control.run_queries import Records
+from ramet.host.control.run_queries import JournalReader
 from ramet.host.journal.journal import TREES, Journal
 from ramet.host.journal.ttl import lifetime_of
-from ramet.host.recovery.resume import Brought, left_behind, supplied_by
-from ramet.host.retention.sweep import Removal
+from ramet.host.recovery.resume import ResumeOptions, supplied_by, unfinished_trees
+from ramet.host.retention.sweep import TreeDeleter
 from ramet.host.sessions.rows import OPEN, session_row
-from ramet.host.trees.factory import OpenTree, TreePlan
+from ramet.host.trees.factory import OpenTree, TreeOptions
 from ramet.spawn.birth.policy_decisions import DecidedRequest
 from ramet.spawn.run import Run
 from ramet.tools.context import SpawnRequest
@@ -49,12 +49,12 @@ class Beginning:
     """The settings that a session begins a conversation with, or supplies to go on with one."""
 
     runtime: AgentRuntime
-    plan: TreePlan
+    plan: TreeOptions
     agent: Agent
     tools: Sequence[BaseTool]
     limits: Limits
     request: SpawnRequest
-    brought: Brought
+    brought: ResumeOptions
     history: Sequence[BaseMessage] = ()  #: that a conversation begins with
 
     @property
@@ -103,7 +103,7 @@ class Beginning:
             return await self._begin()
         journal.users.add(self.runtime)
         await journal.open()
-        if self.history and await left_behind(journal, session):
+        if self.history and await unfinished_trees(journal, session):
             raise BusyError(f"the conversation {session!r} is on record already: it has a history of its own")
         while (found := await _resumed(self.runtime, journal, session, **self.brought)) is None:
             _, version = await session_ids.root_of(journal.store, session)
@@ -118,7 +118,11 @@ class Beginning:
 
 
 async def resume(
-    runtime: AgentRuntime, session: str, *, prepare: Callable[[Run], None] | None = None, **brought: Unpack[Brought]
+    runtime: AgentRuntime,
+    session: str,
+    *,
+    prepare: Callable[[Run], None] | None = None,
+    **brought: Unpack[ResumeOptions],
 ) -> Conversation:
     """Go on with the conversation of a session id, or of a root's id.
 
@@ -139,10 +143,10 @@ async def _resumed(
     journal: Journal,
     session: str,
     prepare: Callable[[Run], None] | None = None,
-    **brought: Unpack[Brought],
+    **brought: Unpack[ResumeOptions],
 ) -> Conversation | None:
     journal.users.add(runtime)
-    for left in await left_behind(journal, session):
+    for left in await unfinished_trees(journal, session):
         if left.is_alive:
             raise BusyError(f"the conversation {session!r} is open in this process already")
         handles = await runtime.resume(only=left.root, prepare=prepare, **brought)
@@ -154,7 +158,7 @@ async def _resumed(
     return None
 
 
-async def remove(records: Records, working_dir: pathlib.Path | None, session: str) -> str:
+async def remove(records: JournalReader, working_dir: pathlib.Path | None, session: str) -> str:
     """Remove a conversation that no kernel has open, with all that its tree left; the id of its root.
 
     Raises Unknown, BusyError for a conversation that is open, and Denied for one that is to be kept.
@@ -163,7 +167,7 @@ async def remove(records: Records, working_dir: pathlib.Path | None, session: st
     if row.state == OPEN:
         raise BusyError(f"the conversation {session!r} is open: close it first")
     transcripts = state_folder(working_dir) / "transcripts" if working_dir is not None else None
-    removal = Removal(records.store, working_dir, transcripts)
+    removal = TreeDeleter(records.store, working_dir, transcripts)
     found = await records.store.get(TREES, row.root)
     rows, told = await records.rows(row.root), await removal.index()
     if (

@@ -13,7 +13,7 @@ from ramet.core.errors import InvalidValue, RametError
 from ramet.core.events import Event
 from ramet.core.ids import RunId
 from ramet.host.runtime import AgentRuntime, reachable
-from ramet.host.tasks.tasks import Asked, Outcome, answer, begin
+from ramet.host.tasks.tasks import HostTaskFuture, Outcome, answer, begin
 from ramet.tools.context import ToolUseContext, current_call
 
 T = TypeVar("T")
@@ -21,14 +21,14 @@ T = TypeVar("T")
 DEFAULT_DIR = "."
 
 
-class Streamed:
+class LazyTask:
     """A task that begins when it is first iterated or asked for its value."""
 
     def __init__(self, task: Task, arguments: Mapping[str, Any]) -> None:
         self._task, self._arguments = task, arguments
-        self._asked: asyncio.Task[Asked] | None = None
+        self._asked: asyncio.Task[HostTaskFuture] | None = None
 
-    def _begun(self) -> asyncio.Task[Asked]:
+    def _begun(self) -> asyncio.Task[HostTaskFuture]:
         if self._asked is None:
             self._asked = asyncio.ensure_future(_submit(self._task, self._arguments))
         return self._asked
@@ -46,7 +46,7 @@ class Streamed:
         return await (await self._begun()).exception()
 
 
-class Host:
+class HostTaskRunner:
     """What `ramet.agent.capabilities.task_runner` finds where no agent's own code runs."""
 
     def create(self, agent: Any) -> AgentRef | None:
@@ -62,9 +62,9 @@ class Host:
         _needs_loop("submit")
         return _submit(task, arguments)
 
-    def stream(self, task: Task, arguments: Mapping[str, Any]) -> Streamed:
+    def stream(self, task: Task, arguments: Mapping[str, Any]) -> LazyTask:
         """Events while it works, and its value."""
-        return Streamed(task, arguments)
+        return LazyTask(task, arguments)
 
     def map(self, task: Task, several: list[Mapping[str, Any]], *, max_parallel: int) -> Any:
         """The outcomes in order; in an event loop an awaitable of them."""
@@ -75,19 +75,19 @@ class Host:
         return _either(_answer(task, token, text))
 
 
-HOST = Host()
+HOST = HostTaskRunner()
 
 
 async def _call(task: Task, arguments: Mapping[str, Any]) -> Any:
     async with _runtime() as (runtime, context):
-        return await Asked(runtime, task, await begin(runtime, task, arguments, context)).result()
+        return await HostTaskFuture(runtime, task, await begin(runtime, task, arguments, context)).result()
 
 
-async def _submit(task: Task, arguments: Mapping[str, Any]) -> Asked:
+async def _submit(task: Task, arguments: Mapping[str, Any]) -> HostTaskFuture:
     runtime, context = _living()
     if runtime is None:
         raise RametError(f"{task.name}.submit() needs a runtime that lives on: `async with AgentRuntime(…):` around it")
-    return Asked(runtime, task, await begin(runtime, task, arguments, context))
+    return HostTaskFuture(runtime, task, await begin(runtime, task, arguments, context))
 
 
 async def _map(task: Task, several: list[Mapping[str, Any]], max_parallel: int) -> list[Outcome]:
@@ -98,7 +98,7 @@ async def _map(task: Task, several: list[Mapping[str, Any]], max_parallel: int) 
             async with room:
                 try:
                     begun = await begin(runtime, task, arguments, context)
-                    return Outcome(await Asked(runtime, task, begun).result(), None)
+                    return Outcome(await HostTaskFuture(runtime, task, begun).result(), None)
                 except RametError as failed:
                     return Outcome(None, failed)
 

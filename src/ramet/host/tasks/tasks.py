@@ -10,12 +10,12 @@ import msgspec
 
 from ramet.agent.capabilities.task import Task
 from ramet.agent.definition import Agent
-from ramet.agent.typed.values import checked
+from ramet.agent.typed.values import decode_value
 from ramet.core.errors import AgentNotResolved, BusyError, InvalidValue, NeedsInput, RametError, TaskFailed
 from ramet.core.events import Event
 from ramet.core.outcome import Result, Status
 from ramet.host.dynamic.agents import ref_of
-from ramet.host.dynamic.task_run import asked, worker
+from ramet.host.dynamic.task_run import task_agent, task_request
 from ramet.host.runtime import AgentRuntime
 from ramet.spawn.handle import Handle
 from ramet.tools.context import SpawnHandle, ToolUseContext
@@ -24,7 +24,7 @@ from ramet.tools.context import SpawnHandle, ToolUseContext
 ANSWERS = "answer"
 
 
-class Asked:
+class HostTaskFuture:
     """A task that was begun: `await` it, or its `result()`, or look at its `exception()`."""
 
     def __init__(self, runtime: AgentRuntime, task: Task, handle: SpawnHandle) -> None:
@@ -82,7 +82,7 @@ async def begin(
     runtime: AgentRuntime, task: Task, arguments: Mapping[str, Any], context: ToolUseContext | None = None
 ) -> SpawnHandle:
     """Start the run: below the one whose context this is, else as a tree of its own."""
-    request = asked(task, arguments)
+    request = task_request(task, arguments)
     request = dataclasses.replace(request, agent=await runtime.dynamic.current(request.agent))
     if context is not None and context.tree is not None:
         return await context.tree.spawn(context, request)
@@ -106,7 +106,7 @@ async def answer(runtime: AgentRuntime, task: Task, token: str, text: str) -> An
     if said is not None and said["run"]:
         return await value(runtime, task, await runtime.result(said["run"]), said["run"])
     noted = await store.put(ANSWERS, token, _answered(text, ""), expected=before.version if before else 0)
-    handle = await runtime.fork(token, text, agents=(worker(task),))
+    handle = await runtime.fork(token, text, agents=(task_agent(task),))
     await store.put(ANSWERS, token, _answered(text, handle.id), expected=noted.version)
     return await value(runtime, task, await handle.result(), handle.id)
 
@@ -129,7 +129,7 @@ async def value(runtime: AgentRuntime, task: Task, result: Result, run: str) -> 
     if task.output is None:
         return result.value
     try:
-        return checked(task.returns, result.value, task.name) if _is_data(result.value) else result.value
+        return decode_value(task.returns, result.value, task.name) if _is_data(result.value) else result.value
     except InvalidValue as problem:
         raise TaskFailed(str(problem), task=f"{task.agent.name}.{task.name}", run=run) from None
 
@@ -138,7 +138,7 @@ async def _task(runtime: AgentRuntime, task: Task, said: Any, run: str) -> Task:
     """The task that an agent gave as its result: by its handle, or by the local id of an agent that it made."""
     failed = {"task": f"{task.agent.name}.{task.name}", "run": run}
     text = said.strip().strip("`'\"") if isinstance(said, str) else ""
-    agents, mine = runtime.dynamic, ref_of(worker(task))
+    agents, mine = runtime.dynamic, ref_of(task_agent(task))
     try:
         if "@" in text:
             found = await agents.task(text)

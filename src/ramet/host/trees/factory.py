@@ -21,11 +21,11 @@ from ramet.core.errors import InvalidValue
 from ramet.core.ids import RunId, run_id
 from ramet.core.limits import SpawnLimits
 from ramet.core.policy.permissions import NO_PERMISSIONS, Permissions, to_data
-from ramet.core.policy.policy import Policy, describe
+from ramet.core.policy.policy import Policy, to_public_dict
 from ramet.host.approvals import Inbox
 from ramet.host.dynamic.agents import DynamicAgents
 from ramet.host.dynamic.authoring import HostAuthoring
-from ramet.host.dynamic.state import HostMemory
+from ramet.host.dynamic.state import HostState
 from ramet.host.gateway import Gateway
 from ramet.host.journal.blobs import keep_blob
 from ramet.host.journal.journal import Journal
@@ -40,7 +40,7 @@ from ramet.host.serialize.recipes import recipe
 from ramet.host.trees.project import git_of
 from ramet.host.trees.prompts import Prompts
 from ramet.host.trees.spill import Spill
-from ramet.spawn.ports import Decide, Services
+from ramet.spawn.ports import Decide, TreePorts
 from ramet.spawn.tree import RunTree
 from ramet.tools.context import RunInfo
 
@@ -55,7 +55,7 @@ SyncTools = Literal["thread", "process"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class TreePlan:
+class TreeOptions:
     """What is to be true for a whole tree."""
 
     definitions: Mapping[str, Agent]
@@ -108,7 +108,7 @@ class OpenTree(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Opening:
+class TreeFactory:
     """What the trees of one runtime share."""
 
     gateway: Gateway
@@ -131,11 +131,11 @@ class Opening:
         journal = self.journal
         return None if journal is None else lambda data: keep_blob(journal.store, run.root, data)
 
-    def _about(self, plan: TreePlan, number: str) -> Callable[[], dict[str, Any]]:
+    def _about(self, plan: TreeOptions, number: str) -> Callable[[], dict[str, Any]]:
         keep_s = plan.keep_s if plan.keep_s is not None else self.keep_s
-        return lambda: {**about(plan, number), "began": self.clock.now(), "keep_s": keep_s}
+        return lambda: {**tree_metadata(plan, number), "began": self.clock.now(), "keep_s": keep_s}
 
-    def open(self, plan: TreePlan) -> OpenTree:
+    def open(self, plan: TreeOptions) -> OpenTree:
         """A tree without a root yet.
 
         Raises InvalidValue for a policy that its tools' processes cannot keep, and for a gate that is none; Unreadable
@@ -148,7 +148,7 @@ class Opening:
             plan = dataclasses.replace(plan, permissions=found.held)
         processes = None
         if plan.sync_tools == "process":
-            processes = ToolProcesses(self.sandboxes, plan.children or may_read(plan.cwd))
+            processes = ToolProcesses(self.sandboxes, plan.children or read_only_policy(plan.cwd))
         number = plan.number or self.entropy(8).hex()
         folder = self.transcripts / number if self.transcripts is not None else None
         recorder = Recorder(self.clock, folder, self.journal, about=self._about(plan, number))
@@ -182,7 +182,7 @@ class Opening:
             return plan.compaction or None
 
         ids = chain([RunId(plan.root)] if plan.root else (), iter(lambda: run_id(self.entropy(8)), None))
-        services = Services(
+        services = TreePorts(
             model=self.gateway.port,
             record=recorder.append,
             feed=feed,
@@ -209,7 +209,7 @@ class Opening:
             recipe=recipe,
             durable=recorder.durable,
             keep_blob=self._keep_blob,
-            memory=HostMemory(self.dynamic.registries),
+            memory=HostState(self.dynamic.registries),
             after=recorder.after,
             authoring=HostAuthoring(self.dynamic),
             results=self.results,
@@ -218,7 +218,7 @@ class Opening:
         return OpenTree(RunTree(services, plan.spawn_limits), recorder, inbox, spill, processes, plan.gate)
 
 
-def about(plan: TreePlan, number: str) -> dict[str, Any]:
+def tree_metadata(plan: TreeOptions, number: str) -> dict[str, Any]:
     """What is to be true for a whole tree, as data: enough to open it again, beside what only a process can hold."""
     return {
         "number": number,
@@ -228,7 +228,7 @@ def about(plan: TreePlan, number: str) -> dict[str, Any]:
         "unattended": plan.unattended,
         "omitted_type": plan.omitted_type,
         "hooks": len(plan.hooks),
-        "children": describe(plan.children) if plan.children is not None else None,
+        "children": to_public_dict(plan.children) if plan.children is not None else None,
         "sync_tools": plan.sync_tools,
         **({"gated": True} if plan.gate is not None else {}),
         **({"permissions": to_data(plan.permissions.narrowing())} if plan.permissions else {}),
@@ -237,7 +237,7 @@ def about(plan: TreePlan, number: str) -> dict[str, Any]:
     }
 
 
-def may_read(cwd: pathlib.Path | None) -> Policy:
+def read_only_policy(cwd: pathlib.Path | None) -> Policy:
     """The defaults, and a folder to read."""
     return Policy(readonly_mounts=(str(cwd.resolve()),) if cwd is not None else ())
 

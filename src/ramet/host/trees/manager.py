@@ -13,7 +13,7 @@ from ramet.concurrency.clock import Clock
 from ramet.core.errors import OwnedElsewhere, RametError, StoreFailed, Unknown
 from ramet.core.ids import RunId
 from ramet.host.journal.journal import Journal
-from ramet.host.trees.factory import Opening, OpenTree, TreePlan
+from ramet.host.trees.factory import OpenTree, TreeFactory, TreeOptions
 from ramet.spawn.handle import Handle
 from ramet.spawn.run import Run
 
@@ -26,7 +26,7 @@ _OVER = frozenset({"completed", "failed", "cancelled", "timeout", "budget_exhaus
 class Trees:
     """Those that one runtime owns."""
 
-    def __init__(self, opening: Opening, journal: Journal | None, clock: Clock, keep: int = KEPT_TREES) -> None:
+    def __init__(self, opening: TreeFactory, journal: Journal | None, clock: Clock, keep: int = KEPT_TREES) -> None:
         """Keep the newest `keep` trees that closed with their root, to be asked for."""
         self._keep = keep
         self._opening, self._journal, self._clock = opening, journal, clock
@@ -72,7 +72,7 @@ class Trees:
 
     # ---- beginning
 
-    def open(self, plan: TreePlan) -> OpenTree:
+    def open(self, plan: TreeOptions) -> OpenTree:
         """One without a root yet. Raises RametError once stopped, StoreFailed once fenced."""
         self.check_open()
         return self._opening.open(plan)

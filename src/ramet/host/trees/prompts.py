@@ -12,7 +12,7 @@ from ramet.agent.capabilities.prompt import catalogue
 from ramet.agent.definition import Agent
 from ramet.agent.files.instructions import load_instructions
 from ramet.agent.files.memory import memory_folder, memory_prompt
-from ramet.agent.files.search_paths import Place, project_places
+from ramet.agent.files.search_paths import SearchPath, project_places
 from ramet.agent.files.skills import load_skills, render_skills, skill_places
 from ramet.agent.output import OutputContract
 from ramet.core.errors import InvalidValue
@@ -21,7 +21,7 @@ from ramet.tools.agents.task_result import conclusion_tools
 from ramet.tools.memory.memory import memory_tool
 from ramet.tools.memory.memory_folder import MemoryFolder
 from ramet.tools.python import python_tool
-from ramet.wire.code.bundle import is_users_own
+from ramet.wire.code.bundle import is_user_module
 
 if TYPE_CHECKING:
     from langchain_core.tools import BaseTool
@@ -36,7 +36,7 @@ def _found(agent: Agent, capability: Capability) -> tuple[Capability, Any]:
     """
     module, _, name = (capability.name if ":" in capability.name else f"{capability.name}:").partition(":")
     found: Any = sys.modules.get(module)
-    if found is not None and is_users_own(found) and module not in agent.source_modules:
+    if found is not None and is_user_module(found) and module not in agent.source_modules:
         found = None
     for step in name.split(".") if name else ():
         found = getattr(found, step, None)
@@ -70,7 +70,7 @@ class Prompts:
             sections.append(OutputContract(agent.output).instructions())
         return "\n\n".join(section.strip() for section in sections if section.strip())
 
-    def _project_skills(self) -> Sequence[Place]:
+    def _project_skills(self) -> Sequence[SearchPath]:
         return project_places(self._project, "skills") if self._project is not None else ()
 
     def tools(self, agent: Agent, cwd: pathlib.Path) -> Sequence[BaseTool]:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from ramet.isolation.assignment import BIND_HANDLE, Room
+from ramet.isolation.assignment import BIND_HANDLE, ZygoteConfig
 
 _HELP_S = 10.0
 _SYSTEM = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
@@ -36,7 +36,7 @@ def binds_handles(program: str) -> bool:
     return f"{BIND_HANDLE} " in said.stdout + said.stderr
 
 
-def arguments(room: Room, *, by_handle: bool) -> list[str]:
+def arguments(room: ZygoteConfig, *, by_handle: bool) -> list[str]:
     """For a zygote: a root of its own, in which its children then make theirs. Nothing in it is a secret.
 
     With `by_handle` a mount's source stands where bwrap takes a descriptor, for who starts it to open.

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ramet.core.policy.rights import PROXY_PORT
-from ramet.isolation.assignment import SECRETS, SHARED_ROOT, Assignment, Room
+from ramet.isolation.assignment import SECRETS, SHARED_ROOT, Assignment, ZygoteConfig
 from ramet.isolation.linux import calls, caps, landlock, namespaces, procfs, rlimits, seccomp
 from ramet.isolation.linux.beneath import open_without_links
 
@@ -46,10 +46,10 @@ _PROC = tuple(
 )
 
 
-class Gates(NamedTuple):
+class Confinement(NamedTuple):
     """What is worked out once for all children of a zygote."""
 
-    room: Room
+    room: ZygoteConfig
     baseline: int  #: bytes of private data that its image has already
     programs: Mapping[tuple[bool, bool], bytes]  #: filters, by whether there is a network, and unmapped memory
     read: tuple[str, ...]
@@ -58,7 +58,7 @@ class Gates(NamedTuple):
     without_unix: bytes = b""  #: a filter for a process whose relay runs: no socket that connects to a path
 
     @classmethod
-    def of(cls, room: Room) -> Gates:
+    def of(cls, room: ZygoteConfig) -> Confinement:
         """For the children of this process."""
         programs, without_unix = {}, b""
         if room.has_seccomp:

@@ -16,7 +16,7 @@ _EMPTY_PATH, _RECURSIVE, _FROM_EMPTY_PATH, _TO_EMPTY_PATH = 0x1000, 0x8000, 0x4,
 _RDONLY, _IDMAP = 0x1, 0x10_0000
 
 
-def show_as(place: int, uid: int, gid: int) -> bool:
+def idmap_mount(place: int, uid: int, gid: int) -> bool:
     """Mount what a handle stands for over itself, with what is root's as this user's.
 
     Returns False where the file system cannot do that.

@@ -18,7 +18,7 @@ from ramet.isolation.linux.beneath import open_without_links
 _HANDLE = os.O_PATH | os.O_CLOEXEC
 
 
-def open_way(paths: Iterable[str], uid: int, gid: int, sources: Mapping[str, str]) -> None:
+def grant_path_access(paths: Iterable[str], uid: int, gid: int, sources: Mapping[str, str]) -> None:
     """Let a user come to every one of `paths`, in this process and what it starts. Raises OSError.
 
     Of a path in `sources` the source is what the user comes to: a path without a symbolic link.
@@ -27,7 +27,7 @@ def open_way(paths: Iterable[str], uid: int, gid: int, sources: Mapping[str, str
     calls.mount("none", "/", None, calls.MS_REC | calls.MS_SLAVE)
     shut: dict[str, list[str]] = {}
     for path in sorted(set(paths), key=lambda path: (path.count("/"), path)):
-        if (folder := first_shut(path, uid, gid)) is not None:
+        if (folder := first_inaccessible(path, uid, gid)) is not None:
             shut.setdefault(folder, []).append(path)
     for folder, needed in shut.items():
         if not any(PurePath(folder).is_relative_to(other) for other in shut if other != folder):
@@ -35,7 +35,7 @@ def open_way(paths: Iterable[str], uid: int, gid: int, sources: Mapping[str, str
             _replace(folder, sorted({*needed, *also}, key=lambda path: (path.count("/"), path)), sources)
 
 
-def first_shut(path: str, uid: int, gid: int) -> str | None:
+def first_inaccessible(path: str, uid: int, gid: int) -> str | None:
     """The topmost folder on the way to `path` that a user may not enter."""
     for folder in reversed(PurePath(path).parents):
         try:

@@ -15,7 +15,7 @@ import struct
 from collections.abc import Iterable
 from pathlib import Path
 
-from ramet.isolation.assignment import IN_MEMORY, SECRETS, Assignment, Room, outermost
+from ramet.isolation.assignment import IN_MEMORY, SECRETS, Assignment, ZygoteConfig, outermost
 from ramet.isolation.linux import calls
 from ramet.isolation.linux.beneath import open_beneath, open_without_links
 from ramet.isolation.mounts import is_private_name
@@ -32,10 +32,10 @@ _TCP_BUFFER = "4096 65536 212992"  #: bytes at least, at first, at most
 _SIOCSIFFLAGS, _IFF_UP = 0x8914, 1
 
 
-class Furniture:
+class MountSetup:
     """Empties the place while nobody has it yet; furnishes it when somebody comes. Both raise OSError."""
 
-    def __init__(self, room: Room) -> None:
+    def __init__(self, room: ZygoteConfig) -> None:
         calls.mount("none", "/", None, calls.MS_REC | calls.MS_PRIVATE)
         calls.mount("proc", "/proc", "proc", _FLAGS)
         self._room, self._mounts = room, room.mounts

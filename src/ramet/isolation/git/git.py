@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from ramet.concurrency.cancel import AbortController
 from ramet.concurrency.clock import Clock, SystemClock
-from ramet.concurrency.deadline import within
+from ramet.concurrency.deadline import wait_with_timeout
 from ramet.concurrency.pipes import Capture
 from ramet.concurrency.processes import Ended, environment, run
 from ramet.concurrency.threads import in_thread
@@ -266,7 +266,7 @@ class Git:
             raise NoWorktree(common_dir, str(error), "make the repository writable") from None
         try:
             try:
-                await within(self._lock(fd), clock=self.clock, seconds=self.timeout_s, abort=self.abort)
+                await wait_with_timeout(self._lock(fd), clock=self.clock, seconds=self.timeout_s, abort=self.abort)
             except TimeoutError:
                 raise NoWorktree(common_dir, "another process holds its lock", "try again later") from None
             yield

@@ -22,7 +22,7 @@ import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from ramet.concurrency.deadline import to_its_end
+from ramet.concurrency.deadline import run_shielded
 from ramet.concurrency.threads import in_thread
 from ramet.core.ids import safe_name
 from ramet.isolation import safe_walk
@@ -87,12 +87,12 @@ async def create(
             cwd.mkdir(parents=True, exist_ok=True)  # A folder that is not in HEAD is in no checkout.
         except _Refused as error:
             # No branch is ours: undoing that would remove somebody's work.
-            await to_its_end(in_thread(lambda: _remove_folder(path), name="ramet-worktree"))
+            await run_shielded(in_thread(lambda: _remove_folder(path), name="ramet-worktree"))
             raise NoWorktree(repo_dir, error.reason, error.remedy) from None
         except BaseException as error:
             if live is not None:
                 live.close()
-            await to_its_end(_undo(git, repo, path, branch))
+            await run_shielded(_undo(git, repo, path, branch))
             if isinstance(error, OSError):
                 raise NoWorktree(repo_dir, str(error), "name a folder that can be written, with `into`") from None
             raise
@@ -317,7 +317,7 @@ async def _remove(git: Git, repo: Checkout, linked: Checkout, branch: str, at: s
     """
     if _exists(linked.git_dir / "locked"):
         raise NoWorktree(linked.top, "it is locked", "git worktree unlock")
-    await to_its_end(in_thread(lambda: _remove_folder(linked.top), name="ramet-worktree"))
+    await run_shielded(in_thread(lambda: _remove_folder(linked.top), name="ramet-worktree"))
     await _forget(git, repo, linked.top, _removal(branch, at))
 
 

@@ -16,14 +16,14 @@ from ramet.isolation.contract import Probe, SandboxSpec
 from ramet.isolation.kubernetes import probe as probing
 from ramet.isolation.kubernetes.api import labels, manifest
 from ramet.isolation.kubernetes.api.client import Api
-from ramet.isolation.kubernetes.connect.attach import Attach, Reach
-from ramet.isolation.kubernetes.images import USUAL, FindImage, Images, PodImage, PushAgain, Supply
-from ramet.isolation.kubernetes.kernel_lease import Presence
-from ramet.isolation.kubernetes.kernels import Kernels, Standing
+from ramet.isolation.kubernetes.connect.attach import Attach, PodTransport
+from ramet.isolation.kubernetes.images import USUAL, FindImage, ImageProvider, Images, PodImage, PushAgain
+from ramet.isolation.kubernetes.kernel_lease import KernelLease
+from ramet.isolation.kubernetes.kernels import KernelIdentity, Kernels
 from ramet.isolation.kubernetes.placement import single
 from ramet.isolation.kubernetes.placement.own import OwnPods
 from ramet.isolation.kubernetes.placement.sandbox import PodSandbox
-from ramet.isolation.kubernetes.placement.shared import Measure, TeamPod, fits
+from ramet.isolation.kubernetes.placement.shared import SharedPod, TeamPodSize, fits
 from ramet.isolation.kubernetes.pods.pods import Pods, new_name, new_uid
 from ramet.isolation.kubernetes.reaper import Reaper
 from ramet.isolation.remote.host_agent import NO_PORTS, OnThreshold
@@ -61,8 +61,8 @@ class KubernetesBackend:
         pull_secrets: Sequence[str] = (),
         placement: Mapping[str, Any] | None = None,
         cpu_reserved: float = 0.1,
-        reach: Reach | None = None,
-        standing: Callable[[], Awaitable[Standing]] | None = None,
+        reach: PodTransport | None = None,
+        standing: Callable[[], Awaitable[KernelIdentity]] | None = None,
         unschedulable_s: float = 30.0,
         on_threshold: OnThreshold | None = None,
         team: Reservation | None = None,
@@ -81,7 +81,7 @@ class KubernetesBackend:
         is told when no node takes a pod: others may have room to give.
         """
         self._runs = Path(absolute(runs))
-        self._images = Supply(image, image_with, image_again)
+        self._images = ImageProvider(image, image_with, image_again)
         self._classes = {
             Isolation(level): name
             for level, name in ({"L3": "gvisor", "L4": "kata"} if runtime_classes is None else runtime_classes).items()
@@ -97,18 +97,18 @@ class KubernetesBackend:
         self.namespace, self._kubeconfig = namespace, kubeconfig
         self._pull_secrets, self._placement = tuple(pull_secrets), dict(placement or {})
         self._cpu_reserved, self._standing = cpu_reserved, standing
-        self._reach: Reach = reach or Attach()
+        self._reach: PodTransport = reach or Attach()
         self._unschedulable_s = unschedulable_s
         self.on_threshold = on_threshold
         self._api: Api | None = None
-        self._first: Standing | None = None  #: what was said of this kernel's when that was asked first
+        self._first: KernelIdentity | None = None  #: what was said of this kernel's when that was asked first
         self._kernels: Kernels | None = None
         self._reaper: Reaper | None = None
         self._pods: Pods | None = None
         self._warm, self._on_unplaced = warm, on_unplaced
         self._own: OwnPods | None = None
         self._team = team
-        self._shared: TeamPod | None = None
+        self._shared: SharedPod | None = None
         self._probe: Probe | None = None
         self._probing = asyncio.Lock()
         self._is_closed = False
@@ -132,8 +132,10 @@ class KubernetesBackend:
                     self._first = await self._standing()
                 form = self._form(self._images.plain("bare"))
                 egress = self._reach.egress
-                way_out = None if egress is None else manifest.way_out(form, egress)
-                trial = manifest.pod(form, manifest.Berth(name=new_name(), run="probe", grant=DEFAULTS, uid=new_uid()))
+                way_out = None if egress is None else manifest.egress_policy(form, egress)
+                trial = manifest.pod(
+                    form, manifest.PodRequest(name=new_name(), run="probe", grant=DEFAULTS, uid=new_uid())
+                )
                 probe, is_final = await probing.probe(self._open(), trial, self._classes, way_out)
                 if not is_final:
                     return probe
@@ -252,11 +254,11 @@ class KubernetesBackend:
         if self._own is not None:
             self._own.make_way()
 
-    def _share(self, team: Reservation) -> TeamPod | None:
+    def _share(self, team: Reservation) -> SharedPod | None:
         """The pod of a team; None if there is nothing to measure it by."""
-        measure = Measure.of(team)
+        measure = TeamPodSize.of(team)
         if self._shared is None and measure is not None:
-            self._shared = TeamPod(
+            self._shared = SharedPod(
                 team.name,
                 self.namespace,
                 self._all,
@@ -280,7 +282,7 @@ class KubernetesBackend:
     def _open(self) -> Api:
         if self._api is None:
             self._api = Api(self.namespace, self._kubeconfig)
-            self._kernels = Kernels(Presence(self._runs), self._first, self._standing)
+            self._kernels = Kernels(KernelLease(self._runs), self._first, self._standing)
         return self._api
 
     @property
@@ -316,9 +318,9 @@ class KubernetesBackend:
     def _owner(self) -> str:
         return self._kin.owner(self.namespace)
 
-    def _form(self, image: PodImage) -> manifest.Form:
+    def _form(self, image: PodImage) -> manifest.PodTemplate:
         self._open()
-        return manifest.Form(
+        return manifest.PodTemplate(
             namespace=self.namespace,
             image=image.reference,
             command=(*image.program(self._reach.module), *self._reach.arguments),

@@ -37,13 +37,13 @@ class PlainImage(NamedTuple):
         return ("python3", "-I", "-B", "-c", code_of(module, LIB))
 
 
-class Furnished(NamedTuple):
+class ImageWithMounts(NamedTuple):
     """An image that has some of the mounts of a run, so that these do not travel."""
 
     image: PodImage
     places: Mapping[str, str]  #: by the path of a mount on the host: where the image has the same
 
-    def beside(self, mounts: Sequence[str]) -> Furnished:
+    def beside(self, mounts: Sequence[str]) -> ImageWithMounts:
         """But for what lies in another one of these mounts, and travels with that."""
         alone = [each for each in self.places if not any(Path(other) in Path(each).parents for other in mounts)]
         return self._replace(places={each: self.places[each] for each in alone})
@@ -51,14 +51,14 @@ class Furnished(NamedTuple):
 
 #: Finds an image that has the bundles among these mounts, paths of the host; None if there is none. Whatever it raises
 #: is why a run cannot be started.
-FindImage = Callable[[Sequence[str]], Awaitable[Furnished | None]]
+FindImage = Callable[[Sequence[str]], Awaitable[ImageWithMounts | None]]
 
 #: Told of an image that a node could not pull: whether it was lost, and can be asked for anew. Whatever it raises is
 #: why it cannot.
 PushAgain = Callable[[PodImage], Awaitable[bool]]
 
 
-class Supply:
+class ImageProvider:
     """What a backend's pods start from, found when it is needed first and again when it was lost."""
 
     def __init__(
@@ -84,7 +84,7 @@ class Supply:
         """One that has no run's mounts; after `find`."""
         return self._plain[kind]
 
-    async def furnished(self, spec: SandboxSpec) -> Furnished:
+    async def furnished(self, spec: SandboxSpec) -> ImageWithMounts:
         """The image that a run starts from, with what it has of its mounts. Raises SandboxFailed."""
         mounts = [absolute(each) for each in spec.grant.readonly_mounts]
         found = None
@@ -93,7 +93,7 @@ class Supply:
                 found = await self._image_with(mounts)
             except (RametError, OSError) as error:  # A disk may be full.
                 raise SandboxFailed(f"run {spec.run}: no image for its pod: {error}") from error
-        return Furnished(self.plain(spec.image), {}) if found is None else found.beside(mounts)
+        return ImageWithMounts(self.plain(spec.image), {}) if found is None else found.beside(mounts)
 
     async def is_there_again(self, image: PodImage, failure: SandboxFailed) -> bool:
         """Whether an image that a node could not pull is there by now. Raises SandboxFailed where pushing it fails."""

@@ -15,7 +15,7 @@ _FOLDER = ".kernels"  #: below the folder of all workspaces
 _PLACE = "place"
 
 
-class Presence:
+class KernelLease:
     """That this kernel lives, from now until `leave`."""
 
     def __init__(self, runs: Path) -> None:

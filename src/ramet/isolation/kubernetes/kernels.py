@@ -6,10 +6,10 @@ from collections.abc import Awaitable, Callable, Collection
 from typing import NamedTuple
 
 from ramet.isolation.kubernetes.api import labels
-from ramet.isolation.kubernetes.kernel_lease import Presence
+from ramet.isolation.kubernetes.kernel_lease import KernelLease
 
 
-class Standing(NamedTuple):
+class KernelIdentity(NamedTuple):
     """A kernel among those of a place, where they share a database and no disk."""
 
     place: str
@@ -24,7 +24,10 @@ class Kernels:
     """
 
     def __init__(
-        self, presence: Presence, standing: Standing | None, ask: Callable[[], Awaitable[Standing]] | None
+        self,
+        presence: KernelLease,
+        standing: KernelIdentity | None,
+        ask: Callable[[], Awaitable[KernelIdentity]] | None,
     ) -> None:
         """`standing` is what `ask` has answered first; None of both: there is no database."""
         self._presence, self._ask = presence, ask

@@ -14,7 +14,7 @@ SHARED = "--shared"  #: and how many processes all runs in it may have together
 LLM = "--llm"  #: its run is of that image
 
 
-class Asked(NamedTuple):
+class PodArgs(NamedTuple):
     """A pod's command line."""
 
     pids: int | None  #: of a pod that several runs share; None: it belongs to one at a time
@@ -28,7 +28,7 @@ class Asked(NamedTuple):
         return self.pids is not None
 
 
-def read(words: Sequence[str]) -> Asked:
+def read(words: Sequence[str]) -> PodArgs:
     """The end of a command line."""
     pids = None
     image: Image = "bare"
@@ -37,10 +37,10 @@ def read(words: Sequence[str]) -> Asked:
     if words[0] == LLM:
         image, words = "llm", words[1:]
     runs, *places = map(Path, words)
-    return Asked(pids, runs, places, image)
+    return PodArgs(pids, runs, places, image)
 
 
-def hold(asked: Asked) -> None:
+def limit_processes(asked: PodArgs) -> None:
     """Have this process, and all that it starts, be no more than that many: no pod has its user in common."""
     if asked.pids is not None:
         resource.setrlimit(resource.RLIMIT_NPROC, (asked.pids, asked.pids))

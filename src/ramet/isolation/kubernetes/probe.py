@@ -28,7 +28,7 @@ NAMESPACE, API = "namespace", "api"  #: mechanisms that are lacking where there 
 _SECRETS = {f"secrets_{verb}": (verb, "secrets", "") for verb in ("create", "delete", "list", "patch")}
 
 
-class Asked(NamedTuple):
+class ProbeResult(NamedTuple):
     """What a probe found, and whether asking again would say the same."""
 
     probe: Probe
@@ -40,7 +40,7 @@ async def probe(
     trial: Mapping[str, Any],
     classes: Mapping[Isolation, str],
     way_out: Mapping[str, Any] | None = None,
-) -> Asked:
+) -> ProbeResult:
     """`trial` is a pod that is checked by the API and not made; `classes` are looked for.
 
     `way_out` is a policy that lets this kernel's agents reach it.
@@ -56,7 +56,7 @@ async def probe(
         has = {level: await api.runtime_class(name) for level, name in classes.items()}
     except Unreachable as problem:
         lost = Probe(Isolation.L0, {API: False}, (API,), f"{problem}; see that the API server can be reached")
-        return Asked(lost, is_final=False)
+        return ProbeResult(lost, is_final=False)
     missing = [name for name, works in found.items() if not works]
     found |= {f"runtime_class_{level}": there for level, there in has.items()} | {NAMESPACE: not is_nowhere}
     remedy = _remedy(api.namespace, missing, refusal)
@@ -67,7 +67,7 @@ async def probe(
     if absent and not remedy:
         names = ", ".join(classes[each] for each, there in has.items() if not there)
         remedy = f"install what runs the RuntimeClass {names}, or name the ones that there are in runtime_classes"
-    return Asked(Probe(level, found, (*missing, *absent), remedy, remote=True))
+    return ProbeResult(Probe(level, found, (*missing, *absent), remedy, remote=True))
 
 
 async def _refusal(api: Api, trial: Mapping[str, Any]) -> RametError | None:

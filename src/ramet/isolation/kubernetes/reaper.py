@@ -11,7 +11,7 @@ from ramet.core.errors import RametError
 from ramet.isolation.kubernetes.api import labels
 from ramet.isolation.kubernetes.api.client import Api
 from ramet.isolation.kubernetes.api.errors import Forbidden
-from ramet.isolation.kubernetes.api.pod_status import Seen
+from ramet.isolation.kubernetes.api.pod_status import ObservedPod
 from ramet.isolation.kubernetes.kernels import Kernels
 from ramet.isolation.kubernetes.pods.delete import delete
 
@@ -86,14 +86,14 @@ class Reaper:
                 finally:
                     await api.close()
 
-    def _spares(self, namespace: str, pod: Seen) -> bool:
+    def _spares(self, namespace: str, pod: ObservedPod) -> bool:
         """Whether a dead kernel's pod stays this time."""
         if not pod.outlives_s or not pod.node or pod.trouble is not None or pod.owner == labels.NOBODY:
             return False
         now = asyncio.get_running_loop().time()
         return now < self._spared.setdefault((namespace, pod.uid, pod.owner), now + pod.outlives_s + _SLACK_S)
 
-    async def _reap(self, api: Api, spares: Callable[[str, Seen], bool]) -> Sequence[str]:
+    async def _reap(self, api: Api, spares: Callable[[str, ObservedPod], bool]) -> Sequence[str]:
         selector = labels.selector(place=self._kernels.place)
         # Listed before it is asked who lives: a kernel that comes up in between has nothing in the list.
         (_, pods), secrets, policies = await asyncio.gather(
@@ -133,7 +133,7 @@ class Reaper:
         return gone
 
 
-async def _policies(api: Api, selector: Mapping[str, str]) -> list[Seen]:
+async def _policies(api: Api, selector: Mapping[str, str]) -> list[ObservedPod]:
     """Those of kernels; none where nobody may see them. They select only pods of a kernel that is gone."""
     try:
         return await api.policies(selector)

@@ -18,9 +18,9 @@ from ramet.isolation.kubernetes.api import quotas
 from ramet.isolation.kubernetes.api.errors import Forbidden
 from ramet.isolation.kubernetes.api.namespaces import Spaces
 from ramet.isolation.kubernetes.backend import KubernetesBackend
-from ramet.isolation.kubernetes.connect.listener import Door
+from ramet.isolation.kubernetes.connect.listener import SharedListener
 from ramet.isolation.kubernetes.placement.sandbox import PodSandbox
-from ramet.isolation.kubernetes.placement.shared import Measure
+from ramet.isolation.kubernetes.placement.shared import TeamPodSize
 
 Per = Literal["run", "team"]
 PER: tuple[Per, ...] = ("run", "team")  #: whose a pod may be
@@ -42,7 +42,7 @@ class TeamNamespaces:
         *,
         namespace: str,
         kubeconfig: os.PathLike[str] | str | None = None,
-        door: Door | None = None,
+        door: SharedListener | None = None,
         pull_secrets: Sequence[str] = (),
         per: Per = "run",
         warm: int = 0,
@@ -76,7 +76,7 @@ class TeamNamespaces:
         return self._home.owner
 
     async def probe(self) -> Probe:
-        """Of the namespace of who is in no team. Raises what `Door.begin` does."""
+        """Of the namespace of who is in no team. Raises what `SharedListener.begin` does."""
         if self._door is not None:
             await self._door.begin()
         return await self._home.probe()
@@ -200,7 +200,7 @@ class TeamNamespaces:
     async def _made(self, reservation: Reservation) -> KubernetesBackend:
         spaces = await self._open()
         marks = self._home.marks
-        measure = Measure.of(reservation) if self._per == "team" else None
+        measure = TeamPodSize.of(reservation) if self._per == "team" else None
         shared = None if measure is None else measure.grant
         namespace = await spaces.make(reservation, place=marks.place, owner=marks.owner, shared=shared)
         for each in self._pull_secrets:

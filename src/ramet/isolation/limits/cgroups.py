@@ -156,7 +156,7 @@ class _Maker(NamedTuple):
     @classmethod
     def ours(cls) -> _Maker:
         """This process."""
-        return cls(_pid_namespace(), os.getpid(), procfs.born(os.getpid()) or 0)
+        return cls(_pid_namespace(), os.getpid(), procfs.start_time(os.getpid()) or 0)
 
     @classmethod
     def of(cls, name: str) -> _Maker | None:
@@ -166,7 +166,7 @@ class _Maker(NamedTuple):
 
     def may_live(self) -> bool:
         """Whether it lives, or may live where we cannot see it."""
-        return self.namespace != _pid_namespace() or procfs.born(self.pid) == self.born
+        return self.namespace != _pid_namespace() or procfs.start_time(self.pid) == self.born
 
     def __str__(self) -> str:
         return f"{self.namespace}-{self.pid}-{self.born}"

@@ -20,7 +20,7 @@ _MIB = 1024 * 1024
 _BOUNDLESS = 1 << 60  #: bytes; version 1 writes "no limit" as a number beyond any memory
 
 
-class Limits(NamedTuple):
+class ContainerLimits(NamedTuple):
     """How much all in the container may use; None where there is no limit, or none is seen."""
 
     cpu_cores: float | None = None
@@ -28,7 +28,7 @@ class Limits(NamedTuple):
     pids: int | None = None
 
 
-class Pod:
+class ContainerSlot:
     """A pod that belongs to one run at a time: `enter`, and `leave` once nothing of the run lives. Both block."""
 
     def __init__(self, others: Iterable[Path] = ()) -> None:
@@ -70,13 +70,13 @@ class Pod:
         self._run = ""
 
 
-def limits() -> Limits:
+def limits() -> ContainerLimits:
     """Of this container, as its control groups say."""
     quota = _number("cpu", "cpu.max", 0) or _number("cpu", "cpu.cfs_quota_us", 0)
     period = _number("cpu", "cpu.max", 1) or _number("cpu", "cpu.cfs_period_us", 0)
     memory = _number("memory", "memory.max", 0) or _number("memory", "memory.limit_in_bytes", 0)
     pids = _number("pids", "pids.max", 0)
-    return Limits(
+    return ContainerLimits(
         cpu_cores=quota / period if quota and period and quota > 0 else None,
         memory_mb=memory / _MIB if memory and memory < _BOUNDLESS else None,
         pids=pids,

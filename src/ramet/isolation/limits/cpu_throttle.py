@@ -51,7 +51,7 @@ class Pause:
         self._stopped.clear()
 
 
-class Brake:
+class CpuThrottle:
     """Keeps one tree of processes to `cores`, on average over any second."""
 
     def __init__(self, cores: float, *, allowance_s: float, look: Callable[[], Mapping[int, Stat]]) -> None:
@@ -94,7 +94,7 @@ def _send(pid: int, born: int, number: int) -> bool:
     except OSError:
         return False
     try:
-        if procfs.born(pid) != born:
+        if procfs.start_time(pid) != born:
             return False
         signal.pidfd_send_signal(fd, number)
         return True

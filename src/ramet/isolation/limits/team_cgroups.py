@@ -12,7 +12,7 @@ from ramet.isolation.limits.cgroups import Cgroup, Cgroups
 _RESOURCES = {"cpu": "cpu_cores", "memory": "memory_mb"}  #: by the controllers that bound them
 
 
-class Limits(TypedDict):
+class SandboxLimits(TypedDict):
     """What one sandbox may use."""
 
     memory_mb: float
@@ -20,7 +20,7 @@ class Limits(TypedDict):
     pids: int
 
 
-def together(groups: Cgroups | None) -> frozenset[str]:
+def shared_limits(groups: Cgroups | None) -> frozenset[str]:
     """What of a reservation is bounded by these; nothing without any."""
     return frozenset(_RESOURCES[each] for each in groups.controllers & _RESOURCES.keys()) if groups else frozenset()
 
@@ -60,7 +60,7 @@ class Reserved:
         self._groups: dict[str, Cgroup] = {}
         self._made = 0
 
-    async def make(self, groups: Cgroups, reservation: Reservation, limits: Limits) -> Cgroup:
+    async def make(self, groups: Cgroups, reservation: Reservation, limits: SandboxLimits) -> Cgroup:
         """An empty group for one more sandbox of it. Raises SandboxFailed."""
         making = spawn_thread.call(lambda: self._make(groups, reservation, limits))
         try:
@@ -79,7 +79,7 @@ class Reserved:
         if (group := self._groups.pop(name, None)) is not None:
             await group.remove()
 
-    def _make(self, groups: Cgroups, reservation: Reservation, limits: Limits) -> Cgroup:
+    def _make(self, groups: Cgroups, reservation: Reservation, limits: SandboxLimits) -> Cgroup:
         """In one thread for all."""
         self._made += 1
         whole = self._groups.get(reservation.name)

@@ -29,7 +29,7 @@ class Census(NamedTuple):
     is_whole: bool = True  #: none ended, or changed its place, while they were listed
 
 
-class Reading(NamedTuple):
+class MemoryUsage(NamedTuple):
     """What the processes of a sandbox use, in MiB."""
 
     total_mb: float
@@ -68,15 +68,15 @@ class TreeMemory:
         self._counted_at = now()
         self._in_own_network, self._has_cgroup = in_own_network, has_cgroup
 
-    def read(self, tree: Mapping[int, Stat]) -> Reading:
+    def read(self, tree: Mapping[int, Stat]) -> MemoryUsage:
         """Read the memory of all processes, of which `tree` were there just now."""
         self._counted_at = self._now()
         try:
             return self._measure(tree) if self._has_cgroup else self._read_whole(tree)
         except _TooMany:
-            return Reading(0.0, is_whole=False)
+            return MemoryUsage(0.0, is_whole=False)
 
-    def _read_whole(self, tree: Mapping[int, Stat]) -> Reading:
+    def _read_whole(self, tree: Mapping[int, Stat]) -> MemoryUsage:
         for _ in range(_TRIES):
             found, after, is_whole = self._measure_between(tree)
             if is_whole:
@@ -94,14 +94,14 @@ class TreeMemory:
             pause.release()
         return found._replace(is_whole=False)
 
-    def _measure_between(self, tree: Mapping[int, Stat]) -> tuple[Reading, Census, bool]:
+    def _measure_between(self, tree: Mapping[int, Stat]) -> tuple[MemoryUsage, Census, bool]:
         """Read all, then look again; says whether nothing of it can have moved meanwhile."""
         threads = _threads(tree)
         found = self._measure(tree)
         after = self._look()
         return found, after, _covers(tree, after) and threads == _threads(after.tree)
 
-    def _measure(self, tree: Mapping[int, Stat]) -> Reading:
+    def _measure(self, tree: Mapping[int, Stat]) -> MemoryUsage:
         self._check_count(tree)
         kernel, areas = 0.0, 0.0
         if not self._has_cgroup:
@@ -123,11 +123,11 @@ class TreeMemory:
         if len(tree) > self._most:
             raise _TooMany
 
-    def _sum(self, memory: Iterable[procfs.Memory], kernel: float, areas: float) -> Reading:
+    def _sum(self, memory: Iterable[procfs.Memory], kernel: float, areas: float) -> MemoryUsage:
         """Add up: resident pages of shared areas count once."""
         each = tuple(memory)
         hidden = kernel + max(0.0, areas - sum(one.shared for one in each))
-        return Reading(sum(one.total for one in each) - self._baseline_mb + hidden, hidden)
+        return MemoryUsage(sum(one.total for one in each) - self._baseline_mb + hidden, hidden)
 
 
 def _threads(tree: Mapping[int, Stat]) -> dict[int, list[str]]:

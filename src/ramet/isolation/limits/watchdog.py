@@ -29,7 +29,7 @@ from ramet.core.errors import Gone
 from ramet.core.policy.policy import Grant
 from ramet.isolation.contract import Metrics
 from ramet.isolation.limits import disk
-from ramet.isolation.limits.cpu_throttle import Brake
+from ramet.isolation.limits.cpu_throttle import CpuThrottle
 from ramet.isolation.limits.tree_memory import Census, TreeMemory
 from ramet.isolation.linux import procfs
 from ramet.isolation.linux.procfs import Stat
@@ -94,7 +94,7 @@ class Watched:
         self._unread = 0  #: looks since all memory was read
         self._kill, self._on_threshold = kill, on_threshold
         spare = not has_cpu_cgroup and grant.cpu_cores < (os.cpu_count() or 1)
-        self._brake = Brake(grant.cpu_cores, allowance_s=dog.interval_s, look=self.tree) if spare else None
+        self._brake = CpuThrottle(grant.cpu_cores, allowance_s=dog.interval_s, look=self.tree) if spare else None
         self.verdict: Verdict | None = None  #: why it was killed, if it was
         self.reason = ""  #: in one sentence
         self._is_open = True

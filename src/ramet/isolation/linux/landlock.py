@@ -38,7 +38,7 @@ _TCP_SINCE, _BIND_TCP, _CONNECT_TCP = 4, 1, 2
 _SCOPES_SINCE, _ABSTRACT_SOCKETS, _SIGNALS = 6, 1, 2
 
 
-class Kept(NamedTuple):
+class LandlockSupport(NamedTuple):
     """What a restriction covers on this kernel."""
 
     abi: int
@@ -63,7 +63,7 @@ def restrict(
     write: Iterable[Path] = (),
     devices: Iterable[Path] = (),
     tcp: bool = False,
-) -> Kept:
+) -> LandlockSupport:
     """Give up everything on files but what is listed, for this thread and whatever it starts, for good.
 
     See `Rules`. Raises OSError: ENOSYS or EOPNOTSUPP without Landlock, EPERM without no_new_privs.
@@ -84,7 +84,7 @@ class Rules:
         version = abi()
         if not version:
             raise OSError(errno.EOPNOTSUPP, "this kernel has no Landlock")
-        self._kept = Kept(version, version >= _TCP_SINCE, version >= _SCOPES_SINCE)
+        self._kept = LandlockSupport(version, version >= _TCP_SINCE, version >= _SCOPES_SINCE)
         self._handled = _FILES[max(known for known in _FILES if known <= version)]
         rules = _Ruleset(
             self._handled,
@@ -125,7 +125,7 @@ class Rules:
         for port in ports:
             calls.syscall("landlock_add_rule", _ADD_RULE, self._fd, _NET_PORT, _Port(_CONNECT_TCP, port), 0)
 
-    def enforce(self) -> Kept:
+    def enforce(self) -> LandlockSupport:
         """Give up all other rights."""
         calls.syscall("landlock_restrict_self", _RESTRICT_SELF, self._fd, 0)
         return self._kept

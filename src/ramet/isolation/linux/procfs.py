@@ -55,7 +55,7 @@ def stat(pid: int) -> Stat | None:
     )
 
 
-def born(pid: int) -> int | None:
+def start_time(pid: int) -> int | None:
     """When a process started, in ticks since the machine did; None if there is none of that pid."""
     found = stat(pid)
     return None if found is None else found.born

@@ -168,7 +168,7 @@ DENIED = {
 }
 
 
-class Machine(NamedTuple):
+class SyscallTable(NamedTuple):
     """What a filter must know of a machine."""
 
     audit: int  #: AUDIT_ARCH_…: any other is a foreign ABI
@@ -176,13 +176,13 @@ class Machine(NamedTuple):
     number: Mapping[str, int]
 
 
-def of(machine: str) -> Machine:
+def of(machine: str) -> SyscallTable:
     """What is known of a machine, by its `uname -m`. Raises OSError (ENOTSUP) where nothing is."""
     known = {"x86_64": (0, 0xC000_003E, True), "aarch64": (1, 0xC000_00B7, False)}
     if machine not in known:
         raise OSError(errno.ENOTSUP, f"system calls of {machine} are not known; known are {', '.join(known)}")
     column, audit, has_x32 = known[machine]
     tables = {**_JUDGED, **UNMAPPED, **PINNING, **SESSIONS, **QUEUES, **OTHERS, **METADATA, **WATCHES, **DENIED}
-    return Machine(
+    return SyscallTable(
         audit, has_x32, {name: number for name, each in tables.items() if (number := each[column]) is not None}
     )

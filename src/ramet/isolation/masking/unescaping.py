@@ -20,7 +20,7 @@ _LETTERS = {b"n": b"\n", b"r": b"\r", b"t": b"\t", b"b": b"\b", b"f": b"\f"}
 _DEPTH = 3  #: how many times over a text may have been escaped
 
 
-class Reading(NamedTuple):
+class UnescapedText(NamedTuple):
     """A text with its escapes resolved."""
 
     data: bytes
@@ -76,13 +76,13 @@ def readings_of(data: bytes) -> Iterator[tuple[bytes, Callable[[Span], Span]]]:
         (_REFERENCE, _reference, 1),
         (_BREAK, _nothing, 1),
     ):
-        chain: list[Reading] = []
+        chain: list[UnescapedText] = []
         text = data
         while len(chain) < depth and (reading := _resolved(text, pattern, resolve)) is not None:
             chain.append(reading)
             text = reading.data
 
-            def in_text(span: Span, chain: tuple[Reading, ...] = tuple(chain)) -> Span:
+            def in_text(span: Span, chain: tuple[UnescapedText, ...] = tuple(chain)) -> Span:
                 for each in reversed(chain):
                     span = each.in_text(span)
                 return span
@@ -90,9 +90,9 @@ def readings_of(data: bytes) -> Iterator[tuple[bytes, Callable[[Span], Span]]]:
             yield text, in_text
 
 
-def _resolved(data: bytes, pattern: re.Pattern[bytes], resolve: _Resolve) -> Reading | None:
+def _resolved(data: bytes, pattern: re.Pattern[bytes], resolve: _Resolve) -> UnescapedText | None:
     out, done = bytearray(), 0
-    reading = Reading(b"", [], [], [])
+    reading = UnescapedText(b"", [], [], [])
     for found in pattern.finditer(data):
         out += data[done : found.start()]
         reading.starts.append(len(out))

@@ -45,7 +45,7 @@ from ramet.isolation.remote.messages import (
     Threshold,
 )
 from ramet.isolation.remote.outbox import Outbox
-from ramet.isolation.remote.rpc import Questions, told
+from ramet.isolation.remote.rpc import PendingRequests, told
 from ramet.isolation.remote.sandbox import RemoteSandbox
 from ramet.isolation.zygote.admission import absolute
 from ramet.wire.error_codec import clean
@@ -65,7 +65,7 @@ _OTHERS_TURN = 64  #: frames after which everybody else may do something
 _log = logging.getLogger("ramet.remote")
 
 
-class Machine:
+class NodeClient:
     """One line to one machine. Make it on a running event loop; it reads the line at once."""
 
     def __init__(
@@ -84,7 +84,7 @@ class Machine:
         self._line, self._level = line, level
         self._on_threshold, self._on_deaf = on_threshold, on_deaf
         self._outbox = Outbox(line)
-        self._questions = Questions(self._outbox.post)
+        self._questions = PendingRequests(self._outbox.post)
         self._hello: asyncio.Future[Hello] = loop.create_future()
         self._ended: asyncio.Future[Exit] = loop.create_future()
         self._boxes: dict[int, RemoteSandbox] = {}

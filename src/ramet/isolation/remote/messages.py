@@ -31,21 +31,21 @@ FIRST_OF_KERNEL, FIRST_OF_MACHINE = 4, 5
 Number = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 
 
-class Word(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="type", omit_defaults=True):
+class NodeMessage(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="type", omit_defaults=True):
     """Anything that either says."""
 
 
 # ---- both ways -----------------------------------------------------------------------------------------------------
 
 
-class Data(Word, frozen=True, kw_only=True, tag="data"):
+class Data(NodeMessage, frozen=True, kw_only=True, tag="data"):
     """Body: the next bytes of a stream; empty is its end."""
 
     number: Number
     stream: Number
 
 
-class Credit(Word, frozen=True, kw_only=True, tag="credit"):
+class Credit(NodeMessage, frozen=True, kw_only=True, tag="credit"):
     """So many bytes more of a stream may be sent: they were read here."""
 
     number: Number
@@ -56,7 +56,7 @@ class Credit(Word, frozen=True, kw_only=True, tag="credit"):
 # ---- from the kernel -----------------------------------------------------------------------------------------------
 
 
-class Put(Word, frozen=True, kw_only=True, tag="put"):
+class Put(NodeMessage, frozen=True, kw_only=True, tag="put"):
     """Have the tar that comes in a stream at a folder, before the sandbox starts or while it lives.
 
     `root` is a path below one that the machine keeps for this. What is in the folder and not in the tar goes; a member
@@ -70,7 +70,7 @@ class Put(Word, frozen=True, kw_only=True, tag="put"):
     root: str
 
 
-class Link(Word, frozen=True, kw_only=True, tag="link"):
+class Link(NodeMessage, frozen=True, kw_only=True, tag="link"):
     """Have at a path below one that the machine keeps what its image has at another; answered once it is there."""
 
     ask: Number
@@ -78,7 +78,7 @@ class Link(Word, frozen=True, kw_only=True, tag="link"):
     to: str
 
 
-class Start(Word, frozen=True, kw_only=True, tag="start"):
+class Start(NodeMessage, frozen=True, kw_only=True, tag="start"):
     """Start a sandbox; answered by `Started` or `Refused`. Fields as in `SandboxSpec`, paths as on the kernel's host.
 
     What it is given of files, its workspace included, was `Put` before.
@@ -96,7 +96,7 @@ class Start(Word, frozen=True, kw_only=True, tag="start"):
     shelf: str | None = None
 
 
-class Adopt(Word, frozen=True, kw_only=True, tag="adopt"):
+class Adopt(NodeMessage, frozen=True, kw_only=True, tag="adopt"):
     """Go on with a sandbox that another kernel had started here, on another line; answered once it is this line's.
 
     What is not answered on its channel comes again, and its end does; streams to a proxy have broken. Answered with
@@ -107,21 +107,21 @@ class Adopt(Word, frozen=True, kw_only=True, tag="adopt"):
     number: Number
 
 
-class Signal(Word, frozen=True, kw_only=True, tag="signal"):
+class Signal(NodeMessage, frozen=True, kw_only=True, tag="signal"):
     """A signal to its main process; SIGKILL to all of it."""
 
     number: Number
     signal: Number
 
 
-class Measure(Word, frozen=True, kw_only=True, tag="measure"):
+class Measure(NodeMessage, frozen=True, kw_only=True, tag="measure"):
     """What does it use? Answered with a `Metrics` as a list."""
 
     ask: Number
     number: Number
 
 
-class Run(Word, frozen=True, kw_only=True, tag="run"):
+class Run(NodeMessage, frozen=True, kw_only=True, tag="run"):
     """Run a command beside it; answered with its code and the size of its stdout. Body of the answer: both outputs."""
 
     ask: Number
@@ -131,7 +131,7 @@ class Run(Word, frozen=True, kw_only=True, tag="run"):
     max_bytes: Number
 
 
-class Fetch(Word, frozen=True, kw_only=True, tag="fetch"):
+class Fetch(NodeMessage, frozen=True, kw_only=True, tag="fetch"):
     """What changed in its workspace since it was fetched last, as a tar in a stream.
 
     Answered, after the stream's end, with the first few names that cannot travel. Body of the answer: the paths,
@@ -143,21 +143,21 @@ class Fetch(Word, frozen=True, kw_only=True, tag="fetch"):
     stream: Number
 
 
-class Forget(Word, frozen=True, kw_only=True, tag="forget"):
+class Forget(NodeMessage, frozen=True, kw_only=True, tag="forget"):
     """End a sandbox and let go of all that it had, its workspace too; answered when nothing is left."""
 
     ask: Number
     number: Number
 
 
-class Leave(Word, frozen=True, kw_only=True, tag="leave"):
+class Leave(NodeMessage, frozen=True, kw_only=True, tag="leave"):
     """End everything, and the machine's own program."""
 
 
 # ---- from the machine ----------------------------------------------------------------------------------------------
 
 
-class Hello(Word, frozen=True, kw_only=True, tag="hello"):
+class Hello(NodeMessage, frozen=True, kw_only=True, tag="hello"):
     """The first word: who is there, and what `local` found there to keep a process in with."""
 
     version: int
@@ -170,13 +170,13 @@ class Hello(Word, frozen=True, kw_only=True, tag="hello"):
     last: Number = 0  #: the highest number that it ever had
 
 
-class Started(Word, frozen=True, kw_only=True, tag="started"):
+class Started(NodeMessage, frozen=True, kw_only=True, tag="started"):
     """All gates are shut; its entry point is called."""
 
     number: Number
 
 
-class Refused(Word, frozen=True, kw_only=True, tag="refused"):
+class Refused(NodeMessage, frozen=True, kw_only=True, tag="refused"):
     """It was not started, and nothing of it is left. `error` and `fields` as in `ramet.wire.error_codec`."""
 
     number: Number
@@ -184,7 +184,7 @@ class Refused(Word, frozen=True, kw_only=True, tag="refused"):
     fields: Mapping[str, Any] = {}
 
 
-class Ended(Word, frozen=True, kw_only=True, tag="ended"):
+class Ended(NodeMessage, frozen=True, kw_only=True, tag="ended"):
     """No process of it is left. Fields as in `Exit`."""
 
     number: Number
@@ -195,14 +195,14 @@ class Ended(Word, frozen=True, kw_only=True, tag="ended"):
     peak_mb: float = 0.0
 
 
-class Connected(Word, frozen=True, kw_only=True, tag="connected"):
+class Connected(NodeMessage, frozen=True, kw_only=True, tag="connected"):
     """Somebody inside connects to the proxy: what is said there comes in this stream, and goes back in it."""
 
     number: Number
     stream: Number
 
 
-class Threshold(Word, frozen=True, kw_only=True, tag="threshold"):
+class Threshold(NodeMessage, frozen=True, kw_only=True, tag="threshold"):
     """It comes near a limit: see `OnThreshold`."""
 
     number: Number
@@ -211,7 +211,7 @@ class Threshold(Word, frozen=True, kw_only=True, tag="threshold"):
     limit: float
 
 
-class Answer(Word, frozen=True, kw_only=True, tag="answer"):
+class Answer(NodeMessage, frozen=True, kw_only=True, tag="answer"):
     """To what was asked: a value, or an error as in `ramet.wire.error_codec`."""
 
     ask: Number
@@ -228,7 +228,7 @@ _from_kernel = msgspec.json.Decoder(FromKernel)
 _from_machine = msgspec.json.Decoder(FromMachine)
 
 
-def encode(word: Word) -> bytes:
+def encode(word: NodeMessage) -> bytes:
     """The control part of a frame."""
     return _encoder.encode(word)
 

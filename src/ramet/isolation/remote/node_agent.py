@@ -32,6 +32,7 @@ from ramet.isolation.remote.messages import (
     Leave,
     Link,
     Measure,
+    NodeMessage,
     Put,
     Refused,
     Run,
@@ -39,28 +40,27 @@ from ramet.isolation.remote.messages import (
     Start,
     Started,
     Threshold,
-    Word,
 )
-from ramet.isolation.remote.node_sandbox import Kept
+from ramet.isolation.remote.node_sandbox import NodeSandbox
 from ramet.isolation.remote.outbox import Outbox
 from ramet.isolation.remote.stream_line import piped
-from ramet.isolation.remote.transfer import Arrival
+from ramet.isolation.remote.transfer import IncomingDir
 from ramet.isolation.zygote.admission import absolute
-from ramet.wire.error_codec import errors_to_fields
+from ramet.wire.error_codec import encode_error
 
 _LAST_WORDS_S = 2.0
 _OTHERS_TURN = 64  #: frames after which everybody else may do something
 
 
 @contextlib.asynccontextmanager
-async def keeper(runs: Path, places: Sequence[Path] = (), *, pod: bool = False) -> AsyncIterator[Keeper]:
+async def keeper(runs: Path, places: Sequence[Path] = (), *, pod: bool = False) -> AsyncIterator[NodeAgent]:
     """What is kept here, line by line; nothing is left of it in the end.
 
     `runs` is the same path as on the kernel's host. `places` are other folders that mounts may be written to: a mount
     at one of them or below it comes from the host, any other is what this machine has there. `pod` is as of
     `LocalBackend`.
     """
-    made = Keeper(runs, places, pod=pod)
+    made = NodeAgent(runs, places, pod=pod)
     try:
         yield made
     finally:
@@ -94,7 +94,7 @@ async def _main(runs: Path, places: Sequence[Path]) -> None:
             await line.close()
 
 
-class Keeper:
+class NodeAgent:
     """What is kept here, on whichever line there is; `close` it, or use `keeper`."""
 
     def __init__(self, runs: Path, places: Sequence[Path] = (), *, pod: bool = False) -> None:
@@ -102,7 +102,7 @@ class Keeper:
         self._places = [runs, *places]
         self._backend = LocalBackend(runs, on_threshold=self._near_a_limit, pod=pod, places=places)
         self._outbox: Outbox | None = None  #: of the line that there is
-        self._kept: dict[int, Kept] = {}
+        self._kept: dict[int, NodeSandbox] = {}
         self._last = 0  #: the highest number that there was
         self._used: dict[Path, set[int]] = {}  #: who has what was put there
         self._tasks: set[asyncio.Task[None]] = set()
@@ -179,7 +179,7 @@ class Keeper:
         if self._tasks:
             await asyncio.wait(self._tasks)
 
-    def _post(self, word: Word, body: bytes = b"") -> None:
+    def _post(self, word: NodeMessage, body: bytes = b"") -> None:
         """Have it said on the line that there is; what is said while there is none is said to nobody."""
         if self._outbox is not None:
             self._outbox.post(word, body)
@@ -217,12 +217,12 @@ class Keeper:
             case Leave():
                 raise AssertionError("seen to before")
 
-    def _new(self, number: int) -> Kept:
+    def _new(self, number: int) -> NodeSandbox:
         if number not in self._kept:
-            self._kept[number], self._last = Kept(number, self._post, self._runs), max(self._last, number)
+            self._kept[number], self._last = NodeSandbox(number, self._post, self._runs), max(self._last, number)
         return self._kept[number]
 
-    def _known(self, number: int) -> Kept:
+    def _known(self, number: int) -> NodeSandbox:
         try:
             return self._kept[number]
         except KeyError:
@@ -239,14 +239,14 @@ class Keeper:
             try:
                 value, body = await work()
             except Exception as error:  # Whatever it is, the kernel waits for an answer.
-                info, fields = errors_to_fields(error)
+                info, fields = encode_error(error)
                 self._post(Answer(ask=ask, error=info, fields=fields))
             else:
                 self._post(Answer(ask=ask, value=value), body)
 
         self._do(answer())
 
-    async def _put(self, kept: Kept, word: Put, arrival: Arrival) -> tuple[Any, bytes]:
+    async def _put(self, kept: NodeSandbox, word: Put, arrival: IncomingDir) -> tuple[Any, bytes]:
         root = Path(absolute(word.root))
         if not any(place == root or place in root.parents for place in self._places):
             kept.drop(word.stream)
@@ -265,12 +265,12 @@ class Keeper:
         await in_thread(lambda: _link(root, to), name="ramet-folder")
         return None, b""
 
-    async def _start(self, kept: Kept, word: Start) -> None:
+    async def _start(self, kept: NodeSandbox, word: Start) -> None:
         try:
             await kept.start(self._backend, word)
         except Exception as problem:  # Whatever it is, the kernel waits for an answer.
             error = problem if isinstance(problem, RametError) else SandboxFailed(repr(problem))
-            info, fields = errors_to_fields(error)
+            info, fields = encode_error(error)
             self._post(Refused(number=word.number, error=info, fields=fields))
             return
         self._used.setdefault(Path(word.workspace), set()).add(kept.number)

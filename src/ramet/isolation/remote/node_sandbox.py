@@ -25,9 +25,9 @@ from ramet.isolation.remote.messages import (
     Ended,
     Start,
 )
-from ramet.isolation.remote.replay_log import Tape
+from ramet.isolation.remote.replay_log import ChannelLog
 from ramet.isolation.remote.streams import Incoming, Outgoing, Post
-from ramet.isolation.remote.transfer import Arrival, Departure
+from ramet.isolation.remote.transfer import IncomingDir, OutgoingDir
 
 MAX_CONNECTIONS = 128  #: to the proxy, at a time
 MAX_BYTES, MAX_ENTRIES = 2**40, 10_000_000  #: what a kernel puts here, it has bounded itself
@@ -37,7 +37,7 @@ _BACKLOG = 64
 _TICK_S = 0.02  #: more than the clock of any file system takes from one time to the next
 
 
-class Kept:
+class NodeSandbox:
     """What is here under one number, from the first word about it until it is closed."""
 
     def __init__(self, number: int, post: Post, runs: Path) -> None:
@@ -48,10 +48,10 @@ class Kept:
         self._box: Sandbox | None = None
         self._spec: SandboxSpec | None = None
         self._known: Known = {}
-        self._streams: dict[int, Incoming | Outgoing | Duplex | Arrival | Departure] = {}
+        self._streams: dict[int, Incoming | Outgoing | Duplex | IncomingDir | OutgoingDir] = {}
         self._listener: socket.socket | None = None
         self._next = FIRST_OF_MACHINE
-        self._tape = Tape()
+        self._tape = ChannelLog()
         self._printing: tuple[Outgoing | Duplex, ...] = ()  #: on the line that there is: what it says
         self._unwritten = b""  #: what came on the line before, and it has not read
         self._end: Ended | None = None
@@ -79,7 +79,7 @@ class Kept:
     def take(self, stream: int, data: bytes) -> None:
         """What came in a stream; where that has ended here, nothing."""
         where = self._streams.get(stream)
-        if isinstance(where, Incoming | Duplex | Arrival):
+        if isinstance(where, Incoming | Duplex | IncomingDir):
             if stream == CHANNEL:
                 self._tape.told(data)
             where.take(data)
@@ -87,7 +87,7 @@ class Kept:
     def grant(self, stream: int, size: int) -> None:
         """More of a stream may be sent."""
         where = self._streams.get(stream)
-        if isinstance(where, Outgoing | Duplex | Departure):
+        if isinstance(where, Outgoing | Duplex | OutgoingDir):
             where.grant(size)
 
     def signal(self, number: int) -> None:
@@ -95,13 +95,13 @@ class Kept:
         if self._box is not None:
             self._box.signal(number)
 
-    def receive(self, stream: int) -> Arrival:
+    def receive(self, stream: int) -> IncomingDir:
         """A folder that will come in a stream."""
         self._check_new(stream)
-        arrival = self._streams[stream] = Arrival(self.number, stream, self._post)
+        arrival = self._streams[stream] = IncomingDir(self.number, stream, self._post)
         return arrival
 
-    async def put(self, stream: int, root: Path, arrival: Arrival) -> None:
+    async def put(self, stream: int, root: Path, arrival: IncomingDir) -> None:
         """Have that folder there."""
         try:
             await in_thread(lambda: root.parent.mkdir(parents=True, exist_ok=True), name="ramet-folder")
@@ -170,7 +170,7 @@ class Kept:
             raise Gone(f"sandbox {self.number} was not started")
         self._check_new(stream)
         async with self._fetching:
-            departure = self._streams[stream] = Departure(self.number, stream, self._post)
+            departure = self._streams[stream] = OutgoingDir(self.number, stream, self._post)
             try:
                 packed = await departure.packed(self._spec.workspace, self._known, max_bytes=MAX_BYTES)
             finally:

@@ -8,7 +8,7 @@ from collections import deque
 
 from ramet.core.errors import RametError
 from ramet.isolation.remote.line import Line
-from ramet.isolation.remote.messages import Word, encode
+from ramet.isolation.remote.messages import NodeMessage, encode
 from ramet.wire.frames import Frame
 
 #: Bytes that wait to be sent before nothing more is to be read from the other side; what a frame counts beside its own.
@@ -33,7 +33,7 @@ class Outbox:
         self._is_closed = False
         self._task = asyncio.get_running_loop().create_task(self._send())
 
-    def post(self, word: Word, body: bytes = b"") -> None:
+    def post(self, word: NodeMessage, body: bytes = b"") -> None:
         """Have it sent; nothing once the line has ended."""
         if not self._is_closed:
             frame = Frame(encode(word), body)

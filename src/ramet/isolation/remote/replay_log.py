@@ -19,15 +19,15 @@ from ramet.wire.frames import MAX_BODY, MAX_CONTROL
 from ramet.wire.guest_protocol import (
     LASTING,
     Answer,
+    ChildEnded,
     Done,
-    Ended,
-    Piece,
+    GuestMessage,
+    HostMessage,
     Record,
     Request,
-    Said,
     StartConversation,
     StartFunction,
-    Told,
+    StreamChunk,
     UseState,
     Watch,
 )
@@ -55,7 +55,7 @@ class _Mark(NamedTuple):
     records: int
 
 
-class Tape:
+class ChannelLog:
     """Of one sandbox, from its first word on."""
 
     def __init__(self) -> None:
@@ -105,7 +105,7 @@ class Tape:
             raise Gone(f"more than {MAX_KEPT >> 20} MiB of what it had said were not answered")
         return b"".join(frame for frame in frames if frame is not None)
 
-    def _take_said(self, said: Said, frame: bytes | None) -> None:
+    def _take_said(self, said: GuestMessage, frame: bytes | None) -> None:
         match said:
             case Request():
                 self._mark(said)
@@ -118,7 +118,7 @@ class Tape:
             case Done():
                 self._keep(_Key("done"), frame)
 
-    def _take_told(self, told: Told) -> None:
+    def _take_told(self, told: HostMessage) -> None:
         match told:
             case Answer():
                 self._drop(_Key("request", told.id))
@@ -126,9 +126,9 @@ class Tape:
                 mark = self._marks.pop(told.id, None)
                 if mark is not None and told.error is None:
                     self._is_there(mark)
-            case Piece():
+            case StreamChunk():
                 self._in_pieces.add(told.id)
-            case Ended():
+            case ChildEnded():
                 self._drop(_Key("watch", told.run))
             case StartFunction() | StartConversation():
                 self._has_begun = True

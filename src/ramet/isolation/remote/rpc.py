@@ -11,9 +11,9 @@ import msgspec
 
 from ramet.core.errors import Gone, InvalidValue, IsolationUnavailable, ProtocolError, RametError, SandboxFailed
 from ramet.core.outcome import ErrorInfo
-from ramet.isolation.remote.messages import Answer, Word
+from ramet.isolation.remote.messages import Answer, NodeMessage
 from ramet.isolation.remote.streams import Post
-from ramet.wire.error_codec import clean, error_from
+from ramet.wire.error_codec import clean, decode_error
 
 #: What a machine may have a kernel raise: an agent there that was cancelled, say, cancels nothing here.
 _TOLD = (Gone, InvalidValue, IsolationUnavailable, SandboxFailed)
@@ -23,7 +23,7 @@ def told(error: ErrorInfo, fields: Mapping[str, Any]) -> Exception:
     """The error that a machine tells, if it is one that a sandbox may have; else SandboxFailed."""
     if error.type == "TimeoutError":
         return TimeoutError(clean(error.message[:1000]))
-    found = error_from(error, fields)
+    found = decode_error(error, fields)
     return found if isinstance(found, _TOLD) else SandboxFailed(str(found))
 
 
@@ -35,7 +35,7 @@ def converted(value: Any, kind: Any) -> Any:
         raise SandboxFailed(f"its machine does not answer what was asked: {error}") from None
 
 
-class Questions:
+class PendingRequests:
     """Who waits for an answer, and what was asked and is no longer waited for."""
 
     def __init__(self, post: Post) -> None:
@@ -44,7 +44,7 @@ class Questions:
         self._open: dict[int, asyncio.Future[tuple[Answer, bytes]]] = {}
         self._failed: RametError | None = None
 
-    async def ask(self, word: Callable[[int], Word]) -> tuple[Answer, bytes]:
+    async def ask(self, word: Callable[[int], NodeMessage]) -> tuple[Answer, bytes]:
         """What is answered to a word with that number. Raises the error that is answered, or SandboxFailed."""
         if self._failed is not None:
             raise self._failed.with_traceback(None)  # It would keep every frame that asked in vain.

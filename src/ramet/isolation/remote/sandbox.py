@@ -29,7 +29,7 @@ from ramet.isolation.remote.messages import (
     Run,
     Signal,
 )
-from ramet.isolation.remote.rpc import Questions, converted
+from ramet.isolation.remote.rpc import PendingRequests, converted
 from ramet.isolation.remote.staging import Staging
 from ramet.isolation.remote.streams import Incoming, Post
 from ramet.wire.error_codec import clean
@@ -53,7 +53,7 @@ class RemoteSandbox:
         spec: SandboxSpec,
         level: Isolation,
         post: Post,
-        questions: Questions,
+        questions: PendingRequests,
         *,
         on_done: Callable[[int], object],
         do: Callable[[Coroutine[Any, Any, Any]], asyncio.Task[Any]],

@@ -17,9 +17,9 @@ from ramet.isolation.limits import disk
 from ramet.isolation.remote import file_sync
 from ramet.isolation.remote.file_sync import Known
 from ramet.isolation.remote.messages import FIRST_OF_KERNEL, Fetch, Put
-from ramet.isolation.remote.rpc import Questions, converted
+from ramet.isolation.remote.rpc import PendingRequests, converted
 from ramet.isolation.remote.streams import Post
-from ramet.isolation.remote.transfer import Arrival, Departure
+from ramet.isolation.remote.transfer import IncomingDir, OutgoingDir
 from ramet.isolation.zygote.admission import absolute
 from ramet.wire.error_codec import clean
 
@@ -32,10 +32,10 @@ _log = logging.getLogger("ramet.remote")
 class Staging:
     """Every folder travels in a stream of its own, which begins on this side."""
 
-    def __init__(self, number: int, spec: SandboxSpec, post: Post, questions: Questions) -> None:
+    def __init__(self, number: int, spec: SandboxSpec, post: Post, questions: PendingRequests) -> None:
         self._number, self._spec, self._post, self._questions = number, spec, post, questions
         self._next = FIRST_OF_KERNEL
-        self._streams: dict[int, Arrival | Departure] = {}
+        self._streams: dict[int, IncomingDir | OutgoingDir] = {}
         self._shelf: Known | None = None  #: as it is there
         self._is_strange = False  #: its workspace was another kernel's, and has not been here
 
@@ -81,7 +81,7 @@ class Staging:
         """What changed in its workspace comes here. Raises OutputTooLarge, SandboxFailed, OSError."""
         workspace, most = Path(absolute(self._spec.workspace)), self._room
         stream = self._new_stream()
-        arrival = self._streams[stream] = Arrival(self._number, stream, self._post)
+        arrival = self._streams[stream] = IncomingDir(self._number, stream, self._post)
         asked = asyncio.ensure_future(
             self._questions.ask(lambda ask: Fetch(ask=ask, number=self._number, stream=stream))
         )
@@ -115,14 +115,14 @@ class Staging:
     def take(self, stream: int, data: bytes) -> bool:
         """What came in a stream; False for one that was never begun here."""
         where = self._streams.get(stream)
-        if isinstance(where, Arrival):
+        if isinstance(where, IncomingDir):
             where.take(data)
         return FIRST_OF_KERNEL <= stream < self._next
 
     def grant(self, stream: int, size: int) -> None:
         """More may be sent. Raises ProtocolError for more than was sent, and for what comes here."""
         where = self._streams.get(stream)
-        if isinstance(where, Departure):
+        if isinstance(where, OutgoingDir):
             where.grant(size)
         elif where is not None:
             raise ProtocolError(f"stream {stream} of {self._number} does not go there")
@@ -138,7 +138,7 @@ class Staging:
         Raises OutputTooLarge, InvalidValue for a source that is a link or leads through one by now.
         """
         stream = self._new_stream()
-        departure = self._streams[stream] = Departure(self._number, stream, self._post)
+        departure = self._streams[stream] = OutgoingDir(self._number, stream, self._post)
         asked = asyncio.ensure_future(
             self._questions.ask(lambda ask: Put(ask=ask, number=self._number, stream=stream, root=str(place)))
         )

@@ -11,10 +11,10 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from ramet.core.errors import ProtocolError
-from ramet.isolation.remote.messages import MAX_PIECE, WINDOW, Credit, Data, Word
+from ramet.isolation.remote.messages import MAX_PIECE, WINDOW, Credit, Data, NodeMessage
 
 #: Has a word sent, with a body; waits for nothing.
-Post = Callable[[Word, bytes], None]
+Post = Callable[[NodeMessage, bytes], None]
 
 _WORTH_TELLING = WINDOW // 4  #: of what was read here, before a credit is given for it
 

@@ -14,7 +14,7 @@ from ramet.isolation.remote.streams import Incoming, Outgoing, Post
 _BUFFER = 128 * 1024
 
 
-class Arrival:
+class IncomingDir:
     """A folder that comes. Unpack it once, or refuse it; then close it."""
 
     def __init__(self, number: int, stream: int, post: Post) -> None:
@@ -64,7 +64,7 @@ class Arrival:
             self._ours = -1
 
 
-class Departure:
+class OutgoingDir:
     """A folder that goes. Pack it once; then close it."""
 
     def __init__(self, number: int, stream: int, post: Post) -> None:

@@ -20,14 +20,14 @@ _CA_DAYS, _DAYS, _SKEW_DAYS = 3650, 825, 1  #: machines whose clocks are an hour
 
 
 @dataclass(frozen=True, kw_only=True)
-class Identity:
+class ServerIdentity:
     """What the door needs, and what goes to the machines."""
 
     context: ssl.SSLContext  #: for a server; TLS 1.2 or later
     ca: str  #: the authority's certificate, in PEM: no secret
 
 
-def from_files(certificate: Path, key: Path, ca: Path) -> Identity:
+def from_files(certificate: Path, key: Path, ca: Path) -> ServerIdentity:
     """The operator's own: a chain, its key, and the authority that signed it, each in PEM.
 
     Raises InvalidValue for what is none, or does not fit together.
@@ -35,14 +35,14 @@ def from_files(certificate: Path, key: Path, ca: Path) -> Identity:
     try:
         authority = ca.read_text()
         client_context(authority)
-        return Identity(context=_server_context(certificate, key), ca=authority)
+        return ServerIdentity(context=_server_context(certificate, key), ca=authority)
     except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
         raise InvalidValue(
             "certificate", str(certificate), f"a certificate, its key, and its CA in PEM: {error}"
         ) from None
 
 
-def make(names: Sequence[str], folder: Path | None = None) -> Identity:
+def make(names: Sequence[str], folder: Path | None = None) -> ServerIdentity:
     """An authority of this kernel's own, and a certificate by it for these names and addresses.
 
     With `folder`, a later kernel there has the same authority, so that machines know it again; without, the authority's
@@ -70,7 +70,7 @@ def make(names: Sequence[str], folder: Path | None = None) -> Identity:
     with tempfile.TemporaryDirectory(prefix="ramet-tls-", dir=folder) as passing:  # ssl reads keys from files only
         both = Path(passing, "tls.pem")
         _write(both, _pem(certificate) + _key_pem(key))
-        return Identity(context=_server_context(both, both), ca=_pem(ca).decode())
+        return ServerIdentity(context=_server_context(both, both), ca=_pem(ca).decode())
 
 
 def client_context(ca: str) -> ssl.SSLContext:

@@ -12,8 +12,8 @@ from urllib.parse import urlsplit
 
 from ramet.core.errors import InvalidValue, ProtocolError
 from ramet.isolation.transport import certificates
-from ramet.isolation.transport.join_token import KEY_HEADER, POD_HEADER, Invitation
-from ramet.isolation.transport.resuming import Patience, ResumingLine
+from ramet.isolation.transport.join_token import KEY_HEADER, POD_HEADER, JoinToken
+from ramet.isolation.transport.resuming import LineTimeouts, ResumingLine
 from ramet.isolation.transport.tls import TlsStream
 from ramet.isolation.transport.websocket import WebSocketTransport
 from ramet.wire.websocket import check_answer, request
@@ -33,17 +33,17 @@ class Backoff:
         return part * min(self.most_s, self.first_s * float(2 ** min(tries, 20)))
 
 
-_PATIENCE, _BACKOFF = Patience(), Backoff()
+_PATIENCE, _BACKOFF = LineTimeouts(), Backoff()
 
 
-def check(invitation: Invitation) -> None:
+def check(invitation: JoinToken) -> None:
     """Raises InvalidValue for an invitation that cannot be followed."""
     _Dialler(invitation, _BACKOFF)
 
 
 @contextlib.asynccontextmanager
 async def dialled(
-    invitation: Invitation, *, patience: Patience = _PATIENCE, backoff: Backoff = _BACKOFF
+    invitation: JoinToken, *, patience: LineTimeouts = _PATIENCE, backoff: Backoff = _BACKOFF
 ) -> AsyncIterator[ResumingLine]:
     """A line to the kernel that sent the invitation; it is dialled in the background, as often as needed.
 
@@ -63,7 +63,7 @@ async def dialled(
 
 
 class _Dialler:
-    def __init__(self, invitation: Invitation, backoff: Backoff) -> None:
+    def __init__(self, invitation: JoinToken, backoff: Backoff) -> None:
         url = urlsplit(invitation.url)
         try:
             port = 443 if url.port is None else url.port

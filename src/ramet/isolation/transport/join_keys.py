@@ -17,7 +17,7 @@ class _Pod:
         self.hashes, self.join_by = hashes, join_by
 
 
-class KeyBook:
+class JoinKeys:
     """The keys of all pods that may come. `now` is a clock that only goes forward.
 
     Who comes with a key is given the next one. The old one is good until the new one is known to have arrived: else a

@@ -16,7 +16,7 @@ from collections.abc import Coroutine
 from dataclasses import dataclass
 
 from ramet.core.errors import ProtocolError
-from ramet.isolation.transport.join_keys import KeyBook
+from ramet.isolation.transport.join_keys import JoinKeys
 from ramet.isolation.transport.join_token import KEY_HEADER, POD_HEADER
 from ramet.isolation.transport.resuming import ResumingLine
 from ramet.isolation.transport.tls import TlsStream
@@ -30,7 +30,7 @@ _FULL = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Caps:
+class ListenerLimits:
     """What strangers may take: connections that have not shown a good key yet."""
 
     strangers: int = 256
@@ -38,7 +38,7 @@ class Caps:
     handshake_s: float = 10.0  #: for TLS and the request, together
 
 
-class Landing:
+class PodListener:
     """Expects pods, and lends their connections to their lines. To be entered as a context.
 
     `context` may be replaced while it is open: a new certificate holds from the next connection on.
@@ -50,19 +50,19 @@ class Landing:
         port: int,
         context: ssl.SSLContext,
         *,
-        caps: Caps = Caps(),
+        caps: ListenerLimits = ListenerLimits(),
     ) -> None:
         self._address, self._caps = (host, port), caps
         self.context = context
         self._loop = asyncio.get_running_loop()
-        self._book = KeyBook(self._loop.time)
+        self._book = JoinKeys(self._loop.time)
         self._lines: dict[str, ResumingLine] = {}
         self._strangers: Counter[str] = Counter()
         self._guests: set[asyncio.Task[None]] = set()
         self._listener: socket.socket | None = None
         self._accepting: asyncio.Task[None] | None = None
 
-    async def __aenter__(self) -> Landing:
+    async def __aenter__(self) -> PodListener:
         host, port = self._address
         found = await self._loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, kind, protocol, _, address = found[0]

@@ -9,13 +9,13 @@ from types import TracebackType
 
 from ramet.core.errors import InvalidValue
 from ramet.isolation.transport.dialer import check
-from ramet.isolation.transport.join_token import Invitation, heard
+from ramet.isolation.transport.join_token import JoinToken, parse_token
 
 _MOST = 192 * 1024  #: bytes of a line; a certificate of 64 KiB is longer in JSON
 _READ = 1 << 16
 
 
-class Invitations:
+class TokenStream:
     """What comes on a descriptor, which is closed in the end. To be entered as a context, on a running event loop.
 
     What is no invitation is ignored, and said on standard error. Where nothing can come, nothing does.
@@ -24,12 +24,12 @@ class Invitations:
     def __init__(self, source: int, *, pod: str) -> None:
         """`source` is a pipe, a socket, or closed (-1); a file has no invitations. `pod` is this one's uid."""
         self._source, self._pod = source, pod
-        self._last: Invitation | None = None
+        self._last: JoinToken | None = None
         self._news = asyncio.Event()
         self._rest = bytearray()
         self._is_skipping = False  #: up to the end of a line that is too long
 
-    async def __aenter__(self) -> Invitations:
+    async def __aenter__(self) -> TokenStream:
         if self._source >= 0:
             try:
                 os.set_blocking(self._source, False)
@@ -43,7 +43,7 @@ class Invitations:
     ) -> None:
         self._close()
 
-    async def other_than(self, known: Invitation) -> Invitation:
+    async def other_than(self, known: JoinToken) -> JoinToken:
         """The last that has come, once that is not `known`: who invites says the same again until somebody comes."""
         while self._last is None or self._last == known:
             self._news.clear()
@@ -75,7 +75,7 @@ class Invitations:
 
     def _take(self, line: bytes) -> None:
         try:
-            invitation = heard(line, pod=self._pod)
+            invitation = parse_token(line, pod=self._pod)
             check(invitation)
         except InvalidValue as problem:
             _say(str(problem))

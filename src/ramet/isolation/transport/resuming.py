@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from ramet.core.errors import Gone, ProtocolError
 from ramet.isolation.transport.contract import Transport
 from ramet.wire.frames import Frame
-from ramet.wire.resumable_stream import Session
+from ramet.wire.resumable_stream import ResumableStream
 
 _STEPS = 4
 
 
 @dataclass(frozen=True, kw_only=True)
-class Patience:
+class LineTimeouts:
     """How long a line waits for what, in seconds."""
 
     heartbeat_s: float = 5.0  #: between signs of life, when there is nothing to say
@@ -32,8 +32,8 @@ class ResumingLine:
     `carry` lends it one at a time. What `receive` gives is acknowledged by that; the other side may be 8 MiB ahead.
     """
 
-    def __init__(self, *, patience: Patience = Patience()) -> None:
-        self._session, self._patience = Session(), patience
+    def __init__(self, *, patience: LineTimeouts = LineTimeouts()) -> None:
+        self._session, self._patience = ResumableStream(), patience
         self._given = 0  #: the number of the frame that `receive` gave last
         self._greetings = 0
         self._arrived: deque[Frame] = deque()

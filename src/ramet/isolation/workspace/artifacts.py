@@ -166,7 +166,7 @@ def _survey(workspace: Path, *, max_bytes: int, max_files: int) -> _Survey:
     return survey
 
 
-def _objection(entry: safe_walk.Entry) -> str:
+def _objection(entry: safe_walk.FolderEntry) -> str:
     """Why it is not taken; empty for a file that is, and for a folder."""
     if entry.problem or entry.stat is None:
         return entry.problem

@@ -20,7 +20,7 @@ _LAST = 16  #: chunks that a pipe may still hold, at most, when nobody writes an
 _APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  #: a pipe would wait
 
 
-class Stream:
+class OutputStream:
     """Reads one end of a pipe in the event loop until its end, and closes it.
 
     Of what comes, `text` is the newest, `file` holds the beginning (with what an earlier life of the run left there),

@@ -25,7 +25,7 @@ import msgspec
 from msgspec import Meta, Struct, structs
 
 from ramet.concurrency.clock import Clock, SystemClock
-from ramet.concurrency.deadline import to_its_end
+from ramet.concurrency.deadline import run_shielded
 from ramet.concurrency.threads import in_thread
 from ramet.core.errors import Damaged, InvalidValue, Unknown
 from ramet.core.ids import checked_name
@@ -48,7 +48,7 @@ _WRITING = threading.Lock()  #: what is known of a run: its end and a word to ke
 _Time = Annotated[datetime, Meta(tz=True)]
 
 
-class About(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class RunDirInfo(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What is known of a run from its folder alone."""
 
     path: str  #: of the run in its tree
@@ -97,11 +97,11 @@ class RunFolder:
         """Likewise."""
         return self.path / "stderr.log"
 
-    def about(self) -> About:
+    def about(self) -> RunDirInfo:
         """What was written down of the run. Raises Damaged if that cannot be read."""
         file = self.path / "run.json"
         try:
-            return msgspec.json.decode(read_regular(file, limit=_MOST_ABOUT), type=About)
+            return msgspec.json.decode(read_regular(file, limit=_MOST_ABOUT), type=RunDirInfo)
         except (OSError, msgspec.DecodeError, UnicodeError, RecursionError) as error:
             raise Damaged("what is known of a run", file, str(error)) from None
 
@@ -185,7 +185,7 @@ class RunFolder:
             return None
         return gone
 
-    def _write(self, about: About) -> None:
+    def _write(self, about: RunDirInfo) -> None:
         draft = self.path / f"{_MAKING}run.json"
         draft.unlink(missing_ok=True)  # Left by a kernel that was killed, or a link: never written through.
         with draft.open("xb") as new:
@@ -225,7 +225,7 @@ class RunFolders:
         try:
             making.mkdir(0o700)
             (making / "workspace").mkdir(0o700)
-            RunFolder(making, self._clock)._write(About(path=path, agent=agent, created=self._clock.now()))
+            RunFolder(making, self._clock)._write(RunDirInfo(path=path, agent=agent, created=self._clock.now()))
             making.rename(folder.path)
         except OSError as error:
             with contextlib.suppress(OSError):
@@ -303,7 +303,7 @@ class RunFolders:
                     set_aside.append(gone)
                     removed.append(folder.id)
         if set_aside:
-            await to_its_end(in_thread(lambda: _remove_quietly(set_aside), name="ramet-folder"))
+            await run_shielded(in_thread(lambda: _remove_quietly(set_aside), name="ramet-folder"))
         return tuple(removed)
 
     def _folder(self, run_id: str) -> RunFolder:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from ramet.core.errors import InvalidValue, SandboxFailed
 from ramet.isolation import mounts, safe_walk
-from ramet.isolation.assignment import Assignment, Room
+from ramet.isolation.assignment import Assignment, ZygoteConfig
 from ramet.isolation.contract import SandboxSpec
 from ramet.isolation.linux.beneath import open_beneath, open_without_links
 
@@ -44,7 +44,7 @@ def paths_of(spec: SandboxSpec, runs: str) -> Paths:
     return Paths(workspace, sources, shelf)
 
 
-def admit(spec: SandboxSpec, room: Room, owner: tuple[int, int] | None) -> Assignment:
+def build_assignment(spec: SandboxSpec, room: ZygoteConfig, owner: tuple[int, int] | None) -> Assignment:
     """What an agent is told; its workspace is its own afterwards. Raises InvalidValue, SandboxFailed."""
     grant, runs = spec.grant, room.runs
     workspace, sources, shelf = paths_of(spec, runs)
@@ -87,7 +87,7 @@ def admit(spec: SandboxSpec, room: Room, owner: tuple[int, int] | None) -> Assig
     )
 
 
-def let_through(folder: str | int, gid: int) -> None:
+def allow_traverse(folder: str | int, gid: int) -> None:
     """Let a group pass a folder of ours, without reading it."""
     found = os.stat(folder)  # noqa: PTH116 - it may be a descriptor
     if found.st_gid != gid:
@@ -143,7 +143,7 @@ def _led_to(runs: str, names: list[str], gid: int) -> int:
     try:
         for name in names[:-1]:
             fd = _enter(fd, name)
-            let_through(fd, gid)
+            allow_traverse(fd, gid)
         return _enter(fd, names[-1])
     except BaseException:
         os.close(fd)

@@ -17,30 +17,30 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Literal
 
-from ramet.concurrency.deadline import to_its_end
+from ramet.concurrency.deadline import run_shielded
 from ramet.concurrency.threads import in_thread
 from ramet.core.errors import Gone, IsolationUnavailable, SandboxFailed
 from ramet.core.policy.policy import DEFAULTS, Grant, Isolation
 from ramet.core.policy.reservation import Reservation
 from ramet.isolation import python_runtime, spawn_thread
-from ramet.isolation.assignment import Assignment, Room, Walls
+from ramet.isolation.assignment import Assignment, IsolationMode, ZygoteConfig
 from ramet.isolation.confine import bubblewrap
 from ramet.isolation.contract import Exit, Image, Probe, SandboxSpec
 from ramet.isolation.limits import container
 from ramet.isolation.limits.cgroups import Cgroup, Cgroups
-from ramet.isolation.limits.team_cgroups import Limits, Reserved, together
+from ramet.isolation.limits.team_cgroups import Reserved, SandboxLimits, shared_limits
 from ramet.isolation.limits.watchdog import Watchdog, Watched
 from ramet.isolation.linux import procfs
 from ramet.isolation.mounts import identities_of, states_in
-from ramet.isolation.probe import Finding, level_of, machine
+from ramet.isolation.probe import Finding, level_of, probe_machine
 from ramet.isolation.state_search import StateSearch
-from ramet.isolation.zygote.admission import absolute, admit, let_through
+from ramet.isolation.zygote.admission import absolute, allow_traverse, build_assignment
 from ramet.isolation.zygote.child import FAILED, STARTED
-from ramet.isolation.zygote.client import Keeper
-from ramet.isolation.zygote.dedicated import Fresh
+from ramet.isolation.zygote.client import ZygoteClient
+from ramet.isolation.zygote.dedicated import DedicatedZygotes
 from ramet.isolation.zygote.launcher import Launch
 from ramet.isolation.zygote.pool import Pool
-from ramet.isolation.zygote.process import Forked
+from ramet.isolation.zygote.process import ZygoteChild
 from ramet.isolation.zygote.sandbox import CRASHES, ForkedSandbox
 from ramet.isolation.zygote.termination import terminate
 
@@ -63,7 +63,7 @@ _APART = (
 OnThreshold = Callable[[str, str, float, float], object]
 
 
-class Forking:
+class ZygoteBackend:
     """A backend on zygotes. `runs` holds all workspaces; in each zygote `parked` agents-to-be wait.
 
     `on_threshold` is called on the event loop when an agent comes near a limit.
@@ -77,19 +77,19 @@ class Forking:
         self.on_threshold = on_threshold
         self._digest = hashlib.sha256(os.fsencode(self._runs)).digest()
         self._runtime = python_runtime.find()
-        self._room = Room("bwrap", self._runs, self._runtime.folders, {}, "bare")
+        self._room = ZygoteConfig("bwrap", self._runs, self._runtime.folders, {}, "bare")
         self._probe: Probe | None = None
         self._probing: asyncio.Future[None] | None = None
         self._cgroups: Cgroups | None = None
         self._groups = 0
         self._reserved = Reserved()
-        self._limits = container.Limits()
+        self._limits = container.ContainerLimits()
         self._has_read_only_root = False  #: in namespaces without bubblewrap
         self._dog = Watchdog()
         self._state_search = StateSearch()
         self._pool = Pool(self._start_shared, parked=parked, kept=(self._runs, *self._runtime.folders))
-        self._fresh = Fresh(self.start_zygote)
-        self._keepers = weakref.WeakSet[Keeper]()  #: which nobody has closed
+        self._fresh = DedicatedZygotes(self.start_zygote)
+        self._keepers = weakref.WeakSet[ZygoteClient]()  #: which nobody has closed
 
     @property
     def owner(self) -> tuple[int, int] | None:
@@ -111,7 +111,7 @@ class Forking:
     async def start(self, spec: SandboxSpec) -> ForkedSandbox:
         """See `ramet.isolation.contract.Backend`."""
         level = self._level(await self.probe(), spec.grant.isolation)
-        given = admit(spec, self._room, self.owner)
+        given = build_assignment(spec, self._room, self.owner)
         if given.mounts and self._room.is_apart:  # Elsewhere nothing can be hidden.
             hidden = await in_thread(lambda: self._state_search.below(given.mounts), name="ramet-search")
             given = given._replace(hidden=hidden)
@@ -119,7 +119,7 @@ class Forking:
         try:
             return await self._started(spec, level, given)
         except BaseException as problem:
-            await to_its_end(self._leave())
+            await run_shielded(self._leave())
             if isinstance(problem, SandboxFailed):  # It may have failed because a mount is a link by now.
                 identities_of(given.mounts)
             raise
@@ -141,7 +141,7 @@ class Forking:
                 except BaseException:
                     child.discard()
                     if not self._room.is_apart:  # Its place is cleared next.
-                        await to_its_end(asyncio.shield(child.ended))
+                        await run_shielded(asyncio.shield(child.ended))
                     raise
         except TimeoutError:
             raise SandboxFailed(f"run {spec.run}: nothing started within {START_S:g} s") from None
@@ -209,12 +209,12 @@ class Forking:
 
     def _look(self) -> Mapping[str, Finding]:
         """What works here; blocks."""
-        return machine()
+        return probe_machine()
 
     def _try(self) -> None:
         findings = self._look()
         probe = level_of(findings, self.name)
-        walls: Walls = "bwrap"
+        walls: IsolationMode = "bwrap"
         if self.name == "local":
             walls = "namespaces" if self.wants_namespaces and is_apart(findings) else "none"
             self._has_read_only_root = findings["read_only_root"].works
@@ -224,7 +224,7 @@ class Forking:
         if not self._room.is_apart:
             self._room = self._room._replace(in_memory=(), has_secrets=False, has_endpoints=False, has_ports=False)
         self._cgroups = Cgroups.open(self._prefix)
-        self._probe = probe._replace(together=together(self._cgroups))
+        self._probe = probe._replace(together=shared_limits(self._cgroups))
 
     def _level(self, probe: Probe, asked: Isolation) -> Isolation:
         """What a run gets; who offers a zygote's child behind all walls offers one of a zygote of its own, too."""
@@ -235,11 +235,11 @@ class Forking:
             raise IsolationUnavailable(asked, probe.level, probe.missing, probe.remedy)
         return probe.level
 
-    async def _start_shared(self, image: Image, mounts: Mapping[str, str]) -> Keeper:
+    async def _start_shared(self, image: Image, mounts: Mapping[str, str]) -> ZygoteClient:
         """A zygote whose children may share its address space."""
         return await self.start_zygote(image, mounts)
 
-    async def start_zygote(self, image: Image, mounts: Mapping[str, str]) -> Keeper:
+    async def start_zygote(self, image: Image, mounts: Mapping[str, str]) -> ZygoteClient:
         """One more, for whoever then owns it. Raises SandboxFailed, InvalidValue for a mount that is a link by now."""
         owner = self._make_runs()
         room = self._room._replace(mounts=mounts, image=image, identities=identities_of(mounts))
@@ -258,7 +258,7 @@ class Forking:
             arguments = tuple(bubblewrap.arguments(room, by_handle=by_handle))
             launch = launch._replace(bwrap=program, arguments=arguments, files=bubblewrap.FILES)
         make_group = None if self._cgroups is None else self._make_group
-        keeper = await Keeper.start(room, launch, self._runtime, make_group)
+        keeper = await ZygoteClient.start(room, launch, self._runtime, make_group)
         self._keepers.add(keeper)
         return keeper
 
@@ -266,7 +266,7 @@ class Forking:
         Path(self._runs).mkdir(mode=0o700, parents=True, exist_ok=True)
         owner = self.owner
         if owner is not None:
-            let_through(self._runs, owner[1])
+            allow_traverse(self._runs, owner[1])
         return owner
 
     def _make_group(self) -> Cgroup:
@@ -281,7 +281,7 @@ class Forking:
         return group
 
     async def _assign(
-        self, spec: SandboxSpec, level: Isolation, keeper: Keeper, child: Forked, given: Assignment
+        self, spec: SandboxSpec, level: Isolation, keeper: ZygoteClient, child: ZygoteChild, given: Assignment
     ) -> ForkedSandbox:
         """Make an agent of a parked child. Raises SandboxFailed."""
         grant, cgroup = spec.grant, child.cgroup
@@ -314,7 +314,7 @@ class Forking:
         )
 
     @asynccontextmanager
-    async def _moving(self, grant: Grant, keeper: Keeper, child: Forked) -> AsyncGenerator[list[int]]:
+    async def _moving(self, grant: Grant, keeper: ZygoteClient, child: ZygoteChild) -> AsyncGenerator[list[int]]:
         """Doors to the group that a child is to be in from now on, if it is another one than it was parked in.
 
         Once it has gone in, that group is its own, and the other one goes; else the new one does.
@@ -339,7 +339,7 @@ class Forking:
                 os.close(door)
         keeper.change_group(child, group)
 
-    def _watch(self, run: str, grant: Grant, child: Forked, given: Assignment) -> Watched | None:
+    def _watch(self, run: str, grant: Grant, child: ZygoteChild, given: Assignment) -> Watched | None:
         """None if it has ended already."""
         is_apart, cores = self._room.is_apart, self._limits.cpu_cores
         # Nothing is taken off for the image: of what it shares with others, a process is counted its small part.
@@ -359,7 +359,7 @@ class Forking:
             )
         return None
 
-    def _adopter(self, child: Forked) -> int | None:
+    def _adopter(self, child: ZygoteChild) -> int | None:
         """Who becomes the parent of a run's that lose theirs, and of nobody else's."""
         if self._room.walls == "pod" and (agent := procfs.stat(child.pid)) is not None:
             return agent.parent
@@ -369,7 +369,7 @@ class Forking:
         if self.on_threshold is not None:
             self.on_threshold(run, what, value, limit)
 
-    def _look_at(self, keeper: Keeper, exit: Exit) -> None:
+    def _look_at(self, keeper: ZygoteClient, exit: Exit) -> None:
         if exit.code in CRASHES:
             self._pool.crashed(keeper)
 
@@ -379,11 +379,11 @@ def is_apart(found: Mapping[str, Finding]) -> bool:
     return all(found[name].works for name in _APART)
 
 
-def _limits(grant: Grant) -> Limits:
+def _limits(grant: Grant) -> SandboxLimits:
     return {"memory_mb": grant.memory_mb, "cpu_cores": grant.cpu_cores, "pids": grant.pids}
 
 
-async def _tell(child: Forked, given: Assignment, doors: Sequence[int]) -> None:
+async def _tell(child: ZygoteChild, given: Assignment, doors: Sequence[int]) -> None:
     """Tell a parked child who it is, and give it doors of its group. Raises SandboxFailed."""
     data = json.dumps(given).encode()
     length = len(data).to_bytes(4, "big")
@@ -397,7 +397,7 @@ async def _tell(child: Forked, given: Assignment, doors: Sequence[int]) -> None:
         raise SandboxFailed(f"a sandbox did not start: {error}") from error
 
 
-async def _hear(child: Forked) -> None:
+async def _hear(child: ZygoteChild) -> None:
     """Hear from it that all gates are shut. Raises SandboxFailed."""
     loop = asyncio.get_running_loop()
     try:

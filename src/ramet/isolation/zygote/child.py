@@ -21,8 +21,8 @@ from typing import NoReturn
 
 from ramet.core.policy.rights import PROXY_PORT
 from ramet.isolation.assignment import Assignment
-from ramet.isolation.confine.gates import Gates
-from ramet.isolation.confine.sandbox_root import Furniture
+from ramet.isolation.confine.gates import Confinement
+from ramet.isolation.confine.sandbox_root import MountSetup
 from ramet.isolation.linux import calls, caps, rlimits, seccomp
 
 STARTED, FAILED = b"\1", b"\0"
@@ -38,11 +38,11 @@ _PATH = "/usr/local/bin:/usr/bin:/bin"
 _PROXIED = ("http_proxy", "https_proxy", "all_proxy")
 
 
-def live(gates: Gates, fds: Sequence[int]) -> NoReturn:
+def child_main(gates: Confinement, fds: Sequence[int]) -> NoReturn:
     """Be a child, from the fork to the end; the descriptors are its channel, stdout, stderr, and doors of its group."""
     code = _SETUP_FAILED
     try:
-        fd, *output = settle_in(fds[:3], fds[3:])
+        fd, *output = setup_fds(fds[:3], fds[3:])
         channel = socket.socket(fileno=fd)
         try:
             given, relay = _become(gates, channel, output)
@@ -57,11 +57,11 @@ def live(gates: Gates, fds: Sequence[int]) -> NoReturn:
         os._exit(code)
 
 
-def run_beside(gates: Gates, agent: int, given: Assignment, argv: list[str], fds: Sequence[int]) -> NoReturn:
+def run_beside(gates: Confinement, agent: int, given: Assignment, argv: list[str], fds: Sequence[int]) -> NoReturn:
     """Be a program in an agent's sandbox, once told to; `agent` is its pidfd, `fds` stdout, stderr and the word."""
     code = _NOT_FOUND
     try:
-        inner, *output, word = settle_in((agent, *fds))
+        inner, *output, word = setup_fds((agent, *fds))
         if gates.room.is_apart:
             calls.setns(inner, NAMESPACES)
             calls.setns(inner, calls.CLONE_NEWUSER)
@@ -82,7 +82,7 @@ def run_beside(gates: Gates, agent: int, given: Assignment, argv: list[str], fds
         os._exit(code)
 
 
-def settle_in(fds: Sequence[int], doors: Sequence[int] = ()) -> list[int]:
+def setup_fds(fds: Sequence[int], doors: Sequence[int] = ()) -> list[int]:
     """Keep some descriptors, at the lowest numbers from 3, and nothing else of what the zygote had."""
     for door in doors:
         os.write(door, b"0")
@@ -107,7 +107,7 @@ def environment(given: Assignment) -> Mapping[str, str]:
     return env | given.env
 
 
-def rehearse(gates: Gates) -> None:
+def warm_pages(gates: Confinement) -> None:
     """Touch what is used once somebody waits: the first write to a page that is shared since the fork costs a fault."""
     os.environ.update(environment(Assignment(*json.loads(_SAMPLE))))
     os.environ.clear()
@@ -122,15 +122,15 @@ def rehearse(gates: Gates) -> None:
 
 
 def _become(
-    gates: Gates, channel: socket.socket, output: Sequence[int]
+    gates: Confinement, channel: socket.socket, output: Sequence[int]
 ) -> tuple[Assignment | None, Callable[[], None]]:
     """Park, be told, shut every gate; None if the host has gone. Returns what starts its end of the proxy, too."""
     furniture = None
     if gates.room.is_apart:
         calls.unshare(NAMESPACES)
-        furniture = Furniture(gates.room)
+        furniture = MountSetup(gates.room)
     _look_fresh()
-    rehearse(gates)
+    warm_pages(gates)
     rules = gates.rules()
     given = _told(channel, is_apart=furniture is not None)
     if given is None:
@@ -180,7 +180,7 @@ def _turn_output(output: Sequence[int]) -> None:
         os.close(fd)
 
 
-def _work(gates: Gates, given: Assignment, channel: socket.socket, relay: Callable[[], None]) -> int:
+def _work(gates: Confinement, given: Assignment, channel: socket.socket, relay: Callable[[], None]) -> int:
     """Call the entry point; its exit code."""
     try:
         if given.proxy is not None:

@@ -14,18 +14,18 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Protocol
 
-from ramet.concurrency.deadline import to_its_end
+from ramet.concurrency.deadline import run_shielded
 from ramet.concurrency.threads import in_thread
 from ramet.core.errors import Gone, SandboxFailed
 from ramet.isolation import spawn_thread
-from ramet.isolation.assignment import Assignment, Room
+from ramet.isolation.assignment import Assignment, ZygoteConfig
 from ramet.isolation.limits.cgroup_cleanup import Leftovers
 from ramet.isolation.limits.cgroups import Cgroup
 from ramet.isolation.linux import calls
 from ramet.isolation.python_runtime import Runtime
 from ramet.isolation.zygote import packets
 from ramet.isolation.zygote.launcher import Launch
-from ramet.isolation.zygote.process import Ending, Forked, pid_of
+from ramet.isolation.zygote.process import ChildExit, ZygoteChild, pid_of
 
 _START_S = 60.0  #: an image of many packages, on a machine that is busy
 _END_S = 5.0  #: how long what was told to end may take; in full only if the machine stands still
@@ -50,12 +50,12 @@ class Process(Protocol):
     def wait(self) -> int: ...
 
 
-class Keeper:
+class ZygoteClient:
     """Owns a zygote and whatever it forked."""
 
     def __init__(
         self,
-        room: Room,
+        room: ZygoteConfig,
         control: socket.socket,
         process: Process,
         printed: int,
@@ -70,9 +70,9 @@ class Keeper:
         self._itself = -1  #: a pidfd of the zygote
         self._ready: asyncio.Future[None] = self._loop.create_future()
         self._numbers = itertools.count()
-        self._living: dict[int, Forked] = {}  #: who lives, or is about to
+        self._living: dict[int, ZygoteChild] = {}  #: who lives, or is about to
         self._sockets: dict[int, asyncio.Future[socket.socket]] = {}  #: that were asked for
-        self._parked: deque[Forked] = deque()
+        self._parked: deque[ZygoteChild] = deque()
         self._wanted = 0  #: how many are to be parked
         self._coming = 0  #: how many are on their way to be parked
         self._refill: asyncio.TimerHandle | None = None
@@ -85,7 +85,9 @@ class Keeper:
         self._loop.add_reader(control, self._hear)
 
     @classmethod
-    async def start(cls, room: Room, launch: Launch, runtime: Runtime, make_group: MakeGroup | None = None) -> Keeper:
+    async def start(
+        cls, room: ZygoteConfig, launch: Launch, runtime: Runtime, make_group: MakeGroup | None = None
+    ) -> ZygoteClient:
         """Start a zygote and wait until it can fork. Raises SandboxFailed, saying what it printed."""
         control, theirs = packets.pair()
         printed = os.memfd_create("printed", os.MFD_CLOEXEC)
@@ -107,18 +109,20 @@ class Keeper:
         return await cls(room, control, process, printed, hand, make_group)._begun()
 
     @classmethod
-    async def of(cls, process: Process, control: socket.socket, printed: int, leash: int, room: Room) -> Keeper:
+    async def of(
+        cls, process: Process, control: socket.socket, printed: int, leash: int, room: ZygoteConfig
+    ) -> ZygoteClient:
         """Take a zygote over that waits for its room, and wait until it can fork. Raises SandboxFailed, likewise."""
         with contextlib.suppress(OSError):  # It has ended: that is heard next.
             packets.send(control, "room", room)
         return await cls(room, control, process, printed, leash, None)._begun()
 
-    async def _begun(self) -> Keeper:
+    async def _begun(self) -> ZygoteClient:
         try:
             async with asyncio.timeout(_START_S):
                 await self._ready
         except BaseException as error:
-            await to_its_end(self.close())
+            await run_shielded(self.close())
             if isinstance(error, TimeoutError):
                 raise SandboxFailed(f"no zygote within {_START_S:g} s") from None
             raise
@@ -150,7 +154,7 @@ class Keeper:
         return pid_of(self._itself)
 
     @property
-    def children(self) -> tuple[Forked, ...]:
+    def children(self) -> tuple[ZygoteChild, ...]:
         """Processes that live, or are about to, parked ones included."""
         return tuple(self._living.values())
 
@@ -166,7 +170,7 @@ class Keeper:
         if self._refill is None and self.is_open:
             self._refill = self._loop.call_later(_REFILL_S, self._do_refill)
 
-    async def take(self) -> Forked:
+    async def take(self) -> ZygoteChild:
         """An agent to be, parked or forked now; `ours` are its channel, stdout and stderr. Raises SandboxFailed."""
         self.spawned += 1
         while self._parked:
@@ -176,16 +180,18 @@ class Keeper:
             child.let_go()
         return await self._new_child()
 
-    async def run_beside(self, other: Forked, given: Assignment, argv: Sequence[str], output: Sequence[int]) -> Forked:
+    async def run_beside(
+        self, other: ZygoteChild, given: Assignment, argv: Sequence[str], output: Sequence[int]
+    ) -> ZygoteChild:
         """A program in an agent's sandbox; it waits for a byte on `ours`, a pipe. Raises SandboxFailed."""
         waits, word = os.pipe()
-        program = Forked(next(self._numbers), [word], [waits])
+        program = ZygoteChild(next(self._numbers), [word], [waits])
         fds = (*output, waits)
         async with self._turn:
             self._ask("run", program, fds, {"beside": other.number, "given": given, "argv": list(argv)})
             return await self._forked(program)
 
-    async def open_socket(self, agent: Forked) -> socket.socket:
+    async def open_socket(self, agent: ZygoteChild) -> socket.socket:
         """Have a TCP socket in an agent's network: what it connects to is there. Raises SandboxFailed, Gone."""
         async with self._turn:
             number, made = next(self._numbers), self._loop.create_future()
@@ -205,13 +211,13 @@ class Keeper:
                     raise Gone("the sandbox has ended") from None
                 raise
 
-    def end(self, forked: Forked) -> None:
+    def end(self, forked: ZygoteChild) -> None:
         """Kill an agent with all that is in its namespace, or a program with its group."""
         if self._control.fileno() >= 0 and not forked.ended.done():
             with contextlib.suppress(OSError):  # Its main process can be killed without the zygote, who then does so.
                 packets.send(self._control, "end", {"number": forked.number})
 
-    def change_group(self, forked: Forked, group: Cgroup) -> None:
+    def change_group(self, forked: ZygoteChild, group: Cgroup) -> None:
         """It has moved to another group: the one that it was in goes. If it has ended, both do."""
         if forked.removal is None and forked.cgroup is not None:
             forked.cgroup, group = group, forked.cgroup
@@ -236,16 +242,16 @@ class Keeper:
         self._hang_up()
         await self._gone.wait()
 
-    async def _new_child(self) -> Forked:
+    async def _new_child(self) -> ZygoteChild:
         group, child = await self._new_group(), None
         try:
             async with self._turn:
-                child = Forked.agent(next(self._numbers), group)
+                child = ZygoteChild.agent(next(self._numbers), group)
                 self._ask("fork", child, child.theirs)
                 await self._forked(child)
             if group is not None and not group.has_doors:
                 pid = child.pid
-                await to_its_end(spawn_thread.call(lambda: group.add(pid)))
+                await run_shielded(spawn_thread.call(lambda: group.add(pid)))
         except BaseException:
             if child is not None:
                 child.discard()  # Its group goes when it has ended.
@@ -276,7 +282,9 @@ class Keeper:
         else:
             child.discard()
 
-    def _ask(self, kind: str, forked: Forked, fds: Sequence[int], more: Mapping[str, object] | None = None) -> None:
+    def _ask(
+        self, kind: str, forked: ZygoteChild, fds: Sequence[int], more: Mapping[str, object] | None = None
+    ) -> None:
         self._living[forked.number] = forked
         try:
             packets.send(self._control, kind, {"number": forked.number, **(more or {})}, fds)
@@ -285,7 +293,7 @@ class Keeper:
         finally:
             forked.sent()
 
-    async def _forked(self, forked: Forked) -> Forked:
+    async def _forked(self, forked: ZygoteChild) -> ZygoteChild:
         try:
             await asyncio.shield(forked.forked)
         except BaseException:
@@ -293,18 +301,18 @@ class Keeper:
             raise
         return forked
 
-    def _refuse(self, forked: Forked, why: str) -> None:
+    def _refuse(self, forked: ZygoteChild, why: str) -> None:
         self._living.pop(forked.number, None)
         if not forked.forked.done():
             forked.forked.set_exception(SandboxFailed(f"no process could be forked: {why}"))
-        self._note_end(forked, Ending(-signal.SIGKILL, lost=why))
+        self._note_end(forked, ChildExit(-signal.SIGKILL, lost=why))
 
-    def _note_end(self, forked: Forked, ending: Ending) -> None:
+    def _note_end(self, forked: ZygoteChild, ending: ChildExit) -> None:
         if not forked.ended.done():
             forked.ended.set_result(ending)
         self._remove_group(forked)
 
-    def _remove_group(self, forked: Forked) -> None:
+    def _remove_group(self, forked: ZygoteChild) -> None:
         """After all who wait for the end have looked at it: they are called before a new task."""
         if forked.cgroup is not None and forked.removal is None:
             forked.removal = self._leftovers.remove(forked.cgroup)
@@ -363,7 +371,7 @@ class Keeper:
                 self._refuse(self._living[number], why)
             case "ended":
                 number, code, cpu_s, peak_mb = packet.body
-                self._note_end(self._living.pop(number), Ending(code, cpu_s, peak_mb))
+                self._note_end(self._living.pop(number), ChildExit(code, cpu_s, peak_mb))
                 if self._retired and not self._living:
                     self._hang_up()
 

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 from ramet.core.errors import SandboxFailed
 from ramet.isolation.contract import Image
-from ramet.isolation.zygote.client import Keeper
+from ramet.isolation.zygote.client import ZygoteClient
 from ramet.isolation.zygote.pool import Start, is_cancelled
-from ramet.isolation.zygote.process import Forked
+from ramet.isolation.zygote.process import ZygoteChild
 
 
 class _Kind(NamedTuple):
@@ -21,15 +21,15 @@ class _Kind(NamedTuple):
     mounts: frozenset[tuple[str, str]]
 
 
-class Fresh:
+class DedicatedZygotes:
     """Children, each of a zygote of its own. Once there has been one, the next of its kind is started ahead."""
 
     def __init__(self, start: Start) -> None:
         self._start = start
-        self._next: dict[_Kind, asyncio.Task[Keeper]] = {}
-        self._keepers: set[Keeper] = set()
+        self._next: dict[_Kind, asyncio.Task[ZygoteClient]] = {}
+        self._keepers: set[ZygoteClient] = set()
 
-    async def take(self, image: Image, mounts: Mapping[str, str]) -> tuple[Keeper, Forked]:
+    async def take(self, image: Image, mounts: Mapping[str, str]) -> tuple[ZygoteClient, ZygoteChild]:
         """A child and who keeps it. Raises SandboxFailed."""
         ahead = self._next.pop(_kind(image, mounts), None)
         keeper = None
@@ -62,16 +62,16 @@ class Fresh:
         await asyncio.gather(*(keeper.close() for keeper in self._keepers))
         self._keepers.clear()
 
-    def _launch(self, image: Image, mounts: Mapping[str, str]) -> asyncio.Task[Keeper]:
+    def _launch(self, image: Image, mounts: Mapping[str, str]) -> asyncio.Task[ZygoteClient]:
         return asyncio.get_running_loop().create_task(self._launched(image, mounts))
 
-    async def _launched(self, image: Image, mounts: Mapping[str, str]) -> Keeper:
+    async def _launched(self, image: Image, mounts: Mapping[str, str]) -> ZygoteClient:
         keeper = await self._start(image, mounts)
         self._keepers = {each for each in self._keepers if not each.is_gone} | {keeper}
         keeper.park(1)
         return keeper
 
-    async def _own(self, task: asyncio.Task[Keeper]) -> Keeper:
+    async def _own(self, task: asyncio.Task[ZygoteClient]) -> ZygoteClient:
         """Wait for a zygote; if the caller gives up, it goes."""
         try:
             return await asyncio.shield(task)
@@ -81,7 +81,7 @@ class Fresh:
             self._drop(task)
             raise
 
-    def _drop(self, task: asyncio.Task[Keeper]) -> None:
+    def _drop(self, task: asyncio.Task[ZygoteClient]) -> None:
         task.cancel()
         task.add_done_callback(_retire)
 

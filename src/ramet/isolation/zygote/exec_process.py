@@ -8,18 +8,24 @@ import os
 from collections.abc import Sequence
 
 from ramet.concurrency import pipes
-from ramet.concurrency.deadline import to_its_end
+from ramet.concurrency.deadline import run_shielded
 from ramet.concurrency.pipes import Capture
 from ramet.core.errors import Gone, SandboxFailed
 from ramet.isolation import spawn_thread
 from ramet.isolation.assignment import Assignment
 from ramet.isolation.contract import Ran
-from ramet.isolation.zygote.client import Keeper
-from ramet.isolation.zygote.process import Forked
+from ramet.isolation.zygote.client import ZygoteClient
+from ramet.isolation.zygote.process import ZygoteChild
 
 
 async def run(
-    keeper: Keeper, agent: Forked, given: Assignment, argv: Sequence[str], *, timeout_s: float, max_bytes: int
+    keeper: ZygoteClient,
+    agent: ZygoteChild,
+    given: Assignment,
+    argv: Sequence[str],
+    *,
+    timeout_s: float,
+    max_bytes: int,
 ) -> Ran:
     """Run it to its end. Raises Gone, TimeoutError; what was started is ended then, but for who left its group."""
     if agent.ended.done():
@@ -27,7 +33,7 @@ async def run(
     out, err = Capture(head=max_bytes), Capture(head=max_bytes)
     with contextlib.ExitStack() as ours:
         with contextlib.ExitStack() as theirs:
-            sinks = [pipes.reading(each, enough=lambda: None, ours=ours, theirs=theirs) for each in (out, err)]
+            sinks = [pipes.reader_pipe(each, enough=lambda: None, ours=ours, theirs=theirs) for each in (out, err)]
             try:
                 program = await keeper.run_beside(agent, given, argv, sinks)
             except SandboxFailed:
@@ -44,6 +50,6 @@ async def run(
                 await asyncio.shield(program.ended)
         finally:
             keeper.end(program)
-            await to_its_end(asyncio.shield(program.ended))
+            await run_shielded(asyncio.shield(program.ended))
             program.let_go()
     return Ran(program.ended.result().code, out.data(), err.data())

@@ -19,8 +19,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple, NoReturn
 
 from ramet.isolation.assignment import APART, BIND_HANDLE
-from ramet.isolation.confine.id_mapped_mounts import show_as
-from ramet.isolation.confine.path_access import handle_of, open_way
+from ramet.isolation.confine.id_mapped_mounts import idmap_mount
+from ramet.isolation.confine.path_access import grant_path_access, handle_of
 from ramet.isolation.linux import calls, mounts, namespaces
 from ramet.isolation.linux.beneath import open_without_links
 from ramet.isolation.zygote import packets
@@ -42,7 +42,7 @@ _NO_SOURCES: Mapping[str, str] = {}
 class Launch(NamedTuple):
     """What is to be started, as whom."""
 
-    walls: str  #: see `ramet.isolation.assignment.Walls`
+    walls: str  #: see `ramet.isolation.assignment.IsolationMode`
     uid: int | None  #: become this user; None: stay who we are
     gid: int | None
     paths: tuple[str, ...]  #: what that user must come to
@@ -64,7 +64,7 @@ def main(control: int, leash: int) -> NoReturn:
         os._exit(0)
     launch = Launch(*told.body)
     if launch.uid is not None and launch.gid is not None:
-        become(launch.uid, launch.gid, launch.paths, launch.granted, launch.sources)
+        drop_privileges(launch.uid, launch.gid, launch.paths, launch.granted, launch.sources)
     if os.getuid() == 0 or os.geteuid() == 0:
         sys.exit("refused: a sandbox of uid 0 is none")
     if launch.walls not in APART:  # A zygote without a pid namespace has others to end before itself.
@@ -83,14 +83,14 @@ def main(control: int, leash: int) -> NoReturn:
     os.execve(launch.argv[0], launch.argv, {})
 
 
-def become(
+def drop_privileges(
     uid: int, gid: int, paths: Collection[str], granted: Iterable[str] = (), sources: Mapping[str, str] = _NO_SOURCES
 ) -> None:
     """Turn from root into an ordinary user who comes to `paths`, and reads what it was granted. Raises OSError.
 
     A path in `sources` is a mount: no link is followed to it, but for one that an operator granted.
     """
-    open_way(paths, uid, gid, sources)
+    grant_path_access(paths, uid, gid, sources)
     for path in granted:
         if (place := handle_of(path, sources)) is not None:
             _show(path, place, uid, gid, paths, sources)
@@ -103,7 +103,7 @@ def become(
 def _show(path: str, place: int, uid: int, gid: int, paths: Collection[str], sources: Mapping[str, str]) -> None:
     """Show a granted path to the user; what else is needed below it stays as it was: a workspace is to be written."""
     within = [(each, handle_of(each, sources)) for each in paths if each.startswith(f"{path}/")]
-    is_shown = show_as(place, uid, gid)
+    is_shown = idmap_mount(place, uid, gid)
     for each, fd in within:
         if fd is None:
             continue

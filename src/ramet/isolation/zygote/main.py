@@ -22,11 +22,11 @@ from importlib import import_module
 from pathlib import Path
 from typing import NoReturn
 
-from ramet.isolation.assignment import Assignment, Room
-from ramet.isolation.confine.gates import Gates
+from ramet.isolation.assignment import Assignment, ZygoteConfig
+from ramet.isolation.confine.gates import Confinement
 from ramet.isolation.linux import calls, procfs
 from ramet.isolation.zygote import packets
-from ramet.isolation.zygote.child import live, rehearse, run_beside
+from ramet.isolation.zygote.child import child_main, run_beside, warm_pages
 
 _BARE = (
     "asyncio",
@@ -73,15 +73,15 @@ def main(control: int, leash: int) -> NoReturn:
     begun = packets.receive(end)
     if begun is None:
         os._exit(0)
-    room = Room(*begun.body)
+    room = ZygoteConfig(*begun.body)
     if room.is_apart:
         _put_on(leash)
     check_mounts(room)
     load(room.image)
-    gates = Gates.of(room)
+    gates = Confinement.of(room)
     if room.walls != "pod":  # There, one agent does not make up for it.
         for _ in range(_REHEARSALS):
-            rehearse(gates)
+            warm_pages(gates)
         gc.collect()
     gc.freeze()
     assert len(list(Path("/proc/self/task").iterdir())) == 1, (
@@ -98,7 +98,7 @@ def _put_on(leash: int) -> None:
         os._exit(0)
 
 
-def check_mounts(room: Room) -> None:
+def check_mounts(room: ZygoteConfig) -> None:
     """See that what bwrap has bound is what the host looked at: it may have been found by its name. Raises OSError."""
     if room.walls != "bwrap":
         return
@@ -142,7 +142,7 @@ class _Family:
 class Zygote:
     """Forks when told to, and reports ends."""
 
-    def __init__(self, control: socket.socket, gates: Gates) -> None:
+    def __init__(self, control: socket.socket, gates: Confinement) -> None:
         self._control, self._gates = control, gates
         self._families: dict[int, _Family] = {}  #: by the pid of each process
         self._closing: list[_Family] = []  #: whose own processes are reaped
@@ -229,7 +229,7 @@ class Zygote:
             if self._apart:
                 calls.unshare(calls.CLONE_NEWPID)
                 first = self._new(_idle)
-            main = self._new(lambda: live(self._gates, fds))
+            main = self._new(lambda: child_main(self._gates, fds))
         except OSError:
             if first:
                 os.kill(first, signal.SIGKILL)

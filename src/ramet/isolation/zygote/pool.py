@@ -13,8 +13,8 @@ from pathlib import PurePath
 
 from ramet.core.errors import SandboxFailed
 from ramet.isolation.contract import Image
-from ramet.isolation.zygote.client import Keeper
-from ramet.isolation.zygote.process import Forked
+from ramet.isolation.zygote.client import ZygoteClient
+from ramet.isolation.zygote.process import ZygoteChild
 
 MAX_ZYGOTES = 6
 ROTATE_AFTER_S = 600.0
@@ -24,17 +24,17 @@ ROTATE_PAUSE_S = 10.0  #: between two rotations because an agent crashed: else c
 _log = logging.getLogger(__name__)
 
 #: Starts a zygote with these mounts: their sources by path.
-Start = Callable[[Image, Mapping[str, str]], Awaitable[Keeper]]
+Start = Callable[[Image, Mapping[str, str]], Awaitable[ZygoteClient]]
 
 
 @dataclass(eq=False)
-class _Shelf:
+class ZygoteKind:
     """One kind of zygote."""
 
     image: Image
     mounts: Mapping[str, str]  #: with their sources: of the same path two runs may have been granted another
-    keeper: Keeper | None = None
-    starting: asyncio.Task[Keeper] | None = None
+    keeper: ZygoteClient | None = None
+    starting: asyncio.Task[ZygoteClient] | None = None
     used: float = 0.0
     blown: float = field(default=float("-inf"))  #: when it was last rotated because of a crash
     tainted: bool = False
@@ -53,12 +53,12 @@ class Pool:
 
     def __init__(self, start: Start, *, parked: int, kept: Sequence[str]) -> None:
         self._start, self._parked, self._kept = start, parked, kept
-        self._shelves: list[_Shelf] = []
-        self._keepers: set[Keeper] = set()  #: all that may still have children
-        self._tasks: set[asyncio.Task[Keeper]] = set()
+        self._shelves: list[ZygoteKind] = []
+        self._keepers: set[ZygoteClient] = set()  #: all that may still have children
+        self._tasks: set[asyncio.Task[ZygoteClient]] = set()
         self._closed = False
 
-    async def take(self, image: Image, mounts: Mapping[str, str]) -> tuple[Keeper, Forked]:
+    async def take(self, image: Image, mounts: Mapping[str, str]) -> tuple[ZygoteClient, ZygoteChild]:
         """A child and who keeps it. Raises SandboxFailed."""
         if self._closed:
             raise SandboxFailed("the backend is closed")
@@ -66,7 +66,7 @@ class Pool:
         shelf = next((shelf for shelf in self._shelves if shelf.serves(image, mounts, self._kept)), None)
         if shelf is None:
             self._make_room()
-            shelf = _Shelf(image, dict(mounts))
+            shelf = ZygoteKind(image, dict(mounts))
             self._shelves.append(shelf)
         shelf.used = now
         keeper = shelf.keeper
@@ -76,7 +76,7 @@ class Pool:
             self._renew(shelf)
         return keeper, await keeper.take()
 
-    def crashed(self, keeper: Keeper) -> None:
+    def crashed(self, keeper: ZygoteClient) -> None:
         """An agent ended as one does that attacks: its zygote's address space may be known by now."""
         now = asyncio.get_running_loop().time()
         for shelf in self._shelves:
@@ -94,7 +94,7 @@ class Pool:
         self._shelves.clear()
         self._keepers.clear()
 
-    def _is_due(self, shelf: _Shelf, keeper: Keeper, now: float) -> bool:
+    def _is_due(self, shelf: ZygoteKind, keeper: ZygoteClient, now: float) -> bool:
         return shelf.tainted or now - keeper.born >= ROTATE_AFTER_S or keeper.spawned >= ROTATE_AFTER_SPAWNS
 
     def _make_room(self) -> None:
@@ -105,7 +105,7 @@ class Pool:
             if oldest.keeper is not None:
                 oldest.keeper.retire()
 
-    async def _renewed(self, shelf: _Shelf) -> Keeper:
+    async def _renewed(self, shelf: ZygoteKind) -> ZygoteClient:
         """Wait for a new zygote, with all who need the same."""
         starting = self._renew(shelf)
         try:
@@ -115,7 +115,7 @@ class Pool:
                 raise SandboxFailed("the backend is closed") from None
             raise
 
-    def _renew(self, shelf: _Shelf) -> asyncio.Task[Keeper]:
+    def _renew(self, shelf: ZygoteKind) -> asyncio.Task[ZygoteClient]:
         if shelf.starting is None:
             shelf.starting = asyncio.get_running_loop().create_task(self._replace(shelf))
             self._tasks.add(shelf.starting)
@@ -123,7 +123,7 @@ class Pool:
             shelf.starting.add_done_callback(_look)
         return shelf.starting
 
-    async def _replace(self, shelf: _Shelf) -> Keeper:
+    async def _replace(self, shelf: ZygoteKind) -> ZygoteClient:
         try:
             keeper = await self._start(shelf.image, shelf.mounts)
         finally:
@@ -137,7 +137,7 @@ class Pool:
         return keeper
 
 
-def _look(task: asyncio.Task[Keeper]) -> None:
+def _look(task: asyncio.Task[ZygoteClient]) -> None:
     """Whoever waits is told; a rotation that failed is tried again by the next who comes."""
     if not task.cancelled() and (error := task.exception()) is not None:
         _log.warning("no new zygote: %s", error)

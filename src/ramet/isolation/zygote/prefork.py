@@ -40,7 +40,7 @@ class Child:
         return self.returncode
 
 
-class Waiting(NamedTuple):
+class PreforkedZygote(NamedTuple):
     """A zygote that waits for the packet with its room."""
 
     process: Child
@@ -57,10 +57,10 @@ class Waiting(NamedTuple):
             os.close(fd)
 
 
-_waiting: list[Waiting] = []
+_waiting: list[PreforkedZygote] = []
 
 
-def begin(image: Image = "bare") -> None:
+def start_zygote(image: Image = "bare") -> None:
     """Fork it, and have it import what this one is made of, whichever it is told to be.
 
     Once in the life of a process, which has a single thread, no secret yet, and is not root.
@@ -78,10 +78,10 @@ def begin(image: Image = "bare") -> None:
             os._exit(1)
     theirs.close()
     os.close(leash)
-    _waiting.append(Waiting(Child(pid), control, printed, hand))
+    _waiting.append(PreforkedZygote(Child(pid), control, printed, hand))
 
 
-def take() -> Waiting | None:
+def claim_zygote() -> PreforkedZygote | None:
     """It, for whoever then owns it; None if there is none, or no more."""
     return _waiting.pop() if _waiting else None
 

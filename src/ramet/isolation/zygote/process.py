@@ -15,7 +15,7 @@ from ramet.isolation.limits.cgroups import Cgroup
 from ramet.isolation.linux import calls
 
 
-class Ending(NamedTuple):
+class ChildExit(NamedTuple):
     """How a process ended, as the zygote saw it; `lost` says why nobody saw it."""
 
     code: int
@@ -24,7 +24,7 @@ class Ending(NamedTuple):
     lost: str = ""
 
 
-class Forked:
+class ZygoteChild:
     """One process, on a running event loop. `let_go` closes all descriptors, and nobody else does."""
 
     def __init__(
@@ -40,11 +40,11 @@ class Forked:
         self.removal: asyncio.Task[bool] | None = None  #: of the control group, once it has ended
         self.is_unwanted = False
         self.forked: asyncio.Future[None] = loop.create_future()
-        self.ended: asyncio.Future[Ending] = loop.create_future()
+        self.ended: asyncio.Future[ChildExit] = loop.create_future()
         self.forked.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody may wait for it
 
     @classmethod
-    def agent(cls, number: int, cgroup: Cgroup | None = None) -> Forked:
+    def agent(cls, number: int, cgroup: Cgroup | None = None) -> ZygoteChild:
         """One to be an agent: it is sent a channel, stdout, stderr, doors of its group. Raises SandboxFailed."""
         with contextlib.ExitStack() as made:
             try:

@@ -11,7 +11,7 @@ import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
-from ramet.concurrency.deadline import to_its_end
+from ramet.concurrency.deadline import run_shielded
 from ramet.core.errors import Gone, InvalidValue
 from ramet.core.policy.policy import Isolation
 from ramet.isolation.assignment import Assignment
@@ -20,8 +20,8 @@ from ramet.isolation.limits.team_cgroups import MemoryBounds
 from ramet.isolation.limits.watchdog import Watched
 from ramet.isolation.zygote import exec_process
 from ramet.isolation.zygote.child import OUT_OF_MEMORY
-from ramet.isolation.zygote.client import Keeper
-from ramet.isolation.zygote.process import Ending, Forked
+from ramet.isolation.zygote.client import ZygoteClient
+from ramet.isolation.zygote.process import ChildExit, ZygoteChild
 
 LOOPBACK = "127.0.0.1"  #: of an agent's own network
 #: How an agent ends that tried what it may not, or whose memory was corrupted.
@@ -38,8 +38,8 @@ class ForkedSandbox:
         self,
         run: str,
         level: Isolation,
-        keeper: Keeper,
-        child: Forked,
+        keeper: ZygoteClient,
+        child: ZygoteChild,
         given: Assignment,
         watched: Watched | None,
         *,
@@ -147,7 +147,7 @@ class ForkedSandbox:
             await asyncio.shield(self._child.removal)
         if not self._has_left:
             self._has_left = True
-            await to_its_end(self._on_leaving())
+            await run_shielded(self._on_leaving())
 
     def describe(self) -> Mapping[str, Any]:
         """Enough for a later kernel to say that it has gone."""
@@ -159,7 +159,7 @@ class ForkedSandbox:
             self._on_end(self._exit)
         return self._exit
 
-    def _judged(self, ending: Ending) -> Exit:
+    def _judged(self, ending: ChildExit) -> Exit:
         if self._watched is not None:
             self._watched.close()
         code, cpu, peak = ending.code, ending.cpu_seconds, ending.peak_mb

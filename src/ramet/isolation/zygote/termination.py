@@ -10,7 +10,7 @@ from typing import Final
 
 from ramet.core.errors import SandboxFailed
 from ramet.isolation.limits.cgroups import Cgroups
-from ramet.isolation.zygote.process import Forked
+from ramet.isolation.zygote.process import ZygoteChild
 
 _EMPTY_S: Final = (
     2.0  #: how long processes that were killed may take to be gone, before their groups are killed as well
@@ -19,7 +19,7 @@ _GONE_S: Final = 4.0  #: after which a group that is not empty stays for the nex
 _PAUSES_S: Final = (0.001, 0.02)  #: between two tries to remove the groups, first and at most
 
 
-def terminate(children: Iterable[Forked], groups: Cgroups | None) -> None:
+def terminate(children: Iterable[ZygoteChild], groups: Cgroups | None) -> None:
     """Kill these processes and remove all control groups of this kernel; blocks for at most `_GONE_S` seconds.
 
     A group whose process cannot be killed stays, for `Cgroups.reap` of the next kernel.

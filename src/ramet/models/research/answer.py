@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 
 from ramet.models.research import settings as of
-from ramet.models.research.evidence import SHOWN, Line, severity, written_by
+from ramet.models.research.evidence import SHOWN, EvidenceLine, severity, written_by
 from ramet.models.research.question import Question
 
 SIGNED = (
@@ -22,10 +22,10 @@ def signed(text: str) -> str:
     return f"{text.strip()}\n\n{SIGNED}"
 
 
-def by_weight(lines: Iterable[Line], question: Question) -> list[Line]:
+def by_weight(lines: Iterable[EvidenceLine], question: Question) -> list[EvidenceLine]:
     """Return lines with the most telling first: of logs the gravest and most frequent, else what holds most terms."""
 
-    def weight(line: Line) -> tuple[object, ...]:
+    def weight(line: EvidenceLine) -> tuple[object, ...]:
         held, grave = question.held_by(line.text[:SHOWN]), severity(line.text)
         often = line.alike * (grave - 1) * (1 + len(held)) * (question.about_fault and line.kind == "logs")
         defined = sum(bool(re.search(_DEFINES + re.escape(term), line.text, re.IGNORECASE)) for term in held)
@@ -34,7 +34,9 @@ def by_weight(lines: Iterable[Line], question: Question) -> list[Line]:
     return sorted(set(lines), key=weight)
 
 
-def answer(question: Question, lines: list[Line], linked: list[Line], read: str, left_out: Mapping[str, bool]) -> str:
+def answer(
+    question: Question, lines: list[EvidenceLine], linked: list[EvidenceLine], read: str, left_out: Mapping[str, bool]
+) -> str:
     """Return what was found. `linked` has lines of a later search; `left_out` is True for a bound that hides more."""
     ranked = by_weight(lines, question)
     symptoms = [line for line in ranked if question.about_fault and line.kind == "logs"]
@@ -42,7 +44,7 @@ def answer(question: Question, lines: list[Line], linked: list[Line], read: str,
     meant = any(question.held_by(f"{line.path} {line.text}") for line in symptoms)
     settings = list({(s.line[:2], s.key): s for line in (*linked, *lines) for s in of.settings_on(line)}.values())
     settings = [s for s in settings if s.line.kind == "settings" or not re.search(_TEST, s.line.path)]
-    trouble, code, near = list[str](), list[Line](), dict[of.Setting, None]()
+    trouble, code, near = list[str](), list[EvidenceLine](), dict[of.Setting, None]()
     for line in symptoms[:5]:
         writers, shared = written_by(line, linked), of.values_shared(line, settings)[:4]
         like = f"; {line.alike} lines that were read, up to line {line.last}, differ in numbers, ids and quotes at most"

@@ -34,7 +34,7 @@ LOOKED_AT = 500  #: characters of a line of code that are searched for literals
 SHOWN = 200  #: characters of a line that are quoted, and looked at for the words of a question
 
 
-class Line(NamedTuple):
+class EvidenceLine(NamedTuple):
     """One line of one file; of a log, also how many lines that were read are like it."""
 
     path: str
@@ -66,18 +66,20 @@ def parse_counts(text: str) -> dict[str, int]:
     return {found[1]: int(found[2]) for line in text.split("\n") if (found := re.fullmatch(r"(.+):(\d+)", line))}
 
 
-def parse_lines(text: str, known: Iterable[str]) -> list[Line]:
+def parse_lines(text: str, known: Iterable[str]) -> list[EvidenceLine]:
     """Return the `path:line:text` lines of a search; a line that does not fit exactly one known name is dropped."""
     names, found = set(known), []
     for each in text.split("\n"):
         ends = [at for at in re.finditer(r":(\d+)(?=:)", each) if each[: at.start()] in names]
-        found += [Line(each[: at.start()], int(at[1]), each[at.end() + 1 :]) for at in ends if len(ends) == 1]
+        found += [EvidenceLine(each[: at.start()], int(at[1]), each[at.end() + 1 :]) for at in ends if len(ends) == 1]
     return found
 
 
-def parse_numbered(path: str, text: str) -> list[Line]:
+def parse_numbered(path: str, text: str) -> list[EvidenceLine]:
     """Return the lines of a file as Read gives them."""
-    return [Line(path, int(f[1]), f[2]) for line in text.split("\n") if (f := re.fullmatch(r"\s*(\d+)\t(.*)", line))]
+    return [
+        EvidenceLine(path, int(f[1]), f[2]) for line in text.split("\n") if (f := re.fullmatch(r"\s*(\d+)\t(.*)", line))
+    ]
 
 
 def severity(text: str) -> int:
@@ -92,27 +94,27 @@ def message(text: str) -> str:
     return _FRONT.sub("", text.strip(), count=1)
 
 
-def group(lines: Iterable[Line]) -> list[Line]:
+def group(lines: Iterable[EvidenceLine]) -> list[EvidenceLine]:
     """Return the first line of each message that reports trouble, with how many lines of its file are like it."""
-    groups: dict[tuple[str, str], list[Line]] = {}
+    groups: dict[tuple[str, str], list[EvidenceLine]] = {}
     for line in sorted(set(lines)):
         if severity(line.text) > 1:
             groups.setdefault((line.path, _VARIES.sub("…", message(line.text))[:160]), []).append(line)
     return [each[0]._replace(alike=len(each), last=each[-1].number) for each in groups.values()]
 
 
-def phrases(line: Line) -> list[str]:
+def phrases(line: EvidenceLine) -> list[str]:
     """Return pairs of plain words of a message, one of which stands in the code that writes the message."""
     pairs = re.findall(r"(?<!\S)(?=([A-Za-z][A-Za-z'-]*[,:;]? [A-Za-z][A-Za-z'-]+))", message(line.text)[:300])
     return [pair for pair in dict.fromkeys(pairs) if len(pair) > 8][:10]
 
 
-def written_by(line: Line, candidates: Iterable[Line]) -> list[Line]:
+def written_by(line: EvidenceLine, candidates: Iterable[EvidenceLine]) -> list[EvidenceLine]:
     """Return lines of code with a literal that makes this message, up to its placeholders: the most telling, at most 3.
 
     A literal with fewer than ten letters of its own, such as `%s`, tells nothing.
     """
-    found: dict[Line, int] = {}
+    found: dict[EvidenceLine, int] = {}
     for each in (each for each in candidates if each.kind == "source"):
         for parts in (_PLACEHOLDER.split("".join(literal)) for literal in _LITERAL.findall(each.text[:LOOKED_AT])):
             said, at = message(line.text), 0

@@ -15,7 +15,7 @@ from langchain_core.messages import BaseMessage
 
 from ramet.models.research import evidence, settings
 from ramet.models.research.answer import answer, by_weight, signed
-from ramet.models.research.evidence import Line, kind_of
+from ramet.models.research.evidence import EvidenceLine, kind_of
 from ramet.models.research.history import Turn, read
 from ramet.models.research.question import FAULT, Question, escaped, understand
 
@@ -25,7 +25,7 @@ _ODD = re.compile(r"\\(u[0-9a-f]{4}|x[0-9a-f]{2}|[nrt])")  # how the tools show 
 _BOUND = re.compile(r"^… \[(.*?)\]?$", re.MULTILINE)
 
 
-class Call(NamedTuple):
+class PlannedCall(NamedTuple):
     """A tool call that is wanted, and the stage that wants it."""
 
     stage: str
@@ -36,7 +36,7 @@ class Call(NamedTuple):
 class Step(NamedTuple):
     """The next step: calls, or a text that ends the turn."""
 
-    calls: Sequence[Call] = ()
+    calls: Sequence[PlannedCall] = ()
     text: str = ""
 
 
@@ -54,9 +54,9 @@ def decide(messages: Sequence[BaseMessage], tools: frozenset[str]) -> Step:
     return _Research(turn, question, tools).root()
 
 
-def _grep(stage: str, pattern: str, mode: str = "content", limit: int = MOST_LINES, **more: Any) -> Call:
+def _grep(stage: str, pattern: str, mode: str = "content", limit: int = MOST_LINES, **more: Any) -> PlannedCall:
     args = {"pattern": pattern, "output_mode": mode, "-i": True, "head_limit": limit}
-    return Call(stage, "Grep", args | {name: value for name, value in more.items() if value})
+    return PlannedCall(stage, "Grep", args | {name: value for name, value in more.items() if value})
 
 
 class _Research:
@@ -94,7 +94,7 @@ class _Research:
             calls = [] if self._ended or done & {*[*stages][at:]} else wanted()
             if calls := [call for call in calls if call.tool in self._tools]:
                 return Step(calls)
-        lines, linked = self._lines(), list[Line]()
+        lines, linked = self._lines(), list[EvidenceLine]()
         for each in self._turn.of("link"):
             linked += evidence.parse_lines(each.text, self._text)
             self._omit(["uses of settings in code beyond a bound"] if _BOUND.search(each.text) else [], bound=True)
@@ -124,8 +124,8 @@ class _Research:
     def _omit(self, notes: Iterable[str], *, bound: bool = False) -> None:
         self._left_out |= dict.fromkeys(notes, bound)
 
-    def _survey(self) -> list[Call]:
-        globs = [Call("survey", "Glob", {"pattern": pattern}) for pattern in ("**", "**/")]
+    def _survey(self) -> list[PlannedCall]:
+        globs = [PlannedCall("survey", "Glob", {"pattern": pattern}) for pattern in ("**", "**/")]
         counted = {
             FAULT: evidence.LOG_GLOB,
             "^": "",
@@ -134,13 +134,15 @@ class _Research:
         }
         return globs + [_grep("survey", pattern, "count", 0, glob=glob) for pattern, glob in counted.items()]
 
-    def _why(self) -> list[Call]:
+    def _why(self) -> list[PlannedCall]:
         """Ask for the reason where the search passed a file over, and look into folders that seem to be empty."""
         more = len(self._passed) - MOST_REASONS
         self._omit([f"{more} other files that the search passed over"] if more > 0 else [])
         empty = [each for each in self._folders if not any(path.startswith(each) for path in self._files)]
-        reads = [Call("why", "Read", {"file_path": path, "limit": 1}) for path in self._passed[:MOST_REASONS]]
-        return reads + [Call("why", "Glob", {"pattern": "*", "path": each[:-1]}) for each in empty[:MOST_REASONS]]
+        reads = [PlannedCall("why", "Read", {"file_path": path, "limit": 1}) for path in self._passed[:MOST_REASONS]]
+        return reads + [
+            PlannedCall("why", "Glob", {"pattern": "*", "path": each[:-1]}) for each in empty[:MOST_REASONS]
+        ]
 
     def _best(self) -> dict[str, dict[str, int]]:
         """Return the files to look into by kind, those first that hold most of the rarest words of the question."""
@@ -160,20 +162,20 @@ class _Research:
             self._omit([more] if len(paths) > most else [], bound=kind == "settings")
         return {kind: paths for kind, paths in best.items() if paths}
 
-    def _split(self) -> list[Call]:
+    def _split(self) -> list[PlannedCall]:
         best, asked = self._best(), " ".join(self._question.text.split())[:2_000]
         calls = []
         for kind, files in best.items() if len(best) > 1 else ():
             prompt = f"Question: {asked}\nReport lines of these files, and of no others:\n{_json(files)}"
             args = {"name": kind, "description": f"look at {len(files)} files of {kind}"}
-            calls.append(Call("split", "Agent", args | {"subagent_type": "explore", "prompt": prompt}))
+            calls.append(PlannedCall("split", "Agent", args | {"subagent_type": "explore", "prompt": prompt}))
         return calls
 
-    def _look(self) -> list[Call]:
+    def _look(self) -> list[PlannedCall]:
         reported = {each.args["name"] for each in self._turn.of("split")}
         return [call for kind, files in self._best().items() if kind not in reported for call in self._looking(files)]
 
-    def _looking(self, files: Mapping[str, int]) -> list[Call]:
+    def _looking(self, files: Mapping[str, int]) -> list[PlannedCall]:
         calls, words = [], "|".join([*self._question.terms.values(), settings.TIMES])
         for path, faults in files.items():
             pattern = FAULT if kind_of(path) == "logs" and self._question.about_fault else words
@@ -181,12 +183,12 @@ class _Research:
             if kind_of(path) in ("logs", "docs"):
                 calls += [_grep("look", pattern, path=path, offset=offset) for offset in offsets]
             else:
-                calls.append(Call("look", "Read", {"file_path": path}))
+                calls.append(PlannedCall("look", "Read", {"file_path": path}))
         return calls
 
-    def _own(self) -> list[Line]:
+    def _own(self) -> list[EvidenceLine]:
         """Return the lines worth a report that this agent has found itself, the best first."""
-        found, logged, held = list[Line](), list[Line](), self._question.held_by
+        found, logged, held = list[EvidenceLine](), list[EvidenceLine](), self._question.held_by
         for each in self._turn.of("look"):
             path = each.args.get("file_path") or each.args["path"]
             lines = (
@@ -215,17 +217,17 @@ class _Research:
         told += [line for line in (found if self._question.about_fault else found + logged) if held(line.text)]
         return by_weight([*told, *(evidence.group(logged) if self._question.about_fault else [])], self._question)
 
-    def _lines(self) -> list[Line]:
+    def _lines(self) -> list[EvidenceLine]:
         """Return what this agent and its scouts have found."""
         found = self._own()
         for line in (line for each in self._turn.of("split") for line in each.text.split("\n")):
             if line.startswith('["') and line.endswith("]"):
-                found.append(Line(*json.loads(line)))
+                found.append(EvidenceLine(*json.loads(line)))
             elif line.startswith(("Not looked at: ", "… [")):
                 self._omit([line.removeprefix("Not looked at: ")], bound=True)
         return by_weight((line for line in found if line.path in self._text), self._question)
 
-    def _link(self) -> list[Call]:
+    def _link(self) -> list[PlannedCall]:
         lines = self._lines()
         stated = [s.key for line in lines if line.kind == "settings" for s in settings.settings_on(line)]
         keys = list(dict.fromkeys(key for key in stated if len(key) > 2))

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from ramet.models.research.evidence import Line, message
+from ramet.models.research.evidence import EvidenceLine, message
 
 _WHOLE = re.compile(
     r"""\s*(?:-\s+|export\s+|ENV\s+|ARG\s+)?["']?(?P<key>[A-Za-z_][\w.-]*)["']?\s*(?:=>|:=|=|:|\s(?=["'\d]))\s*"""
@@ -40,7 +40,7 @@ _OWN = frozenset("name type id key value version title description kind path lab
 class Setting(NamedTuple):
     """A name with its value, at one line."""
 
-    line: Line
+    line: EvidenceLine
     name: str  #: with the headings above
     key: str  #: without them
     value: str
@@ -77,7 +77,7 @@ def words(text: str) -> frozenset[str]:
     return frozenset(word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", text))
 
 
-def settings_on(line: Line) -> list[Setting]:
+def settings_on(line: EvidenceLine) -> list[Setting]:
     """Return the settings on a line: of code, only those whose value stands there as it is."""
     whole = _WHOLE.match(line.text) if line.kind == "settings" else None
     found = []
@@ -88,9 +88,9 @@ def settings_on(line: Line) -> list[Setting]:
     return found
 
 
-def with_sections(lines: Sequence[Line]) -> list[Line]:
+def with_sections(lines: Sequence[EvidenceLine]) -> list[EvidenceLine]:
     """Return the lines of a settings file, each with the headings that it stands under: by indentation or brackets."""
-    above, found = list[tuple[int, str]](), list[Line]()
+    above, found = list[tuple[int, str]](), list[EvidenceLine]()
     for line in lines:
         text, indent = line.text.strip(), len(line.text) - len(line.text.lstrip())
         if text and not text.startswith(("#", "//", ";")):
@@ -120,7 +120,7 @@ def compare(settings: Iterable[Setting]) -> list[list[Setting]]:
     return [list(group.values()) for group in groups.values() if len({path for path, _ in group}) > 1]
 
 
-def renamed(lines: Iterable[Line], settings: Iterable[Setting]) -> list[str]:
+def renamed(lines: Iterable[EvidenceLine], settings: Iterable[Setting]) -> list[str]:
     """Return names that code reads and no settings file sets, with a setting of a like name that no code names."""
     code, found = [line for line in lines if line.kind == "source"], dict[str, str]()
     named = {word.lower() for line in code for word in re.findall(r"[\w-]+", line.text)}
@@ -133,7 +133,7 @@ def renamed(lines: Iterable[Line], settings: Iterable[Setting]) -> list[str]:
     return list(found.values())
 
 
-def values_shared(line: Line, settings: Iterable[Setting]) -> list[tuple[str, Setting]]:
+def values_shared(line: EvidenceLine, settings: Iterable[Setting]) -> list[tuple[str, Setting]]:
     """Return the settings whose value a log line states, or a time just above theirs, with what they share."""
     found, said = dict[tuple[str, Setting], None](), message(line.text)
     for setting in settings:
@@ -154,7 +154,7 @@ def values_shared(line: Line, settings: Iterable[Setting]) -> list[tuple[str, Se
     return list(found)
 
 
-def longer_times(setting: Setting, lines: Iterable[Line]) -> list[str]:
+def longer_times(setting: Setting, lines: Iterable[EvidenceLine]) -> list[str]:
     """Return lines of documents with a word of a setting's name that state a longer time than the setting."""
     kind, value = setting.measure
     found, limit = [], float(value) if kind == "ms" else 0.0

@@ -76,7 +76,7 @@ Answer: TypeAlias = "Callable[[list[BaseMessage]], Step]"
 Script: TypeAlias = "Sequence[Step] | Mapping[str, Sequence[Step]] | Answer"
 
 
-class Line(NamedTuple):
+class ResolvedStep(NamedTuple):
     """One step, resolved: functions were called, and its place is known."""
 
     step: Spoken
@@ -99,17 +99,19 @@ class Dialogue:
         self._taken = 0
         self._failed: Counter[tuple[str, int, str]] = Counter()
 
-    def line(self, messages: Sequence[BaseMessage]) -> Line:
+    def line(self, messages: Sequence[BaseMessage]) -> ResolvedStep:
         """The step that answers this request. ModelFailed, naming the step, where the script has come to its end."""
         if callable(self._script):
             self._taken += 1
-            return Line(_played(self._script, messages), str(self._taken))
+            return ResolvedStep(_played(self._script, messages), str(self._taken))
         if isinstance(self._script, Mapping):
             return self._line_of_history(self._script, messages)
         self._taken += 1
-        return Line(_played(_step(self._script, self._taken - 1, "the script"), messages), str(self._taken))
+        return ResolvedStep(_played(_step(self._script, self._taken - 1, "the script"), messages), str(self._taken))
 
-    def _line_of_history(self, dialogues: Mapping[str, Sequence[Step]], messages: Sequence[BaseMessage]) -> Line:
+    def _line_of_history(
+        self, dialogues: Mapping[str, Sequence[Step]], messages: Sequence[BaseMessage]
+    ) -> ResolvedStep:
         pattern, opening = _opening(dialogues, messages)
         said = sum(isinstance(message, AIMessage) for message in messages[opening + 1 :])
         steps = dialogues[pattern]
@@ -121,7 +123,7 @@ class Dialogue:
         step = _played(_step(steps, at, label), messages)
         if isinstance(step, Fail | Cut | Hang):
             self._failed[asked] += 1
-        return Line(step, f"{pattern or 'any'}/{at + 1}")
+        return ResolvedStep(step, f"{pattern or 'any'}/{at + 1}")
 
 
 def _step(steps: Sequence[Step], index: int, label: str) -> Step:

@@ -20,7 +20,7 @@ from ramet.concurrency.clock import Clock, SystemClock
 from ramet.core.errors import ModelFailed
 from ramet.models.errors import RETRYABLE_STATUSES
 from ramet.models.made_stream import chunk, streamed, tool_name
-from ramet.models.scripted.dialogue import Call, Cut, Dialogue, Fail, Hang, Line, Say, Script
+from ramet.models.scripted.dialogue import Call, Cut, Dialogue, Fail, Hang, ResolvedStep, Say, Script
 
 __all__ = ["Call", "Cut", "Fail", "Hang", "Request", "Say", "Script", "ScriptedModel", "reply_of"]
 
@@ -112,13 +112,13 @@ class ScriptedModel(BaseChatModel):
         for piece in streamed(self._reply(messages, line), texts or ()):
             yield piece
 
-    def _next(self, messages: Sequence[BaseMessage], kwargs: dict[str, Any]) -> Line:
+    def _next(self, messages: Sequence[BaseMessage], kwargs: dict[str, Any]) -> ResolvedStep:
         if self.keep_requests:
             tools = tuple(tool_name(tool) for tool in kwargs.get("tools", ()))
             self._requests.append(Request(tuple(messages), tools, kwargs.get("max_tokens", self.max_tokens)))
         return self._dialogue.line(messages)
 
-    async def _delay(self, line: Line) -> None:
+    async def _delay(self, line: ResolvedStep) -> None:
         if isinstance(line.step, Say) and line.step.delay_s > 0:
             await self._clock.sleep(line.step.delay_s)
 
@@ -127,12 +127,12 @@ class ScriptedModel(BaseChatModel):
             await asyncio.get_running_loop().create_future()
         raise self._cut()
 
-    def _answer(self, messages: Sequence[BaseMessage], line: Line) -> ChatResult:
+    def _answer(self, messages: Sequence[BaseMessage], line: ResolvedStep) -> ChatResult:
         if isinstance(line.step, Cut | Hang):
             raise self._cut()
         return ChatResult(generations=[ChatGeneration(message=self._reply(messages, line))])
 
-    def _reply(self, messages: Sequence[BaseMessage], line: Line) -> AIMessage:
+    def _reply(self, messages: Sequence[BaseMessage], line: ResolvedStep) -> AIMessage:
         if isinstance(line.step, Fail):
             raise _failure(line.step, self.model_name)
         return reply_of(line, messages, self.model_name)
@@ -141,7 +141,7 @@ class ScriptedModel(BaseChatModel):
         return ModelFailed(self.model_name, "the stream was cut before its end", retryable=True)
 
 
-def reply_of(line: Line, messages: Sequence[BaseMessage], model: str) -> AIMessage:
+def reply_of(line: ResolvedStep, messages: Sequence[BaseMessage], model: str) -> AIMessage:
     """The whole message of a step that is no failure, its usage and call ids filled in."""
     step = line.step
     metadata = {"model_name": model}

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from ramet.concurrency.deadline import to_its_end
+from ramet.concurrency.deadline import run_shielded
 from ramet.core.errors import InvalidValue, SandboxFailed
-from ramet.services.contract import Loadable, Opening, Shelf
+from ramet.services.contract import AgentSpec, LoadableBundle, LoadedBundles
 
 if TYPE_CHECKING:
     from ramet.host.runtime import AgentRuntime
@@ -31,7 +31,7 @@ class UnloadBundle(Struct, forbid_unknown_fields=True):
     bundle: str  #: its id
 
 
-def shelf_of(opening: Opening) -> Shelf:
+def shelf_of(opening: AgentSpec) -> LoadedBundles:
     """Raises InvalidValue for an agent that works in the host."""
     if opening.shelf is None:
         raise InvalidValue("bundle", opening.path, "an agent in a sandbox: code of bundles does not run in the host")
@@ -39,9 +39,9 @@ def shelf_of(opening: Opening) -> Shelf:
 
 
 async def change(
-    opening: Opening,
+    opening: AgentSpec,
     operation: LoadBundle | UnloadBundle,
-    check: Callable[[Loadable], None] = lambda _: None,
+    check: Callable[[LoadableBundle], None] = lambda _: None,
     changed: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
     """Do it, have it told to `changed`, and say what is loaded then.
@@ -57,7 +57,7 @@ async def change(
         changed()
     except BaseException:
         if loads:
-            await to_its_end(shelf.unload(operation.bundle))
+            await run_shielded(shelf.unload(operation.bundle))
         raise
     told: dict[str, Any] = {"bundles": [each.id for each in shelf.loaded]}
     if loads:

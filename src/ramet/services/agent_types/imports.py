@@ -18,7 +18,7 @@ _REFERENCE = re.compile(r"(?P<module>[^\W\d]\w*(\.[^\W\d]\w*)*):(?P<name>[^\W\d]
 MAX_SOURCE: Final = 256 * 1024  #: bytes of a module that is looked at: parsing lets no other thread go on meanwhile
 
 
-class Reference(NamedTuple):
+class FunctionReference(NamedTuple):
     """A function by its names."""
 
     module: str
@@ -38,15 +38,15 @@ def top_level(folders: Iterable[Path]) -> tuple[str, ...]:
     return tuple(sorted({name for folder in folders for entry in os.scandir(folder) if (name := _module(entry))}))
 
 
-def parsed(text: str, field: str = FIELD) -> Reference:
+def parsed(text: str, field: str = FIELD) -> FunctionReference:
     """Raises InvalidValue for what names no function."""
     found = _REFERENCE.match(text)
     if found is None or len(text) > 256:
         raise InvalidValue(field, text, "'module:name', a function at the top of a module")
-    return Reference(found["module"], found["name"])
+    return FunctionReference(found["module"], found["name"])
 
 
-def imported(called: Reference) -> Callable[..., Any]:
+def imported(called: FunctionReference) -> Callable[..., Any]:
     """Import it here. Raises InvalidValue if it is not there, or cannot be called."""
     try:
         found: Any = getattr(importlib.import_module(called.module), called.name)
@@ -59,7 +59,7 @@ def imported(called: Reference) -> Callable[..., Any]:
     return cast("Callable[..., Any]", found)
 
 
-def check_source(called: Reference, folders: Sequence[Path]) -> None:
+def check_source(called: FunctionReference, folders: Sequence[Path]) -> None:
     """Look for it in the sources of these folders. Raises InvalidValue if no line there could bind it."""
     parts = called.module.split(".")
     for folder in folders:

@@ -43,29 +43,29 @@ class Said:
         return not self._pieces or self._pieces[-1].endswith("\n")
 
 
-class KeptTurn(Struct, frozen=True, kw_only=True):
+class CommandTurn(Struct, frozen=True, kw_only=True):
     """One that is over, as it is kept."""
 
     asked: str
     said: str
 
 
-class KeptTurns:
+class CommandTurnLog:
     """Those of one agent, oldest first."""
 
     def __init__(self, store: Store, agent: str) -> None:
         self._store, self._agent = store, agent
-        self.turns: list[KeptTurn] = []
+        self.turns: list[CommandTurn] = []
 
     async def read(self) -> None:
         """Take up what an earlier kernel kept. Raises Damaged, StoreFailed."""
         for each in await self._store.list(KIND, prefix=f"{self._agent}/"):
             try:
-                self.turns.append(msgspec.json.decode(each.data, type=KeptTurn))
+                self.turns.append(msgspec.json.decode(each.data, type=CommandTurn))
             except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:
                 raise Damaged(each.kind, each.key, str(problem)) from None
 
-    async def keep(self, turn: KeptTurn, run: str) -> None:
+    async def keep(self, turn: CommandTurn, run: str) -> None:
         """Put one on record, of a program that is that run; one that cannot be is known here only, and logged."""
         self.turns.append(turn)
         # By its run, too: what a kernel that has lost the agent still writes is in the way of nobody.

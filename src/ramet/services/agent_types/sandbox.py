@@ -7,16 +7,16 @@ import os
 import msgspec
 
 from ramet.core.errors import InvalidValue
-from ramet.core.policy.policy import Grant, Isolation, Policy, grant_root
+from ramet.core.policy.policy import Grant, Isolation, Policy, resolve_root_policy
 from ramet.core.policy.rights import IMPORTS
 from ramet.host.runtime import AgentRuntime
-from ramet.services.contract import Opening
+from ramet.services.contract import AgentSpec
 
 #: What `Served.isolation` is for an agent that works in the host.
 IN_THE_HOST = "none"
 
 
-def policy_of(opening: Opening, *, may_spawn: bool = False) -> Policy | None:
+def policy_of(opening: AgentSpec, *, may_spawn: bool = False) -> Policy | None:
     """The policy that it was asked with, and with it what its image and its environment need; None for the host.
 
     Raises InvalidValue for an environment or an image's code that is to be had in the host, and for a policy that
@@ -48,7 +48,7 @@ async def isolation_of(runtime: AgentRuntime, policy: Policy | None) -> str:
     """The level that such an agent has. Raises IsolationUnavailable, InvalidValue for what is no root's policy."""
     if policy is None:
         return IN_THE_HOST
-    grant: Grant = grant_root(policy)
+    grant: Grant = resolve_root_policy(policy)
     backend = await runtime.sandboxes.placement().backend(grant)
     offered = (await backend.probe()).level
     return str(Isolation.FRESH if grant.isolation is Isolation.FRESH else offered)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ramet.core.errors import InvalidValue
-from ramet.services.agent_types.imports import Reference, parsed, tree_of
+from ramet.services.agent_types.imports import FunctionReference, parsed, tree_of
 from ramet.services.contract import CodeTool
 
 _NAME = re.compile(r"[A-Za-z0-9_]{1,64}\Z")
@@ -64,7 +64,7 @@ def tool_of(name: str, folders: Sequence[Path], field: str) -> CodeTool:
     return CodeTool(called.module, called.name, description, _schema(function.args, where))
 
 
-def _function(called: Reference, folders: Sequence[Path], field: str) -> ast.FunctionDef | ast.AsyncFunctionDef:
+def _function(called: FunctionReference, folders: Sequence[Path], field: str) -> ast.FunctionDef | ast.AsyncFunctionDef:
     for file in _files(called, folders):
         status = file.stat()
         functions = _functions(file, status.st_size, status.st_mtime_ns, field)
@@ -75,7 +75,7 @@ def _function(called: Reference, folders: Sequence[Path], field: str) -> ast.Fun
     raise InvalidValue(field, str(called), "a function that a module of the image's code defines at its top")
 
 
-def _files(called: Reference, folders: Sequence[Path]) -> tuple[Path, ...]:
+def _files(called: FunctionReference, folders: Sequence[Path]) -> tuple[Path, ...]:
     """The files of these folders that could be the module."""
     at = [folder.joinpath(*called.module.split(".")) for folder in folders]
     return tuple(file for each in at for file in (each.with_suffix(".py"), each / "__init__.py") if file.is_file())

@@ -14,10 +14,10 @@ from ramet.core.errors import Gone, ProtocolError, RametError
 from ramet.core.policy.policy import Policy
 from ramet.services.client import requests
 from ramet.services.client.errors import error_of
-from ramet.services.client.operator import Kernel
-from ramet.services.client.peer_credentials import see_who_listens
-from ramet.services.client.requests import Ask
-from ramet.services.client.retry import Lost, Tries, followed, number_of
+from ramet.services.client.operator import OperatorClient
+from ramet.services.client.peer_credentials import verify_peer
+from ramet.services.client.requests import RequestSpec
+from ramet.services.client.retry import Lost, RetryingReader, followed, number_of
 from ramet.services.contract import AgentInfo, Chunk, CreatedTeam, DelegatedKey, Right, SpawnedAgent, TeamInfo
 from ramet.services.http.schemas import Interrupted
 from ramet.services.packaging.contract import BundleInfo, ImageInfo, Job
@@ -27,7 +27,7 @@ T = TypeVar("T")
 TIMEOUT_S = 60.0
 #: Of a stream: twice what a server lets pass before it says that it is there, and some.
 SILENCE_S = 40.0
-_WATCHED = {"trace": see_who_listens}
+_WATCHED = {"trace": verify_peer}
 
 
 class AgentEvent(NamedTuple):
@@ -53,7 +53,7 @@ class Client:
         self._place = requests.place_of(where, key)
         self._http: Any = None
         #: What goes on in the server, for its operator.
-        self.kernel = Kernel(self)
+        self.kernel = OperatorClient(self)
 
     async def __aenter__(self) -> Self:
         http = requests.http()
@@ -211,8 +211,8 @@ class Client:
         Goes on by itself where a connection is lost in between, or nobody can answer for a while. Closing the iteration
         leaves the turn alone, unless `on_leave` is "interrupt".
         """
-        ask: Ask[None] = requests.turn(agent, body, format, on_leave).once(idempotency_key)
-        turn, number, kind, tries = "", 0, "chunk", Tries()
+        ask: RequestSpec[None] = requests.turn(agent, body, format, on_leave).once(idempotency_key)
+        turn, number, kind, tries = "", 0, "chunk", RetryingReader()
         broken: RametError
 
         def begun(headers: Mapping[str, str]) -> None:
@@ -344,12 +344,12 @@ class Client:
 
     # ---- any request
 
-    async def send(self, ask: Ask[T], key: str | None = None, *, waits: bool = False) -> T:
+    async def send(self, ask: RequestSpec[T], key: str | None = None, *, waits: bool = False) -> T:
         """Any request. `waits` is for what may take as long as it takes.
 
         One with an `Idempotency-Key` is sent again where its answer is lost, or nobody can answer for a while.
         """
-        tries = Tries()
+        tries = RetryingReader()
         while True:
             try:
                 return await self._sent(ask, key, waits)
@@ -358,7 +358,7 @@ class Client:
                     raise
                 await tries.again(problem)
 
-    async def _sent(self, ask: Ask[T], key: str | None, waits: bool) -> T:
+    async def _sent(self, ask: RequestSpec[T], key: str | None, waits: bool) -> T:
         options, http = {"timeout": None} if waits else {}, self._opened()
         try:
             answer = await http.request(
@@ -377,7 +377,10 @@ class Client:
         return _answer(ask, answer.content)
 
     async def stream(
-        self, ask: Ask[None], key: str | None = None, begun: Callable[[Mapping[str, str]], None] = lambda headers: None
+        self,
+        ask: RequestSpec[None],
+        key: str | None = None,
+        begun: Callable[[Mapping[str, str]], None] = lambda headers: None,
     ) -> AsyncGenerator[ServerSentEvent, None]:
         """The events of any answer that is a stream; `begun` is told its headers."""
         http = self._opened()
@@ -401,7 +404,7 @@ class Client:
         except self._lost as problem:
             raise self._gone(problem) from None
 
-    def _headers(self, ask: Ask[Any], key: str | None) -> dict[str, str]:
+    def _headers(self, ask: RequestSpec[Any], key: str | None) -> dict[str, str]:
         shown = self._place.key if key is None else requests.checked_key(key)
         return {**ask.headers, **({"authorization": f"Bearer {shown}"} if shown else {})}
 
@@ -417,7 +420,7 @@ class Client:
         return Lost(f"no server answers at {where}: {why}{hint}")
 
 
-def _answer(ask: Ask[T], data: bytes) -> T:
+def _answer(ask: RequestSpec[T], data: bytes) -> T:
     try:
         return ask.answer(data)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:

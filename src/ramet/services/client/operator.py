@@ -16,12 +16,12 @@ from ramet.core.safety import SafetyPolicy
 from ramet.core.schedules.schedule import Misfire, Overlap
 from ramet.core.schedules.ticks import TickResult
 from ramet.host.control.run_queries import RunRow
-from ramet.host.safety.inspection import EVERYTHING, Filter, Page, Passage
+from ramet.host.safety.inspection import EVERYTHING, GateEvent, GateEventFilter, GateEventPage
 from ramet.host.scheduler.view import ScheduleView
 from ramet.host.sessions.rows import SessionRow
 from ramet.services.client import operator_requests as asks
 from ramet.services.client.errors import error_of
-from ramet.services.client.requests import Ask
+from ramet.services.client.requests import RequestSpec
 from ramet.services.client.retry import followed
 from ramet.services.operator.contract import (
     MOST,
@@ -29,7 +29,7 @@ from ramet.services.operator.contract import (
     AddSchedule,
     Approval,
     GatePolicy,
-    Kept,
+    KeptTree,
     PassageRow,
     PlainAgent,
     PutGatePolicy,
@@ -62,23 +62,23 @@ class RunEvent(NamedTuple):
     event: Event
 
 
-class Way(Protocol):
+class Transport(Protocol):
     """How requests reach the server."""
 
-    async def send(self, ask: Ask[T], key: str | None = None, *, waits: bool = False) -> T:
+    async def send(self, ask: RequestSpec[T], key: str | None = None, *, waits: bool = False) -> T:
         """Its answer. `waits` is for what may take as long as it takes."""
 
-    def stream(self, ask: Ask[None], key: str | None = None) -> AsyncGenerator[ServerSentEvent, None]:
+    def stream(self, ask: RequestSpec[None], key: str | None = None) -> AsyncGenerator[ServerSentEvent, None]:
         """The events of its answer."""
 
 
-class Kernel:
+class OperatorClient:
     """What goes on in a server, for its operator: any other key is told that there is nothing, whatever it asks for.
 
     Raises what the same question raises in the server's process, such as Unknown for a run that is not on record.
     """
 
-    def __init__(self, way: Way) -> None:
+    def __init__(self, way: Transport) -> None:
         self._way = way
 
     # ---- runs
@@ -131,7 +131,7 @@ class Kernel:
         """
         return await self._way.send(asks.read_file(id, path))
 
-    async def keep(self, id: str, on: bool = True) -> Kept:
+    async def keep(self, id: str, on: bool = True) -> KeptTree:
         """Keep the tree of a run on record whatever its time is, or no longer. Raises Unknown."""
         return await self._way.send(asks.keep(id, on))
 
@@ -288,12 +288,16 @@ class Kernel:
         """Make it the newest version; `expected` is the one that it follows, 0 for the first. Raises Conflict."""
         return await self._way.send(asks.put_policy(name, PutGatePolicy(policy=policy, expected=expected)))
 
-    async def passages(self, wanted: Filter = EVERYTHING, *, after: int = 0, limit: int = USUAL) -> Page:
+    async def passages(
+        self, wanted: GateEventFilter = EVERYTHING, *, after: int = 0, limit: int = USUAL
+    ) -> GateEventPage:
         """A page of what came to the gates behind a cursor, as `ramet.host.safety.passages` gives it."""
         page = await self._way.send(asks.passages(wanted, after, limit))
-        return Page(tuple(_passage(each) for each in page.entries), page.cursor, page.more)
+        return GateEventPage(tuple(_passage(each) for each in page.entries), page.cursor, page.more)
 
-    async def follow_passages(self, wanted: Filter = EVERYTHING, *, after: int = 0) -> AsyncGenerator[Passage, None]:
+    async def follow_passages(
+        self, wanted: GateEventFilter = EVERYTHING, *, after: int = 0
+    ) -> AsyncGenerator[GateEvent, None]:
         """What came to the gates behind a cursor, and what comes, until the server ends. Raises Gone then."""
         async with aclosing(self._way.stream(asks.follow_passages(wanted, after))) as told:
             async for each in told:
@@ -306,7 +310,7 @@ class Kernel:
 
     # ---- inside
 
-    async def _pages(self, ask: Callable[[str], Ask[P]]) -> AsyncIterator[P]:
+    async def _pages(self, ask: Callable[[str], RequestSpec[P]]) -> AsyncIterator[P]:
         after = ""
         while True:
             page = await self._way.send(ask(after))
@@ -315,8 +319,8 @@ class Kernel:
                 return
 
 
-def _passage(row: PassageRow) -> Passage:
+def _passage(row: PassageRow) -> GateEvent:
     event = decode(msgspec.json.encode(row.event))
     if not isinstance(event, IntentionRecorded | IntentionDecided | ToolEnded):
         raise ProtocolError(f"a passage that is none: {row.event.get('type')!r}")
-    return Passage(row.cursor, row.kind, event)
+    return GateEvent(row.cursor, row.kind, event)

@@ -13,7 +13,7 @@ _PEER = struct.Struct("3i")  #: process, user, group
 _CONNECTED = "connection.connect_unix_socket.complete"
 
 
-async def see_who_listens(event: str, info: dict[str, Any]) -> None:
+async def verify_peer(event: str, info: dict[str, Any]) -> None:
     """For each request of httpx2, as its extension `trace`: of a new connection, before anything is sent on it.
 
     Raises Denied where a process of another user listens; the connection is closed then.

@@ -36,7 +36,7 @@ TOKEN = "operator-token"  #: beside a server's socket
 
 
 @dataclass(frozen=True)
-class Ask(Generic[T]):
+class RequestSpec(Generic[T]):
     """One request; `answers` is the structure that comes back, None for nothing."""
 
     method: str
@@ -73,7 +73,7 @@ class Ask(Generic[T]):
 
 
 @dataclass(frozen=True)
-class Place:
+class ServerAddress:
     """Where a server is: a socket, or an address."""
 
     url: str
@@ -85,19 +85,19 @@ class Place:
         return {"base_url": self.url, "trust_env": False}
 
 
-def place_of(where: str | os.PathLike[str], key: str | None) -> Place:
+def place_of(where: str | os.PathLike[str], key: str | None) -> ServerAddress:
     """Read where a server is. Without a key, that of the operator is taken from beside a socket, if it is there."""
     text = os.fspath(where)
     if text.startswith(("http://", "https://")):
         if not _is_address(text):
             raise InvalidValue("where", text, "a URL of http or https with a host, and a port if it has one")
-        return Place(text.rstrip("/"), None, checked_key(key or ""))
+        return ServerAddress(text.rstrip("/"), None, checked_key(key or ""))
     if "://" in text or not text:
         raise InvalidValue("where", text, "the path of a socket, or a URL of http or https")
     path = pathlib.Path(text.removeprefix("unix:")).absolute()
     if key is None:
         key = _operators(path.with_name(TOKEN))
-    return Place("http://ramet", str(path), checked_key(key))
+    return ServerAddress("http://ramet", str(path), checked_key(key))
 
 
 def checked_key(key: str) -> str:
@@ -147,7 +147,7 @@ def create_team(
     config: Any,
     labels: Mapping[str, str] | None,
     defaults: Mapping[str, float] | None,
-) -> Ask[CreatedTeam]:
+) -> RequestSpec[CreatedTeam]:
     asked = CreateTeam(
         resources=dict(resources),
         name=name,
@@ -155,19 +155,19 @@ def create_team(
         labels=dict(labels or {}),
         defaults=dict(defaults or {}),
     )
-    return Ask("POST", "/v1/teams", CreatedTeam, asked)
+    return RequestSpec("POST", "/v1/teams", CreatedTeam, asked)
 
 
-def list_teams() -> Ask[TeamList]:
-    return Ask("GET", "/v1/teams", TeamList)
+def list_teams() -> RequestSpec[TeamList]:
+    return RequestSpec("GET", "/v1/teams", TeamList)
 
 
-def get_team(team: str) -> Ask[TeamInfo]:
-    return Ask("GET", f"/v1/teams/{quote(team, safe='')}", TeamInfo)
+def get_team(team: str) -> RequestSpec[TeamInfo]:
+    return RequestSpec("GET", f"/v1/teams/{quote(team, safe='')}", TeamInfo)
 
 
-def delete_team(team: str) -> Ask[None]:
-    return Ask("DELETE", f"/v1/teams/{quote(team, safe='')}", None)
+def delete_team(team: str) -> RequestSpec[None]:
+    return RequestSpec("DELETE", f"/v1/teams/{quote(team, safe='')}", None)
 
 
 # ---- agents
@@ -187,7 +187,7 @@ def spawn_agent(
     env: Mapping[str, str] | None,
     wait_s: float,
     keep_failed_s: float | None,
-) -> Ask[SpawnedAgent]:
+) -> RequestSpec[SpawnedAgent]:
     asked = SpawnAgent(
         team=team,
         name=name,
@@ -203,111 +203,113 @@ def spawn_agent(
         wait_s=wait_s,
         keep_failed_s=keep_failed_s,
     )
-    return Ask("POST", "/v1/agents", SpawnedAgent, asked)
+    return RequestSpec("POST", "/v1/agents", SpawnedAgent, asked)
 
 
-def list_agents(team: str, state: str, under: str, labels: Mapping[str, str] | None) -> Ask[AgentList]:
+def list_agents(team: str, state: str, under: str, labels: Mapping[str, str] | None) -> RequestSpec[AgentList]:
     asked = {"team": team, "state": state, "under": under, "label": [f"{k}={v}" for k, v in (labels or {}).items()]}
-    return Ask("GET", "/v1/agents", AgentList, params={name: value for name, value in asked.items() if value})
+    return RequestSpec("GET", "/v1/agents", AgentList, params={name: value for name, value in asked.items() if value})
 
 
-def get_agent(agent: str) -> Ask[AgentInfo]:
-    return Ask("GET", agent_path(agent), AgentInfo)
+def get_agent(agent: str) -> RequestSpec[AgentInfo]:
+    return RequestSpec("GET", agent_path(agent), AgentInfo)
 
 
 def supply_values(
     agent: str, env: Mapping[str, str] | None, env_vars: Mapping[str, str] | None, secrets: Mapping[str, str] | None
-) -> Ask[AgentInfo]:
+) -> RequestSpec[AgentInfo]:
     asked = SupplyValues(env=dict(env or {}), env_vars=dict(env_vars or {}), secrets=dict(secrets or {}))
-    return Ask("POST", agent_path(agent, "values"), AgentInfo, asked)
+    return RequestSpec("POST", agent_path(agent, "values"), AgentInfo, asked)
 
 
-def kill_agent(agent: str) -> Ask[None]:
-    return Ask("DELETE", agent_path(agent), None)
+def kill_agent(agent: str) -> RequestSpec[None]:
+    return RequestSpec("DELETE", agent_path(agent), None)
 
 
-def delegate(agent: str, rights: Sequence[Right], owner: bool, seconds: float | None) -> Ask[DelegatedKey]:
-    return Ask(
+def delegate(agent: str, rights: Sequence[Right], owner: bool, seconds: float | None) -> RequestSpec[DelegatedKey]:
+    return RequestSpec(
         "POST", agent_path(agent, "keys"), DelegatedKey, Delegate(rights=list(rights), owner=owner, seconds=seconds)
     )
 
 
-def revoke(agent: str, key_id: str) -> Ask[None]:
-    return Ask("DELETE", agent_path(agent, "keys", key_id), None)
+def revoke(agent: str, key_id: str) -> RequestSpec[None]:
+    return RequestSpec("DELETE", agent_path(agent, "keys", key_id), None)
 
 
-def rotate(agent: str) -> Ask[Rotated]:
-    return Ask("POST", agent_path(agent, "rotate"), Rotated)
+def rotate(agent: str) -> RequestSpec[Rotated]:
+    return RequestSpec("POST", agent_path(agent, "rotate"), Rotated)
 
 
 # ---- talking
 
 
-def turn(agent: str, body: bytes, format: str, on_leave: str) -> Ask[None]:
+def turn(agent: str, body: bytes, format: str, on_leave: str) -> RequestSpec[None]:
     asked = {"format": format, "on_leave": on_leave}
     params = {name: value for name, value in asked.items() if value}
-    return Ask("POST", agent_path(agent, "turns"), None, body, params, {"content-type": "application/octet-stream"})
+    return RequestSpec(
+        "POST", agent_path(agent, "turns"), None, body, params, {"content-type": "application/octet-stream"}
+    )
 
 
-def read_turn(agent: str, turn: str, after: int) -> Ask[None]:
-    return Ask("GET", agent_path(agent, "turns", turn), None, params={"after": after})
+def read_turn(agent: str, turn: str, after: int) -> RequestSpec[None]:
+    return RequestSpec("GET", agent_path(agent, "turns", turn), None, params={"after": after})
 
 
-def interrupt(agent: str, turn: str) -> Ask[Interrupted]:
+def interrupt(agent: str, turn: str) -> RequestSpec[Interrupted]:
     params = {"turn": turn} if turn else {}
-    return Ask("POST", agent_path(agent, "interrupt"), Interrupted, params=params)
+    return RequestSpec("POST", agent_path(agent, "interrupt"), Interrupted, params=params)
 
 
-def control(agent: str, operation: Mapping[str, Any]) -> Ask[Any]:
-    return Ask("POST", agent_path(agent, "control"), Any, dict(operation))
+def control(agent: str, operation: Mapping[str, Any]) -> RequestSpec[Any]:
+    return RequestSpec("POST", agent_path(agent, "control"), Any, dict(operation))
 
 
-def history(agent: str, last: int | None = None) -> Ask[History]:
+def history(agent: str, last: int | None = None) -> RequestSpec[History]:
     params = {"last": last} if last is not None else {}
-    return Ask("GET", agent_path(agent, "history"), History, params=params)
+    return RequestSpec("GET", agent_path(agent, "history"), History, params=params)
 
 
-def events(agent: str, after: int) -> Ask[None]:
-    return Ask("GET", agent_path(agent, "events"), None, params={"after": after})
+def events(agent: str, after: int) -> RequestSpec[None]:
+    return RequestSpec("GET", agent_path(agent, "events"), None, params={"after": after})
 
 
-def mail(agent: str, text: str, dedupe_s: float | None = None) -> Ask[None]:
-    return Ask("POST", agent_path(agent, "mail"), None, Mail(text=text, dedupe_s=dedupe_s))
+def mail(agent: str, text: str, dedupe_s: float | None = None) -> RequestSpec[None]:
+    return RequestSpec("POST", agent_path(agent, "mail"), None, Mail(text=text, dedupe_s=dedupe_s))
 
 
 # ---- packaging
 
 
-def upload_bundle(data: bytes) -> Ask[BundleInfo]:
-    return Ask("POST", "/v1/bundles", BundleInfo, data, headers={"content-type": "application/x-tar"})
+def upload_bundle(data: bytes) -> RequestSpec[BundleInfo]:
+    return RequestSpec("POST", "/v1/bundles", BundleInfo, data, headers={"content-type": "application/x-tar"})
 
 
-def list_bundles() -> Ask[BundleList]:
-    return Ask("GET", "/v1/bundles", BundleList)
+def list_bundles() -> RequestSpec[BundleList]:
+    return RequestSpec("GET", "/v1/bundles", BundleList)
 
 
-def delete_bundle(bundle: str) -> Ask[None]:
-    return Ask("DELETE", f"/v1/bundles/{quote(bundle, safe='')}", None)
+def delete_bundle(bundle: str) -> RequestSpec[None]:
+    return RequestSpec("DELETE", f"/v1/bundles/{quote(bundle, safe='')}", None)
 
 
-def delete_image(image: str) -> Ask[None]:
-    return Ask("DELETE", f"/v1/images/{quote(image, safe='')}", None)
+def delete_image(image: str) -> RequestSpec[None]:
+    return RequestSpec("DELETE", f"/v1/images/{quote(image, safe='')}", None)
 
 
-def create_image(bundles: Sequence[str], base: str) -> Ask[Job]:
-    return Ask("POST", "/v1/images", Job, CreateImage(bundles=list(bundles), base=base))
+def create_image(bundles: Sequence[str], base: str) -> RequestSpec[Job]:
+    return RequestSpec("POST", "/v1/images", Job, CreateImage(bundles=list(bundles), base=base))
 
 
-def list_images() -> Ask[ImageList]:
-    return Ask("GET", "/v1/images", ImageList)
+def list_images() -> RequestSpec[ImageList]:
+    return RequestSpec("GET", "/v1/images", ImageList)
 
 
-def get_image(image: str) -> Ask[ImageInfo]:
-    return Ask("GET", f"/v1/images/{quote(image, safe='')}", ImageInfo)
+def get_image(image: str) -> RequestSpec[ImageInfo]:
+    return RequestSpec("GET", f"/v1/images/{quote(image, safe='')}", ImageInfo)
 
 
-def job(id: str) -> Ask[Job]:
-    return Ask("GET", f"/v1/jobs/{quote(id, safe='')}", Job)
+def job(id: str) -> RequestSpec[Job]:
+    return RequestSpec("GET", f"/v1/jobs/{quote(id, safe='')}", Job)
 
 
 def _raw(value: Any) -> Raw:

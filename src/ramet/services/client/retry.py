@@ -20,7 +20,7 @@ class Lost(Gone):
     """No server answers, or none went on to the end; what a server says of what is gone is no such thing."""
 
 
-class Tries:
+class RetryingReader:
     """Those of one reader."""
 
     def __init__(self) -> None:
@@ -43,7 +43,7 @@ async def followed(
     ask: Callable[[int], AsyncGenerator[ServerSentEvent]], after: int
 ) -> AsyncGenerator[tuple[int, bytes]]:
     """Events behind a cursor until all were told, each with its own; `ask` gives those behind any."""
-    tries = Tries()
+    tries = RetryingReader()
     while True:
         broken: RametError
         try:

@@ -6,7 +6,7 @@ from collections.abc import Coroutine
 from typing import Any, Self, TypeVar
 
 from ramet.core.errors import RametError
-from ramet.host.loop_thread import HomeLoop, refuse_in_loop
+from ramet.host.loop_thread import RuntimeLoop, refuse_in_loop
 from ramet.services.client.blocking import blocking, iterating
 from ramet.services.client.client import Client
 from ramet.services.client.sync_operator import SyncKernel
@@ -19,7 +19,7 @@ class SyncClient:
 
     def __init__(self, client: Client) -> None:
         self.client = client
-        self._loop = HomeLoop("this client is not open: use it inside `with`")
+        self._loop = RuntimeLoop("this client is not open: use it inside `with`")
         #: What goes on in the server, for its operator.
         self.kernel = SyncKernel(client.kernel, self.call)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from ramet.services.client.blocking import blocking, iterating
-from ramet.services.client.operator import Kernel
+from ramet.services.client.operator import OperatorClient
 
 T = TypeVar("T")
 
@@ -14,7 +14,7 @@ T = TypeVar("T")
 class SyncKernel:
     """What goes on in a server, for its operator."""
 
-    def __init__(self, client: Kernel, call: Callable[[Coroutine[Any, Any, Any]], Any]) -> None:
+    def __init__(self, client: OperatorClient, call: Callable[[Coroutine[Any, Any, Any]], Any]) -> None:
         """`call` does what it is given in the client's own loop, and waits."""
         self.client, self._call = client, call
 
@@ -23,32 +23,32 @@ class SyncKernel:
         done: T = self._call(work)
         return done
 
-    runs = blocking(Kernel.runs)
-    run = blocking(Kernel.run)
-    tree = blocking(Kernel.tree)
-    events = iterating(Kernel.events)
-    send = blocking(Kernel.send)
-    stop = blocking(Kernel.stop)
-    read_file = blocking(Kernel.read_file)
-    keep = blocking(Kernel.keep)
-    sessions = blocking(Kernel.sessions)
-    session = blocking(Kernel.session)
-    remove_session = blocking(Kernel.remove_session)
-    approvals = blocking(Kernel.approvals)
-    answer = blocking(Kernel.answer)
-    schedules = blocking(Kernel.schedules)
-    schedule = blocking(Kernel.schedule)
-    add_schedule = blocking(Kernel.add_schedule)
-    pause_schedule = blocking(Kernel.pause_schedule)
-    resume_schedule = blocking(Kernel.resume_schedule)
-    trigger_schedule = blocking(Kernel.trigger_schedule)
-    remove_schedule = blocking(Kernel.remove_schedule)
-    schedule_results = blocking(Kernel.schedule_results)
-    recipes = blocking(Kernel.recipes)
-    state = blocking(Kernel.state)
-    state_versions = blocking(Kernel.state_versions)
-    policies = blocking(Kernel.policies)
-    policy = blocking(Kernel.policy)
-    put_policy = blocking(Kernel.put_policy)
-    passages = blocking(Kernel.passages)
-    follow_passages = iterating(Kernel.follow_passages)
+    runs = blocking(OperatorClient.runs)
+    run = blocking(OperatorClient.run)
+    tree = blocking(OperatorClient.tree)
+    events = iterating(OperatorClient.events)
+    send = blocking(OperatorClient.send)
+    stop = blocking(OperatorClient.stop)
+    read_file = blocking(OperatorClient.read_file)
+    keep = blocking(OperatorClient.keep)
+    sessions = blocking(OperatorClient.sessions)
+    session = blocking(OperatorClient.session)
+    remove_session = blocking(OperatorClient.remove_session)
+    approvals = blocking(OperatorClient.approvals)
+    answer = blocking(OperatorClient.answer)
+    schedules = blocking(OperatorClient.schedules)
+    schedule = blocking(OperatorClient.schedule)
+    add_schedule = blocking(OperatorClient.add_schedule)
+    pause_schedule = blocking(OperatorClient.pause_schedule)
+    resume_schedule = blocking(OperatorClient.resume_schedule)
+    trigger_schedule = blocking(OperatorClient.trigger_schedule)
+    remove_schedule = blocking(OperatorClient.remove_schedule)
+    schedule_results = blocking(OperatorClient.schedule_results)
+    recipes = blocking(OperatorClient.recipes)
+    state = blocking(OperatorClient.state)
+    state_versions = blocking(OperatorClient.state_versions)
+    policies = blocking(OperatorClient.policies)
+    policy = blocking(OperatorClient.policy)
+    put_policy = blocking(OperatorClient.put_policy)
+    passages = blocking(OperatorClient.passages)
+    follow_passages = iterating(OperatorClient.follow_passages)

@@ -20,7 +20,7 @@ PASS: Final = "ramet-kernel-pass"
 _PURPOSE: Final = b"ramet: kernels of one store, 1"
 
 
-class Passes:
+class PeerAuth:
     """The passes of the kernel `me`."""
 
     def __init__(self, me: str, operator: str) -> None:

@@ -19,9 +19,9 @@ import msgspec
 from msgspec import Struct
 
 from ramet.core.errors import Damaged, RametError
-from ramet.host.schedules.table import Books
+from ramet.host.schedules.table import ScheduleTable
 from ramet.services.teams.tables import AGENT, TEAM, is_whole
-from ramet.store.contract import Document, Seat, Store
+from ramet.store.contract import Document, KernelInfo, Store
 
 V = TypeVar("V")
 _log = logging.getLogger("ramet.serve")
@@ -40,7 +40,7 @@ class _Agent(Struct):
     team: str
 
 
-class Whose(NamedTuple):
+class Owner(NamedTuple):
     """A team or a tree, and the name of the kernel that has it: "" where none has, for now."""
 
     id: str
@@ -52,14 +52,14 @@ class Directory:
 
     def __init__(self, store: Store, me: str) -> None:
         self.me = me
-        self.seats: Mapping[str, Seat] = {}
+        self.seats: Mapping[str, KernelInfo] = {}
         self._store = store
         self._teams_of: _Kept[str] = _Kept()  #: by agent
         self._ids: _Kept[str] = _Kept()  #: of teams, by name
         self._kernels: _Kept[str] = _Kept()  #: by team
         self._trees: _Kept[str] = _Kept()  #: by run
         self._owners: _Kept[str] = _Kept()  #: by tree
-        self._schedules = Books(store)
+        self._schedules = ScheduleTable(store)
         self.by_key: _Kept[str] = _Kept()  #: kernels, by the hash of an agent's key
         self._heard: list[Callable[[], None]] = []
         self._deaf: Callable[[], None] = lambda: None
@@ -83,7 +83,7 @@ class Directory:
         """Have `heard` called when kernels have come or gone, and `seats` says so."""
         self._heard.append(heard)
 
-    def others(self) -> list[Seat]:
+    def others(self) -> list[KernelInfo]:
         """The kernels that live and answer, but for this one."""
         return [each for each in self.seats.values() if each.alive and each.address and each.name != self.me]
 
@@ -93,7 +93,7 @@ class Directory:
 
     # ---- whose it is
 
-    async def of_agent(self, agent: str) -> Whose | None:
+    async def of_agent(self, agent: str) -> Owner | None:
         """Its team, and who has that; None for an agent that is not on record."""
         team = self._teams_of.get(agent)
         if team is None:
@@ -103,7 +103,7 @@ class Directory:
             team = self._teams_of.put(agent, _read(found, _Agent).team)
         return await self.of_team(team)
 
-    async def of_team(self, team: str) -> Whose | None:
+    async def of_team(self, team: str) -> Owner | None:
         """A team by its id or name; None for one that is not on record."""
         id = self._ids.get(team) or team
         kernel = self._kernels.get(id)
@@ -113,7 +113,7 @@ class Directory:
                 kernel = self._kernels.put(id, _read(found, _Team).kernel)
             elif (named := await self._named(team)) is not None:
                 id, kernel = self._ids.put(team, named.id), self._kernels.put(named.id, named.kernel)
-        return None if kernel is None else Whose(id, kernel)
+        return None if kernel is None else Owner(id, kernel)
 
     async def is_gone(self, kind: str, name: str) -> bool:
         """Whether no agent, or no team, of that id or name is on record any more, whatever is known here."""
@@ -121,7 +121,7 @@ class Directory:
             return await self._store.get(AGENT, name) is None
         return await self._store.get(TEAM, name) is None and await self._named(name) is None
 
-    async def of_run(self, run: str) -> Whose | None:
+    async def of_run(self, run: str) -> Owner | None:
         """The tree that a run is in, and who has that; None for a run that is not on record."""
         tree = self._trees.get(run)
         if tree is None:
@@ -133,9 +133,9 @@ class Directory:
         if owner is None:
             seat = await self._store.owner_of(tree)
             if seat is None:
-                return Whose(tree, "")
+                return Owner(tree, "")
             owner = self._owners.put(tree, seat.name)
-        return Whose(tree, owner)
+        return Owner(tree, owner)
 
     async def team_of(self, hash: str) -> str:
         """The id of the team whose key has this hash; "" if there is none."""
@@ -151,7 +151,7 @@ class Directory:
         """Whether a tree is that of a schedule's tick, and its end is not noted yet: some kernel goes on with it."""
         return any(claim.run == tree for found in await self._schedules.all() for claim in found.book.state.claims)
 
-    async def has_left(self, seat: Seat) -> bool:
+    async def has_left(self, seat: KernelInfo) -> bool:
         """Whether a kernel has left in order, and did nothing that it did not answer; returns once that is known."""
         while True:
             found = next((each for each in await self._store.kernels() if each.name == seat.name), None)
@@ -167,7 +167,7 @@ class Directory:
         is_lost = any(kernels.get(each, "") != self.me for each in mine)
         return is_lost or not all(map(self.is_alive, kernels.values()))
 
-    def forget(self, whose: Whose) -> None:
+    def forget(self, whose: Owner) -> None:
         """Whoever was thought to have it has not."""
         self._kernels.drop(whose.id)
         self._owners.drop(whose.id)

@@ -13,17 +13,17 @@ NOT_MINE: Final = HTTPStatus.MISDIRECTED_REQUEST
 PASS_REFUSED: Final = "ramet-pass"
 
 
-def not_mine() -> Refusal:
+def misdirected() -> Refusal:
     """For a kernel: it is to ask another one."""
     return Refusal(NOT_MINE, "this kernel has it no more")
 
 
-def lost() -> Refusal:
+def outcome_unknown() -> Refusal:
     """It was begun where it was to be done, perhaps; nobody knows."""
     return Refusal(HTTPStatus.BAD_GATEWAY, "the kernel that has it was lost meanwhile: this may have been done, or not")
 
 
-def away() -> Refusal:
+def unavailable() -> Refusal:
     """What is asked for is there, and nobody can answer for it just now."""
     detail = "the kernel that has it is away, and no other has taken over from it yet; try again soon"
     return Refusal(HTTPStatus.SERVICE_UNAVAILABLE, detail, {"retry-after": "1"})

@@ -14,13 +14,13 @@ from starlette.responses import Response
 
 from ramet.core.errors import NotYours, RametError, Unknown
 from ramet.services.cluster.directory import Directory
-from ramet.services.cluster.errors import away, lost
+from ramet.services.cluster.errors import outcome_unknown, unavailable
 from ramet.services.cluster.forward import Body, Unreachable
-from ramet.services.cluster.local import Home
-from ramet.services.cluster.peer_requests import Passing
-from ramet.services.http.request import JSON_BYTES, Call
+from ramet.services.cluster.local import LocalOwnership
+from ramet.services.cluster.peer_requests import PeerRequests
+from ramet.services.http.request import JSON_BYTES, RequestContext
 from ramet.services.idempotency.attempts import HEADER
-from ramet.store.contract import Seat
+from ramet.store.contract import KernelInfo
 
 if TYPE_CHECKING:
     from ramet.services.http.operation import Operation
@@ -31,13 +31,13 @@ _LOOK_S: Final = 0.05
 _NOTHING_THERE: Final = frozenset({HTTPStatus.NOT_FOUND, HTTPStatus.UNAUTHORIZED})
 
 
-class Several:
+class FanOut:
     """All kernels of a store, asked by this one. `wait_s` is for teams of a lost one to be taken over."""
 
-    def __init__(self, directory: Directory, passing: Passing, home: Home, *, wait_s: float) -> None:
+    def __init__(self, directory: Directory, passing: PeerRequests, home: LocalOwnership, *, wait_s: float) -> None:
         self._directory, self._passing, self._home, self._wait_s = directory, passing, home, wait_s
 
-    async def of_everyone(self, call: Call, operation: Operation, is_forwarded: bool) -> Any | None:
+    async def of_everyone(self, call: RequestContext, operation: Operation, is_forwarded: bool) -> Any | None:
         """What all kernels answer, as one: without those whose word is that there is nothing for this key.
 
         None where another kernel asks for what is here: it makes one of them. Raises Refusal where that takes too long.
@@ -51,7 +51,7 @@ class Several:
         async def here() -> Any | RametError:
             scope = {**call.request.scope, **({"query_string": operation.whole} if operation.whole else {})}
             try:
-                return await operation.handle(Call(Request(scope, call.request.receive), call.parts))
+                return await operation.handle(RequestContext(Request(scope, call.request.receive), call.parts))
             except NotYours as refused:
                 return refused
 
@@ -63,7 +63,7 @@ class Several:
             raise answers[0]
         return operation.merge(call, found)
 
-    async def _told(self, call: Call, operation: Operation, seat: Seat) -> Any | None:
+    async def _told(self, call: RequestContext, operation: Operation, seat: KernelInfo) -> Any | None:
         try:
             target = call.request.scope["raw_path"] + b"?" + operation.whole if operation.whole else None
             async with asyncio.timeout(self._wait_s):  # One that is stopped keeps its lock, and answers nothing.
@@ -71,14 +71,14 @@ class Several:
                 data = await answer.read()
         except (Unreachable, TimeoutError) as problem:
             _log.warning("kernel %s does not say what it has: %s", seat.name, str(problem) or "it does not answer")
-            raise away() from None
+            raise unavailable() from None
         if answer.status in _NOTHING_THERE:
             return None
         if answer.status != HTTPStatus.OK:
-            raise away()
+            raise unavailable()
         return msgspec.json.decode(data, type=operation.answers)
 
-    async def of_whoever(self, call: Call, operation: Operation) -> Any:
+    async def of_whoever(self, call: RequestContext, operation: Operation) -> Any:
         """Whoever knows of it: this kernel, or another one; that none does is said once all could be asked."""
         await call.check_key()
         said = await call.body(JSON_BYTES)
@@ -98,7 +98,7 @@ class Several:
                 except Unreachable as problem:
                     is_once = HEADER in call.request.headers
                     if problem.was_sent and not is_once and not await self._directory.has_left(seat):
-                        raise lost() from None
+                        raise outcome_unknown() from None
                     is_known = False
                     continue
                 if found.status not in _NOTHING_THERE:
@@ -107,7 +107,7 @@ class Several:
             if is_known:
                 raise unknown
             if asyncio.get_running_loop().time() >= until:
-                raise away()
+                raise unavailable()
             await asyncio.sleep(_LOOK_S)
 
     async def _is_settled(self) -> bool:
@@ -123,5 +123,5 @@ class Several:
         until = asyncio.get_running_loop().time() + self._wait_s
         while not await is_so():
             if asyncio.get_running_loop().time() >= until:
-                raise away()
+                raise unavailable()
             await asyncio.sleep(_LOOK_S)

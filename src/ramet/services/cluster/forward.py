@@ -21,7 +21,7 @@ from ramet.services.errors import BodyTooLarge
 from ramet.services.http.request import JSON_BYTES
 
 if TYPE_CHECKING:
-    from ramet.services.http.request import Call
+    from ramet.services.http.request import RequestContext
 
 _log = logging.getLogger("ramet.serve")
 CONNECT_S, ASK_S = 2.0, 10.0
@@ -49,7 +49,7 @@ class Body:
     One that no kernel would take is refused here: half of it would be on its way when the other kernel did so.
     """
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: RequestContext) -> None:
         self._call, self._size = call, 0
         self._most = max(JSON_BYTES, call.parts.message_bytes)
         self._kept: list[bytes] | None = []
@@ -133,13 +133,13 @@ class Forwarder:
 
     async def send(
         self,
-        call: Call,
+        call: RequestContext,
         body: Body,
         kernel: str,
         address: str,
         more: Mapping[str, str],
         target: bytes | None = None,
-    ) -> Answer:
+    ) -> ForwardedResponse:
         """Have another kernel answer; its answer is there to be passed on, or read, once it begins.
 
         Raises Unreachable, BodyTooLarge, and ClientDisconnect where whoever asked has left.
@@ -178,8 +178,8 @@ class Forwarder:
             raise Unreachable(str(problem), was_sent=True) from None
 
     async def _send(
-        self, call: Call, body: Body, kernel: str, address: str, more: Mapping[str, str], target: bytes | None
-    ) -> Answer:
+        self, call: RequestContext, body: Body, kernel: str, address: str, more: Mapping[str, str], target: bytes | None
+    ) -> ForwardedResponse:
         scope = call.request.scope
         headers = [(name, value) for name, value in scope["headers"] if name not in _HOP_BY_HOP | _OURS]
         headers += [(name.encode(), value.encode()) for name, value in more.items()]
@@ -199,7 +199,7 @@ class Forwarder:
             raise Unreachable(str(problem) or "it does not answer", was_sent=False) from None
         except self._httpx.TransportError as problem:
             raise Unreachable(str(problem) or type(problem).__name__, was_sent=True) from None
-        return Answer(answer, kernel, self._under_way, self._streams, self._httpx.TransportError)
+        return ForwardedResponse(answer, kernel, self._under_way, self._streams, self._httpx.TransportError)
 
     def _url(self, address: str, target: bytes) -> Any:
         base = self._httpx.URL("http://ramet" if address.startswith("/") else address)
@@ -226,7 +226,7 @@ class Forwarder:
             await asyncio.wait(tasks)
 
 
-class Answer:
+class ForwardedResponse:
     """What another kernel answers: an ASGI response, or read as a whole; one of both, or `close`."""
 
     def __init__(
@@ -288,7 +288,7 @@ class Answer:
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-async def _leaves(call: Call, body: Body) -> None:
+async def _leaves(call: RequestContext, body: Body) -> None:
     """Return when whoever asked has left; while the body is read, that is heard by whoever reads it."""
     await body.read.wait()
     await _disconnects(call.request.receive)

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from typing import Protocol
 
 
-class Home(Protocol):
+class LocalOwnership(Protocol):
     """What this kernel has."""
 
     @property

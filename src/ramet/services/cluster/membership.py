@@ -8,11 +8,11 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from ramet.core.errors import RametError
-from ramet.services.cluster.auth import Passes
+from ramet.services.cluster.auth import PeerAuth
 from ramet.services.cluster.directory import Directory
 from ramet.services.cluster.forward import Forwarder
-from ramet.services.cluster.local import Home
-from ramet.services.cluster.router import Desk
+from ramet.services.cluster.local import LocalOwnership
+from ramet.services.cluster.router import KernelRouter
 from ramet.store.contract import Store
 
 _log = logging.getLogger("ramet.serve")
@@ -22,12 +22,14 @@ _AGAIN_S: Final = 1.0
 class Kernels:
     """Between `open` and `close`. `take_over` goes on with teams that no living kernel has; lost ones are let go of."""
 
-    def __init__(self, store: Store, operator: str, home: Home, take_over: Callable[[], Awaitable[None]]) -> None:
+    def __init__(
+        self, store: Store, operator: str, home: LocalOwnership, take_over: Callable[[], Awaitable[None]]
+    ) -> None:
         """Raises MissingExtra."""
         self._store, self._home, self._take_over = store, home, take_over
         self.directory = Directory(store, store.kernel)
         self._forwarder = Forwarder()
-        self.desk = Desk(self.directory, Passes(store.kernel, operator), self._forwarder, home)
+        self.desk = KernelRouter(self.directory, PeerAuth(store.kernel, operator), self._forwarder, home)
         self._working: set[asyncio.Task[None]] = set()
         self._taking: asyncio.Task[None] | None = None
         self._again = False

@@ -17,18 +17,18 @@ from msgspec import Struct
 from starlette.responses import Response
 
 from ramet.core.errors import Gone, MailRefused, NotYours, OwnedElsewhere, RametError, StoreFailed, Unknown
-from ramet.services.cluster.auth import FROM, Passes
-from ramet.services.cluster.directory import Directory, Whose, hash_of
-from ramet.services.cluster.errors import NOT_MINE, away, lost, not_mine
-from ramet.services.cluster.fanout import Several
-from ramet.services.cluster.forward import Answer, Body, Forwarder, Unreachable
-from ramet.services.cluster.local import Home
-from ramet.services.cluster.peer_requests import Passing
+from ramet.services.cluster.auth import FROM, PeerAuth
+from ramet.services.cluster.directory import Directory, Owner, hash_of
+from ramet.services.cluster.errors import NOT_MINE, misdirected, outcome_unknown, unavailable
+from ramet.services.cluster.fanout import FanOut
+from ramet.services.cluster.forward import Body, ForwardedResponse, Forwarder, Unreachable
+from ramet.services.cluster.local import LocalOwnership
+from ramet.services.cluster.peer_requests import PeerRequests
 from ramet.services.errors import TakenOver
-from ramet.services.http.request import JSON_BYTES, Call
+from ramet.services.http.request import JSON_BYTES, RequestContext
 from ramet.services.idempotency.attempts import HEADER
-from ramet.services.problems import MEDIA_TYPE, problem_of
-from ramet.store.contract import Seat
+from ramet.services.problems import MEDIA_TYPE, to_problem
+from ramet.store.contract import KernelInfo
 
 if TYPE_CHECKING:
     from ramet.services.http.operation import Operation
@@ -49,17 +49,23 @@ class _Spawn(Struct):
     team: str = ""
 
 
-class Desk:
+class KernelRouter:
     """The way to other kernels, of the one that has a directory."""
 
     def __init__(
-        self, directory: Directory, passes: Passes, forwarder: Forwarder, home: Home, *, wait_s: float = WAIT_S
+        self,
+        directory: Directory,
+        passes: PeerAuth,
+        forwarder: Forwarder,
+        home: LocalOwnership,
+        *,
+        wait_s: float = WAIT_S,
     ) -> None:
         self._directory, self._home, self._wait_s = directory, home, wait_s
-        self._passing = Passing(passes, forwarder)
-        self._several = Several(directory, self._passing, home, wait_s=wait_s)
+        self._passing = PeerRequests(passes, forwarder)
+        self._several = FanOut(directory, self._passing, home, wait_s=wait_s)
 
-    async def elsewhere(self, call: Call, operation: Operation) -> Any | None:
+    async def elsewhere(self, call: RequestContext, operation: Operation) -> Any | None:
         """What another kernel answers to a request, or several do; None where it is to be answered here.
 
         Raises Refusal for a request that pretends to come from a kernel, and where nobody can answer now.
@@ -68,7 +74,7 @@ class Desk:
         match operation.of:
             case "here":
                 if self._home.leaves and operation.begins:
-                    raise away()
+                    raise unavailable()
                 return None
             case "everyone":
                 return await self._several.of_everyone(call, operation, bool(came_from))
@@ -85,7 +91,7 @@ class Desk:
         body.give_back()
         return None
 
-    async def here(self, call: Call, operation: Operation) -> Any:
+    async def here(self, call: RequestContext, operation: Operation) -> Any:
         """What this kernel answers. Raises UnknownKey, and TakenOver for what went to another one meanwhile.
 
         Whoever passed the request on is told that it is not here, and asks there.
@@ -104,9 +110,9 @@ class Desk:
             if operation.of not in ("agent", "team", "run") or not await self._went_elsewhere(operation, call):
                 raise
             problem = TakenOver(operation.of, call.path(operation.of))
-        raise not_mine() if call.request.headers.get(FROM) else problem
+        raise misdirected() if call.request.headers.get(FROM) else problem
 
-    async def _went_elsewhere(self, operation: Operation, call: Call) -> bool:
+    async def _went_elsewhere(self, operation: Operation, call: RequestContext) -> bool:
         name, is_run = call.path(operation.of), operation.of == "run"
         # A tree is here until it has ended; one that went elsewhere does not end there.
         if (not is_run and self._is_here(operation, name)) or (whose := await self._whose(operation, name)) is None:
@@ -121,7 +127,7 @@ class Desk:
         """The id of the team of any kernel whose key this is; "" if there is none."""
         return await self._directory.team_of(hash_of(key))
 
-    async def knows_key(self, call: Call) -> bool:
+    async def knows_key(self, call: RequestContext) -> bool:
         """Whether a key that opens nothing here opens something of another kernel.
 
         Raises Refusal where that is not known, as what a lost kernel had is being taken over.
@@ -130,12 +136,12 @@ class Desk:
         if await self._directory.team_of(hash) or await self._holder(call) is not None:
             return True
         if not await self._several.are_all_settled():
-            raise away()
+            raise unavailable()
         return self._home.knows_key(call.key)  # It may have come here meanwhile.
 
     # ---- of one
 
-    async def _name(self, call: Call, operation: Operation, body: Body) -> str | None:
+    async def _name(self, call: RequestContext, operation: Operation, body: Body) -> str | None:
         """What the request is about; None where it does not say."""
         match operation.of:
             case "body":
@@ -148,7 +154,9 @@ class Desk:
                 return call.request.query_params.get("team") or None
         return call.path(operation.of)
 
-    async def _of_one(self, call: Call, operation: Operation, name: str, body: Body, is_forwarded: bool) -> Any | None:
+    async def _of_one(
+        self, call: RequestContext, operation: Operation, name: str, body: Body, is_forwarded: bool
+    ) -> Any | None:
         until = asyncio.get_running_loop().time() + self._wait_s
         may_be_gone = False  #: since a request to remove it was sent, and not answered
         while True:
@@ -161,7 +169,7 @@ class Desk:
                 if not (self._home.leaves and operation.begins):
                     body.give_back()
                     return await self._removed_here(call, operation) if may_be_gone else None
-                raise not_mine() if is_forwarded else away()
+                raise misdirected() if is_forwarded else unavailable()
             if whose.kernel != self._directory.me:
                 try:
                     answer = await self._of_other(call, whose, body, is_forwarded)
@@ -171,17 +179,17 @@ class Desk:
                     return answer if not may_be_gone else await self._removed_there(call, operation, answer)
             self._directory.forget(whose)
             if not body.can_be_sent_again:
-                raise away()
+                raise unavailable()
             if operation.of == "run" and await self._is_left(name, whose):
                 body.give_back()
                 return None
             if asyncio.get_running_loop().time() >= until:
                 if operation.of == "run" and operation.method == "GET":  # What is on record of it can be told.
                     return None
-                raise away()
+                raise unavailable()
             await asyncio.sleep(_LOOK_S)
 
-    async def _removed_here(self, call: Call, operation: Operation) -> Any:
+    async def _removed_here(self, call: RequestContext, operation: Operation) -> Any:
         try:
             return await self.here(call, operation) or Response(status_code=HTTPStatus.NO_CONTENT)
         except (NotYours, Unknown) as refused:
@@ -189,26 +197,28 @@ class Desk:
                 return Response(status_code=HTTPStatus.NO_CONTENT)
             raise
 
-    async def _removed_there(self, call: Call, operation: Operation, answer: Answer) -> Any:
+    async def _removed_there(self, call: RequestContext, operation: Operation, answer: ForwardedResponse) -> Any:
         if answer.status not in (HTTPStatus.NOT_FOUND, HTTPStatus.UNAUTHORIZED):  # Its key may have gone with it.
             return answer
         said = await answer.read()
-        is_part = msgspec.json.decode(said, type=_Said).type == problem_of(Unknown("", "")).type
+        is_part = msgspec.json.decode(said, type=_Said).type == to_problem(Unknown("", "")).type
         if await self._is_gone(call, operation, is_part):
             return Response(status_code=HTTPStatus.NO_CONTENT)
         return Response(said, answer.status, media_type=MEDIA_TYPE)
 
-    async def _is_gone(self, call: Call, operation: Operation, is_part: bool) -> bool:
+    async def _is_gone(self, call: RequestContext, operation: Operation, is_part: bool) -> bool:
         """Whether what was to be removed is not there; a part of something, by the word of whoever has that."""
         return is_part or await self._directory.is_gone(operation.of, call.path(operation.of))
 
-    async def _of_other(self, call: Call, whose: Whose, body: Body, is_forwarded: bool) -> Answer | None:
+    async def _of_other(
+        self, call: RequestContext, whose: Owner, body: Body, is_forwarded: bool
+    ) -> ForwardedResponse | None:
         """What the kernel says that has it; None where there is none yet, or it has it no more.
 
         Raises Unreachable where it may have done what may be done again, as with an Idempotency-Key.
         """
         if is_forwarded:
-            raise not_mine()
+            raise misdirected()
         seat = self._directory.seats.get(whose.kernel)
         if seat is None or not seat.alive or not seat.address:
             return None
@@ -219,21 +229,21 @@ class Desk:
             if not problem.was_sent or await self._directory.has_left(seat):
                 return None
             if call.request.method == "POST" and HEADER not in call.request.headers:
-                raise lost() from None
+                raise outcome_unknown() from None
             raise
         if answer.status != NOT_MINE:
             return answer
         await answer.close()
         return None
 
-    async def _is_at_hand(self, operation: Operation, whose: Whose) -> bool:
+    async def _is_at_hand(self, operation: Operation, whose: Owner) -> bool:
         """Whether it is this kernel's, and nothing of it is about to come: a run's tree comes with a team, or alone."""
         is_run = operation.of == "run"
         if whose.kernel != self._directory.me or self._home.is_taking_up("" if is_run else whose.id):
             return False
         return not (is_run and await self._directory.is_scheduled(whose.id))
 
-    async def _is_left(self, run: str, whose: Whose) -> bool:
+    async def _is_left(self, run: str, whose: Owner) -> bool:
         """Whether the kernel of a run is lost and no other takes that over: it is of no team, and of no schedule."""
         if self._directory.is_alive(whose.kernel) or await self._directory.orphans():
             return False
@@ -250,7 +260,7 @@ class Desk:
                 return self._home.has_tree(name)
         return self._home.has_team(name)
 
-    async def _whose(self, operation: Operation, name: str) -> Whose | None:
+    async def _whose(self, operation: Operation, name: str) -> Owner | None:
         match operation.of:
             case "agent":
                 return await self._directory.of_agent(name)
@@ -261,7 +271,7 @@ class Desk:
 
     # ---- of a key
 
-    async def _of_key(self, call: Call, operation: Operation) -> Answer | None:
+    async def _of_key(self, call: RequestContext, operation: Operation) -> ForwardedResponse | None:
         """Of the agent that the key is of, wherever that is."""
         hash, body = hash_of(call.key), Body(call)
         until = asyncio.get_running_loop().time() + self._wait_s
@@ -271,7 +281,7 @@ class Desk:
             if seat is not None:
                 self._directory.by_key.put(hash, seat.name)
                 with suppress(Unreachable):
-                    answer = await self._of_other(call, Whose("", seat.name), body, False)
+                    answer = await self._of_other(call, Owner("", seat.name), body, False)
                 if answer is not None:
                     if answer.status != HTTPStatus.UNAUTHORIZED:
                         return answer
@@ -280,14 +290,14 @@ class Desk:
             elif not self._home.is_taking_up("") and not await self._directory.orphans():
                 break
             if asyncio.get_running_loop().time() >= until or not body.can_be_sent_again:
-                raise away()
+                raise unavailable()
             await asyncio.sleep(_LOOK_S)
         if self._home.leaves and operation.begins:
-            raise away()
+            raise unavailable()
         body.give_back()
         return None
 
-    async def _holder(self, call: Call) -> Seat | None:
+    async def _holder(self, call: RequestContext) -> KernelInfo | None:
         """The other kernel that has the agent of the key."""
 
         others = list(self._directory.others())

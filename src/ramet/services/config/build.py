@@ -18,7 +18,7 @@ from ramet.services.agent_types.registry import installed
 from ramet.services.config.adapters import find_policy_adapter, find_store
 from ramet.services.config.backends import find_backend
 from ramet.services.config.load import Config
-from ramet.services.config.models import Models
+from ramet.services.config.models import ModelAliases
 from ramet.services.config.settings import (
     BundleSettings,
     InstallSettings,
@@ -34,7 +34,7 @@ from ramet.services.packaging.bundles.requirements import Installs
 from ramet.services.packaging.contract import BundleLimits
 from ramet.services.rules import Rules
 from ramet.services.server.server import SHARED, Server
-from ramet.services.turns.queue import TalkLimits
+from ramet.services.turns.queue import TurnLimits
 from ramet.store.contract import Store
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def server_of(config: Config, environ: Mapping[str, str], **options: Any) -> Ser
         "policy_adapter": None if config.policy_adapter is None else find_policy_adapter(config.policy_adapter),
         "policy_timeout_s": float(config.policy_timeout_s),
         "address": config.address,
-        "types": installed(Models(config.models, environ)),
+        "types": installed(ModelAliases(config.models, environ)),
         "token": None if config.token is None else config.token.read(environ),
         "teams": config.teams,
         "rules": rules_of(config),
@@ -155,10 +155,10 @@ def rules_of(config: Config) -> Rules:
     )
 
 
-def talk_limits(limits: ServiceLimits) -> TalkLimits:
+def talk_limits(limits: ServiceLimits) -> TurnLimits:
     """What a conversation may take: as many turns may wait as `queue`, one of `body_bytes` always among them."""
-    usual = TalkLimits()
-    return TalkLimits(
+    usual = TurnLimits()
+    return TurnLimits(
         body_bytes=limits.body_bytes,
         waiting=limits.queue,
         waiting_bytes=max(usual.waiting_bytes, limits.body_bytes),

@@ -12,12 +12,12 @@ from functools import partial
 from ramet.core.errors import Conflict, InvalidValue, SandboxFailed
 from ramet.disk.state_folder import made_folder, made_state_folder
 from ramet.isolation.contract import Backend
-from ramet.isolation.kubernetes.connect.listener import Door
+from ramet.isolation.kubernetes.connect.listener import SharedListener
 from ramet.isolation.kubernetes.images import PlainImage
-from ramet.isolation.kubernetes.kernels import Standing
+from ramet.isolation.kubernetes.kernels import KernelIdentity
 from ramet.isolation.kubernetes.team_backend import TeamNamespaces
 from ramet.isolation.transport import certificates
-from ramet.isolation.transport.certificates import Identity
+from ramet.isolation.transport.certificates import ServerIdentity
 from ramet.isolation.workspace.run_dirs import RunFolders
 from ramet.services.config.load import Config
 from ramet.services.config.settings import TcpAddress
@@ -56,11 +56,11 @@ def pods_of(config: Config, images: PodImages | None = None, store: Store | None
         per=config.pods.per,
         warm=config.pods.warm,
         pull_secrets=() if config.pods.pull_secret is None else (config.pods.pull_secret,),
-        standing=None if store is None else Standings(store),
+        standing=None if store is None else KernelIdentities(store),
     )
 
 
-def door_of(config: Config) -> Door | None:
+def door_of(config: Config) -> SharedListener | None:
     """What pods dial, if they are to."""
     pods, at = config.pods, config.pods.dial
     files = (pods.certificate, pods.key, pods.ca)
@@ -76,27 +76,27 @@ def door_of(config: Config) -> Door | None:
     listen = pods.listen or TcpAddress(everywhere, at.port)
     certificate, key, ca = files
 
-    def identify() -> Identity:
+    def identify() -> ServerIdentity:
         if certificate is not None and key is not None and ca is not None:
             return certificates.from_files(certificate, key, ca)
         folder = made_folder(made_state_folder(config.working_dir) / "door")
         return certificates.make([at.host], folder)
 
-    return Door((at.host, at.port), listen=(listen.host, listen.port), identify=identify)
+    return SharedListener((at.host, at.port), listen=(listen.host, listen.port), identify=identify)
 
 
-class Standings:
+class KernelIdentities:
     """How a kernel stands among those of its store. They have one place: a random name, on record there."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    async def __call__(self) -> Standing:
+    async def __call__(self) -> KernelIdentity:
         store = self._store
         living = {each.name: f"{each.name}@{each.epoch}" for each in await store.kernels() if each.alive}
         if store.kernel not in living:
             raise SandboxFailed(f"kernel {store.kernel} is not one of those that live")
-        return Standing(await self._place(), living[store.kernel], tuple(living.values()))
+        return KernelIdentity(await self._place(), living[store.kernel], tuple(living.values()))
 
     async def _place(self) -> str:
         with contextlib.suppress(Conflict):  # Another kernel was first.

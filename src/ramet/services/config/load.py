@@ -26,9 +26,9 @@ from ramet.services.config.settings import (
     ModelAlias,
     PodSettings,
     PostgresUrl,
-    Reference,
     RetentionSettings,
     RuleSettings,
+    SecretReference,
     ServiceLimits,
     StoreAdapter,
     TcpAddress,
@@ -52,7 +52,7 @@ class Config(Struct, frozen=True, kw_only=True):
     policy_adapter: str | None = None  #: None: nobody is asked about births
     policy_timeout_s: int = 10  #: that the policy adapter has to answer
     listen: UnixSocket | TcpAddress | None = None  #: None: a Unix socket in the working directory
-    token: Reference | None = None
+    token: SecretReference | None = None
     kernel: str | None = None  #: None: made of where it listens
     address: str | None = None  #: None: where it listens
     models: Mapping[str, ModelAlias] = {}
@@ -69,7 +69,7 @@ class Config(Struct, frozen=True, kw_only=True):
     kubeconfig: pathlib.Path | None = None
     registry_url: str | None = None
     registry_username: str | None = None  #: None: whoever Docker's configuration says
-    registry_password: Reference | None = None
+    registry_password: SecretReference | None = None
     pods: PodSettings = PodSettings()
     rules: RuleSettings = RuleSettings()
     origins: Mapping[str, str] = {}  #: by dotted name: `limits.queue`, `models.fast`
@@ -101,43 +101,43 @@ SETTINGS: Final = (
     Setting("kernel", _plain(checked_name)),
     Setting("address", _plain(validators.reachable_of)),
     Setting("policy_adapter", _plain(validators.policy_adapter_of)),
-    Setting("policy_timeout_s", _plain(validators.whole_of(1, 3_600)), number=True),
+    Setting("policy_timeout_s", _plain(validators.parse_int(1, 3_600)), number=True),
     Setting("models", validators.model_of, many=True),
-    Setting("limits.body_bytes", _plain(validators.whole_of(1_024, 2**31)), number=True),
-    Setting("limits.queue", _plain(validators.whole_of(0, 10_000)), number=True),
-    Setting("limits.agents", _plain(validators.whole_of(1, 1_000_000)), number=True),
-    Setting("limits.keep_failed_s", _plain(validators.whole_of(0, 366 * 86_400)), number=True),
-    Setting("retention.results_s", _plain(validators.whole_of(0, 100 * 366 * 86_400)), number=True),
-    Setting("retention.folder_days", _plain(validators.whole_of(0, 36_600)), number=True),
-    Setting("retention.folder_count", _plain(validators.whole_of(0, 10_000_000)), number=True),
-    Setting("retention.folder_bytes", _plain(validators.whole_of(0, 2**50)), number=True),
-    Setting("retention.memory_trees", _plain(validators.whole_of(0, 100_000)), number=True),
-    Setting("bundles.upload_bytes", _plain(validators.whole_of(1_024, 2**40)), number=True),
-    Setting("bundles.total_bytes", _plain(validators.whole_of(1_024, 2**40)), number=True),
-    Setting("bundles.kept_bytes", _plain(validators.whole_of(0, 2**50)), number=True),
-    Setting("installs.allowed", _plain(validators.yes_or_no)),
+    Setting("limits.body_bytes", _plain(validators.parse_int(1_024, 2**31)), number=True),
+    Setting("limits.queue", _plain(validators.parse_int(0, 10_000)), number=True),
+    Setting("limits.agents", _plain(validators.parse_int(1, 1_000_000)), number=True),
+    Setting("limits.keep_failed_s", _plain(validators.parse_int(0, 366 * 86_400)), number=True),
+    Setting("retention.results_s", _plain(validators.parse_int(0, 100 * 366 * 86_400)), number=True),
+    Setting("retention.folder_days", _plain(validators.parse_int(0, 36_600)), number=True),
+    Setting("retention.folder_count", _plain(validators.parse_int(0, 10_000_000)), number=True),
+    Setting("retention.folder_bytes", _plain(validators.parse_int(0, 2**50)), number=True),
+    Setting("retention.memory_trees", _plain(validators.parse_int(0, 100_000)), number=True),
+    Setting("bundles.upload_bytes", _plain(validators.parse_int(1_024, 2**40)), number=True),
+    Setting("bundles.total_bytes", _plain(validators.parse_int(1_024, 2**40)), number=True),
+    Setting("bundles.kept_bytes", _plain(validators.parse_int(0, 2**50)), number=True),
+    Setting("installs.allowed", _plain(validators.parse_bool)),
     Setting("installs.pip_args", _plain(validators.arguments_of)),
-    Setting("installs.timeout_s", _plain(validators.whole_of(1, 86_400)), number=True),
+    Setting("installs.timeout_s", _plain(validators.parse_int(1, 86_400)), number=True),
     Setting("teams", validators.team_of, many=True),
     Setting("working_dir", validators.folder_of),
     Setting("log_level", _plain(validators.level_of)),
     Setting("metrics", _plain(validators.viewers_of)),
-    Setting("stall_s", _plain(validators.whole_of(0, 86_400)), number=True),
+    Setting("stall_s", _plain(validators.parse_int(0, 86_400)), number=True),
     Setting("namespace", _plain(validators.namespace_of)),
     Setting("base_image", _plain(validators.plain_text)),
     Setting("kubeconfig", validators.path_of),
     Setting("registry_url", _plain(validators.plain_text)),
     Setting("registry_username", _plain(validators.plain_text)),
     Setting("registry_password", validators.reference_of),
-    Setting("pods.per", _plain(validators.whose_of)),
-    Setting("pods.warm", _plain(validators.whole_of(0, 100)), number=True),
-    Setting("pods.dial", _plain(validators.dialled_of)),
+    Setting("pods.per", _plain(validators.parse_sharing)),
+    Setting("pods.warm", _plain(validators.parse_int(0, 100)), number=True),
+    Setting("pods.dial", _plain(validators.parse_dial_address)),
     Setting("pods.listen", _plain(validators.tcp_of)),
     Setting("pods.certificate", validators.path_of),
     Setting("pods.key", validators.path_of),
     Setting("pods.ca", validators.path_of),
     Setting("pods.pull_secret", _plain(validators.plain_text)),
-    Setting("rules.sandboxed", _plain(validators.yes_or_no)),
+    Setting("rules.sandboxed", _plain(validators.parse_bool)),
     Setting("rules.mounts", validators.mounts_of),
     Setting("rules.variables", _plain(validators.list_of(validators.variable_of))),
     Setting("rules.endpoints", _plain(validators.list_of(validators.endpoint_of, "endpoints"))),
@@ -160,14 +160,14 @@ _GROUPS: Final[Mapping[str, type[Struct]]] = {
 _TOP: Final = tuple(dict.fromkeys(name.partition(".")[0] for name in _BY_NAME))
 
 
-class Examined(NamedTuple):
+class ConfigReport(NamedTuple):
     """A configuration, or all that stands against it."""
 
     config: Config | None
     problems: tuple[InvalidValue, ...]
 
 
-def references(config: Config) -> Mapping[str, Reference]:
+def references(config: Config) -> Mapping[str, SecretReference]:
     """Where the secrets are that a configuration speaks of, by dotted name."""
     found = {f"models.{name}.key": each.key for name, each in config.models.items() if each.key is not None}
     if config.registry_password is not None:
@@ -183,7 +183,7 @@ def load(path: pathlib.Path | None, env: Mapping[str, str], flags: Mapping[str, 
     return found.config
 
 
-def examine(path: pathlib.Path | None, env: Mapping[str, str], flags: Mapping[str, Any]) -> Examined:
+def examine(path: pathlib.Path | None, env: Mapping[str, str], flags: Mapping[str, Any]) -> ConfigReport:
     """The same, with every problem that there is."""
     sources = _Sources()
     if path is not None:
@@ -261,7 +261,7 @@ class _Sources:
             if value is not None:
                 self._take_if_known(name, value, place, "", name, tuple(_BY_NAME))
 
-    def settled(self) -> Examined:
+    def settled(self) -> ConfigReport:
         values = {name: value for name, value in self._values.items() if "." not in name}
         groups: dict[str, Any] = {name: kind(**self._below(name)) for name, kind in _GROUPS.items()}
         listen = values.get("listen")
@@ -274,10 +274,10 @@ class _Sources:
             accepted = f"a backend of rules.backends: {', '.join(rules.backends)} ({self._origins['rules.backends']})"
             self._problems.append(InvalidValue("backend", backend, accepted))
         if self._problems:
-            return Examined(None, tuple(self._problems))
+            return ConfigReport(None, tuple(self._problems))
         values.setdefault("working_dir", pathlib.Path.cwd())
         origins = {each.name: DEFAULT for each in SETTINGS if not each.many} | self._origins
-        return Examined(Config(**values, **groups, origins=origins), ())
+        return ConfigReport(Config(**values, **groups, origins=origins), ())
 
     def _below(self, group: str) -> dict[str, Any]:
         return {

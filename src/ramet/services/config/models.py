@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
 
 
-class Models(Mapping[str, "str | BaseChatModel"]):
+class ModelAliases(Mapping[str, "str | BaseChatModel"]):
     """Models by the names of `aliases`: "provider:model" where no key is named, else a model that has its key.
 
     Asking for one raises InvalidValue for a key that is not there and for a model that takes none, MissingExtra, and

@@ -19,7 +19,7 @@ MAX_SECRET: Final = 8_192
 TOKEN_VARIABLE: Final = "RAMET_OPERATOR_TOKEN"
 
 
-class Reference(Struct, frozen=True):
+class SecretReference(Struct, frozen=True):
     """Where a secret is: in a variable of the environment, or in a file that holds nothing else."""
 
     kind: Literal["env", "file"]
@@ -124,7 +124,7 @@ class ModelAlias(Struct, frozen=True):
     """A name of one's own for a model; without a `key` the provider's package looks where it always does."""
 
     model: str
-    key: Reference | None = None
+    key: SecretReference | None = None
 
     def __str__(self) -> str:
         return self.model if self.key is None else f"{self.model}, key {self.key}"

@@ -25,7 +25,14 @@ from ramet.host.observability.redaction import STARS, Redaction
 from ramet.host.sandbox.sandboxes import BackendName
 from ramet.models import resolve
 from ramet.services.config.adapters import OBJECT, POLICY_ADAPTERS_GROUP, STORES_GROUP, is_adapter_named
-from ramet.services.config.settings import ModelAlias, PostgresUrl, Reference, StoreAdapter, TcpAddress, UnixSocket
+from ramet.services.config.settings import (
+    ModelAlias,
+    PostgresUrl,
+    SecretReference,
+    StoreAdapter,
+    TcpAddress,
+    UnixSocket,
+)
 
 #: Backends of other packages; their names may be given beside our own.
 BACKENDS_GROUP: Final = "ramet.backends"
@@ -170,7 +177,7 @@ def tcp_of(field: str, value: Any) -> TcpAddress:
     return found
 
 
-def dialled_of(field: str, value: Any) -> TcpAddress:
+def parse_dial_address(field: str, value: Any) -> TcpAddress:
     """Where those reach a server who ask no name server."""
     found = tcp_of(field, value)
     try:
@@ -198,13 +205,13 @@ def reachable_of(field: str, value: Any) -> str:
     return text.rstrip("/")
 
 
-def reference_of(field: str, value: Any, base: pathlib.Path) -> Reference:
+def reference_of(field: str, value: Any, base: pathlib.Path) -> SecretReference:
     """Where a secret is; the value is not shown, as it may be the secret itself."""
     kind, _, name = value.strip().partition(":") if isinstance(value, str) else ("", "", "")
     if kind == "env" and _VARIABLE.match(name) and _looks_so.clean(name) == name:
-        return Reference("env", name)
+        return SecretReference("env", name)
     if kind == "file" and name.strip() and name.isprintable():
-        return Reference("file", str(path_of(field, name, base)))
+        return SecretReference("file", str(path_of(field, name, base)))
     raise InvalidValue(field, STARS, _REFERENCE)
 
 
@@ -241,7 +248,7 @@ def level_of(field: str, value: Any) -> str:
     return value.strip().upper()
 
 
-def whose_of(field: str, value: Any) -> str:
+def parse_sharing(field: str, value: Any) -> str:
     """Whose a pod is: one run's, or all those of a team."""
     if value not in ("run", "team"):
         raise InvalidValue(field, value, "run or team")
@@ -255,7 +262,7 @@ def viewers_of(field: str, value: Any) -> str:
     return str(value)
 
 
-def whole_of(least: int, most: int) -> Callable[[str, Any], int]:
+def parse_int(least: int, most: int) -> Callable[[str, Any], int]:
     """Takes whole numbers between two."""
 
     def take(field: str, value: Any) -> int:
@@ -266,7 +273,7 @@ def whole_of(least: int, most: int) -> Callable[[str, Any], int]:
     return take
 
 
-def yes_or_no(field: str, value: Any) -> bool:
+def parse_bool(field: str, value: Any) -> bool:
     """True or false, also as a text: the environment has nothing else."""
     known = {"true": True, "false": False}
     if isinstance(value, bool):

@@ -11,7 +11,7 @@ from ramet.services.formats import anthropic, openai
 from ramet.services.formats.request import Stop
 
 
-class Answer(Protocol):
+class ResponseWriter(Protocol):
     """Makes the chunks of one answer."""
 
     def begin(self) -> Sequence[bytes]:
@@ -36,7 +36,7 @@ class Format(Protocol):
     def wants_stream(self, body: bytes) -> bool:
         """Whether the answer is wanted in pieces. Raises InvalidValue."""
 
-    def Writer(self, id: str, model: str, created: int) -> Answer:
+    def Writer(self, id: str, model: str, created: int) -> ResponseWriter:
         """For one answer; `created` in seconds since 1970."""
 
     def fold(self, chunks: Iterable[bytes]) -> bytes:
@@ -45,7 +45,7 @@ class Format(Protocol):
     def text_of(self, chunk: bytes) -> str:
         """What a chunk says of the answer's text; "" for one that begins or ends it."""
 
-    def writer_of(self, chunk: bytes) -> Answer:
+    def writer_of(self, chunk: bytes) -> ResponseWriter:
         """Goes on with the answer that this was the first chunk of."""
 
     def event_name(self, chunk: bytes) -> str:

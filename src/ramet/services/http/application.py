@@ -19,15 +19,15 @@ from ramet.core.errors import InvalidValue, RametError, StoreFailed
 from ramet.host.observability.counters import OTHER
 from ramet.services.http import responses
 from ramet.services.http.connections import ANSWERED
-from ramet.services.http.dependencies import Parts
+from ramet.services.http.dependencies import AppDependencies
 from ramet.services.http.error_forms import provider_of, provider_refusal
 from ramet.services.http.idempotent import once, secret_sender_of
 from ramet.services.http.operation import Operation
-from ramet.services.http.request import Call
+from ramet.services.http.request import RequestContext
 from ramet.services.http.responses import Refusal
 from ramet.services.http.router import Routes
 from ramet.services.http.routes.table import OPERATIONS
-from ramet.services.problems import problem_of
+from ramet.services.problems import to_problem
 
 HEAD_BYTES = 64 * 1024  #: of all headers and the path
 _WHY_CHARS = 300  #: of what a refusal says, in the log
@@ -46,7 +46,7 @@ class _Refused(msgspec.Struct):
 class Application:
     """The services, as an ASGI application."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: AppDependencies) -> None:
         self.parts = parts
         by_path: dict[str, dict[str, Operation]] = {}
         for each in OPERATIONS:
@@ -97,7 +97,7 @@ class Application:
 class _Endpoint:
     """The operations of one path."""
 
-    def __init__(self, path: str, operations: Mapping[str, Operation], parts: Parts) -> None:
+    def __init__(self, path: str, operations: Mapping[str, Operation], parts: AppDependencies) -> None:
         self._path, self._operations, self._parts = path, operations, parts
 
     def route(self, method: str) -> tuple[str, str]:
@@ -105,7 +105,7 @@ class _Endpoint:
         return method if method in self._operations else OTHER, self._path
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        call = Call(Request(scope, receive), self._parts)
+        call = RequestContext(Request(scope, receive), self._parts)
         response: ASGIApp
         try:
             response = await self._answer(call, scope["method"])
@@ -119,7 +119,7 @@ class _Endpoint:
             call.release()
         await _send(response, call, scope, receive, send)
 
-    async def _answer(self, call: Call, method: str) -> Response:
+    async def _answer(self, call: RequestContext, method: str) -> Response:
         operation = self._operations.get(method)
         if operation is None:
             allowed: Sequence[str] = sorted(self._operations)
@@ -144,7 +144,7 @@ class _Endpoint:
         return responses.json(answer, operation.status)
 
 
-async def _send(response: ASGIApp, call: Call, scope: Scope, receive: Receive, send: Send) -> None:
+async def _send(response: ASGIApp, call: RequestContext, scope: Scope, receive: Receive, send: Send) -> None:
     """Send an answer at once, also where a body that nobody asked for has not come.
 
     The connection is closed behind such an answer: the body would be taken for the next request. Until then it is read
@@ -170,10 +170,10 @@ async def _send(response: ASGIApp, call: Call, scope: Scope, receive: Receive, s
     await response(scope, receive, send if is_read else told)
 
 
-def _without_query(operation: Operation) -> Callable[[Call], Awaitable[Any]]:
+def _without_query(operation: Operation) -> Callable[[RequestContext], Awaitable[Any]]:
     """The handler of an operation, which refuses a query where there is none; clients of providers send some."""
 
-    async def handle(call: Call) -> Any:
+    async def handle(call: RequestContext) -> Any:
         for name, value in call.request.query_params.items():
             raise InvalidValue(name[:_WHY_CHARS], value[:_WHY_CHARS], "no parameter in the query of this path")
         return await operation.handle(call)
@@ -182,7 +182,7 @@ def _without_query(operation: Operation) -> Callable[[Call], Awaitable[Any]]:
     return handle if is_refused else operation.handle
 
 
-def _refused(call: Call, error: Exception, operation: Operation | None = None) -> Response:
+def _refused(call: RequestContext, error: Exception, operation: Operation | None = None) -> Response:
     is_ours = operation is not None and not operation.own_refusals
     format = None if is_ours else provider_of(call.request)
     if format is not None:
@@ -190,7 +190,7 @@ def _refused(call: Call, error: Exception, operation: Operation | None = None) -
     if isinstance(error, StoreFailed):  # Where it was noticed tells nothing, and every request would tell it.
         _log.error("an answer failed: %s", error)
     elif not isinstance(error, RametError | Refusal) or (
-        isinstance(error, RametError) and problem_of(error).status == 500
+        isinstance(error, RametError) and to_problem(error).status == 500
     ):
         _log.error("an answer failed", exc_info=error)
     return responses.problem(error)
@@ -207,6 +207,6 @@ def _why(body: bytes) -> str:
 
 
 async def _not_found(scope: Scope, receive: Receive, send: Send) -> None:
-    call = Call(Request(scope, receive), None)  # type: ignore[arg-type]  # there is nothing to answer with
+    call = RequestContext(Request(scope, receive), None)  # type: ignore[arg-type]  # there is nothing to answer with
     refusal = Refusal(HTTPStatus.NOT_FOUND, "there is nothing at this path; see /openapi.json")
     await _send(_refused(call, refusal), call, scope, receive, send)

@@ -14,11 +14,11 @@ from ramet.services.operator.service import OperatorsView
 from ramet.services.packaging.service import PackagingService
 from ramet.services.rules import Rules
 from ramet.services.teams.service import AgentSpawnerService
-from ramet.services.turns.queue import TalkLimits
+from ramet.services.turns.queue import TurnLimits
 from ramet.services.turns.service import AgentService
 
 
-class Desk(Protocol):
+class KernelRouting(Protocol):
     """The way to other kernels, where there may be some."""
 
     async def elsewhere(self, call: Any, operation: Any) -> Any | None:
@@ -35,7 +35,7 @@ class Desk(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Parts:
+class AppDependencies:
     """The three services, and the operator's view of the kernel below them."""
 
     spawner: AgentSpawnerService
@@ -46,9 +46,9 @@ class Parts:
     bodies: BodyBudget
     ledger: Ledger
     rules: Rules = field(default_factory=Rules)  #: of the operator
-    message_bytes: int = TalkLimits().body_bytes  #: of what is said to an agent
+    message_bytes: int = TurnLimits().body_bytes  #: of what is said to an agent
     streams: Streams = field(default_factory=Streams)
-    desk: Desk | None = None
+    desk: KernelRouting | None = None
     unready: Callable[[], str] = lambda: ""  #: why no new work is taken; empty where it is
 
     def agent_of(self, key: str) -> str:

@@ -15,7 +15,7 @@ from ramet.services.formats import anthropic, openai
 from ramet.services.formats.registry import Format, format_of
 from ramet.services.http import responses
 from ramet.services.http.responses import Refusal
-from ramet.services.problems import Problem, problem_of
+from ramet.services.problems import Problem, to_problem
 
 _log = logging.getLogger("ramet.serve")
 #: Paths of the providers, by the first part behind /v1. What is a path of ramet, too, is told by the client's headers.
@@ -51,7 +51,7 @@ def provider_problem(error: BaseException) -> Problem:
     """An error with the status that providers have for it."""
     if isinstance(error, Refusal):
         return error.problem
-    found = problem_of(error)
+    found = to_problem(error)
     if found.status == HTTPStatus.INTERNAL_SERVER_ERROR:
         _log.error("an answer failed", exc_info=error)
     if isinstance(error, NotYours):

@@ -9,8 +9,8 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from ramet.core.errors import OwnedElsewhere, RametError
-from ramet.services.http.sse import BrokenOff
-from ramet.services.problems import problem_of
+from ramet.services.http.sse import StreamMoved
+from ramet.services.problems import to_problem
 from ramet.services.turns.tree_events import TreeEvent
 from ramet.wire.sse import encode
 
@@ -23,6 +23,6 @@ async def told(found: AsyncGenerator[TreeEvent, None]) -> AsyncGenerator[bytes, 
                 yield encode("event", each.data, str(each.cursor))
         yield encode("done", b"")
     except OwnedElsewhere:
-        raise BrokenOff from None
+        raise StreamMoved from None
     except RametError as error:
-        yield encode("error", problem_of(error).encode())
+        yield encode("error", to_problem(error).encode())

@@ -11,7 +11,7 @@ from typing import Any, Final
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
-from ramet.concurrency.deadline import to_its_end
+from ramet.concurrency.deadline import run_shielded
 from ramet.core.errors import (
     Aborted,
     Conflict,
@@ -25,12 +25,12 @@ from ramet.core.errors import (
 from ramet.services.errors import KeyReused, OutcomeUnknown
 from ramet.services.http import responses
 from ramet.services.http.operation import TAR, Operation
-from ramet.services.http.request import JSON_BYTES, Call
+from ramet.services.http.request import JSON_BYTES, RequestContext
 from ramet.services.http.responses import Refusal
 from ramet.services.idempotency.attempts import HEADER, Attempt, Sender, checked_key
 from ramet.services.idempotency.ledger import Ledger
 from ramet.services.idempotency.records import Answered
-from ramet.services.problems import problem_of
+from ramet.services.problems import to_problem
 
 REPLAYED: Final = "idempotent-replayed"
 _KEPT_HEADERS: Final = ("content-type", "location")
@@ -40,7 +40,7 @@ _NOT_DONE: Final = frozenset({HTTPStatus.NOT_IMPLEMENTED, HTTPStatus.BAD_GATEWAY
 _MAY_BE_DONE: Final = (TaskFailed, Aborted, OutputInvalid, OutputTooLarge)
 
 
-def sender_of(call: Call) -> Sender | None:
+def sender_of(call: RequestContext) -> Sender | None:
     """Who sends a request with an `Idempotency-Key`; None for one without. Raises InvalidValue."""
     given = call.request.headers.getlist(HEADER)
     if not given or call.request.method != "POST":
@@ -50,16 +50,16 @@ def sender_of(call: Call) -> Sender | None:
     return Sender(call.key, f"POST {call.request.scope['path']}", checked_key(given[0]))
 
 
-def secret_sender_of(call: Call) -> Sender | None:
+def secret_sender_of(call: RequestContext) -> Sender | None:
     """The sender, if nobody guesses the `Idempotency-Key`: then a repetition needs no rights of the sender's key."""
     sender = sender_of(call)
     return sender if sender is not None and sender.is_secret else None
 
 
-def once(operation: Operation) -> Callable[[Call], Awaitable[Any]]:
+def once(operation: Operation) -> Callable[[RequestContext], Awaitable[Any]]:
     """Wrap the handler of a POST, so that it does a request with an `Idempotency-Key` once."""
 
-    async def handle(call: Call) -> Any:
+    async def handle(call: RequestContext) -> Any:
         if (sender := sender_of(call)) is None:
             return await operation.handle(call)
         if operation.own_refusals:  # Else the key was checked before.
@@ -79,7 +79,7 @@ def once(operation: Operation) -> Callable[[Call], Awaitable[Any]]:
     return handle
 
 
-async def _attempted(call: Call, operation: Operation, ledger: Ledger, attempt: Attempt, digest: str) -> Any:
+async def _attempted(call: RequestContext, operation: Operation, ledger: Ledger, attempt: Attempt, digest: str) -> Any:
     if attempt.is_again and not attempt.has_begun_turn and operation.repetition == "refused":
         ledger.release(attempt)
         raise OutcomeUnknown(operation.look_at)
@@ -90,14 +90,14 @@ async def _attempted(call: Call, operation: Operation, ledger: Ledger, attempt: 
             answer = await operation.handle(call)
         except BaseException as error:
             if operation.repetition == "refused" and isinstance(error, _MAY_BE_DONE):
-                await to_its_end(_keep(ledger, attempt, digest, responses.problem(error)))
+                await run_shielded(_keep(ledger, attempt, digest, responses.problem(error)))
             elif not attempt.has_begun_turn and _is_refusal(error):
-                await to_its_end(ledger.drop(attempt))
+                await run_shielded(ledger.drop(attempt))
             raise
         response = _response(answer, operation)
         if response is None or (response.status_code >= 400 and attempt.has_begun_turn):
             return answer
-        await to_its_end(_keep(ledger, attempt, digest or await _streamed(call), response))
+        await run_shielded(_keep(ledger, attempt, digest or await _streamed(call), response))
     finally:
         ledger.release(attempt)
     if is_repeated:
@@ -114,7 +114,7 @@ async def _keep(ledger: Ledger, attempt: Attempt, digest: str, response: Respons
             raise
 
 
-async def _again(call: Call, found: Answered, sender: Sender) -> Response:
+async def _again(call: RequestContext, found: Answered, sender: Sender) -> Response:
     record, body = found
     if call.hasher is not None:
         if await _streamed(call) != record.digest:
@@ -142,11 +142,11 @@ def _is_refusal(error: BaseException) -> bool:
     if isinstance(error, Refusal):
         status = error.problem.status
     else:
-        status = problem_of(error).status if isinstance(error, RametError) else 500
+        status = to_problem(error).status if isinstance(error, RametError) else 500
     return status < 500 or status in _NOT_DONE
 
 
-async def _streamed(call: Call) -> str:
+async def _streamed(call: RequestContext) -> str:
     """The digest of a body that is streamed, as far as an upload may go: the rest of it is read here."""
     if call.hasher is None:
         return ""

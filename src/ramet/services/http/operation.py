@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ramet.services.http.request import Call
+from ramet.services.http.request import RequestContext
 
 EVENT_STREAM, BYTES, TAR, JSON = (
     "text/event-stream",
@@ -32,7 +32,7 @@ class Operation:
     method: Literal["GET", "POST", "DELETE"]
     path: str
     summary: str
-    handle: Callable[[Call], Awaitable[Any]]
+    handle: Callable[[RequestContext], Awaitable[Any]]
     takes: Any = None  #: structure of the body
     media: str = JSON  #: of the body, where it is no structure: bytes
     has_body: bool = False
@@ -49,5 +49,5 @@ class Operation:
     ends_key: bool = False  #: its key may have no rights behind it
     begins: bool = False  #: new work, which a kernel that is about to end takes no more
     of: Of = "here"
-    merge: Callable[[Call, Sequence[Any]], Any] | None = None  #: of what all kernels answer, for `everyone`
+    merge: Callable[[RequestContext, Sequence[Any]], Any] | None = None  #: of what all kernels answer, for `everyone`
     whole: bytes = b""  #: the query by which each of them is asked for all, where pages are made of that

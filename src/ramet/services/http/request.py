@@ -16,10 +16,10 @@ from ramet.services.errors import BodyTooLarge, Undecodable, UnknownKey
 from ramet.services.http.body_budget import BodyHold
 from ramet.services.http.responses import Refusal, no_key
 from ramet.services.idempotency.attempts import Attempt, Sender
-from ramet.services.validation_errors import hidden, misfit
+from ramet.services.validation_errors import hidden, invalid_value_of
 
 if TYPE_CHECKING:
-    from ramet.services.http.dependencies import Parts
+    from ramet.services.http.dependencies import AppDependencies
 
 JSON_BYTES = 4 * 1024 * 1024
 PIECE_S, BODY_S = 30.0, 600.0  #: for a piece of a body, and for all of it
@@ -39,10 +39,10 @@ class Hasher(Protocol):
         """The digest so far."""
 
 
-class Call:
+class RequestContext:
     """A request, and what answers it."""
 
-    def __init__(self, request: Request, parts: Parts) -> None:
+    def __init__(self, request: Request, parts: AppDependencies) -> None:
         self.request, self.parts = request, parts
         self.has_body = "content-length" in request.headers or "transfer-encoding" in request.headers
         self._is_read = not self.has_body
@@ -101,7 +101,7 @@ class Call:
         try:
             return msgspec.convert(values, kind, strict=False)
         except msgspec.ValidationError as problem:
-            raise misfit(problem, kind, values, "query") from None
+            raise invalid_value_of(problem, kind, values, "query") from None
 
     def after(self, query_after: int, of: str = "") -> int:
         """What is read on from: Last-Event-ID, which begins with `of` if that is given, or what the query says."""
@@ -119,7 +119,7 @@ class Call:
         try:
             return msgspec.json.decode(data, type=kind)
         except msgspec.ValidationError as problem:
-            raise misfit(problem, kind, data, "body") from None
+            raise invalid_value_of(problem, kind, data, "body") from None
         except (msgspec.DecodeError, RecursionError, UnicodeError) as problem:
             raise Undecodable("body", hidden(data), f"JSON ({problem})") from None
 

@@ -10,7 +10,7 @@ import msgspec
 from starlette.responses import Response
 
 from ramet.services.errors import RequestInProgress
-from ramet.services.problems import MEDIA_TYPE, PREFIX, Problem, problem_of
+from ramet.services.problems import MEDIA_TYPE, PREFIX, Problem, to_problem
 
 _RETRY: Final = {"retry-after": "1"}
 _HEADERS: Final[Mapping[int, Mapping[str, str]]] = {
@@ -50,7 +50,7 @@ def problem(error: BaseException) -> Response:
     """An error, whoever raised it."""
     if isinstance(error, Refusal):
         return Response(error.problem.encode(), error.problem.status, error.headers, MEDIA_TYPE)
-    found = problem_of(error)
+    found = to_problem(error)
     return Response(found.encode(), found.status, headers_of(error, found.status), MEDIA_TYPE)
 
 

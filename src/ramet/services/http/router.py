@@ -9,7 +9,7 @@ from urllib.parse import unquote
 T = TypeVar("T")
 
 
-class Found(NamedTuple, Generic[T]):
+class RouteMatch(NamedTuple, Generic[T]):
     """What is there, and what the names in its path stand for."""
 
     what: T
@@ -36,7 +36,7 @@ class Routes(Generic[T]):
                     fork = fork.words.setdefault(part, _Fork())
             fork.end = what, names
 
-    def find(self, path: str) -> Found[T] | None:
+    def find(self, path: str) -> RouteMatch[T] | None:
         """Return the route of a path, if it has one. A part may have a slash, as it is sent in URLs: `%2F`."""
         fork, values = self._root, list[str]()
         for part in map(unquote, path.split("/")):
@@ -47,7 +47,7 @@ class Routes(Generic[T]):
                 values.append(part)
                 following = fork.named
             fork = following
-        return None if fork.end is None else Found(fork.end[0], dict(zip(fork.end[1], values, strict=True)))
+        return None if fork.end is None else RouteMatch(fork.end[0], dict(zip(fork.end[1], values, strict=True)))
 
 
 class _Fork(Generic[T]):

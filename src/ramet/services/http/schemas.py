@@ -7,37 +7,37 @@ from typing import Any
 
 from msgspec import Struct
 
-from ramet.services.contract import AgentInfo, Asked, TeamInfo
+from ramet.services.contract import AgentInfo, BaseRequest, TeamInfo
 from ramet.services.packaging.contract import BundleInfo, ImageInfo
 from ramet.services.turns.turn import OnLeave
 
 
-class TurnOptions(Asked):
+class TurnOptions(BaseRequest):
     """How a message is answered: in which format, and what becomes of the turn when its last reader leaves."""
 
     format: str = ""
     on_leave: OnLeave = "go_on"
 
 
-class After(Asked):
+class After(BaseRequest):
     """What is read on from: the number of a chunk, or a cursor of events. The header Last-Event-ID goes before it."""
 
     after: int = 0
 
 
-class Newest(Asked):
+class Newest(BaseRequest):
     """How many of the newest messages are wanted; without a number all of them."""
 
     last: int | None = None
 
 
-class WhichTurn(Asked):
+class WhichTurn(BaseRequest):
     """One turn by its id, under way or waiting; none is the one under way."""
 
     turn: str = ""
 
 
-class AgentFilter(Asked):
+class AgentFilter(BaseRequest):
     """Which agents to list; `label` is `name=value`, and may be given more than once."""
 
     team: str = ""
@@ -46,7 +46,7 @@ class AgentFilter(Asked):
     label: Sequence[str] = ()
 
 
-class Mail(Asked, omit_defaults=True):
+class Mail(BaseRequest, omit_defaults=True):
     """A message that an agent reads at its next step."""
 
     text: str

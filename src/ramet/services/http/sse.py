@@ -24,7 +24,7 @@ _HEADERS = [
 ]
 
 
-class BrokenOff(Exception):
+class StreamMoved(Exception):
     """What is streamed goes on, but not here: the connection is lost to its reader, who comes again for the rest."""
 
 
@@ -109,7 +109,7 @@ class EventStream:
             await send({"type": "http.response.start", "status": 200, "headers": self._headers})
             await self._write(send)
             if self._is_broken and reading.done():
-                with suppress(BrokenOff):
+                with suppress(StreamMoved):
                     await reading  # Not the end, if reading failed: the connection breaks off.
         finally:
             self._streams.leave(self)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from ramet.core.errors import Gone, Unknown
 from ramet.services.errors import Missed, OutcomeUnknown
-from ramet.services.http.request import Call
+from ramet.services.http.request import RequestContext
 from ramet.services.turns.turn import OnLeave, Turn
 
 _HISTORY = "the history of the agent"
 
 
-async def begun(call: Call, agent: str, body: bytes, *, format: str = "", on_leave: OnLeave = "go_on") -> Turn:
+async def begun(
+    call: RequestContext, agent: str, body: bytes, *, format: str = "", on_leave: OnLeave = "go_on"
+) -> Turn:
     """Begin a turn, and return it once it is on record.
 
     A request with an `Idempotency-Key` that has begun one before gets that one. Raises Gone if it is kept no more,

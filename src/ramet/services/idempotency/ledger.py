@@ -17,9 +17,9 @@ from ramet.concurrency.clock import Clock
 from ramet.core.errors import Conflict
 from ramet.services.errors import KeyReused, RequestInProgress
 from ramet.services.idempotency.attempts import Attempt, Sender
-from ramet.services.idempotency.records import ANSWER, ANSWER_BYTES, KEEP_S, REQUEST, Answered, Record, decoded
+from ramet.services.idempotency.records import ANSWER, ANSWER_BYTES, KEEP_S, REQUEST, Answered, RequestRecord, decoded
 from ramet.services.idempotency.retention import Retention
-from ramet.store.contract import Document, Put, Store
+from ramet.store.contract import Document, DocumentWrite, Store
 
 _SALT_BYTES: Final = 16
 
@@ -83,9 +83,9 @@ class Ledger:
             is_kept=is_kept,
         )
         place = attempt.sender.place
-        puts = [Put(REQUEST, place, msgspec.json.encode(record), attempt.version)]
+        puts = [DocumentWrite(REQUEST, place, msgspec.json.encode(record), attempt.version)]
         if is_kept:
-            puts.append(Put(ANSWER, place, kept))
+            puts.append(DocumentWrite(ANSWER, place, kept))
         await self._store.put_together([], puts)
         self.release(attempt)
         await self._retention.answered(record.size)
@@ -132,13 +132,13 @@ class Ledger:
                 continue
             return _attempt(sender, record, put, is_again=is_again)
 
-    async def _answered(self, sender: Sender, record: Record) -> Answered:
+    async def _answered(self, sender: Sender, record: RequestRecord) -> Answered:
         found = await self._store.get(ANSWER, sender.place) if record.is_kept else None
         if found is None:
             return Answered(record, None)
         return Answered(record, _attempt(sender, record, found, is_again=True).mend(found.data))
 
-    async def _find(self, place: str) -> tuple[Document | None, Record | None]:
+    async def _find(self, place: str) -> tuple[Document | None, RequestRecord | None]:
         """The document at a place, and the record in it unless that has expired."""
         document = await self._store.get(REQUEST, place)
         record = decoded(document) if document is not None else None
@@ -146,8 +146,8 @@ class Ledger:
             record = None
         return document, record
 
-    async def _new(self, owner: str, digest: str) -> Record:
-        return Record(
+    async def _new(self, owner: str, digest: str) -> RequestRecord:
+        return RequestRecord(
             owner=owner,
             digest=digest,
             at=self._clock.now().timestamp(),
@@ -157,7 +157,7 @@ class Ledger:
             salt=self._entropy(_SALT_BYTES).hex(),
         )
 
-    async def _own(self, attempt: Attempt) -> Record:
+    async def _own(self, attempt: Attempt) -> RequestRecord:
         """The record of an attempt. Raises Conflict where another kernel has it."""
         document = await self._store.get(REQUEST, attempt.sender.place)
         if document is None or document.version != attempt.version:
@@ -165,12 +165,12 @@ class Ledger:
             raise Conflict(REQUEST, attempt.sender.place, expected=attempt.version, found=found)
         return decoded(document)
 
-    async def _put(self, attempt: Attempt, record: Record) -> None:
+    async def _put(self, attempt: Attempt, record: RequestRecord) -> None:
         data = msgspec.json.encode(record)
         put = await self._store.put(REQUEST, attempt.sender.place, data, expected=attempt.version)
         attempt.version = put.version
 
-    async def _is_at_work(self, record: Record) -> bool:
+    async def _is_at_work(self, record: RequestRecord) -> bool:
         """Whether another kernel, which lives, is doing a request; what this one does is known without the store."""
         if record.kernel == self._store.kernel:
             return False
@@ -184,7 +184,7 @@ class Ledger:
         return self._epoch
 
 
-def _attempt(sender: Sender, record: Record, document: Document, *, is_again: bool) -> Attempt:
+def _attempt(sender: Sender, record: RequestRecord, document: Document, *, is_again: bool) -> Attempt:
     return Attempt(
         sender,
         bytes.fromhex(record.salt),

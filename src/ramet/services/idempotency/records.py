@@ -17,7 +17,7 @@ KEEP_S: Final = 24 * 3600.0
 ANSWER_BYTES: Final = 256 * 1024  #: of one answer that is kept
 
 
-class Record(Struct, frozen=True, kw_only=True):
+class RequestRecord(Struct, frozen=True, kw_only=True):
     """A request. `begun` with the `life` of another process is one whose end was not put on record."""
 
     version: int = 1
@@ -39,13 +39,13 @@ class Record(Struct, frozen=True, kw_only=True):
 class Answered(NamedTuple):
     """The first answer to a request."""
 
-    record: Record
+    record: RequestRecord
     body: bytes | None  #: None for one that was too large to be kept
 
 
-def decoded(document: Document) -> Record:
+def decoded(document: Document) -> RequestRecord:
     """A record as it is in the store. Raises Damaged."""
     try:
-        return msgspec.json.decode(document.data, type=Record)
+        return msgspec.json.decode(document.data, type=RequestRecord)
     except (msgspec.DecodeError, UnicodeError) as problem:
         raise Damaged(document.kind, document.key, str(problem)) from None

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from ramet.concurrency.clock import Clock
 from ramet.core.errors import Conflict, Damaged
-from ramet.services.idempotency.records import ANSWER, KEEP_S, REQUEST, Record, decoded
+from ramet.services.idempotency.records import ANSWER, KEEP_S, REQUEST, RequestRecord, decoded
 from ramet.store.contract import Document, Store
 
 MOST_RECORDS: Final = 10_000  #: of one team
@@ -56,7 +56,7 @@ class Retention:
 
     async def sweep(self) -> None:
         """Remove expired records, and of each team the oldest beyond its share."""
-        now, shares = self._clock.now().timestamp(), dict[str, list[tuple[Record, Document]]]()
+        now, shares = self._clock.now().timestamp(), dict[str, list[tuple[RequestRecord, Document]]]()
         for each in await self._store.list(REQUEST):
             try:
                 record = decoded(each)
@@ -79,7 +79,7 @@ class Retention:
                 if is_beyond and (record.state != "begun" or number >= 2 * self._most_records):
                     await self._remove(document)
 
-    async def _dated(self, record: Record, document: Document, now: float) -> tuple[Record, Document]:
+    async def _dated(self, record: RequestRecord, document: Document, now: float) -> tuple[RequestRecord, Document]:
         """Date a record anew, so that it expires; an answered one, as its version is nobody's who is at work."""
         dated = replace(record, at=now)
         with contextlib.suppress(Conflict):

@@ -21,7 +21,7 @@ from ramet.host.control.run_queries import RunRow
 from ramet.host.safety.inspection import Kind
 from ramet.host.scheduler.view import ScheduleView
 from ramet.host.sessions.rows import SessionRow
-from ramet.services.contract import Asked
+from ramet.services.contract import BaseRequest
 
 MOST = 1_000  #: of one page
 USUAL = 100
@@ -29,7 +29,7 @@ Limit = Annotated[int, Meta(ge=1, le=MOST)]
 Cursor = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 
 
-class RunFilter(Asked):
+class RunFilter(BaseRequest):
     """Runs of all trees, the oldest tree first; with `ended` those that are over as well. `after` is a run's id."""
 
     ended: bool = False
@@ -37,14 +37,14 @@ class RunFilter(Asked):
     limit: Limit = USUAL
 
 
-class Paging(Asked):
+class Paging(BaseRequest):
     """A page: what stands behind `after`, at most `limit`."""
 
     after: str = ""
     limit: Limit = USUAL
 
 
-class WhichFile(Asked):
+class WhichFile(BaseRequest):
     """A file by its name below the workspace of a run."""
 
     path: str
@@ -78,7 +78,7 @@ class RemovedSession(Struct, kw_only=True):
     root: str
 
 
-class EventOptions(Asked):
+class EventOptions(BaseRequest):
     """Which events of a run: behind a cursor, of its whole `tree`, and with `follow` those that come."""
 
     after: Cursor = 0
@@ -92,7 +92,7 @@ class Sent(Struct, kw_only=True):
     mail: str
 
 
-class StopRun(Asked):
+class StopRun(BaseRequest):
     """End a run and all below it."""
 
     reason: str = ""
@@ -105,13 +105,13 @@ class Stopped(Struct, kw_only=True):
     left: Sequence[str]
 
 
-class KeepTree(Asked):
+class KeepTree(BaseRequest):
     """Keep the tree of a run on record whatever its time is, or no longer."""
 
     on: bool = True
 
 
-class Kept(Struct, kw_only=True):
+class KeptTree(Struct, kw_only=True):
     """The tree that is kept, or no longer."""
 
     tree: str
@@ -140,14 +140,14 @@ class ApprovalPage(Struct, kw_only=True):
     more: str = ""
 
 
-class AnswerApproval(Asked):
+class AnswerApproval(BaseRequest):
     """A person's word on a question."""
 
     allowed: bool
     reason: str = ""
 
 
-class PlainAgent(Asked):
+class PlainAgent(BaseRequest):
     """A definition as plain data; further ones are files of the folder, and named."""
 
     name: str
@@ -158,7 +158,7 @@ class PlainAgent(Asked):
     max_turns: int | None = None
 
 
-class AddSchedule(Asked):
+class AddSchedule(BaseRequest):
     """Run an agent later or again: one of `every_s`, `in_s`, `at`, and `cron` with `tz` says when.
 
     `agent` is `module:function`, the name of a definition of the folder, or a definition.
@@ -199,7 +199,7 @@ class TickList(Struct, kw_only=True):
     results: Sequence[TickResult]
 
 
-class RecipeFilter(Asked):
+class RecipeFilter(BaseRequest):
     """Recipes of agents that agents made: of the one who stands at `place`, or of all. `after` is `place/name`."""
 
     place: str = ""
@@ -224,7 +224,7 @@ class RecipePage(Struct, kw_only=True):
     more: str = ""
 
 
-class StateQuery(Asked):
+class StateQuery(BaseRequest):
     """Which values of a run's state: as of the event numbered `at`, or of a `commit` of its branch, or the newest.
 
     Of the keys that begin with `prefix`, those behind `after`.
@@ -251,7 +251,7 @@ class StatePage(Struct, kw_only=True):
     more: str = ""
 
 
-class VersionsOptions(Asked):
+class VersionsOptions(BaseRequest):
     """How many commits, the newest first."""
 
     limit: Limit = USUAL
@@ -289,7 +289,7 @@ class GatePolicyPage(Struct, kw_only=True):
     more: str = ""
 
 
-class WhichVersion(Asked):
+class WhichVersion(BaseRequest):
     """A version by its number; 0 is the newest."""
 
     version: Cursor = 0
@@ -303,14 +303,14 @@ class GatePolicy(Struct, kw_only=True):
     policy: SafetyPolicy
 
 
-class PutGatePolicy(Asked):
+class PutGatePolicy(BaseRequest):
     """Another version of a safety policy; `expected` is the one that it follows, 0 for the first."""
 
     policy: SafetyPolicy
     expected: Cursor
 
 
-class PassageFilter(Asked):
+class PassageFilter(BaseRequest):
     """What came to the safety gates behind a cursor; what is not said does not matter.
 
     `path` and `tool` are patterns, `kinds` some of intention, decision, output; `committed` is about decisions.

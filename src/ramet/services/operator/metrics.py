@@ -19,7 +19,7 @@ from ramet.services.operator.prometheus import Family, Sample, buckets, by
 from ramet.services.version import ramet_version
 
 if TYPE_CHECKING:
-    from ramet.services.teams.agents import Roster
+    from ramet.services.teams.agents import AgentTable
 
 _PAGE: Final = resource.getpagesize()
 
@@ -41,7 +41,7 @@ class Requests:
 class Metrics:
     """Of one server, between `start` and `stop`."""
 
-    def __init__(self, runtime: AgentRuntime, roster: Roster, *, is_public: bool = False) -> None:
+    def __init__(self, runtime: AgentRuntime, roster: AgentTable, *, is_public: bool = False) -> None:
         """`is_public`: whether they are for everybody who can reach the server, or for its operator only."""
         self.is_public, self.requests = is_public, Requests()
         self._runtime, self._roster = runtime, roster

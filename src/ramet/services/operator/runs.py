@@ -11,15 +11,15 @@ from msgspec.structs import replace
 
 from ramet.core.errors import DamagedTree, InvalidValue, Unknown
 from ramet.core.events import MailPushed, RunEnded, RunResumed, RunSpawned, TurnStarted, decode
-from ramet.core.replay.replay import TreeStory
-from ramet.host.control.operator import Steering
-from ramet.host.control.run_queries import LOOK_S, RunRow, Telling
+from ramet.core.replay.replay import TreeReplay
+from ramet.host.control.operator import OperatorControl
+from ramet.host.control.run_queries import LOOK_S, RunRow, TreeFold
 from ramet.host.journal.journal import TREES, Journal
 from ramet.host.journal.stored_events import decoded
 from ramet.host.journal.ttl import lifetimes_of
 from ramet.services.operator.contract import MOST, EventOptions, Paging, RunFilter, RunPage
 from ramet.services.turns.tree_events import TreeEvent, see_that_it_is_not_elsewhere
-from ramet.store.contract import Store, Stored
+from ramet.store.contract import Store, StoredEvent
 
 _log = logging.getLogger("ramet.services")
 PAGE = 1_000  #: events that are read at once
@@ -38,7 +38,7 @@ class RunViews:
     def __init__(
         self,
         journal: Journal,
-        steering: Steering,
+        steering: OperatorControl,
         is_elsewhere: IsElsewhere,
         agent_paths: AgentPaths = lambda: {},
     ) -> None:
@@ -116,7 +116,7 @@ class RunViews:
                 return
             await self._store.wait(head, timeout_s=LOOK_S)
 
-    async def story(self, id: str) -> TreeStory:
+    async def story(self, id: str) -> TreeReplay:
         """The story of the tree that a run is in. Raises Unknown."""
         return (await self._telling(await self.tree_of(id))).story
 
@@ -139,13 +139,13 @@ class RunViews:
         path = self._agent_paths().get(root)
         return rows if path is None else [replace(row, agent_path=path) for row in rows]
 
-    async def _telling(self, root: str) -> Telling:
-        telling = Telling()
+    async def _telling(self, root: str) -> TreeFold:
+        telling = TreeFold()
         async for each in self._stored(root):
             telling.tell(decoded(self._store, each))
         return telling
 
-    async def _stored(self, root: str) -> AsyncIterator[Stored]:
+    async def _stored(self, root: str) -> AsyncIterator[StoredEvent]:
         after = 0
         while page := await self._store.read(after, tree=root, limit=PAGE):
             for each in page:
@@ -169,7 +169,7 @@ class _Ends:
         """Whether all have."""
         return bool(self.over) and all(self.over.values())
 
-    def tell(self, stored: Stored) -> None:
+    def tell(self, stored: StoredEvent) -> None:
         """Take in the next event."""
         if stored.type == _TAGS[RunEnded]:
             self.over[stored.run] = True
@@ -181,7 +181,7 @@ _TAGS = {each: str(each.__struct_config__.tag) for each in (RunSpawned, TurnStar
 _BEGINS = frozenset(_TAGS[each] for each in (RunSpawned, TurnStarted, RunResumed))
 
 
-def _wakes(stored: Stored) -> bool:
+def _wakes(stored: StoredEvent) -> bool:
     """Whether an event is mail that takes up again whoever has ended."""
     event = decode(stored.data) if stored.type == _TAGS[MailPushed] else None
     return isinstance(event, MailPushed) and event.kind not in ("notice", "note")

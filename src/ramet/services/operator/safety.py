@@ -10,8 +10,8 @@ import msgspec
 from ramet.core import events
 from ramet.core.errors import InvalidValue
 from ramet.host.journal.journal import Journal
-from ramet.host.safety.inspection import KINDS, Filter, Passage, follow, passages
-from ramet.host.safety.policies import POLICY, Pinned, SafetyPolicies
+from ramet.host.safety.inspection import KINDS, GateEvent, GateEventFilter, follow, passages
+from ramet.host.safety.policies import POLICY, PolicyVersion, SafetyPolicies
 from ramet.services.operator.contract import (
     GatePolicy,
     GatePolicyPage,
@@ -58,17 +58,17 @@ class GateViews:
         """The same and what comes, each as JSON, without an end. Raises InvalidValue at once."""
         return self._passing(_filter(asked), asked.after)
 
-    async def _passing(self, wanted: Filter, after: int) -> AsyncGenerator[TreeEvent]:
+    async def _passing(self, wanted: GateEventFilter, after: int) -> AsyncGenerator[TreeEvent]:
         async with aclosing(follow(self._journal.store, wanted, after=after)) as found:
             async for each in found:
                 yield TreeEvent(each.cursor, msgspec.json.encode(_row(each)))
 
 
-def _filter(asked: PassageFilter) -> Filter:
+def _filter(asked: PassageFilter) -> GateEventFilter:
     for field in ("tree", "run"):
         if "\0" in (value := getattr(asked, field)):
             raise InvalidValue(field, value, "the id of a run")
-    return Filter(
+    return GateEventFilter(
         tree=asked.tree or None,
         run=asked.run or None,
         path=asked.path or None,
@@ -78,10 +78,10 @@ def _filter(asked: PassageFilter) -> Filter:
     )
 
 
-def _policy(pinned: Pinned) -> GatePolicy:
+def _policy(pinned: PolicyVersion) -> GatePolicy:
     return GatePolicy(name=pinned.name, version=pinned.version, policy=pinned.policy)
 
 
-def _row(passage: Passage) -> PassageRow:
+def _row(passage: GateEvent) -> PassageRow:
     event = msgspec.json.decode(events.encode(passage.event))
     return PassageRow(cursor=passage.cursor, kind=passage.kind, event=event)

@@ -6,19 +6,19 @@ from collections.abc import Sequence
 
 from ramet.core.errors import Gone, InvalidValue, MailRefused, NotYours, Unknown
 from ramet.host.approvals import Pending
-from ramet.host.control.operator import Steering
+from ramet.host.control.operator import OperatorControl
 from ramet.host.control.run_queries import RunRow
 from ramet.host.journal.journal import Journal
 from ramet.host.runtime import AgentRuntime
 from ramet.host.scheduler.scheduler import AgentScheduler
-from ramet.services.operator.contract import Approval, ApprovalPage, Kept, Paging, Sent, Stopped
+from ramet.services.operator.contract import Approval, ApprovalPage, KeptTree, Paging, Sent, Stopped
 from ramet.services.operator.runs import AgentPaths, IsElsewhere, RunViews, checked_limit
 from ramet.services.operator.safety import GateViews
 from ramet.services.operator.schedules import ScheduleViews
 from ramet.services.operator.sessions import SessionViews
 from ramet.services.operator.states import StateViews
 from ramet.services.rules import Rules
-from ramet.services.teams.agents import Roster
+from ramet.services.teams.agents import AgentTable
 
 MOST_REASON = 10_000  #: characters
 STOPPED = "stopped by the operator"
@@ -37,7 +37,7 @@ class KernelViews:
         agent_paths: AgentPaths = lambda: {},
     ) -> None:
         """`journal` is that of the runtime, and open. `is_elsewhere` is whether a tree is at work in another kernel."""
-        self._steering = Steering(journal.users, journal.store)
+        self._steering = OperatorControl(journal.users, journal.store)
         self.runs = RunViews(journal, self._steering, is_elsewhere or _nowhere, agent_paths)
         self.schedules = ScheduleViews(scheduler, rules)
         self.gates = GateViews(journal)
@@ -79,10 +79,10 @@ class KernelViews:
             row = await self.runs.run(run)
             raise Gone(f"run {run!r} is not at work: {_where(row)}") from None
 
-    async def keep(self, run: str, on: bool) -> Kept:
+    async def keep(self, run: str, on: bool) -> KeptTree:
         """Keep the tree of a run on record whatever its time is, or no longer. Raises Unknown."""
         await self.runs.tree_of(run)  # It is on record by then, if it is at work.
-        return Kept(tree=await self._steering.keep(run, on), kept=on)
+        return KeptTree(tree=await self._steering.keep(run, on), kept=on)
 
     async def approvals(self, asked: Paging) -> ApprovalPage:
         """The questions that wait for a person, the oldest first. Raises InvalidValue."""
@@ -98,7 +98,7 @@ class KernelViews:
 class OperatorsView:
     """The way to a kernel's views."""
 
-    def __init__(self, roster: Roster, views: KernelViews) -> None:
+    def __init__(self, roster: AgentTable, views: KernelViews) -> None:
         self._roster, self._views = roster, views
 
     def open(self, key: str, kind: str, name: str = "") -> KernelViews:

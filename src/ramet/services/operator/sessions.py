@@ -7,7 +7,7 @@ import pathlib
 from msgspec.structs import replace
 
 from ramet.core.errors import BusyError
-from ramet.host.control.run_queries import INTERRUPTED, Records
+from ramet.host.control.run_queries import INTERRUPTED, JournalReader
 from ramet.host.journal.journal import Journal
 from ramet.host.sessions.rows import OPEN, SessionRow, session_row, sessions
 from ramet.host.sessions.trees import remove
@@ -50,8 +50,8 @@ class SessionViews:
             raise InUse("session", name, ("the kernel that has it open",)) from None
         return RemovedSession(session=row.id, root=root)
 
-    def _records(self) -> Records:
-        return Records(self._journal.store, frozenset(self._journal.living))
+    def _records(self) -> JournalReader:
+        return JournalReader(self._journal.store, frozenset(self._journal.living))
 
     async def _seen(self, row: SessionRow) -> SessionRow:
         """A row as it is with all kernels of the store."""

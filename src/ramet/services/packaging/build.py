@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from ramet.concurrency.clock import Clock
 from ramet.core.errors import Damaged, InvalidValue, Unknown
-from ramet.services.contract import CodeTool, Image, Loadable
+from ramet.services.contract import CodeTool, Image, LoadableBundle
 from ramet.services.packaging.atomic_dirs import read_bounded
 from ramet.services.packaging.bundles.manifest import SKILLS, declared_tools, manifest_of
 from ramet.services.packaging.bundles.requirements import MAX_SIZE, Packages, parsed
@@ -35,7 +35,7 @@ def parts_of(base: str, bundles: Sequence[str], below: Recorded | None) -> tuple
 
 
 @dataclass(frozen=True)
-class Assembly:
+class ImageBuilder:
     """Of these bundles and packages."""
 
     _bundles: Bundles
@@ -56,7 +56,7 @@ class Assembly:
         """What bundles need of other packages. Raises InvalidValue for what is none, or may not be installed."""
         return tuple(dict.fromkeys(line for each in bundles for line in self._required(each)))
 
-    def loadable(self, id: str, beside: Sequence[str]) -> Loadable:
+    def loadable(self, id: str, beside: Sequence[str]) -> LoadableBundle:
         """A bundle, with all its files checked, for an agent that has others: as of `PackagingService`."""
         bundle = self._bundles.whole(id)
         if id in beside:
@@ -69,7 +69,7 @@ class Assembly:
         refuse_shadows(bundle)
         refuse_clashes([*map(self._bundles.load, beside), bundle])
         files = tuple(each for each in bundle.files if each not in FOR_PACKAGING)
-        return Loadable(id, bundle.folder, files, *_declared(bundle.folder))
+        return LoadableBundle(id, bundle.folder, files, *_declared(bundle.folder))
 
     def image(self, recorded: Recorded) -> Image:
         """An image that is on record, as agents have it. Raises Damaged if a part of it is missing."""

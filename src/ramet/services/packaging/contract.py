@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from ramet.core.errors import InvalidValue, OutputTooLarge
 from ramet.core.outcome import ErrorInfo
-from ramet.services.contract import Asked
+from ramet.services.contract import BaseRequest
 
 MB = 1_000_000
 
@@ -20,7 +20,7 @@ OPERATOR: Final = ""
 JobState = Literal["queued", "running", "done", "failed"]
 
 
-class CreateImage(Asked):
+class CreateImage(BaseRequest):
     """Make an image of bundles on top of another image; "" is the plain one."""
 
     bundles: Sequence[str]

@@ -11,17 +11,17 @@ from pathlib import Path
 from typing import Final, Self, TypeVar
 
 from ramet.concurrency.clock import Clock, SystemClock
-from ramet.concurrency.deadline import to_its_end
+from ramet.concurrency.deadline import run_shielded
 from ramet.concurrency.slots import Slots
 from ramet.concurrency.threads import in_thread
 from ramet.core.errors import InvalidValue, RametError, SpawnRefused, Unknown
 from ramet.core.outcome import ErrorInfo
-from ramet.services.contract import PLAIN, Image, Loadable
+from ramet.services.contract import PLAIN, Image, LoadableBundle
 from ramet.services.errors import InUse
-from ramet.services.packaging.build import Assembly, parts_of
+from ramet.services.packaging.build import ImageBuilder, parts_of
 from ramet.services.packaging.bundles.requirements import InstallFailed, Installs, Packages
 from ramet.services.packaging.bundles.store import Bundles
-from ramet.services.packaging.catalog.local import Catalogue, Elsewhere, OwnCatalogue, nobody
+from ramet.services.packaging.catalog.local import Catalogue, Elsewhere, OwnCatalogue, no_other_users
 from ramet.services.packaging.catalog.shared import SharedCatalogue
 from ramet.services.packaging.contract import OPERATOR, BundleInfo, BundleLimits, ImageInfo, Job, OwnedJob
 from ramet.services.packaging.images import Recorded, image_id
@@ -67,7 +67,7 @@ class PackagingService:
         self.upload_bytes = limits.upload  #: of one upload at most
         self._bundles = Bundles(self._folder / "bundles", limits)
         self._packages = Packages(self._folder / "packages", installs, self._clock)
-        self._assembly = Assembly(self._bundles, self._packages, self._clock)
+        self._assembly = ImageBuilder(self._bundles, self._packages, self._clock)
         self._push = push
         own = OwnCatalogue(self._folder, self._bundles)
         self._catalogue: Catalogue = (
@@ -85,9 +85,9 @@ class PackagingService:
 
     async def open(self) -> Self:
         """Take the folder, and clear away what an earlier process left unfinished. Raises StoreInUse, StoreFailed."""
-        await to_its_end(in_thread(self._open, name="ramet-packaging"))
+        await run_shielded(in_thread(self._open, name="ramet-packaging"))
         try:
-            await to_its_end(self._catalogue.open())
+            await run_shielded(self._catalogue.open())
         except BaseException:
             await self.close()
             raise
@@ -121,7 +121,7 @@ class PackagingService:
         kept. Raises InvalidValue, which names the member, and BundleTooLarge.
         """
         bundle = await self._bundles.upload(data, owner)
-        await to_its_end(self._catalogue.keep(bundle, owner))
+        await run_shielded(self._catalogue.keep(bundle, owner))
         return bundle.info
 
     async def bundle(self, id: str, asker: str = OPERATOR) -> BundleInfo:
@@ -162,7 +162,7 @@ class PackagingService:
                 raise InvalidValue("images", there, accepted)
             await self._catalogue.bring(parts)
             recorded = await self._comparing(lambda: self._assembly.planned(base, bundles, parts, asker))
-            return await to_its_end(self._begin(recorded))
+            return await run_shielded(self._begin(recorded))
 
     async def job(self, id: str, asker: str = OPERATOR) -> Job:
         """How far the making of an image is. Raises Unknown, also for one that failed long ago.
@@ -207,7 +207,7 @@ class PackagingService:
             await self._install(recorded)
         return await in_thread(lambda: self._assembly.image(recorded), name="ramet-image")
 
-    async def loadable(self, id: str, beside: Sequence[str], asker: str = OPERATOR) -> Loadable:
+    async def loadable(self, id: str, beside: Sequence[str], asker: str = OPERATOR) -> LoadableBundle:
         """A bundle, with all its files checked, to be loaded into an agent that has others.
 
         Raises Unknown, Damaged, BundlesClash, and InvalidValue for a module of a name that is Python's own, or ours,
@@ -240,27 +240,27 @@ class PackagingService:
         return found.info
 
     async def delete_image(
-        self, id: str, users: Callable[[], Sequence[str]] = tuple, elsewhere: Elsewhere = nobody
+        self, id: str, users: Callable[[], Sequence[str]] = tuple, elsewhere: Elsewhere = no_other_users
     ) -> None:
         """Forget an image that nobody needs. Images on top of it stay. Raises Unknown, InUse.
 
         `users` says who needs it here, `elsewhere` who does at other kernels, once none of them begins to.
         """
         with self._deleting("image", id, users):
-            await to_its_end(self._catalogue.delete_image(id, elsewhere))
+            await run_shielded(self._catalogue.delete_image(id, elsewhere))
 
     async def delete_bundle(
-        self, id: str, users: Callable[[], Sequence[str]] = tuple, elsewhere: Elsewhere = nobody
+        self, id: str, users: Callable[[], Sequence[str]] = tuple, elsewhere: Elsewhere = no_other_users
     ) -> None:
         """Remove a bundle that no image has and nobody needs, as `delete_image`. Raises Unknown, InUse."""
         with self._deleting("bundle", id, users):
-            await to_its_end(self._catalogue.delete_bundle(id, elsewhere))
+            await run_shielded(self._catalogue.delete_bundle(id, elsewhere))
 
     async def _comparing(self, work: Callable[[], T]) -> T:
         """Do in a thread what reads the names of all files of bundles, which is large: few at a time."""
         await self._comparisons.take()
         try:
-            return await to_its_end(in_thread(work, name="ramet-bundle"))
+            return await run_shielded(in_thread(work, name="ramet-bundle"))
         finally:
             self._comparisons.give_back()
 
@@ -354,7 +354,7 @@ class PackagingService:
                     await self._packages.install(recorded.info.requirements)
                 if self._push is not None:
                     await self._push(await in_thread(lambda: self._assembly.image(recorded), name="ramet-image"))
-                await to_its_end(self._catalogue.done(recorded))
+                await run_shielded(self._catalogue.done(recorded))
                 del self._jobs[id]
             finally:
                 self._slots.give_back()

@@ -16,11 +16,11 @@ from contextlib import AsyncExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
-from ramet.concurrency.deadline import to_its_end
+from ramet.concurrency.deadline import run_shielded
 from ramet.core.errors import InvalidValue, MissingExtra, NotYours, RametError
 from ramet.disk.state_folder import checked_state_folder, made_folder, state_folder
 from ramet.host.dynamic.registry import Registries
-from ramet.host.retention.janitor import Caretaker
+from ramet.host.retention.janitor import RetentionJob
 from ramet.host.runtime import AgentRuntime
 from ramet.host.sandbox.sandboxes import BackendName
 from ramet.host.scheduler.scheduler import AgentScheduler
@@ -44,7 +44,7 @@ from ramet.services.server.operator_token import TOKEN, operator_token
 from ramet.services.teams.needed_trees import needed_trees
 from ramet.services.teams.service import AgentSpawnerService
 from ramet.services.turns.log import TurnLog, clear
-from ramet.services.turns.queue import TalkLimits
+from ramet.services.turns.queue import TurnLimits
 from ramet.services.turns.service import AgentService
 from ramet.store.contract import Store
 
@@ -82,7 +82,7 @@ class Server:
         token: str | None = None,
         teams: Mapping[str, Mapping[str, float]] | None = None,
         rules: Rules | None = None,
-        talk: TalkLimits | None = None,
+        talk: TurnLimits | None = None,
         bundles: BundleLimits | None = None,
         installs: Installs | None = None,
         pod_images: PodImages | None = None,
@@ -98,13 +98,13 @@ class Server:
         self._socket = pathlib.Path(socket) if socket is not None else self.folder / SOCKET
         self._listen, self._bounds, self._given_token = listen, bounds, token
         self._types, self._teams = types, teams or {}
-        self._rules, self._talk = rules or Rules(), talk or TalkLimits()
+        self._rules, self._talk = rules or Rules(), talk or TurnLimits()
         self._bundles, self._installs, self._pod_images = bundles, installs, pod_images
         self._public_metrics = public_metrics
         self._address = address
         self.runtime = AgentRuntime(self.dir, backend=backend, user_texts=False, **runtime)
         journal = self.runtime.journal
-        if journal is not None and isinstance(journal.caretaker, Caretaker):
+        if journal is not None and isinstance(journal.caretaker, RetentionJob):
             journal.caretaker.needed = partial(needed_trees, journal.store)
         self._rules.check_backend(_name_of(backend))
         self.runtime.gateway.accepted = self._rules.models
@@ -220,7 +220,7 @@ class Server:
             return
         self._leaves_turns = ends_process
         resting, self._resting = self._resting, None
-        await to_its_end(resting.aclose())
+        await run_shielded(resting.aclose())
         await self._put_on_record()
 
     async def terminate(self) -> None:
@@ -239,7 +239,7 @@ class Server:
         await self.rest()
         if self._leaving is not None:
             leaving, self._leaving = self._leaving, None
-            await to_its_end(leaving.aclose())
+            await run_shielded(leaving.aclose())
 
     async def __aenter__(self) -> Self:
         return await self.start()
@@ -328,7 +328,7 @@ class Server:
         with _of_extra():
             from ramet.services.http.application import Application
             from ramet.services.http.body_budget import BodyBudget
-            from ramet.services.http.dependencies import Parts
+            from ramet.services.http.dependencies import AppDependencies
         assert self.runtime.journal is not None, "it has a folder"
         views = KernelViews(
             self.runtime,
@@ -339,7 +339,7 @@ class Server:
             self.spawner.roster.paths_by_run,
         )
         bounds, largest = self._bounds or Bounds(), self._talk.body_bytes
-        self._parts = Parts(
+        self._parts = AppDependencies(
             bodies=BodyBudget(
                 total_bytes=max(bounds.body_bytes, 2 * largest), share_bytes=max(bounds.team_body_bytes, largest)
             ),

@@ -15,28 +15,28 @@ from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
-from ramet.concurrency.deadline import to_its_end
+from ramet.concurrency.deadline import run_shielded
 from ramet.concurrency.threads import in_thread
 from ramet.core.errors import Unknown
 from ramet.core.outcome import ErrorInfo
 from ramet.core.team import amount
 from ramet.host.runtime import AgentRuntime
 from ramet.isolation import safe_walk
-from ramet.services.contract import Opening
+from ramet.services.contract import AgentSpec
 from ramet.services.errors import TakenOver, ValuesMissing
-from ramet.services.problems import error_of, told
-from ramet.services.teams.agents import Living, Roster, has_failed
+from ramet.services.problems import error_of, public_message
+from ramet.services.teams.agents import AgentEntry, AgentTable, has_failed
 from ramet.services.teams.ended_agent import Departed, Waiting
 from ramet.services.teams.failed_agents import FailedAgents, oldest_beyond, what_stays
-from ramet.services.teams.tables import AgentRow, Books
-from ramet.services.teams.team_state import Room
+from ramet.services.teams.tables import AgentRow, TeamTables
+from ramet.services.teams.team_state import TeamState
 from ramet.services.teams.validation import Checked
 
 T = TypeVar("T")
 _log = logging.getLogger("ramet.services")
 
 
-class Lives:
+class AgentLifecycle:
     """The agents of a server, from their births to their ends; `folder` has one folder for each.
 
     Of a team at most `most_failed` stay that have failed or ended.
@@ -44,9 +44,9 @@ class Lives:
 
     def __init__(
         self,
-        roster: Roster,
-        rooms: Mapping[str, Room],
-        books: Books,
+        roster: AgentTable,
+        rooms: Mapping[str, TeamState],
+        books: TeamTables,
         folder: pathlib.Path,
         runtime: AgentRuntime,
         most_failed: int,
@@ -76,7 +76,7 @@ class Lives:
 
     # ---- how an agent comes
 
-    async def bear(self, room: Room, row: AgentRow, checked: Checked) -> Living:
+    async def bear(self, room: TeamState, row: AgentRow, checked: Checked) -> AgentEntry:
         """Start an agent that its team has admitted. When this raises, nothing of it is left, and its part is free."""
         try:
             await room.write(row)
@@ -86,15 +86,15 @@ class Lives:
                 async with living.changing:
                     await living.write(living.as_row())
             except BaseException:
-                await to_its_end(_closed(living, "it could not be put on record"))
+                await run_shielded(_closed(living, "it could not be put on record"))
                 raise
         except BaseException:
-            await to_its_end(self.forget(room, row, {}))
+            await run_shielded(self.forget(room, row, {}))
             raise
         self.add(living)
         return living
 
-    async def open(self, row: AgentRow, checked: Checked) -> Living:
+    async def open(self, row: AgentRow, checked: Checked) -> AgentEntry:
         """Have an agent opened by its type, with a folder of its own. Raises what its type does."""
         opening = checked.opening
         _make(opening.folder)
@@ -103,9 +103,9 @@ class Lives:
                 await opening.shelf.open()
             served = await checked.type.open(opening)
         except BaseException:
-            await to_its_end(_cleared(opening))
+            await run_shielded(_cleared(opening))
             raise
-        living = Living(
+        living = AgentEntry(
             replace(row, state="idle"), served, self._books, self._clock, opening=opening, type=checked.type
         )
         if opening.shelf is not None:
@@ -113,11 +113,11 @@ class Lives:
         try:
             await _on_record(living, opening.runtime)
         except BaseException:
-            await to_its_end(_closed(living, "it could not be put on record"))
+            await run_shielded(_closed(living, "it could not be put on record"))
             raise
         return living
 
-    def add(self, living: Living) -> None:
+    def add(self, living: AgentEntry) -> None:
         """Have an agent on the roster, and hear of its end."""
 
         def over(ended: asyncio.Future[ErrorInfo | None]) -> None:
@@ -130,19 +130,19 @@ class Lives:
     async def add_departed(self, row: AgentRow) -> None:
         """Have an agent on the roster that cannot be talked with any more, until somebody or its time ends it."""
         error = row.error or ErrorInfo(type="Gone", message="it had ended")
-        living = Living(row, Departed(row.run, row.isolation or "none", error), self._books, self._clock)
+        living = AgentEntry(row, Departed(row.run, row.isolation or "none", error), self._books, self._clock)
         self._roster.add(living)
         await self._failed.keep(living)
         self._end_the_oldest(living.row.team)
 
-    def add_waiting(self, room: Room, row: AgentRow, missing: ValuesMissing) -> None:
+    def add_waiting(self, room: TeamState, row: AgentRow, missing: ValuesMissing) -> None:
         """Have an agent on the roster that waits for its values. It holds its part of its team, and its row stays."""
         served = Waiting(row.run, row.isolation, missing, room.team.held.get(row.id, {}))
-        living = Living(row, served, self._books, self._clock)
+        living = AgentEntry(row, served, self._books, self._clock)
         living.state, living.error = "waiting", error_of(missing)
         self._roster.add(living)
 
-    async def give_up(self, living: Living, reason: str) -> Mapping[str, float] | None:
+    async def give_up(self, living: AgentEntry, reason: str) -> Mapping[str, float] | None:
         """Close an agent that is not on the roster; what it used, None if that cannot be told."""
         return await _closed(living, reason)
 
@@ -152,7 +152,7 @@ class Lives:
 
     # ---- how an agent goes
 
-    def end(self, living: Living, reason: str) -> asyncio.Future[None]:
+    def end(self, living: AgentEntry, reason: str) -> asyncio.Future[None]:
         """Close an agent and leave nothing of it, once; whoever gives up waiting for it does not stop that.
 
         If that fails the agent stays on the roster, ended, and the next one who asks has it tried again.
@@ -168,7 +168,7 @@ class Lives:
             self._roster.remove(living)
         await self.join()
 
-    def lose(self, room: Room) -> None:
+    def lose(self, room: TeamState) -> None:
         """Go on with nothing of a team that another kernel has: it has the agents and their turns as well."""
         for birth in room.spawning:
             birth.cancel()
@@ -180,7 +180,7 @@ class Lives:
                 living.talk.lose(why)
             living.ending = living.ending or self.begin(_close(living, str(why)))
 
-    async def forget(self, room: Room, row: AgentRow, used: Mapping[str, float] | None) -> None:
+    async def forget(self, room: TeamState, row: AgentRow, used: Mapping[str, float] | None) -> None:
         """Leave nothing of an agent that is gone, and free what it held."""
         await self.release(room, row.id, used)
         await self.clear(row)
@@ -188,21 +188,21 @@ class Lives:
     async def clear(self, row: AgentRow) -> None:
         """Leave nothing of an agent whose part is free; its row goes last, so that a later server finds the rest."""
         try:
-            await to_its_end(in_thread(lambda: _remove(self._folder, row.id), name="ramet-folder"))
-            await to_its_end(self._failed.remove(row))
+            await run_shielded(in_thread(lambda: _remove(self._folder, row.id), name="ramet-folder"))
+            await run_shielded(self._failed.remove(row))
         except OSError as problem:
             _log.error("the folder of agent %s (%s) cannot be removed: %s", row.path, row.id, problem)
         await self.forgetting(row.id)
         await self._books.remove(row)
 
-    async def release(self, room: Room, agent: str, used: Mapping[str, float] | None, *rows: AgentRow) -> None:
+    async def release(self, room: TeamState, agent: str, used: Mapping[str, float] | None, *rows: AgentRow) -> None:
         """Free what an agent held; write that down together with `rows`.
 
         None is a use that is not known: all that it held counts as used, so that no more is than was reserved.
         """
         await room.release(agent, room.team.held.get(agent, {}) if used is None else used, *rows)
 
-    async def _fail(self, living: Living, error: ErrorInfo | None) -> None:
+    async def _fail(self, living: AgentEntry, error: ErrorInfo | None) -> None:
         """An agent ended by itself: it holds nothing any more, and stays to be looked at."""
         living.state, living.error = ("ended" if error is None else "failed"), error
         living.failed_at = self._clock.now() if error is not None else None
@@ -224,7 +224,7 @@ class Lives:
             _log.info("agent %s (%s), which has %s, makes room for newer ones", each.row.path, each.id, each.state)
             self.begin(self._failed.end(each))
 
-    async def _end(self, living: Living, reason: str) -> None:
+    async def _end(self, living: AgentEntry, reason: str) -> None:
         if living.failing is not None:
             await asyncio.wait({living.failing})
         living.state = "ended"
@@ -244,7 +244,7 @@ class Lives:
             room.names.discard(living.row.name)  # Likewise: two records of one name could not be gone on with.
 
 
-async def _on_record(living: Living, runtime: AgentRuntime) -> None:
+async def _on_record(living: AgentEntry, runtime: AgentRuntime) -> None:
     """Return once the tree of an agent is on record: whoever goes on with that looks for it. Raises StoreFailed."""
     with contextlib.suppress(Unknown):  # It has none.
         await runtime.get(living.served.run).run.context.settled()
@@ -254,11 +254,11 @@ async def _nobody(agent: str) -> None:
     """Nobody is told."""
 
 
-async def _close(living: Living, reason: str) -> None:
+async def _close(living: AgentEntry, reason: str) -> None:
     await _closed(living, reason)
 
 
-async def _closed(living: Living, reason: str) -> Mapping[str, float] | None:
+async def _closed(living: AgentEntry, reason: str) -> Mapping[str, float] | None:
     """Close an agent; returns what it used for good, None if that cannot be told. What goes wrong stops nobody."""
     try:
         await living.served.close(reason)
@@ -273,7 +273,7 @@ async def _closed(living: Living, reason: str) -> Mapping[str, float] | None:
         return None
 
 
-async def _cleared(opening: Opening) -> None:
+async def _cleared(opening: AgentSpec) -> None:
     """Leave nothing of what was loaded into an agent that is gone. What goes wrong stops nobody."""
     try:
         if opening.shelf is not None:
@@ -287,7 +287,7 @@ def _error_of(ended: asyncio.Future[ErrorInfo | None]) -> ErrorInfo | None:
         return ErrorInfo(type="Aborted", message="it was cancelled")
     if (problem := ended.exception()) is not None:
         return error_of(problem)
-    return None if (error := ended.result()) is None else told(error)
+    return None if (error := ended.result()) is None else public_message(error)
 
 
 def _make(folder: pathlib.Path) -> None:

@@ -10,25 +10,25 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from ramet.concurrency.clock import Clock
-from ramet.concurrency.deadline import to_its_end
+from ramet.concurrency.deadline import run_shielded
 from ramet.core.errors import Gone, InvalidValue, NotYours
-from ramet.services.contract import RIGHTS, AgentInfo, AgentState, AgentType, Opening, Right, Served
+from ramet.services.contract import RIGHTS, AgentInfo, AgentSpec, AgentState, AgentType, Right, RunningAgent
 from ramet.services.teams import keys
-from ramet.services.teams.tables import AgentRow, Books
+from ramet.services.teams.tables import AgentRow, TeamTables
 
 #: What is looked through for an agent that there is not, so that it takes as long as for one that there is.
 _NOBODY = keys.Keyring(owner=keys.hash_of("nobody has this key"))
 _CHANGING = ("state", "run", "isolation", "turns", "error", "bundles", "failed_at")  #: of a row
 
 
-class Kept(NamedTuple):
+class KeptFailure(NamedTuple):
     """Until when a failed agent is there, and where what it left is."""
 
     until: datetime
     folders: tuple[str, ...]
 
 
-class Living:
+class AgentEntry:
     """An agent of this server, until it is killed: one that failed is here as well.
 
     `talk` is for whoever leads its conversation, who also sets `state` to "working" and back to "idle", and counts
@@ -38,11 +38,11 @@ class Living:
     def __init__(
         self,
         row: AgentRow,
-        served: Served,
-        books: Books,
+        served: RunningAgent,
+        books: TeamTables,
         clock: Clock,
         *,
-        opening: Opening | None = None,
+        opening: AgentSpec | None = None,
         type: AgentType | None = None,
     ) -> None:
         """Without `opening` and `type` it is one that could not be opened again, or waits for values."""
@@ -51,7 +51,7 @@ class Living:
         self.turns = row.turns
         self.error = row.error
         self.failed_at = row.failed_at
-        self.kept: Kept | None = None  #: of one that has failed and is there for a while
+        self.kept: KeptFailure | None = None  #: of one that has failed and is there for a while
         self.talk: Any = None
         self.failing: asyncio.Task[None] | None = None
         self.ending: asyncio.Task[None] | None = None
@@ -153,27 +153,27 @@ class Living:
             for look in tuple(self.watchers) if has_new_keys else ():
                 look()
 
-        await to_its_end(write())
+        await run_shielded(write())
 
 
 class Admitted(NamedTuple):
     """An agent, and the key by which somebody was let in to it. `by` is the key's hash, or OPERATOR."""
 
-    living: Living
+    living: AgentEntry
     key: keys.Held
     by: str
 
 
-class Roster:
+class AgentTable:
     """All agents of this server, by their ids. The operator's key opens everything."""
 
     def __init__(self, operator: str, clock: Clock) -> None:
         if not operator:
             raise InvalidValue("operator", operator, "a key")
         self._operator, self._clock = keys.hash_of(operator), clock
-        self._living: dict[str, Living] = {}
+        self._living: dict[str, AgentEntry] = {}
 
-    def __iter__(self) -> Iterator[Living]:
+    def __iter__(self) -> Iterator[AgentEntry]:
         return iter(list(self._living.values()))
 
     def paths_by_run(self) -> dict[str, str]:
@@ -181,15 +181,15 @@ class Roster:
         runs = ((each.served.run or each.row.run, each.row.path) for each in self._living.values())
         return {run: path for run, path in runs if run}
 
-    def add(self, living: Living) -> None:
+    def add(self, living: AgentEntry) -> None:
         """Know an agent."""
         self._living[living.id] = living
 
-    def remove(self, living: Living) -> None:
+    def remove(self, living: AgentEntry) -> None:
         """Forget an agent."""
         self._living.pop(living.id, None)
 
-    def of(self, team: str) -> list[Living]:
+    def of(self, team: str) -> list[AgentEntry]:
         """The agents of a team."""
         return [each for each in self if each.row.team == team]
 
@@ -199,9 +199,9 @@ class Roster:
 
     def is_operator(self, key: str) -> bool:
         """Whether a key is the operator's."""
-        return keys.opens(key, self._operator)
+        return keys.key_matches(key, self._operator)
 
-    def admit(self, agent_id: str, key: str, right: Right) -> Living:
+    def admit(self, agent_id: str, key: str, right: Right) -> AgentEntry:
         """The agent, for whoever may do this with it. Raises NotYours, which is the same for every reason."""
         return self.admitted(agent_id, key, right).living
 
@@ -218,7 +218,7 @@ class Roster:
         teams = [each.row.team for each in self._living.values() if keys.held_by(each.row.keys, hash, now) is not None]
         return teams[0] if teams else ""
 
-    def find(self, key: str, right: Right) -> Living:
+    def find(self, key: str, right: Right) -> AgentEntry:
         """The agent of which this is a key with that right. Raises NotYours, also for the operator's: it is of all."""
         hash, now = keys.hash_of(key), self._clock.now()
         found = None

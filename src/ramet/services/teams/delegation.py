@@ -10,13 +10,13 @@ from ramet.concurrency.clock import Clock
 from ramet.core.errors import InvalidValue, NotYours
 from ramet.services.contract import RIGHTS, Delegate, DelegatedKey
 from ramet.services.teams import keys
-from ramet.services.teams.agents import Admitted, Living, Roster
+from ramet.services.teams.agents import Admitted, AgentEntry, AgentTable
 
 
 class Owners:
     """Changes the keys of the agents of a roster."""
 
-    def __init__(self, roster: Roster, clock: Clock, entropy: Callable[[int], bytes]) -> None:
+    def __init__(self, roster: AgentTable, clock: Clock, entropy: Callable[[int], bytes]) -> None:
         self._roster, self._clock, self._entropy = roster, clock, entropy
 
     async def delegate(
@@ -57,7 +57,7 @@ class Owners:
         await self._change(agent, key, lambda _, ring: keys.rotate(ring, keys.hash_of(new)), owner=True)
         return new
 
-    def owned(self, agent: str, key: str) -> Living:
+    def owned(self, agent: str, key: str) -> AgentEntry:
         """The agent, for its full owner and for the operator. Raises NotYours."""
         return self._admitted(agent, key, owner=True).living
 

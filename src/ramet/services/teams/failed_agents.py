@@ -16,7 +16,7 @@ from ramet.concurrency.clock import Clock
 from ramet.concurrency.threads import in_thread
 from ramet.core.errors import InvalidValue, RametError
 from ramet.host.sandbox.sandboxes import Sandboxes
-from ramet.services.teams.agents import Kept, Living, has_failed
+from ramet.services.teams.agents import AgentEntry, KeptFailure, has_failed
 from ramet.services.teams.tables import AgentRow
 
 _log = logging.getLogger("ramet.services")
@@ -43,7 +43,7 @@ def what_stays(row: AgentRow) -> AgentRow:
     return replace(row, spawn_info=Raw(b"null"), policy=None, limits={}, env={}, env_names=(), policy_env_names=())
 
 
-def oldest_beyond(most: int, agents: Sequence[Living]) -> list[Living]:
+def oldest_beyond(most: int, agents: Sequence[AgentEntry]) -> list[AgentEntry]:
     """Return those of a team's agents that have failed or ended before the newest `most` that did."""
     over = [each for each in agents if each.state in ("failed", "ended")]
     over = [each for each in over if each.ending is None or has_failed(each.ending)]
@@ -55,19 +55,19 @@ class FailedAgents:
     """Those that are kept. `folder` has one folder for each agent; `end` ends one that is to go."""
 
     def __init__(
-        self, clock: Clock, sandboxes: Sandboxes, folder: pathlib.Path, end: Callable[[Living], Awaitable[None]]
+        self, clock: Clock, sandboxes: Sandboxes, folder: pathlib.Path, end: Callable[[AgentEntry], Awaitable[None]]
     ) -> None:
         self._clock, self._sandboxes, self._folder, self._end = clock, sandboxes, folder, end
         self._waiting: dict[str, asyncio.Task[None]] = {}
 
-    async def keep(self, living: Living) -> None:
+    async def keep(self, living: AgentEntry) -> None:
         """Have one that has failed there until its time is over, since it failed, and then end it."""
         row = living.row
         if row.state != "failed" or row.keep_failed_s is None or row.failed_at is None:
             return
         until = row.failed_at + timedelta(seconds=row.keep_failed_s)
         folders = [each for each in (self._folder / row.id, await self._of_sandbox(row, keep=True)) if each is not None]
-        living.kept = Kept(until, tuple(str(each) for each in folders if each.exists()))
+        living.kept = KeptFailure(until, tuple(str(each) for each in folders if each.exists()))
         self._waiting[row.id] = asyncio.create_task(self._wait(living, (until - self._clock.now()).total_seconds()))
 
     async def remove(self, row: AgentRow) -> None:
@@ -85,11 +85,11 @@ class FailedAgents:
             each.cancel()
         await asyncio.gather(*waiting, return_exceptions=True)
 
-    async def _wait(self, living: Living, seconds: float) -> None:
+    async def _wait(self, living: AgentEntry, seconds: float) -> None:
         await self._clock.sleep(max(0.0, seconds))
         await self.end(living)
 
-    async def end(self, living: Living) -> None:
+    async def end(self, living: AgentEntry) -> None:
         """End one that was kept long enough. What goes wrong is logged."""
         try:
             await self._end(living)

@@ -59,7 +59,7 @@ def hash_of(key: str) -> str:
     return hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def opens(key: str, hash: str) -> bool:
+def key_matches(key: str, hash: str) -> bool:
     """Whether a key is the one of this hash."""
     return hmac.compare_digest(hash_of(key), hash)
 

@@ -18,11 +18,11 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
-from ramet.concurrency.deadline import to_its_end
+from ramet.concurrency.deadline import run_shielded
 from ramet.concurrency.threads import in_thread
 from ramet.core.errors import Gone, InvalidValue, Unknown
 from ramet.isolation.workspace.run_dirs import RunFolders
-from ramet.services.contract import Image, ImageStore, Loadable
+from ramet.services.contract import Image, ImageStore, LoadableBundle
 
 _NO_LINK = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP)
 _TICK_NS = 1_000_000_000
@@ -42,7 +42,7 @@ class AgentShelf:
     ) -> None:
         self._agent, self._team, self._folders, self._images, self._image = agent, team, folders, images, image
         self._ids = tuple(ids)  #: on record from an earlier life
-        self._loaded: tuple[Loadable, ...] = ()
+        self._loaded: tuple[LoadableBundle, ...] = ()
         self._coming = ""  #: what is being loaded
         self._folder: Path | None = None
         self._changing = asyncio.Lock()
@@ -56,7 +56,7 @@ class AgentShelf:
         return self._folder
 
     @property
-    def loaded(self) -> tuple[Loadable, ...]:
+    def loaded(self) -> tuple[LoadableBundle, ...]:
         """What is loaded now, in that order."""
         return self._loaded
 
@@ -72,7 +72,7 @@ class AgentShelf:
         self._folder = folders.shelf(self._agent)  # Few system calls: a thread would cost more.
         for id in self._ids:
             bundle = await self._images.loadable(id, self._beside, self._team)
-            await self._off(partial(place, bundle, self.folder))
+            await self._off(partial(link_bundle, bundle, self.folder))
             self._loaded += (bundle,)
 
     async def close(self) -> None:
@@ -82,7 +82,7 @@ class AgentShelf:
                 self._folder = None
                 await self._off(lambda: self._folders().drop_shelf(self._agent))
 
-    async def load(self, id: str, check: Callable[[Loadable], None]) -> Loadable:
+    async def load(self, id: str, check: Callable[[LoadableBundle], None]) -> LoadableBundle:
         """Put a bundle there, and on record.
 
         Raises Unknown, Damaged, InvalidValue, what `check` finds wrong, and Gone if the agent ends meanwhile.
@@ -96,21 +96,21 @@ class AgentShelf:
             finally:
                 self._coming = ""
 
-    async def unload(self, id: str) -> Loadable:
+    async def unload(self, id: str) -> LoadableBundle:
         """Take one away. Raises Unknown."""
         async with self._changing:
             bundle = next((each for each in self._loaded if each.id == id), None)
             if bundle is None:
                 raise Unknown("loaded bundle", id, tuple(each.id for each in self._loaded))
             await self._note(tuple(each for each in self._loaded if each is not bundle))
-            await self._off(partial(take_away, bundle, self.folder))
+            await self._off(partial(unlink_bundle, bundle, self.folder))
             return bundle
 
-    async def _load(self, id: str, check: Callable[[Loadable], None]) -> Loadable:
+    async def _load(self, id: str, check: Callable[[LoadableBundle], None]) -> LoadableBundle:
         before = self._loaded
         bundle = await self._images.loadable(id, self._beside, self._team)
         check(bundle)
-        await self._off(partial(place, bundle, self.folder))
+        await self._off(partial(link_bundle, bundle, self.folder))
         try:
             await self._note((*before, bundle))
             try:
@@ -119,19 +119,19 @@ class AgentShelf:
                 await self._note(before)
                 raise
         except BaseException:
-            await self._off(partial(take_away, bundle, self.folder))
+            await self._off(partial(unlink_bundle, bundle, self.folder))
             raise
         return bundle
 
-    async def _note(self, loaded: tuple[Loadable, ...]) -> None:
+    async def _note(self, loaded: tuple[LoadableBundle, ...]) -> None:
         """Have these loaded, on record; those of before if that cannot be, or is called off."""
         before, self._loaded = self._loaded, loaded
         try:
-            await to_its_end(_awaited(self.keep()))
+            await run_shielded(_awaited(self.keep()))
         except BaseException:
             self._loaded = before
             with contextlib.suppress(Exception):  # What was called off has been written all the same.
-                await to_its_end(_awaited(self.keep()))
+                await run_shielded(_awaited(self.keep()))
             raise
 
     @property
@@ -139,10 +139,10 @@ class AgentShelf:
         return (*self._image.bundles, *(each.id for each in self._loaded))
 
     async def _off(self, work: Callable[[], None]) -> None:
-        await to_its_end(in_thread(work, name="ramet-shelf"))
+        await run_shielded(in_thread(work, name="ramet-shelf"))
 
 
-def place(bundle: Loadable, shelf: Path) -> None:
+def link_bundle(bundle: LoadableBundle, shelf: Path) -> None:
     """Link a bundle's files into a shelf: modules and packages appear whole. Raises OSError; nothing is left then."""
     draft = Path(tempfile.mkdtemp(prefix=".draft-", dir=shelf.parent))
     try:
@@ -160,7 +160,7 @@ def place(bundle: Loadable, shelf: Path) -> None:
         shutil.rmtree(draft, ignore_errors=True)
 
 
-def take_away(bundle: Loadable, shelf: Path) -> None:
+def unlink_bundle(bundle: LoadableBundle, shelf: Path) -> None:
     """Remove a bundle's files from a shelf, and the folders that they leave empty. What is not there is no error."""
     with _told_to_importers(_folders_of(bundle, shelf)):
         _remove(bundle, shelf)
@@ -193,7 +193,7 @@ def _merge(source: Path, target: Path) -> None:
             each.rename(there)
 
 
-def _remove(bundle: Loadable, shelf: Path) -> None:
+def _remove(bundle: LoadableBundle, shelf: Path) -> None:
     for path in bundle.files:
         (shelf / path).unlink(missing_ok=True)
     for folder in sorted(_folders_of(bundle, shelf) - {shelf}, key=lambda each: -len(each.parts)):
@@ -201,7 +201,7 @@ def _remove(bundle: Loadable, shelf: Path) -> None:
             folder.rmdir()
 
 
-def _folders_of(bundle: Loadable, shelf: Path) -> set[Path]:
+def _folders_of(bundle: LoadableBundle, shelf: Path) -> set[Path]:
     return {shelf, *(shelf / parent for path in bundle.files for parent in Path(path).parents)}
 
 

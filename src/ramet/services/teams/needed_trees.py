@@ -5,15 +5,15 @@ from __future__ import annotations
 from contextlib import suppress
 
 from ramet.core.errors import Unknown
-from ramet.host.control.run_queries import Records
-from ramet.services.teams.tables import Books
+from ramet.host.control.run_queries import JournalReader
+from ramet.services.teams.tables import TeamTables
 from ramet.store.contract import Store
 
 
 async def needed_trees(store: Store) -> list[str]:
     """Return the roots of such trees. Raises Damaged for an agent that cannot be read: nobody knows what it needs."""
-    records, needed = Records(store, ()), list[str]()
-    agents = await Books(store).agents()
+    records, needed = JournalReader(store, ()), list[str]()
+    agents = await TeamTables(store).agents()
     for damaged in agents.damaged.values():
         raise damaged
     for row in agents.whole:

@@ -8,16 +8,16 @@ from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from ramet.concurrency.deadline import to_its_end
+from ramet.concurrency.deadline import run_shielded
 from ramet.core.errors import InvalidValue, NotYours, StoreFailed
 from ramet.services.contract import SupplyValues
 from ramet.services.errors import TakenOver, ValuesMissing
 from ramet.services.problems import error_of
-from ramet.services.teams.agent_lifecycle import Lives
-from ramet.services.teams.agents import Living
-from ramet.services.teams.secret_values import configured_values, supplied_values, with_values
-from ramet.services.teams.tables import AgentRow, Books
-from ramet.services.teams.team_state import Room
+from ramet.services.teams.agent_lifecycle import AgentLifecycle
+from ramet.services.teams.agents import AgentEntry
+from ramet.services.teams.secret_values import configured_values, restore_secrets, supplied_values
+from ramet.services.teams.tables import AgentRow, TeamTables
+from ramet.services.teams.team_state import TeamState
 from ramet.services.teams.validation import Checks
 
 _log = logging.getLogger("ramet.services")
@@ -28,13 +28,13 @@ _AT_A_TIME = 8  #: agents that are opened again at the same time
 class Recovery:
     """Goes on with agents, under the same id, path, keys and part of their team. Values are not on record."""
 
-    lives: Lives
-    rooms: Mapping[str, Room]
-    books: Books
+    lives: AgentLifecycle
+    rooms: Mapping[str, TeamState]
+    books: TeamTables
     checks: Checks
     secrets: Mapping[str, str]
     env_vars: Mapping[str, str]
-    taken_up: Callable[[Living], Awaitable[None]]  #: of each agent that is open again, before anybody finds it
+    taken_up: Callable[[AgentEntry], Awaitable[None]]  #: of each agent that is open again, before anybody finds it
 
     async def __call__(self, teams: Collection[str], rows: Collection[AgentRow], damaged: Collection[str] = ()) -> None:
         """Take up the agents of teams, but for those that are doomed, which are removed then.
@@ -67,7 +67,7 @@ class Recovery:
         if lost:
             raise lost[0]
 
-    async def resume(self, living: Living, given: SupplyValues, check: Callable[[], object]) -> Living:
+    async def resume(self, living: AgentEntry, given: SupplyValues, check: Callable[[], object]) -> AgentEntry:
         """Open an agent that waits, with its values. If that fails it waits on.
 
         `check` raises where whoever asked may not do so by the time it is their turn.
@@ -78,7 +78,7 @@ class Recovery:
             room, row = self._room_of(living), living.row
             if living.state != "waiting":
                 raise InvalidValue("state", living.state, "an agent that is waiting for values")
-            asked = with_values(row, supplied_values(row, given, self._configured(row)))
+            asked = restore_secrets(row, supplied_values(row, given, self._configured(row)))
             opened = await self.lives.open(row, await self.checks(asked, room.team.total))
             opened.changing = living.changing  # Whoever waits to change its row is to have its turn.
             try:
@@ -86,14 +86,14 @@ class Recovery:
                 await self.taken_up(opened)
                 self._room_of(living)
             except BaseException:
-                await to_its_end(self.lives.give_up(opened, "it cannot be gone on with"))
+                await run_shielded(self.lives.give_up(opened, "it cannot be gone on with"))
                 raise
             living.state = "idle"  # A second request that waits for the lock is refused.
             self.lives.add(opened)
         await opened.keep()
         return opened
 
-    def _room_of(self, living: Living) -> Room:
+    def _room_of(self, living: AgentEntry) -> TeamState:
         """The team of an agent that nobody ends. Raises NotYours, TakenOver."""
         room = self.rooms.get(living.row.team)
         if room is None:
@@ -120,10 +120,10 @@ class Recovery:
         else:
             await self._open(room, row)
 
-    async def _open(self, room: Room, row: AgentRow) -> None:
+    async def _open(self, room: TeamState, row: AgentRow) -> None:
         living, used = None, _used(row)
         try:
-            asked = with_values(row, self._configured(row))
+            asked = restore_secrets(row, self._configured(row))
         except ValuesMissing as missing:
             _log.warning("agent %s (%s) waits: %s", row.path, row.id, missing)
             self.lives.add_waiting(room, row, missing)

@@ -13,7 +13,7 @@ from ramet.services.errors import ValuesMissing
 from ramet.services.teams.tables import AgentRow
 
 
-def without_values(row: AgentRow) -> AgentRow:
+def strip_secrets(row: AgentRow) -> AgentRow:
     """A row as it may be kept: of secrets and variables the names."""
     policy, names = row.policy, tuple[str, ...]()
     if policy is not None:
@@ -38,7 +38,7 @@ def configured_values(row: AgentRow, secrets: Mapping[str, str], env_vars: Mappi
     )
 
 
-def with_values(row: AgentRow, values: SupplyValues) -> AgentRow:
+def restore_secrets(row: AgentRow, values: SupplyValues) -> AgentRow:
     """A row that was kept, with its values. Raises ValuesMissing, which names all that are missing."""
     missing = _missing(row, values)
     if any(missing.values()):

@@ -15,7 +15,7 @@ import msgspec
 from msgspec.structs import replace
 
 from ramet.concurrency.cancel import is_being_cancelled
-from ramet.concurrency.deadline import to_its_end
+from ramet.concurrency.deadline import run_shielded
 from ramet.concurrency.threads import in_thread
 from ramet.core.errors import Aborted, Conflict, InvalidValue, NotYours, RametError, SpawnRefused
 from ramet.core.ids import checked_name
@@ -38,16 +38,23 @@ from ramet.services.contract import (
 from ramet.services.errors import TakenOver
 from ramet.services.rules import Rules
 from ramet.services.teams import keys
-from ramet.services.teams.agent_lifecycle import Lives
-from ramet.services.teams.agents import Living, Roster, has_failed
+from ramet.services.teams.agent_lifecycle import AgentLifecycle
+from ramet.services.teams.agents import AgentEntry, AgentTable, has_failed
 from ramet.services.teams.delegation import Owners
 from ramet.services.teams.failed_agents import checked_keep_failed
 from ramet.services.teams.recovery import Recovery
-from ramet.services.teams.secret_values import without_values
-from ramet.services.teams.tables import TEAM, AgentRow, Books, TeamRow
+from ramet.services.teams.secret_values import strip_secrets
+from ramet.services.teams.tables import TEAM, AgentRow, TeamRow, TeamTables
 from ramet.services.teams.takeover import Takeover
-from ramet.services.teams.team_state import Room
-from ramet.services.teams.validation import Checks, check_notes, checked_defaults, checked_wait, kept, reservation_of
+from ramet.services.teams.team_state import TeamState
+from ramet.services.teams.validation import (
+    Checks,
+    check_notes,
+    checked_defaults,
+    checked_wait,
+    copy_json,
+    reservation_of,
+)
 
 _log = logging.getLogger("ramet.services")
 Entropy = Callable[[int], bytes]
@@ -56,8 +63,8 @@ Entropy = Callable[[int], bytes]
 class _Opened(NamedTuple):
     """What there is between `open` and `close`."""
 
-    books: Books
-    lives: Lives
+    books: TeamTables
+    lives: AgentLifecycle
     takeover: Takeover
 
 
@@ -82,17 +89,17 @@ class AgentSpawnerService:
         env_vars: Mapping[str, str] | None = None,
         entropy: Callable[[int], bytes] = chance.token_bytes,
     ) -> None:
-        self.roster = Roster(operator, runtime.clock)
+        self.roster = AgentTable(operator, runtime.clock)
         self._owners = Owners(self.roster, runtime.clock, entropy)
         self._rules = rules or Rules()
         self._checks = Checks(runtime, types, images, folder, self._rules)
         self._runtime, self._folder, self._entropy = runtime, folder, entropy
         self._secrets, self._env_vars = secrets or {}, env_vars or {}
-        self._rooms: dict[str, Room] = {}
+        self._rooms: dict[str, TeamState] = {}
         self._coming: dict[str, AgentRow] = {}  #: agents that are being born
         self._opened: _Opened | None = None
         #: told of each agent that is gone on with, before anybody finds it
-        self.taken_up: Callable[[Living], Awaitable[None]] = _nobody
+        self.taken_up: Callable[[AgentEntry], Awaitable[None]] = _nobody
         #: told of each agent that is gone for good, before its row goes
         self.forgetting: Callable[[str], Awaitable[None]] | None = None
         self._beginning, self._taking_over = asyncio.Lock(), asyncio.Lock()
@@ -117,8 +124,8 @@ class AgentSpawnerService:
 
     async def _begin(self) -> None:
         store, clock = await self._runtime.open_store(), self._runtime.clock
-        books, rooms = Books(store), dict[str, Room]()
-        lives = Lives(self.roster, rooms, books, self._folder, self._runtime, self._rules.failed_agents)
+        books, rooms = TeamTables(store), dict[str, TeamState]()
+        lives = AgentLifecycle(self.roster, rooms, books, self._folder, self._runtime, self._rules.failed_agents)
         lives.forgetting = self.forgetting or lives.forgetting
         recovery = Recovery(lives, rooms, books, self._checks, self._secrets, self._env_vars, self.taken_up)
         await in_thread(self._runtime.sandboxes.remove_leftovers, name="ramet-leftovers")
@@ -131,7 +138,7 @@ class AgentSpawnerService:
         try:
             await takeover(begins=True)
         except BaseException:
-            await to_its_end(lives.close_all("the server could not begin"))
+            await run_shielded(lives.close_all("the server could not begin"))
             raise
         await self._configure(rooms)
         await self._runtime.sandboxes.warm()
@@ -151,7 +158,7 @@ class AgentSpawnerService:
             await self._configure({id: room for id, room in self._rooms.items() if id not in before})
         await self._runtime.sandboxes.reap()
 
-    async def _configure(self, rooms: Mapping[str, Room]) -> None:
+    async def _configure(self, rooms: Mapping[str, TeamState]) -> None:
         """Tell the backend the configuration of teams of an earlier server; one that it refuses now is logged."""
         for id, room in rooms.items():
             try:
@@ -207,7 +214,7 @@ class AgentSpawnerService:
         total = resources("resources", asked.resources)
         if asked.name and any(asked.name in (each.id, each.label) for each in self._rooms.values()):
             raise _name_taken(asked.name)
-        config = kept("config", asked.config)
+        config = copy_json("config", asked.config)
         self._runtime.sandboxes.check_team(msgspec.json.decode(config))
         own = keys.new_key("team", entropy)
         row = TeamRow(
@@ -223,7 +230,7 @@ class AgentSpawnerService:
             created_at=self._runtime.clock.now(),
             kernel=self._now.takeover.kernel,
         )
-        room = Room(row, self._now.books, self._runtime.clock)
+        room = TeamState(row, self._now.books, self._runtime.clock)
         self._rooms[room.id] = room  # At once: nobody else may take its name.
         try:
             await room.found()
@@ -235,7 +242,7 @@ class AgentSpawnerService:
             raise _name_taken(asked.name) from None
         except BaseException:
             del self._rooms[room.id]
-            await to_its_end(self._undone(room))
+            await run_shielded(self._undone(room))
             raise
         return CreatedTeam(self._info(room), own)
 
@@ -245,7 +252,7 @@ class AgentSpawnerService:
             raise NotYours("team", "")
         room = self._rooms.get(_team_id(entropy))
         if room is None and (row := await self._now.books.team(_team_id(entropy))) is not None:
-            room = Room(row, self._now.books, self._runtime.clock)
+            room = TeamState(row, self._now.books, self._runtime.clock)
         return None if room is None else CreatedTeam(self._info(room), keys.new_key("team", entropy))
 
     async def get_team(self, team: str, key: str) -> TeamInfo:
@@ -297,7 +304,7 @@ class AgentSpawnerService:
                 why = f"team {room.label!r} is being deleted" if room.deleting is not None else "the server stops"
                 raise Aborted(why) from None
             birth.cancel()
-            await to_its_end(self._unwanted(birth, lives))
+            await run_shielded(self._unwanted(birth, lives))
             raise
 
     def spawned_agent(self, team: str, key: str, entropy: Entropy) -> SpawnedAgent | None:
@@ -385,7 +392,7 @@ class AgentSpawnerService:
 
     # ---- how an agent comes
 
-    async def _spawn(self, room: Room, asked: SpawnAgent, lives: Lives, entropy: Entropy) -> SpawnedAgent:
+    async def _spawn(self, room: TeamState, asked: SpawnAgent, lives: AgentLifecycle, entropy: Entropy) -> SpawnedAgent:
         wait_s, name = checked_wait(asked.wait_s), checked_name("name", asked.name)
         check_notes(asked.labels, asked.metadata)
         nonce = keys.new_key("agent", entropy)
@@ -395,7 +402,7 @@ class AgentSpawnerService:
             name=name,
             path=f"{room.label}/{name}",
             agent_type=asked.agent_type,
-            spawn_info=kept("spawn_info", asked.spawn_info),
+            spawn_info=copy_json("spawn_info", asked.spawn_info),
             transport_format=self._checks.transport_format(asked),
             image=asked.image,
             policy=asked.policy,
@@ -414,7 +421,7 @@ class AgentSpawnerService:
             checked = await self._checks(row, room.team.total)
             await room.admit(row.id, checked.need, wait_s)
             await self._check_server(room, row.id)
-            living = await lives.bear(room, without_values(replace(row, policy=checked.policy)), checked)
+            living = await lives.bear(room, strip_secrets(replace(row, policy=checked.policy)), checked)
         except BaseException:
             room.names.discard(name)
             raise
@@ -422,14 +429,14 @@ class AgentSpawnerService:
             del self._coming[row.id]
         return SpawnedAgent(living.info(), nonce)
 
-    async def _check_server(self, room: Room, agent: str) -> None:
+    async def _check_server(self, room: TeamState, agent: str) -> None:
         """Take back what a team let in that the server has no room for. Raises SpawnRefused."""
         most, now = self._rules.agents, sum(len(each.team.held) for each in self._rooms.values())
         if most is not None and now > most:
             await room.release(agent, {})
             raise SpawnRefused("agents", f"this server has {most} agents in all, as many as it may", free=0)
 
-    async def _unwanted(self, birth: asyncio.Task[SpawnedAgent], lives: Lives) -> None:
+    async def _unwanted(self, birth: asyncio.Task[SpawnedAgent], lives: AgentLifecycle) -> None:
         """See a birth off whose asker has gone: nobody has the key of what was born all the same."""
         await asyncio.wait({birth})
         if not birth.cancelled() and birth.exception() is None:
@@ -437,11 +444,11 @@ class AgentSpawnerService:
                 if living.id == birth.result().agent.id:
                     await lives.end(living, "whoever asked for it has gone")
 
-    async def _undone(self, room: Room) -> None:
+    async def _undone(self, room: TeamState) -> None:
         await self._runtime.sandboxes.disband(room.id)
         await room.remove()
 
-    async def _delete(self, room: Room, now: _Opened) -> None:
+    async def _delete(self, room: TeamState, now: _Opened) -> None:
         await room.write()  # Doomed from now on, whatever becomes of this server.
         await _call_off(room)
         await asyncio.gather(*(now.lives.end(each, "its team was deleted") for each in self.roster.of(room.id)))
@@ -459,21 +466,21 @@ class AgentSpawnerService:
             raise Aborted("the server is not open")
         return self._opened
 
-    def _info(self, room: Room) -> TeamInfo:
+    def _info(self, room: TeamState) -> TeamInfo:
         return room.info(self._runtime.sandboxes.together)
 
-    def _room(self, team: str, key: str) -> Room:
+    def _room(self, team: str, key: str) -> TeamState:
         """The team of that id or name, for whoever has its key. Raises NotYours, which is the same for every reason."""
         room = self._find(team)
-        fits = keys.opens(key, room.key if room is not None else "0" * 64)
+        fits = keys.key_matches(key, room.key if room is not None else "0" * 64)
         if not (self.roster.is_operator(key) or fits) or room is None:
             raise NotYours("team", team)
         return room
 
-    def _find(self, team: str) -> Room | None:
+    def _find(self, team: str) -> TeamState | None:
         return self._rooms.get(team) or next((each for each in self._rooms.values() if each.label == team), None)
 
-    def _rooms_of(self, key: str) -> list[Room]:
+    def _rooms_of(self, key: str) -> list[TeamState]:
         operator, hash = self.roster.is_operator(key), keys.hash_of(key)
         return [each for each in self._rooms.values() if hmac.compare_digest(hash, each.key) or operator]
 
@@ -486,7 +493,7 @@ def _agent_id(entropy: Entropy) -> str:
     return f"agent-{entropy(8).hex()}"
 
 
-async def _nobody(living: Living) -> None:
+async def _nobody(living: AgentEntry) -> None:
     """Nobody is told."""
 
 
@@ -494,7 +501,7 @@ def _name_taken(name: str) -> InvalidValue:
     return InvalidValue("name", name, "a name that no other team has")
 
 
-async def _call_off(*rooms: Room) -> None:
+async def _call_off(*rooms: TeamState) -> None:
     """End all births under way, and wait for that."""
     births = [birth for room in rooms for birth in room.spawning]
     for birth in births:

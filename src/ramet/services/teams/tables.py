@@ -19,7 +19,7 @@ from ramet.core.policy.policy import Policy
 from ramet.services.contract import AgentState
 from ramet.services.errors import TakenOver
 from ramet.services.teams.keys import Keyring
-from ramet.store.contract import Document, Put, Store
+from ramet.store.contract import Document, DocumentWrite, Store
 
 TEAM, AGENT = "team", "served"
 NAME = "team name"  #: whose team it is, so that of two kernels that give one one does
@@ -92,7 +92,7 @@ class _Version(Struct):
     version: int
 
 
-class Books:
+class TeamTables:
     """The rows of one store. Each is changed by whoever holds its newest version, and by nobody else: else TakenOver.
 
     What is written here is held. To read a row is not to hold it: it may be another kernel's by then.
@@ -152,11 +152,13 @@ class Books:
 
     async def found(self, row: TeamRow) -> None:
         """Write a new team. Raises Conflict if there is one of its name."""
-        puts = [Put(*_place(row), msgspec.json.encode(row), 0)]
+        puts = [DocumentWrite(*_place(row), msgspec.json.encode(row), 0)]
         if row.name:
             there = await self._store.get(NAME, row.name)
             left = there is not None and await self._store.get(TEAM, there.data.decode()) is None
-            puts.append(Put(NAME, row.name, row.id.encode(), there.version if there is not None and left else 0))
+            puts.append(
+                DocumentWrite(NAME, row.name, row.id.encode(), there.version if there is not None and left else 0)
+            )
         team, *_ = await self._store.put_together([], puts)
         self._versions[team.kind, team.key] = team.version
 
@@ -211,9 +213,9 @@ class Books:
                     with suppress(Conflict):
                         await self._store.delete(NAME, row.name, expected=there.version)
 
-    def _puts(self, *rows: TeamRow | AgentRow) -> list[Put]:
+    def _puts(self, *rows: TeamRow | AgentRow) -> list[DocumentWrite]:
         return [
-            Put(kind, key, msgspec.json.encode(row), self._versions.get((kind, key), 0))
+            DocumentWrite(kind, key, msgspec.json.encode(row), self._versions.get((kind, key), 0))
             for row, (kind, key) in zip(rows, map(_place, rows), strict=True)
         ]
 

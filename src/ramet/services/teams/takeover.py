@@ -18,8 +18,8 @@ from ramet.concurrency.clock import Clock
 from ramet.core.errors import Damaged
 from ramet.services.errors import TakenOver
 from ramet.services.teams.recovery import Recovery, noted
-from ramet.services.teams.tables import AgentRow, Books, Rows, TeamRow
-from ramet.services.teams.team_state import Room
+from ramet.services.teams.tables import AgentRow, Rows, TeamRow, TeamTables
+from ramet.services.teams.team_state import TeamState
 from ramet.store.contract import Store
 
 _log = logging.getLogger("ramet.services")
@@ -31,11 +31,11 @@ class Takeover:
 
     kernel: str
     store: Store
-    books: Books
-    rooms: dict[str, Room]
+    books: TeamTables
+    rooms: dict[str, TeamState]
     recovery: Recovery
     clock: Clock
-    lost: Callable[[Room], None]  #: told of each team that another kernel has taken over
+    lost: Callable[[TeamState], None]  #: told of each team that another kernel has taken over
     coming: set[str] = field(default_factory=set)
     told: set[str] = field(default_factory=set)  #: of rows that cannot be read, what was logged
 
@@ -80,7 +80,7 @@ class Takeover:
                 self.told.add(words)
                 _log.error("%s; it is left as it is, for somebody to mend", words)
 
-    def _lose(self, mine: Iterable[Room], teams: Rows[TeamRow]) -> None:
+    def _lose(self, mine: Iterable[TeamState], teams: Rows[TeamRow]) -> None:
         """Let go of what was this kernel's before it read who has which team, and is another's, or was ended there."""
         kernels = {**dict.fromkeys(teams.damaged, self.kernel), **{row.id: row.kernel for row in teams.whole}}
         for room in mine:
@@ -98,7 +98,7 @@ class Takeover:
             return False
         if mine != row:
             _log.info("team %s is taken over from kernel %r", row.name or row.id, row.kernel)
-        self.rooms[row.id] = Room(mine, self.books, self.clock)
+        self.rooms[row.id] = TeamState(mine, self.books, self.clock)
         return True
 
     async def _open(self, teams: list[str], of: Mapping[str, list[AgentRow]], damaged: Collection[str]) -> None:

@@ -15,11 +15,11 @@ import msgspec
 from msgspec.structs import replace
 
 from ramet.concurrency.clock import Clock
-from ramet.concurrency.deadline import to_its_end, within
+from ramet.concurrency.deadline import run_shielded, wait_with_timeout
 from ramet.core.errors import BusyError, InvalidValue, OverCapacity
 from ramet.core.team import Team
 from ramet.services.contract import TeamInfo
-from ramet.services.teams.tables import AgentRow, Books, TeamRow
+from ramet.services.teams.tables import AgentRow, TeamRow, TeamTables
 
 #: What a team counts of the machine, and how a reservation of its sandboxes says that.
 RESERVED = {"cpu": "cpu_cores", "memory_mb": "memory_mb"}
@@ -28,7 +28,7 @@ MOST_WAITING = 100  #: spawns in the line of one team: each holds a connection
 
 
 @dataclass(eq=False)
-class _Place:
+class QueueEntry:
     """A place in the line."""
 
     agent: str
@@ -36,17 +36,17 @@ class _Place:
     granted: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
 
-class Room:
+class TeamState:
     """One team. `spawning` are its births under way, `names` those of its agents, of the unborn as well."""
 
-    def __init__(self, row: TeamRow, books: Books, clock: Clock) -> None:
+    def __init__(self, row: TeamRow, books: TeamTables, clock: Clock) -> None:
         self.id, self.label = row.id, row.name or row.id
         self.team = Team(name=self.label, total=row.resources, held=row.held, spent=row.spent)
         self.names: set[str] = set()
         self.spawning: set[asyncio.Task[Any]] = set()
         self.deleting: asyncio.Task[None] | None = None
         self._row, self._books, self._clock = row, books, clock
-        self._line: deque[_Place] = deque()
+        self._line: deque[QueueEntry] = deque()
         self._writing = asyncio.Lock()
 
     @property
@@ -115,10 +115,10 @@ class Room:
         self.team.check(need)
         if len(self._line) >= MOST_WAITING:
             raise BusyError(f"{MOST_WAITING} spawns wait in the line of team {self.label!r}, as many as may; ask again")
-        place = _Place(agent, need)
+        place = QueueEntry(agent, need)
         self._line.append(place)
         try:
-            await within(place.granted, clock=self._clock, seconds=wait_s)
+            await wait_with_timeout(place.granted, clock=self._clock, seconds=wait_s)
         except TimeoutError:
             self._leave(place)
             self.team = self.team.admit(agent, need)  # What fits beside those who were before it, else OverCapacity.
@@ -134,12 +134,12 @@ class Room:
 
     async def write(self, *rows: AgentRow) -> None:
         """Write down how the team is now, together with rows of agents. A cancel is raised when that is done."""
-        await to_its_end(self._write(rows))
+        await run_shielded(self._write(rows))
 
     async def found(self) -> None:
         """Put it on record for the first time. Raises Conflict if another team has its name."""
         async with self._writing:
-            await to_its_end(self._books.found(self.row))
+            await run_shielded(self._books.found(self.row))
 
     async def remove(self) -> None:
         """Forget the team."""
@@ -165,14 +165,14 @@ class Room:
                     place.granted.set_result(None)
             self._line.popleft()
 
-    def _why_never(self, place: _Place) -> OverCapacity | None:
+    def _why_never(self, place: QueueEntry) -> OverCapacity | None:
         try:
             self.team.check(place.need)
         except OverCapacity as never:
             return never
         return None
 
-    def _leave(self, place: _Place) -> None:
+    def _leave(self, place: QueueEntry) -> None:
         """Stand in line no more, and hold nothing."""
         if place in self._line:
             self._line.remove(place)

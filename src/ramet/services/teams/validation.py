@@ -20,10 +20,10 @@ from ramet.core.policy.reservation import LEAST, MOST, Reservation
 from ramet.core.team import USED_UP, WHOLE, amount, unstated
 from ramet.host.runtime import AgentRuntime
 from ramet.services.contract import (
+    AgentSpec,
     AgentType,
     Image,
     ImageStore,
-    Opening,
     SpawnAgent,
     decoded,
     formats_of,
@@ -48,7 +48,7 @@ class Checked(NamedTuple):
 
     policy: Policy | None  #: by which it works: that it asked for, or the default one
     type: AgentType
-    opening: Opening
+    opening: AgentSpec
     need: dict[str, float]
     images: ImageStore
     team: str
@@ -100,7 +100,7 @@ class Checks:
         policy = self._policy(row, type, info, image)
         _check_stated(row, policy, counted)
         need = self._need(policy, row.limits, counted)
-        opening = Opening(
+        opening = AgentSpec(
             id=row.id,
             name=row.name,
             path=row.path,
@@ -181,7 +181,7 @@ def reservation_of(team: str, counted: Mapping[str, float]) -> Reservation | Non
     return Reservation(name=team, sandboxes=int(min(max(counted["agents"], 1), MOST)), **amounts)
 
 
-def kept(field: str, data: Raw) -> Raw:
+def copy_json(field: str, data: Raw) -> Raw:
     """A copy of JSON that goes on record. Raises InvalidValue for what is none, and for what is nested too deeply.
 
     A later server reads it with other functions on the stack than this one has: what only just fits here would not be

@@ -23,7 +23,7 @@ ASKED, SAID = "turn", "said"
 _DIGITS: Final = 12
 
 
-class Asked(Struct, frozen=True, kw_only=True, array_like=True):
+class RequestedTurn(Struct, frozen=True, kw_only=True, array_like=True):
     """A turn as it was asked for. Once it `began`, the agent had taken so many into its own record: `taken`."""
 
     place: int  #: in the order of the agent's turns
@@ -41,10 +41,10 @@ class _Said(Struct, frozen=True, array_like=True):
     body: bytes
 
 
-class KeptTurn(Struct, frozen=True):
+class LoggedTurn(Struct, frozen=True):
     """A turn as it is on record; one that is over ends with a chunk that says so."""
 
-    asked: Asked
+    asked: RequestedTurn
     chunks: Sequence[Chunk]
 
     @property
@@ -64,7 +64,7 @@ class TurnLog:
         self._versions: dict[int, int] = {}
         self._pieces: dict[int, list[int]] = {}  #: the numbers that pieces of what was said begin with
 
-    async def asked(self, turn: Asked) -> None:
+    async def asked(self, turn: RequestedTurn) -> None:
         """Write down that a turn was asked for, or that it begins."""
         data = msgspec.msgpack.encode(turn)
         version = self._versions.get(turn.place, 0)
@@ -84,13 +84,13 @@ class TurnLog:
         self._versions.pop(place, None)
         await self._store.delete(ASKED, self._key(place))
 
-    async def read(self) -> list[KeptTurn]:
+    async def read(self) -> list[LoggedTurn]:
         """All turns on record, in their order. Raises Damaged for what is none."""
         said: dict[int, list[Chunk]] = {}
         pieces = [(each, *_numbers(each.key)) for each in await self._list(SAID)]
         asked = []
         for each in await self._list(ASKED):
-            turn = _decoded(each, Asked)
+            turn = _decoded(each, RequestedTurn)
             self._versions[turn.place] = each.version
             asked.append(turn)
         ids = {turn.place: turn.id for turn in asked}
@@ -104,7 +104,7 @@ class TurnLog:
                 Chunk(ids[place], first + at, each.kind, each.body)  # type: ignore[arg-type]  # one of the three
                 for at, each in enumerate(found)
             )
-        return [KeptTurn(turn, said.get(turn.place, [])) for turn in asked]
+        return [LoggedTurn(turn, said.get(turn.place, [])) for turn in asked]
 
     async def _put(self, kind: str, key: str, data: bytes, expected: int) -> int:
         try:

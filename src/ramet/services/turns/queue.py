@@ -27,19 +27,19 @@ from functools import partial
 from typing import Any, Literal
 
 from ramet.concurrency.clock import Clock
-from ramet.concurrency.deadline import within
+from ramet.concurrency.deadline import wait_with_timeout
 from ramet.core.errors import Aborted, BusyError, Gone, InvalidValue, OwnedElsewhere, RametError, Unknown
 from ramet.core.outcome import ErrorInfo
-from ramet.services.contract import GoesOn, Served
+from ramet.services.contract import ResumableAgent, RunningAgent
 from ramet.services.errors import BodyTooLarge, Missed, TakenOver, ValuesMissing, Withdrawn
 from ramet.services.turns.index import KnownTurns
-from ramet.services.turns.log import Asked, KeptTurn, TurnLog
+from ramet.services.turns.log import LoggedTurn, RequestedTurn, TurnLog
 from ramet.services.turns.log_writer import TurnWriter
 from ramet.services.turns.turn import ON_LEAVE, OnLeave, ReplayBuffer, Turn
 
 _log = logging.getLogger("ramet.services")
 
-Moment = Literal["begun", "answering", "over"]
+TurnPhase = Literal["begun", "answering", "over"]
 
 #: Chunks, and bytes, that an agent may say before readers have their turn on the event loop.
 _BREATH, _BREATH_BYTES = 64, 64 * 1024
@@ -47,7 +47,7 @@ _ELSEWHERE = (OwnedElsewhere, TakenOver)
 
 
 @dataclass(frozen=True, kw_only=True)
-class TalkLimits:
+class TurnLimits:
     """What one agent's conversation may take of the host."""
 
     body_bytes: int = 8 * 1024 * 1024  #: of one message
@@ -59,17 +59,17 @@ class TalkLimits:
     patience_s: float = 5.0  #: with an agent that was told to interrupt its turn, or has ended in one
 
 
-class Conversation:
+class TurnQueue:
     """The turns of one agent. `close` it; when the agent ends, what is open here ends by itself."""
 
     def __init__(
         self,
-        served: Served,
+        served: RunningAgent,
         clock: Clock,
-        limits: TalkLimits | None = None,
+        limits: TurnLimits | None = None,
         *,
         entropy: Callable[[int], bytes] = os.urandom,
-        heard: Callable[[Moment], None] = lambda moment: None,
+        heard: Callable[[TurnPhase], None] = lambda moment: None,
         log: TurnLog | None = None,
         holds: Callable[[str], bool] = lambda by: True,
     ) -> None:
@@ -79,7 +79,7 @@ class Conversation:
 
         With a `log` turns are on record before they begin, and chunks before they are read.
         """
-        self.limits = limits or TalkLimits()
+        self.limits = limits or TurnLimits()
         self.turns = 0  #: asked so far
         self._served, self._clock, self._heard, self._holds = served, clock, heard, holds
         self._life = f"turn-{entropy(6).hex()}-"  #: no turn of another conversation, or of another life, is named so
@@ -147,7 +147,7 @@ class Conversation:
         self._go_on()
         return turn
 
-    def restore(self, kept: Sequence[KeptTurn]) -> None:
+    def restore(self, kept: Sequence[LoggedTurn]) -> None:
         """Go on with the turns that another kernel had, before any other: with those that are not over."""
         for asked, chunks in ((each.asked, each.chunks) for each in kept):
             turn = self._new(asked.id, asked.body, asked.format, asked.on_leave, asked.place, asked.by)
@@ -210,7 +210,12 @@ class Conversation:
         self._served.ended.remove_done_callback(self._agent_ended)
         self._known.shut()
         self._finish(Gone(reason))
-        if leaves_turn and isinstance(self._served, GoesOn) and self._now is not None and self._stopping is None:
+        if (
+            leaves_turn
+            and isinstance(self._served, ResumableAgent)
+            and self._now is not None
+            and self._stopping is None
+        ):
             self._has_left = True
             self._over_with(self._now, Gone(f"{reason}; the turn goes on at the next start"))
             await self._known.close()
@@ -236,7 +241,7 @@ class Conversation:
         the process. Idempotent.
         """
         self._begins_no_more = True
-        moves = isinstance(self._served, GoesOn) and not self._served.begins_anew
+        moves = isinstance(self._served, ResumableAgent) and not self._served.begins_anew
         if (ending := self._answering) is not None and not moves:
             await asyncio.wait({ending}, timeout=patience_s)
             if ending.done():  # Its end is to be read.
@@ -252,8 +257,8 @@ class Conversation:
     async def _record(self, turn: Turn, begins: bool) -> None:
         if self._log is None:
             return
-        taken = self._served.turns_taken if isinstance(self._served, GoesOn) else 0
-        asked = Asked(
+        taken = self._served.turns_taken if isinstance(self._served, ResumableAgent) else 0
+        asked = RequestedTurn(
             place=turn.place,
             id=turn.id,
             format=turn.format,
@@ -322,7 +327,7 @@ class Conversation:
         body, turn.body = turn.body, b""
         if turn.before is None:
             pieces = self._served.turn(body, turn.format)
-        elif isinstance(self._served, GoesOn):
+        elif isinstance(self._served, ResumableAgent):
             pieces = self._served.go_on(turn.before[0], body, turn.format, turn.before[1])
         else:
             raise Aborted("its kernel was lost in the middle of this turn, and nobody knows what it did")
@@ -390,7 +395,7 @@ class Conversation:
     async def _see_it_end(self, end: Callable[[], Awaitable[object]]) -> None:
         answering = self._answering
         try:
-            await within(end(), clock=self._clock, seconds=self.limits.patience_s)
+            await wait_with_timeout(end(), clock=self._clock, seconds=self.limits.patience_s)
         except TimeoutError:
             most = self.limits.patience_s
             _log.warning("the agent of run %r did not end its turn in %s s: it is left", self._served.run, most)
@@ -435,7 +440,7 @@ class Conversation:
             self._begin(self._log.forget(turn.place))
 
 
-def how_it_ended(served: Served) -> RametError:
+def how_it_ended(served: RunningAgent) -> RametError:
     """The error for a request to an agent that has ended, or that waits for its values."""
     if served.ended.cancelled():
         return Gone("the agent has ended")

@@ -23,29 +23,29 @@ from ramet.core.equal_mail import checked_window
 from ramet.core.errors import Bug, InvalidValue, RametError, Unknown
 from ramet.services.contract import (
     AgentInfo,
+    AgentSpec,
     AgentState,
     AgentType,
     Chunk,
     DeduplicatesMail,
-    GoesOn,
-    Opening,
     ReadsParameters,
+    ResumableAgent,
     Right,
-    Served,
+    RunningAgent,
     decoded,
     formats_of,
 )
 from ramet.services.errors import BodyTooLarge
 from ramet.services.turns.grants import Grant, Granting
 from ramet.services.turns.log import TurnLog
-from ramet.services.turns.queue import Conversation, Moment, TalkLimits, how_it_ended
+from ramet.services.turns.queue import TurnLimits, TurnPhase, TurnQueue, how_it_ended
 from ramet.services.turns.tree_events import TreeEvent, tree_events
 from ramet.services.turns.turn import Batch, OnLeave, Turn
 
 _log = logging.getLogger("ramet.services")
 
 
-class Living(Granting, Protocol):
+class ActiveAgent(Granting, Protocol):
     """An agent in a team, as its roster has it."""
 
     talk: Any  #: its Conversation, from the first turn on
@@ -53,11 +53,11 @@ class Living(Granting, Protocol):
     turns: int  #: begun, in all its lives
 
     @property
-    def served(self) -> Served:
+    def served(self) -> RunningAgent:
         """What answers."""
 
     @property
-    def opening(self) -> Opening | None:
+    def opening(self) -> AgentSpec | None:
         """What it was opened with; None of one that could not be opened again."""
 
     def info(self) -> AgentInfo:
@@ -67,11 +67,11 @@ class Living(Granting, Protocol):
         """Put on record what has changed."""
 
 
-class Admitted(Protocol):
+class AuthorizedAgent(Protocol):
     """An agent, for whoever showed a key; `by` stands for the key."""
 
     @property
-    def living(self) -> Living:
+    def living(self) -> ActiveAgent:
         """The agent."""
 
     @property
@@ -79,7 +79,7 @@ class Admitted(Protocol):
         """The record of a key: its hash, or the mark of the operator's key."""
 
 
-Admit = Callable[[str, str, Right], Admitted]
+Admit = Callable[[str, str, Right], AuthorizedAgent]
 
 
 class AgentService:
@@ -91,7 +91,7 @@ class AgentService:
         types: Mapping[str, AgentType],
         *,
         clock: Clock | None = None,
-        limits: TalkLimits | None = None,
+        limits: TurnLimits | None = None,
         log_of: Callable[[str, str], TurnLog] | None = None,
     ) -> None:
         """`admit` gives the agent of an id to whoever shows a key with a right, and raises NotYours.
@@ -99,11 +99,11 @@ class AgentService:
         With `log_of`, of an agent's id and run, turns outlast their kernel: another goes on with them.
         """
         self._admitted, self._types = admit, types
-        self._clock, self._limits = clock or SystemClock(), limits or TalkLimits()
+        self._clock, self._limits = clock or SystemClock(), limits or TurnLimits()
         self._log_of = log_of
-        self._talks: weakref.WeakSet[Conversation] = weakref.WeakSet()
+        self._talks: weakref.WeakSet[TurnQueue] = weakref.WeakSet()
         self._keeping: set[asyncio.Task[None]] = set()
-        self._to_keep: set[Living] = set()
+        self._to_keep: set[ActiveAgent] = set()
 
     async def close(self, reason: str = "the server stops", *, leaves_turns: bool = False) -> None:
         """End all turns, but no agent, and return when what has changed is on record; idempotent.
@@ -115,13 +115,13 @@ class AgentService:
         while self._keeping:
             await asyncio.wait(list(self._keeping))
 
-    async def take_up(self, living: Living) -> None:
+    async def take_up(self, living: ActiveAgent) -> None:
         """Go on with the turns of an agent that another kernel had. Before anybody asks for others."""
         if self._log_of is not None and (kept := await (log := self._log(living)).read()):
             self._talk(living, log).restore(kept)
 
     async def leave(self, patience_s: float) -> None:
-        """Let other kernels go on with all turns; see `Conversation.leave`."""
+        """Let other kernels go on with all turns; see `TurnQueue.leave`."""
         await asyncio.gather(*(talk.leave(patience_s) for talk in list(self._talks)))
 
     # ---- the data plane
@@ -251,14 +251,14 @@ class AgentService:
 
     # ---- inside
 
-    def _admit(self, agent: str, key: str, right: Right) -> Living:
+    def _admit(self, agent: str, key: str, right: Right) -> ActiveAgent:
         return self._admitted(agent, key, right).living
 
     def _grant(self, agent: str, key: str, right: Right) -> Grant:
         living, by = (admitted := self._admitted(agent, key, right)).living, admitted.by
         return Grant(living, agent, by, right, self._clock)
 
-    def _talk(self, living: Living, log: TurnLog | None = None) -> Conversation:
+    def _talk(self, living: ActiveAgent, log: TurnLog | None = None) -> TurnQueue:
         if living.state == "waiting":
             raise how_it_ended(living.served)
         if living.talk is None:
@@ -266,20 +266,20 @@ class AgentService:
             if log is None and self._log_of is not None:
                 log = self._log(living)
             holds = partial(living.holds, right="turn")
-            talk = Conversation(living.served, self._clock, self._limits, heard=note, log=log, holds=holds)
+            talk = TurnQueue(living.served, self._clock, self._limits, heard=note, log=log, holds=holds)
             living.talk = talk
             living.watchers.add(talk.review)
             self._talks.add(talk)
             return talk
-        known: Conversation = living.talk
+        known: TurnQueue = living.talk
         return known
 
-    def _log(self, living: Living) -> TurnLog:
+    def _log(self, living: ActiveAgent) -> TurnLog:
         assert self._log_of is not None, "looked at before"
         served = living.served
-        return self._log_of(living.info().id, served.tree if isinstance(served, GoesOn) else "")
+        return self._log_of(living.info().id, served.tree if isinstance(served, ResumableAgent) else "")
 
-    def _note(self, living: Living, moment: Moment) -> None:
+    def _note(self, living: ActiveAgent, moment: TurnPhase) -> None:
         """Say of the agent what is true now. When it answers it has a run, which a restart goes on with: on record."""
         if moment == "begun":
             living.turns += 1
@@ -291,14 +291,14 @@ class AgentService:
             self._keeping.add(task)
             task.add_done_callback(self._keeping.discard)
 
-    async def _keep(self, living: Living) -> None:
+    async def _keep(self, living: ActiveAgent) -> None:
         self._to_keep.discard(living)
         try:
             await living.keep()
         except RametError as problem:
             _log.error("what became of agent %s could not be put on record: %s", living.info().id, problem)
 
-    def _format(self, living: Living, asked: str) -> str:
+    def _format(self, living: ActiveAgent, asked: str) -> str:
         opening = living.opening
         assert opening is not None, "who lives was opened"
         known = formats_of(self._type(living), opening.info)
@@ -306,19 +306,19 @@ class AgentService:
             raise InvalidValue("format", asked, " or ".join(known))
         return asked or living.info().transport_format or known[0]
 
-    def _type(self, living: Living) -> AgentType:
+    def _type(self, living: ActiveAgent) -> AgentType:
         name = living.info().agent_type
         if name not in self._types:
             raise Unknown("agent type", name, tuple(self._types))
         return self._types[name]
 
-    def _alive(self, living: Living) -> Living:
+    def _alive(self, living: ActiveAgent) -> ActiveAgent:
         if living.served.ended.done():
             raise how_it_ended(living.served)
         return living
 
 
-async def _settled(living: Living) -> None:
+async def _settled(living: ActiveAgent) -> None:
     """Return once what was asked of an agent is in the record of its tree. Raises StoreFailed."""
     if living.opening is not None:
         with suppress(Unknown):  # It has none.

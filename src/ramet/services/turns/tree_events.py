@@ -12,7 +12,7 @@ from ramet.core.errors import Gone, OwnedElsewhere
 from ramet.core.events import Event, encode
 from ramet.host.journal.recorder import Recorder
 from ramet.host.runtime import AgentRuntime
-from ramet.services.contract import Served
+from ramet.services.contract import RunningAgent
 from ramet.services.turns.grants import Grant
 from ramet.store.contract import Store
 
@@ -28,7 +28,7 @@ class TreeEvent(NamedTuple):
 
 
 async def tree_events(
-    served: Served, runtime: AgentRuntime, clock: Clock, after: int, grant: Grant
+    served: RunningAgent, runtime: AgentRuntime, clock: Clock, after: int, grant: Grant
 ) -> AsyncGenerator[TreeEvent]:
     """What is on record of an agent's tree behind a cursor, and what comes, until the agent has ended.
 
@@ -62,7 +62,7 @@ async def see_that_it_is_not_elsewhere(store: Store, tree: str) -> None:
 
 
 async def _on_record(
-    served: Served, store: Store, after: int, grant: Grant, lost: asyncio.Event
+    served: RunningAgent, store: Store, after: int, grant: Grant, lost: asyncio.Event
 ) -> AsyncGenerator[TreeEvent]:
     while True:
         has_ended, head = served.ended.done(), await store.head()  # Before it is read: nothing is passed over.
@@ -93,7 +93,7 @@ async def _kept(recorder: Recorder, after: int, grant: Grant) -> AsyncGenerator[
         grant.check()
 
 
-async def _unless_ended(served: Served, news: Awaitable[Any], lost: asyncio.Event) -> None:
+async def _unless_ended(served: RunningAgent, news: Awaitable[Any], lost: asyncio.Event) -> None:
     """Wait for what may come, or until the agent has ended or the right to read is lost."""
     waiting, losing = asyncio.ensure_future(news), asyncio.ensure_future(lost.wait())
     try:

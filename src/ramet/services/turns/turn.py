@@ -17,7 +17,7 @@ from typing import Literal
 from ramet.core.errors import InvalidValue, NotYours, OutputTooLarge, RametError
 from ramet.services.contract import Chunk
 from ramet.services.errors import Missed, Withdrawn
-from ramet.services.problems import problem_of
+from ramet.services.problems import to_problem
 from ramet.services.turns.grants import Grant
 from ramet.wire.sse import encode
 
@@ -119,7 +119,7 @@ class Turn:
         if error is None:
             self._put(Chunk(self.id, self.said + 1, "done", b""))
         else:
-            self._put(Chunk(self.id, self.said + 1, "error", problem_of(error).encode()))
+            self._put(Chunk(self.id, self.said + 1, "error", to_problem(error).encode()))
 
     def restore(self, chunks: Sequence[Chunk]) -> None:
         """Have what was said of it before, elsewhere."""

@@ -22,12 +22,12 @@ from ramet.core.limits import SpawnLimits
 from ramet.core.policy.policy import Grant, Policy
 from ramet.isolation.linux.beneath import open_without_links
 from ramet.isolation.mounts import source_below
-from ramet.spawn.admission import NO_SHARE, Share
-from ramet.spawn.grants import Clamp, bound_of, capsule_of, check_may_spawn, granted, narrowed_to, with_time_of
-from ramet.spawn.ports import Services
+from ramet.spawn.admission import NO_SHARE, ResourceShare
+from ramet.spawn.grants import Clamp, cap_time, capsule_of, check_may_spawn, child_grant, composition_grant, narrowed_to
+from ramet.spawn.ports import TreePorts
 from ramet.spawn.run import Run
 from ramet.tools.context import SpawnRequest, check_request
-from ramet.wire.code.capsule import Capsule
+from ramet.wire.code.capsule import PackedCall
 
 if TYPE_CHECKING:
     from langchain_core.tools import BaseTool
@@ -53,18 +53,18 @@ class Plan:
     grant: Grant | None = None
     bound: Grant | None = None
     narrowed: Policy | None = None
-    capsule: Capsule | None = None
+    capsule: PackedCall | None = None
 
     @property
-    def share(self) -> Share:
+    def share(self) -> ResourceShare:
         """What it takes up of its parent's capacity while it lives."""
-        return Share(self.grant.memory_mb, self.grant.cpu_cores) if self.grant is not None else NO_SHARE
+        return ResourceShare(self.grant.memory_mb, self.grant.cpu_cores) if self.grant is not None else NO_SHARE
 
 
 def plan_birth(
     parent: Run,
     request: SpawnRequest,
-    services: Services,
+    services: TreePorts,
     limits: SpawnLimits,
     *,
     decided: tuple[Plan, Policy | None] | None = None,
@@ -90,11 +90,11 @@ def plan_birth(
     if isolation not in ISOLATIONS:
         raise InvalidValue("isolation", isolation, "inline or worktree")
     narrowed, clamps = _narrow(parent, agent.limits, request.limits, detached=request.detached)
-    grant, policy_clamps = granted(parent, agent, request, services)
-    bound = bound_of(parent, agent, request)
+    grant, policy_clamps = child_grant(parent, agent, request, services)
+    bound = composition_grant(parent, agent, request)
     if most is not None:
         grant, bound = narrowed_to(most, grant, parent, services), narrowed_to(most, bound, parent, services)
-    narrowed = with_time_of(grant or bound, narrowed)
+    narrowed = cap_time(grant or bound, narrowed)
     if grant is not None and isolation == "worktree":
         raise InvalidValue("isolation", isolation, "nothing: a sandboxed agent has a workspace of its own")
     cwd = _cwd(parent, request)
@@ -135,14 +135,14 @@ def check_prompt(agent: Agent, prompt: str, *, is_fork: bool = False) -> None:
         raise InvalidValue("prompt", prompt, "text: what the agent is to do")
 
 
-def spawnable(parent: Run, services: Services) -> Mapping[str, str]:
+def spawnable(parent: Run, services: TreePorts) -> Mapping[str, str]:
     """Types that `parent` may spawn, with their descriptions."""
     return {
         name: agent.description for name, agent in sorted(services.definitions.items()) if parent.may_spawn_type(name)
     }
 
 
-def check_tools(tools: Sequence[BaseTool], is_inside: bool, services: Services) -> None:
+def check_tools(tools: Sequence[BaseTool], is_inside: bool, services: TreePorts) -> None:
     """Raise NotShippable for a synchronous tool that has to run in a process of its own, and cannot.
 
     In a sandbox the whole agent can be ended, and its tools with it.
@@ -152,7 +152,7 @@ def check_tools(tools: Sequence[BaseTool], is_inside: bool, services: Services) 
 
 
 def system_messages(
-    agent: Agent, cwd: pathlib.Path, services: Services, *, works_in: pathlib.Path | None = None
+    agent: Agent, cwd: pathlib.Path, services: TreePorts, *, works_in: pathlib.Path | None = None
 ) -> tuple[BaseMessage, ...]:
     """What stands before a fresh agent's conversation. `works_in` is its own copy of `cwd`, if it has one."""
     text = services.instructions(agent, cwd, works_in or cwd)
@@ -178,7 +178,7 @@ def _narrow(parent: Run, defined: Limits, asked: Limits, *, detached: bool) -> t
     return Limits(**wanted), tuple(clamps)
 
 
-def _definition(parent: Run, request: SpawnRequest, services: Services) -> tuple[Agent, bool]:
+def _definition(parent: Run, request: SpawnRequest, services: TreePorts) -> tuple[Agent, bool]:
     """Who is to be born, and whether as a fork of the parent."""
     mode, wanted = request.mode, request.subagent_type
     if request.agent is not None:

@@ -12,7 +12,7 @@ from ramet.core.budget import Limits
 from ramet.core.errors import Aborted, PolicyAdapterFailed, SpawnRefused
 from ramet.core.events import PolicyDecided
 from ramet.core.policy.decision import MAX_PROMPT, Narrow, PolicyDecision, PolicyRequest, Refuse
-from ramet.core.policy.policy import Policy, Terms, describe, grant_root
+from ramet.core.policy.policy import Policy, PolicyFields, resolve_root_policy, to_public_dict
 from ramet.spawn.ports import Decide
 from ramet.spawn.run import Run
 from ramet.tools.context import SpawnRequest, ToolUseContext, current_call
@@ -92,7 +92,7 @@ async def decide_root(
         tools=tuple(str(getattr(each, "name", each)) for each in agent.tools or ()),
         limits=limits.as_data(),
         asked=_described(policy),
-        granted=_described(grant_root(policy) if policy is not None else None),
+        granted=_described(resolve_root_policy(policy) if policy is not None else None),
     )
     decision = await decide(question, None)
     return _decided(decision, request, works_in_host=policy is None)
@@ -133,5 +133,5 @@ def _model_name(agent: Agent) -> str:
     return agent.model if isinstance(agent.model, str) else ""
 
 
-def _described(terms: Terms | None) -> dict[str, object] | None:
-    return describe(terms) if terms is not None else None
+def _described(terms: PolicyFields | None) -> dict[str, object] | None:
+    return to_public_dict(terms) if terms is not None else None

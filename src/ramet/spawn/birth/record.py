@@ -19,17 +19,17 @@ from ramet.core.budget import Limits
 from ramet.core.errors import DefinitionMissing, InvalidValue, NotShippable, ProtocolError
 from ramet.core.ids import RunId
 from ramet.core.policy.policy import Grant, Policy, from_json
-from ramet.models.json_values import plain
-from ramet.spawn.ports import Services
+from ramet.models.json_values import to_json_value
+from ramet.spawn.ports import TreePorts
 from ramet.spawn.run import Run
 from ramet.tools.context import SpawnRequest
-from ramet.wire.code.capsule import Capsule
+from ramet.wire.code.capsule import PackedCall
 from ramet.wire.values.annotations import parameter_types
 from ramet.wire.values.journal_values import from_record, to_record
 
 
-def described(
-    run: Run, brief: str, services: Services, *, shared: int = 0, answers: tuple[Any, ...] = ()
+def to_data(
+    run: Run, brief: str, services: TreePorts, *, shared: int = 0, answers: tuple[Any, ...] = ()
 ) -> dict[str, Any]:
     """What goes on record beside the birth itself. A fork has `shared` messages of its parent's, then `answers`."""
     request, agent = run.request, run.agent
@@ -70,7 +70,7 @@ def described(
     return birth
 
 
-def keyed(run: Run, request: SpawnRequest) -> SpawnRequest:
+def with_dedupe_key(run: Run, request: SpawnRequest) -> SpawnRequest:
     """The request with the key by which the same one is known when a function is run again.
 
     That is what is asked for, and how often it was before: after a checkpoint, or side by side, not all are asked for
@@ -83,7 +83,7 @@ def keyed(run: Run, request: SpawnRequest) -> SpawnRequest:
     return dataclasses.replace(request, key=f"{content}#{run.spawned[content]}")
 
 
-def count_again(run: Run, known: Iterable[tuple[RunId, str]]) -> None:
+def restore_counters(run: Run, known: Iterable[tuple[RunId, str]]) -> None:
     """Go on with counting what a run asks for, behind births on `known` (parents and keys): it is not run again."""
     for parent, key in known:
         content, _, number = key.rpartition("#")
@@ -96,7 +96,7 @@ def _content_of(request: SpawnRequest) -> str:
     agent, packed = request.agent, b""
     function = getattr(agent, "function", agent)
     capsule = getattr(function, "capsule", None)
-    if isinstance(capsule, Capsule):
+    if isinstance(capsule, PackedCall):
         packed = capsule.data
     name = getattr(agent, "name", None) or getattr(function, "__qualname__", "")
     asked = [name, request.subagent_type, request.prompt, request.name, _data("args", list(request.args))]
@@ -194,12 +194,12 @@ def _key(values: Values, name: str, own: Collection[str]) -> str:
     return f"{values.path}:{name}" if name in own and values.above else name
 
 
-def capsule_in(birth: Mapping[str, Any]) -> Capsule | None:
+def capsule_in(birth: Mapping[str, Any]) -> PackedCall | None:
     """Its function as it travelled; never opened here."""
     packed = birth.get("capsule")
     if packed is None:
         return None
-    return Capsule(packed["name"], packed["tag"], base64.b64decode(packed["data"]), packed["is_heavy"])
+    return PackedCall(packed["name"], packed["tag"], base64.b64decode(packed["data"]), packed["is_heavy"])
 
 
 def cwd_of(birth: Mapping[str, Any]) -> pathlib.Path:
@@ -213,7 +213,7 @@ def cwd_of(birth: Mapping[str, Any]) -> pathlib.Path:
 def _data(field: str, value: Any) -> Any:
     """Arguments as data; what is none can only be named."""
     try:
-        return plain(value, field)
+        return to_json_value(value, field)
     except InvalidValue as refusal:
         missing = {"@missing": str(refusal)[:300]}
     try:

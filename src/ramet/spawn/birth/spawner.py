@@ -28,17 +28,17 @@ from ramet.core.events import ClampEvent, Notice, RunSpawned
 from ramet.core.ids import ROOT_NAME, Path, SessionId, child_path
 from ramet.core.lifecycle import Fact
 from ramet.core.outcome import Usage
-from ramet.core.policy.policy import Grant, grant_root
+from ramet.core.policy.policy import Grant, resolve_root_policy
 from ramet.isolation.git import worktree
 from ramet.isolation.git.worktree import Worktree
 from ramet.models.messages import encode
-from ramet.spawn.admission import Place
+from ramet.spawn.admission import AdmissionSlot
 from ramet.spawn.birth.plan import Plan, check_tools, plan_birth, spawnable, system_messages
 from ramet.spawn.birth.policy_decisions import DecidedRequest, decide_child, decide_root, record
-from ramet.spawn.birth.record import described
-from ramet.spawn.grants import bound_of, capsule_of, mount_roots_of, narrowed_to, with_time_of
+from ramet.spawn.birth.record import to_data
+from ramet.spawn.grants import cap_time, capsule_of, composition_grant, mount_roots_of, narrowed_to
 from ramet.spawn.lifecycle.supervisor import Supervisor
-from ramet.spawn.registry import Register
+from ramet.spawn.registry import RunRegistry
 from ramet.spawn.run import Run
 from ramet.spawn.sandbox.run_folder import house, house_again
 from ramet.tools.agents.agents import agent_tool
@@ -54,7 +54,7 @@ _AGENT_USAGE = Usage(agents=1)
 class Spawner:
     """Gives birth to the runs of one tree. There is no second path."""
 
-    def __init__(self, register: Register, supervisor: Supervisor, *, face: Tree) -> None:
+    def __init__(self, register: RunRegistry, supervisor: Supervisor, *, face: Tree) -> None:
         self._register, self._supervisor, self._face = register, supervisor, face
         self._services = register.services
 
@@ -153,13 +153,13 @@ class Spawner:
             session=SessionId(session) if session else None,
         )
         budget = Budget(limits, scope=info.path)
-        bound = bound_of(None, agent, request)
+        bound = composition_grant(None, agent, request)
         composed = isinstance(agent.function, Composed)
-        grant = grant_root(request.policy) if request.policy is not None and not composed else None
+        grant = resolve_root_policy(request.policy) if request.policy is not None and not composed else None
         if most is not None:
             grant = narrowed_to(most, grant, None, self._services)
             bound = narrowed_to(most, bound, None, self._services)
-        limits = with_time_of(grant or bound, limits)
+        limits = cap_time(grant or bound, limits)
         agent = agent.replace(limits=limits, max_turns=agent.max_turns or max_turns)
         plan = Plan(
             request=request,
@@ -190,7 +190,7 @@ class Spawner:
         assert self._services.placement is not None, "a plan has no grant without a placement"
         await self._services.placement.backend(grant)
 
-    async def _room(self, parent: Run, plan: Plan, slot: Slot | None) -> Place:
+    async def _room(self, parent: Run, plan: Plan, slot: Slot | None) -> AdmissionSlot:
         """Wait for a place. Given up on, it takes none, also not the one that came in the same moment."""
         room = asyncio.ensure_future(self._register.admission.admit(parent, plan.share))
         call = current_call.get(None)
@@ -223,7 +223,9 @@ class Spawner:
             raise
         return made
 
-    def _make(self, parent: Run, plan: Plan, place: Place, scope: OwnScope | None, own_tree: Worktree | None) -> Run:
+    def _make(
+        self, parent: Run, plan: Plan, place: AdmissionSlot, scope: ChildBudget | None, own_tree: Worktree | None
+    ) -> Run:
         parent.births += 1
         parent.unborn = 0
         name = self._register.free_name(plan.name) if plan.name else ""
@@ -258,7 +260,7 @@ class Spawner:
         info: RunInfo,
         parent: Run | None,
         plan: Plan,
-        place: Place,
+        place: AdmissionSlot,
         budget: Budget,
         abort: AbortController,
     ) -> Run:
@@ -326,7 +328,13 @@ class Spawner:
         return run
 
     def rebuild(
-        self, info: RunInfo, parent: Run | None, plan: Plan, place: Place, budget: Budget, abort: AbortController
+        self,
+        info: RunInfo,
+        parent: Run | None,
+        plan: Plan,
+        place: AdmissionSlot,
+        budget: Budget,
+        abort: AbortController,
     ) -> Run:
         """A run that was born in another process, as it was then."""
         return self._build(info, parent, plan, place, budget, abort)
@@ -374,7 +382,7 @@ class Spawner:
         if self._services.durable is None:
             return {}
         answers = tuple(encode(each) for each in run.context.history[shared:])
-        return described(run, brief, self._services, shared=shared, answers=answers)
+        return to_data(run, brief, self._services, shared=shared, answers=answers)
 
 
 @lru_cache(maxsize=256)
@@ -391,7 +399,7 @@ def _count_unborn(parent: Run) -> None:
     parent.unborn += 1
 
 
-class OwnScope(NamedTuple):
+class ChildBudget(NamedTuple):
     """A newborn's own budget. A gift is gone from its parent's for good, a slice comes back when the scope closes."""
 
     budget: Budget
@@ -409,7 +417,7 @@ class OwnScope(NamedTuple):
             self.gift.settle(self.gift.amount)
 
 
-def _own_scope(parent: Run, plan: Plan) -> OwnScope | None:
+def _own_scope(parent: Run, plan: Plan) -> ChildBudget | None:
     """A scope for a newborn with limits of its own. Raises BudgetExceeded, having taken nothing.
 
     A child that outlives its parent cannot give anything back to it: what it may use is a gift, so every resource that
@@ -417,12 +425,12 @@ def _own_scope(parent: Run, plan: Plan) -> OwnScope | None:
     """
     above = parent.context.budget
     if not plan.request.detached:
-        return OwnScope(Budget(plan.limits, scope="", parent=above), None) if plan.limits.counts else None
+        return ChildBudget(Budget(plan.limits, scope="", parent=above), None) if plan.limits.counts else None
     for resource in RESOURCES:
         if above.limit(resource) != math.inf and getattr(plan.limits, resource) is None:
             raise InvalidValue(f"limits.{resource}", None, "a limit of its own for a detached agent")
     gift = above.reserve(Amount(**{name: getattr(plan.limits, name) or 0 for name in RESOURCES}))
-    return OwnScope(Budget(plan.limits, scope=""), gift)
+    return ChildBudget(Budget(plan.limits, scope=""), gift)
 
 
 def _record_birth(run: Run, plan: Plan, birth: dict[str, Any]) -> None:

@@ -14,15 +14,15 @@ from ramet.core.lifecycle import OVER, Fact, State
 from ramet.core.outcome import Result
 from ramet.spawn.grants import check_room_below
 from ramet.spawn.lifecycle.supervisor import MAX_WAKES, Supervisor
-from ramet.spawn.registry import Register
+from ramet.spawn.registry import RunRegistry
 from ramet.spawn.run import Run
 from ramet.tools.agents.report_framing import notification
 
 
-class Post:
+class MailRouter:
     """Delivers; sets the sender; brings finished runs back; refuses what cannot arrive."""
 
-    def __init__(self, register: Register, supervisor: Supervisor) -> None:
+    def __init__(self, register: RunRegistry, supervisor: Supervisor) -> None:
         self._register, self._supervisor = register, supervisor
         supervisor.on_end = self.tell_of_end
         supervisor.on_idle = self.tell_idle

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Collection
 from ramet.core.lifecycle import Fact, State
 from ramet.core.outcome import Status
 from ramet.spawn.run import Run
-from ramet.spawn.verdict import cut
+from ramet.spawn.verdict import cancelled_result
 from ramet.tools.context import StopReceipt, current_call
 
 #: What a process may take to be gone whose run is stopped, beyond the grace. Longer only inside the kernel.
@@ -47,7 +47,7 @@ async def stop_all(
             word = reason if run is top else f"stopped with its parent: {reason}"
             if run.cut is None or run.state is not State.STOPPING:
                 own = status if run is top else Status.CANCELLED
-                run.cut = cut(run, own, word, scope=over.info.path if over is not None else None)
+                run.cut = cancelled_result(run, own, word, scope=over.info.path if over is not None else None)
             tell(run, Fact.STOP_ASKED if run is top else Fact.PARENT_STOPS, word)
     spared = _waiting_for_this(doomed)
     for run in doomed:
@@ -58,7 +58,7 @@ async def stop_all(
         task.cancel()
     for run in reversed(doomed):
         if run.is_living and id(run) not in spared:
-            run.verdict = run.cut or cut(run, status, reason)
+            run.verdict = run.cut or cancelled_result(run, status, reason)
             await end(run)
     left = await _left_running([run for run in doomed if id(run) not in spared], grace_s)
     return StopReceipt(stopped=tuple(run.info.path for run in doomed), left=tuple(left))

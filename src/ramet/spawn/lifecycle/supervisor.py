@@ -12,21 +12,21 @@ from langchain_core.messages import AIMessageChunk, BaseMessage, HumanMessage
 from msgspec.structs import replace
 
 from ramet.agent.history.compaction import repair
-from ramet.agent.loop import storable
+from ramet.agent.loop import ensure_encodable
 from ramet.agent.result_codec import recorded
-from ramet.concurrency.deadline import to_its_end
+from ramet.concurrency.deadline import run_shielded
 from ramet.core.errors import RametError, StoreFailed
 from ramet.core.events import Event, MessageRecorded, RunEnded, RunResumed, StateChanged, TurnEnded, TurnStarted
 from ramet.core.lifecycle import OVER, Effect, Fact, State, step
 from ramet.core.outcome import ErrorInfo, Result, Status
 from ramet.isolation.git import worktree
 from ramet.spawn.lifecycle.stop import stop_all, wait_for_ends
-from ramet.spawn.lifecycle.turn import work
+from ramet.spawn.lifecycle.turn import run_turn
 from ramet.spawn.masking import masked_error, masked_text
-from ramet.spawn.registry import Register
-from ramet.spawn.run import Run, Verdict
-from ramet.spawn.sandbox.adoption import dismissed
-from ramet.spawn.verdict import cut
+from ramet.spawn.registry import RunRegistry
+from ramet.spawn.run import Run, TurnResult
+from ramet.spawn.sandbox.adoption import terminate_orphan
+from ramet.spawn.verdict import cancelled_result
 from ramet.tools.context import StopReceipt, ToolUseContext, current_call
 
 _log = logging.getLogger("ramet.supervisor")
@@ -41,7 +41,7 @@ RECORDED_CHARS = 2_000
 class Supervisor:
     """The only one that starts, stops and ends the runs of a tree."""
 
-    def __init__(self, register: Register) -> None:
+    def __init__(self, register: RunRegistry) -> None:
         self._register = register
         self._services = register.services
         self.on_end: Callable[[Run], None] = lambda _: None  #: the post is told of every end
@@ -114,7 +114,7 @@ class Supervisor:
             run.announce(result)
         run.announce_turn(result)  # Whoever waits for the turn that was cut off must not wait for ever.
 
-    def result_of(self, run: Run, verdict: Verdict) -> Result:
+    def result_of(self, run: Run, verdict: TurnResult) -> Result:
         """A verdict with what was spent for it, without private values in what people read."""
         return Result(
             status=verdict.status,
@@ -191,7 +191,7 @@ class Supervisor:
         if run.inherited is not None:
             run.inherited.close()
             run.inherited = None
-        gone = dismissed(run, self._services.placement)
+        gone = terminate_orphan(run, self._services.placement)
         if gone is not None:
             self._dismissed.add(gone)
             gone.add_done_callback(self._dismissed.discard)
@@ -201,7 +201,7 @@ class Supervisor:
         reason = run.context.abort.reason or "it was stopped before it began"
         run.resumes = False
         self._mend_history(run)  # Of what another process had begun, it may be in the middle.
-        self._turn_over(run, run.cut or cut(run, Status.CANCELLED, reason))
+        self._turn_over(run, run.cut or cancelled_result(run, Status.CANCELLED, reason))
 
     async def _turn(self, run: Run, messages: list[BaseMessage]) -> None:
         try:
@@ -209,7 +209,7 @@ class Supervisor:
         except Exception as bug:  # Ours, or git's: whoever waits for this run must not wait for ever.
             _log.exception("the turn of %s could not be brought to its end", run.info.path)
             error = ErrorInfo(type=type(bug).__name__, message=str(bug))
-            run.verdict = Verdict(Status.FAILED, error=error, partial=run.verdict.partial if run.verdict else "")
+            run.verdict = TurnResult(Status.FAILED, error=error, partial=run.verdict.partial if run.verdict else "")
             await self._stop_all(run.bound_children(), "its parent failed")
             if run.is_living:
                 self._end(run)
@@ -232,7 +232,7 @@ class Supervisor:
         def feed(chunk: AIMessageChunk) -> None:
             self._services.feed(run.info, chunk, f"{run.info.id}:{run.context.steps}")
 
-        verdict = await work(run, messages, begin, feed, self._services, self.begins_to_wait)
+        verdict = await run_turn(run, messages, begin, feed, self._services, self.begins_to_wait)
         if verdict.status is Status.CANCELLED and run.cut is None and not run.context.abort.aborted:
             self._register.loop_is_ending = True  # Nobody of ours cancelled it: the event loop goes.
         run.heard.clear()
@@ -256,7 +256,7 @@ class Supervisor:
         known = {id(message) for message in run.context.history}
         answered = list(run.context.answered.values())
         if run.context.durable is None:
-            answered = [storable(message)[0] for message in answered]  # type: ignore[misc]  # it stays an answer
+            answered = [ensure_encodable(message)[0] for message in answered]  # type: ignore[misc]  # it stays an answer
         else:
             known |= {id(message) for message in answered}  # They went on record when they came.
         run.context.history[:] = repair([*run.context.history, *answered])
@@ -264,9 +264,9 @@ class Supervisor:
         for message in run.context.history:
             if id(message) not in known:
                 call_id = getattr(message, "tool_call_id", None)
-                run.context.emit(MessageRecorded, message=storable(message)[1], call_id=call_id)
+                run.context.emit(MessageRecorded, message=ensure_encodable(message)[1], call_id=call_id)
 
-    def _turn_over(self, run: Run, verdict: Verdict) -> None:
+    def _turn_over(self, run: Run, verdict: TurnResult) -> None:
         """Decide, without a pause in which mail could slip by, whether that was the end, a rest, or the next turn."""
         self._dismiss(run)
         if run.state in OVER:
@@ -283,7 +283,7 @@ class Supervisor:
             self._services.after(lambda failure: _tell(run, waiter, result, failure), True)
         self.consider(run)
 
-    def _would_end(self, run: Run, verdict: Verdict) -> bool:
+    def _would_end(self, run: Run, verdict: TurnResult) -> bool:
         if run.state is State.STOPPING or run.context.abort.aborted:
             return True
         if run.persistent:
@@ -390,7 +390,7 @@ class Supervisor:
         task = run.task
         if task is None or task.done() or task is asyncio.current_task():
             return
-        mine = run.cut = cut(run, Status.CANCELLED, reason)
+        mine = run.cut = cancelled_result(run, Status.CANCELLED, reason)
         task.cancel()  # Before its children end, or it would go on with what they leave.
         await self._stop_all([each for each in run.bound_children() if not each.background], reason)
         await wait_for_ends([run], self._services.grace_s)
@@ -429,7 +429,7 @@ class Supervisor:
             run = above
         reason = f"its time of {run.limits.seconds:g} s is over"
         if run.persistent:
-            run.cut = cut(run, Status.TIMEOUT, reason, scope=run.info.path)
+            run.cut = cancelled_result(run, Status.TIMEOUT, reason, scope=run.info.path)
             if run.task is not None:
                 run.task.cancel()
             await self._stop_all(run.bound_children(), f"its parent ended: {reason}", out_of_time=run)
@@ -444,7 +444,7 @@ class Supervisor:
         finishing = asyncio.create_task(worktree.finish(made, git=self._services.git))
         try:
             with run.context.holding_process():
-                await to_its_end(asyncio.wait([finishing]))  # Half removed is no state to leave it in; git bounds it.
+                await run_shielded(asyncio.wait([finishing]))  # Half removed is no state to leave it in; git bounds it.
         finally:
             left = made.path if finishing.exception() is not None else finishing.result()
             run.artifacts = (str(left),) if left is not None else ()

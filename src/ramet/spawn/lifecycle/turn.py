@@ -22,11 +22,11 @@ from ramet.core.events import MessageRecorded
 from ramet.core.ids import CallId
 from ramet.core.outcome import Status
 from ramet.spawn.final_answer import answer, bounded, bounded_answer, has_answered
-from ramet.spawn.grants import takes_one
-from ramet.spawn.ports import Placement, Services
-from ramet.spawn.result_cache import reused
-from ramet.spawn.run import Run, Verdict
-from ramet.spawn.sandbox.executor import work_inside
+from ramet.spawn.grants import accepts_single_arg
+from ramet.spawn.ports import Placement, TreePorts
+from ramet.spawn.result_cache import cached_or_run
+from ramet.spawn.run import Run, TurnResult
+from ramet.spawn.sandbox.executor import run_in_sandbox
 from ramet.spawn.verdict import failed
 from ramet.tools.context import CurrentCall, current_call
 from ramet.tools.workers.thread_tools import run_in_thread
@@ -36,21 +36,21 @@ Begin = Callable[[], Awaitable[None]]
 Feed = Callable[[AIMessageChunk], None]
 
 
-async def work(
+async def run_turn(
     run: Run,
     messages: Sequence[BaseMessage],
     begin: Begin,
     feed: Feed,
-    services: Services,
+    services: TreePorts,
     begins_to_wait: Callable[[], None],
-) -> Verdict:
+) -> TurnResult:
     """Do a turn and say how it ended; never raises for what happened in it."""
     try:
         run.context.abort.raise_if_aborted()
         await begin()
         if run.agent.cache_ttl_seconds is None or services.results is None:
             return await _done(run, messages, feed, services.placement)
-        return await reused(
+        return await cached_or_run(
             run,
             services.results,
             services.recipe,
@@ -76,17 +76,17 @@ async def work(
         return failed(run, failure)
 
 
-async def _done(run: Run, messages: Sequence[BaseMessage], feed: Feed, placement: Placement | None) -> Verdict:
+async def _done(run: Run, messages: Sequence[BaseMessage], feed: Feed, placement: Placement | None) -> TurnResult:
     """Do the work of a turn, where the run works."""
     if run.grant is not None:
         if run.left_in is None and run.resumes and run.capsule is None and has_answered(run):
-            return Verdict(Status.COMPLETED, bounded_answer(run))  # It had answered when its process ended.
+            return TurnResult(Status.COMPLETED, bounded_answer(run))  # It had answered when its process ended.
         assert placement is not None, "who has a grant has a place"
         await run.context.settled()
-        return await work_inside(run, messages, feed, placement)
+        return await run_in_sandbox(run, messages, feed, placement)
     if run.agent.function is not None:
-        return Verdict(Status.COMPLETED, bounded(run, await _call(run, messages)))
-    return Verdict(Status.COMPLETED, await _converse(run, messages, feed))
+        return TurnResult(Status.COMPLETED, bounded(run, await _call(run, messages)))
+    return TurnResult(Status.COMPLETED, await _converse(run, messages, feed))
 
 
 async def _converse(run: Run, messages: Sequence[BaseMessage], feed: Feed) -> Any:
@@ -117,7 +117,7 @@ async def _call(run: Run, messages: Sequence[BaseMessage]) -> Any:
     assert function is not None
     arguments = request.args
     prompt = messages[0].text if messages else request.prompt
-    if not arguments and not request.kwargs and prompt and takes_one(function):
+    if not arguments and not request.kwargs and prompt and accepts_single_arg(function):
         arguments = (str.__str__(prompt),)
     if request.late_args is not None:
         arguments = (*arguments, *request.late_args())

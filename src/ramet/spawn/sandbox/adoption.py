@@ -16,7 +16,7 @@ import msgspec
 
 from ramet.core.errors import RametError
 from ramet.core.events import SandboxStarted
-from ramet.core.replay.replay import RunStory
+from ramet.core.replay.replay import RunReplay
 from ramet.isolation.contract import Backend, Sandbox, SandboxSpec
 from ramet.spawn.ports import Placement
 from ramet.spawn.run import Run
@@ -29,7 +29,7 @@ class NotAdopted(Exception):
     """Nobody can go on with what is in that sandbox: the turn goes on from its journal, in another one."""
 
 
-async def adopted(run: Run, spec: SandboxSpec, backend: Backend, left: RunStory) -> Sandbox:
+async def adopted(run: Run, spec: SandboxSpec, backend: Backend, left: RunReplay) -> Sandbox:
     """The sandbox that an earlier kernel had started for this turn, at work. Raises NotAdopted."""
     there = left.sandbox
     if there is None or there.backend != backend.name:
@@ -50,7 +50,7 @@ async def adopted(run: Run, spec: SandboxSpec, backend: Backend, left: RunStory)
     raise NotAdopted(why)
 
 
-def dismissed(run: Run, placement: Placement | None) -> asyncio.Future[None] | None:
+def terminate_orphan(run: Run, placement: Placement | None) -> asyncio.Future[None] | None:
     """Have the sandbox that an earlier kernel had started for it be ended: nobody goes on with it.
 
     Returns what is done once it is gone; None where there is none.
@@ -80,6 +80,6 @@ async def described(box: Sandbox, backend: Backend) -> dict[str, Any]:
     return dict(box.describe()) if (await backend.probe()).remote else {}
 
 
-def mark_of(description: Mapping[str, Any]) -> str:
+def sandbox_id(description: Mapping[str, Any]) -> str:
     """What a sandbox's requests are known by, as no other's; empty for one that ends with its kernel."""
     return hashlib.sha256(_canonical(description)).hexdigest()[:16] if description else ""

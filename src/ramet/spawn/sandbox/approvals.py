@@ -8,10 +8,10 @@ from typing import Any
 from ramet.core.errors import ProtocolError
 from ramet.core.ids import CallId, StepId
 from ramet.models.request_codec import bounded_json
-from ramet.spawn.tool_calls import ReplyCalls
+from ramet.spawn.tool_calls import ToolCallLedger
 from ramet.tools.context import Approval, CurrentCall, HookDecision, ToolUseContext, current_call
 from ramet.tools.permission_checks import narrowed, ruling_on
-from ramet.wire.guest_protocol import Approve, Decided, FireHook, HookWord, Intend, Word
+from ramet.wire.guest_protocol import ApprovalReply, Approve, FireHook, HookReply, ProposeCall, SafetyReply
 
 #: Bytes of what a guest tells the hooks of an event.
 MAX_PAYLOAD = 8 * 1024 * 1024
@@ -48,7 +48,7 @@ class Gates:
         self._questions: dict[str, str] = {}  #: what hooks want a person to be asked, by call
         self._asking: set[str] = set()  #: calls about which a person is being asked
 
-    async def approve(self, request: Approve, calls: ReplyCalls) -> Word:
+    async def approve(self, request: Approve, calls: ToolCallLedger) -> ApprovalReply:
         """Ask for a person's word on a call; a no means that the call is not charged. Raises ProtocolError.
 
         The person, approvers and hooks are shown the tool and the arguments of the reply; those that the guest tells
@@ -76,9 +76,9 @@ class Gates:
             await self._context.slot.take()  # Waiting for the word let it go.
         if not word:
             calls.deny(call_id)
-        return Word(allowed=word.allowed, reason=word.reason)
+        return ApprovalReply(allowed=word.allowed, reason=word.reason)
 
-    async def intend(self, request: Intend, calls: ReplyCalls) -> Decided:
+    async def intend(self, request: ProposeCall, calls: ToolCallLedger) -> SafetyReply:
         """Have a call voted on: what is decided holds for what the reply called, as the hooks left it.
 
         A no means that it is not charged, and may not begin. Raises ProtocolError, StoreFailed, Aborted.
@@ -94,9 +94,9 @@ class Gates:
             calls.commit(call_id)
         else:
             calls.deny(call_id)
-        return Decided(committed=word.committed, reason=word.reason)
+        return SafetyReply(committed=word.committed, reason=word.reason)
 
-    async def fire(self, request: FireHook, body: bytes, calls: ReplyCalls) -> HookWord:
+    async def fire(self, request: FireHook, body: bytes, calls: ToolCallLedger) -> HookReply:
         """Run the hooks of an event of the loop. Raises ProtocolError for any other, or where nobody listens."""
         hooks, event = self._context.hooks, request.event
         takes = _SAID.get(event)
@@ -112,7 +112,7 @@ class Gates:
         payload: dict[str, Any] = {key: said[key] for key in takes}  # Any: what hooks take
         if hooks is not None and not event.endswith(("ToolUse", "ToolUseFailure")):
             matcher = payload.get(_MATCHED.get(event, ""), self._context.run.agent)
-            return HookWord(**(await hooks.fire(event, self._context, payload, matcher=matcher))._asdict())
+            return HookReply(**(await hooks.fire(event, self._context, payload, matcher=matcher))._asdict())
         call_id = str(said.get("tool_use_id"))
         call, tool = calls.call(call_id), calls.tool(call_id)
         payload = {"tool_name": tool, "tool_input": call["args"], "tool_use_id": call_id, **payload}
@@ -127,4 +127,4 @@ class Gates:
                 calls.deny(call_id)
             elif decision.verdict == "ask":
                 self._questions[call_id] = decision.reason
-        return HookWord(**decision._asdict())
+        return HookReply(**decision._asdict())

@@ -19,7 +19,7 @@ from ramet.spawn.cpu_metering import metered
 from ramet.spawn.sandbox.outbound import Body, Outbound
 from ramet.wire import guest_protocol
 from ramet.wire.frames import Frame, FrameReader
-from ramet.wire.guest_protocol import Answer, Done, PerformTask, Request, Said, Spawn, Told, Watch
+from ramet.wire.guest_protocol import Answer, Done, GuestMessage, HostMessage, PerformTask, Request, Spawn, Watch
 
 #: Requests a second that a guest may make for ever, and how many at once after a rest.
 RATE_PER_S, BURST = 200.0, 400.0
@@ -50,7 +50,7 @@ class Service(Protocol):
     async def answer(self, request: Request, body: bytes) -> Reply | LargeReply:
         """Do what is asked. What it raises of ramet's own errors is told to the guest."""
 
-    def hear(self, said: Said, body: bytes) -> Coroutine[Any, Any, None] | None:
+    def hear(self, said: GuestMessage, body: bytes) -> Coroutine[Any, Any, None] | None:
         """Take what needs no answer, at once and in order. Raises ProtocolError.
 
         A coroutine that it returns goes on beside. Until that is done nothing more is read, unless it is of a `Watch`.
@@ -60,14 +60,14 @@ class Service(Protocol):
         """An error as the guest is told it."""
 
 
-class Finished(NamedTuple):
+class FinalMessage(NamedTuple):
     """The last word of a guest, with its body."""
 
     done: Done
     body: bytes
 
 
-class Door(asyncio.Protocol):
+class GuestChannel(asyncio.Protocol):
     """Open from `open` to `close`. `over` is its end: the guest's last word, or None if it left without one."""
 
     def __init__(self, service: Service, clock: Clock | None = None) -> None:
@@ -78,7 +78,7 @@ class Door(asyncio.Protocol):
         self._reader = FrameReader()
         self._transport: asyncio.Transport | None = None
         self._channel: socket.socket | None = None
-        self._over: asyncio.Future[Finished | None] = self._loop.create_future()
+        self._over: asyncio.Future[FinalMessage | None] = self._loop.create_future()
         self._over.add_done_callback(lambda over: over.cancelled() or over.exception())
         self._waiting: list[Frame] = []  #: arrived, not yet looked at: a bound was reached
         self._tasks: set[asyncio.Task[None]] = set()
@@ -97,7 +97,7 @@ class Door(asyncio.Protocol):
         self._channel = channel
         await self._loop.create_connection(lambda: self, sock=channel)
 
-    async def over(self) -> Finished | None:
+    async def over(self) -> FinalMessage | None:
         """Wait for the guest's last word; None if it left without. Raises ProtocolError for a broken rule."""
         return await asyncio.shield(self._over)
 
@@ -114,7 +114,7 @@ class Door(asyncio.Protocol):
         if self._tasks:
             await asyncio.wait(self._tasks)
 
-    async def tell(self, told: Told, body: Body = b"") -> None:
+    async def tell(self, told: HostMessage, body: Body = b"") -> None:
         """Say something to the guest; waits while it does not read. To a guest that has left, nothing is said."""
         await self._outbound.send(told, body)
 
@@ -239,7 +239,7 @@ class Door(asyncio.Protocol):
         self._tokens -= 1
         said = guest_protocol.from_guest(frame.control)
         if isinstance(said, Done):
-            self._end(Finished(said, frame.body))
+            self._end(FinalMessage(said, frame.body))
         elif isinstance(said, Request):
             if said.id <= self._last_id:
                 raise ProtocolError(f"request {said.id} came after request {self._last_id}; numbers must rise")
@@ -323,7 +323,7 @@ class Door(asyncio.Protocol):
         if not task.cancelled() and (error := task.exception()) is not None:
             self._end(error if isinstance(error, ProtocolError) else _ours(error))
 
-    def _end(self, how: Finished | Exception | None) -> None:
+    def _end(self, how: FinalMessage | Exception | None) -> None:
         if self._over.done():
             return
         if isinstance(how, Exception):

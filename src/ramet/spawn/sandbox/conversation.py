@@ -30,36 +30,36 @@ from ramet.core import errors
 from ramet.core.errors import Aborted, BudgetExceeded, InvalidValue, ModelFailed, ProtocolError, RametError
 from ramet.core.ids import StepId
 from ramet.core.outcome import NOTHING_USED, Usage
-from ramet.core.replay.replay import RunStory
+from ramet.core.replay.replay import RunReplay
 from ramet.models.errors import is_overflow
-from ramet.models.json_values import clean_text, plain
+from ramet.models.json_values import clean_text, to_json_value
 from ramet.models.relay import encode_chunk
-from ramet.models.request_codec import as_data, decode_question, for_a_guest, shown_tool
+from ramet.models.request_codec import as_data, decode_question, redact_for_guest, shown_tool
 from ramet.spawn.final_answer import bounded_answer
 from ramet.spawn.run import Run
 from ramet.spawn.sandbox.approvals import Gates
 from ramet.spawn.sandbox.guest_events import Records
 from ramet.spawn.sandbox.transcript import Mirror
-from ramet.spawn.tool_calls import ReplyCalls, charge_aside, step_number
-from ramet.tools.builtins import is_stock, stock_tools, these
-from ramet.tools.context import Conclusion, ModelRequest, ToolUseContext
+from ramet.spawn.tool_calls import ToolCallLedger, charge_aside, step_number
+from ramet.tools.builtins import builtin_tools, by_name, is_builtin
+from ramet.tools.context import DeclaredResult, ModelRequest, ToolUseContext
 from ramet.tools.python import NAME as PYTHON
 from ramet.wire import guest_protocol
 from ramet.wire.code import capsule
 from ramet.wire.code.bundle import has_own
-from ramet.wire.error_codec import error_from
+from ramet.wire.error_codec import decode_error
 from ramet.wire.frames import MAX_BODY
 from ramet.wire.guest_protocol import (
+    ApprovalReply,
     AskModel,
-    Decided,
     Done,
-    HookWord,
-    MailIn,
+    HookReply,
+    IncomingMail,
     Record,
     Reply,
+    SafetyReply,
     StartConversation,
     Stop,
-    Word,
 )
 from ramet.wire.values import values
 
@@ -71,7 +71,7 @@ NO_ANSWER = "it did not answer"
 _NOT_A_GUESTS = frozenset(kind.__name__ for kind in (Aborted, BudgetExceeded, ModelFailed, errors.Bug))
 
 
-class Conversation:
+class SandboxedConversation:
     """One turn of a run whose loop works in a sandbox; made once for a turn, `start`ed once for each attempt."""
 
     def __init__(self, run: Run, messages: Sequence[BaseMessage], feed: Callable[[AIMessageChunk], None]) -> None:
@@ -79,7 +79,7 @@ class Conversation:
         self._mirror = Mirror(run)
         self._records = Records(run, self._mirror)
         self._gates = Gates(run.context)
-        self._calls = run.inherited or ReplyCalls(run.context)  #: of the newest reply
+        self._calls = run.inherited or ToolCallLedger(run.context)  #: of the newest reply
         run.inherited = None
         self._asking = False  #: for a word of the conversation; a tool's own questions may run beside it
         self._steps: set[int] = set()
@@ -100,7 +100,7 @@ class Conversation:
         run, context = self._run, self._run.context
         tools = _capsule_of(run)
         self.close()
-        self._calls, self._asking, self._replied = ReplyCalls(context), False, ""
+        self._calls, self._asking, self._replied = ToolCallLedger(context), False, ""
         self._records.begin()
         context.concluded = context.exhausted = None
         run.heard.clear()
@@ -122,7 +122,9 @@ class Conversation:
             tools=tuple(tool.name for tool in context.tools),
             tools_tag=tools.tag if tools is not None else "",
             max_turns=run.max_turns,
-            room=guest_protocol.Room(window_tokens=room.window_tokens, at=room.at, keep_last=room.keep_last)
+            room=guest_protocol.CompactionSettings(
+                window_tokens=room.window_tokens, at=room.at, keep_last=room.keep_last
+            )
             if room
             else None,
             output_schema=dict(OutputContract(run.agent.output).schema) if run.agent.output is not None else None,
@@ -136,7 +138,7 @@ class Conversation:
         )
         return start, body + (tools.data if tools is not None else b"")
 
-    def go_on(self, left: RunStory) -> None:
+    def go_on(self, left: RunReplay) -> None:
         """The guest that an earlier kernel had told all this goes on: what is on record of it is what they both know.
 
         Raises ProtocolError for a conversation that is too much for a guest.
@@ -160,7 +162,7 @@ class Conversation:
                 for mail in [each for each in context.mailbox.unread if each.id not in told and each.kind != "note"]:
                     told.add(mail.id)
                     text = clean_text(mail.text).encode()
-                    await tell(MailIn(mail_id=mail.id, sender=mail.sender, kind=mail.kind), text)
+                    await tell(IncomingMail(mail_id=mail.id, sender=mail.sender, kind=mail.kind), text)
                 await news.wait()
             await tell(Stop(reason=stopped.result()))
             await asyncio.get_running_loop().create_future()  # What it was at is still told, and charged.
@@ -195,7 +197,7 @@ class Conversation:
             if not request.aside:
                 return self._word(request, reply, asked)
             charge_aside(self._run.context, request.step, reply)
-            return Reply(usage=asked.last_usage), msgspec.json.encode(for_a_guest(as_data(reply)))
+            return Reply(usage=asked.last_usage), msgspec.json.encode(redact_for_guest(as_data(reply)))
         except BudgetExceeded as refused:
             self._refused = refused
             if not request.last_word:  # On record before the guest hears of it: whoever goes on owes it a last word.
@@ -211,15 +213,15 @@ class Conversation:
             if not request.aside:
                 self._asking = False
 
-    async def approve(self, request: guest_protocol.Approve) -> Word:
+    async def approve(self, request: guest_protocol.Approve) -> ApprovalReply:
         """Ask for a person's word. Raises ProtocolError for a call that is none."""
         return await self._gates.approve(request, self._calls)
 
-    async def intend(self, request: guest_protocol.Intend) -> Decided:
+    async def intend(self, request: guest_protocol.ProposeCall) -> SafetyReply:
         """Ask the safety gate about a call. Raises ProtocolError for one that is none, or was asked about before."""
         return await self._gates.intend(request, self._calls)
 
-    async def fire_hook(self, request: guest_protocol.FireHook, body: bytes) -> HookWord:
+    async def fire_hook(self, request: guest_protocol.FireHook, body: bytes) -> HookReply:
         """Run the hooks of an event of the loop. Raises ProtocolError for an event that is none."""
         return await self._gates.fire(request, body, self._calls)
 
@@ -296,7 +298,7 @@ class Conversation:
             context.exhausted, reply = self._refused, without_calls(reply)
         recorded = self._mirror.say(with_call_ids(reply, request.step), request.step)
         self._run.heard.clear()
-        self._calls = ReplyCalls(context, request.step, self._newest_reply())
+        self._calls = ToolCallLedger(context, request.step, self._newest_reply())
         return self._told(recorded.message, asked.last_usage)
 
     def _newest_reply(self) -> AIMessage:
@@ -311,7 +313,7 @@ class Conversation:
         self._refused = refused = self._calls.refusal or self._refused
         scope = refused.scope if refused is not None else ""
         told = Reply(usage=usage, granted=self._calls.granted, scope=scope)
-        return told, msgspec.json.encode(for_a_guest(reply))
+        return told, msgspec.json.encode(redact_for_guest(reply))
 
     # ---- the end
 
@@ -332,7 +334,7 @@ class Conversation:
             raise ProtocolError("it ended with an empty answer")
         return value
 
-    def _concluded(self, done: Done, body: bytes) -> Conclusion:
+    def _concluded(self, done: Done, body: bytes) -> DeclaredResult:
         """What its code gave. Raises OutputTooLarge; ProtocolError for a run without code, and for what is no value."""
         run = self._run
         if not any(tool.name == PYTHON for tool in run.context.tools):
@@ -342,7 +344,7 @@ class Conversation:
             raise values.result_too_large(len(body), most)
         value = values.decode(body, done.json_size)
         try:
-            return Conclusion("success", value=plain(value, "result"))
+            return DeclaredResult("success", value=to_json_value(value, "result"))
         except InvalidValue as refusal:
             raise ProtocolError(f"a result that is no JSON data: {refusal}") from None
 
@@ -359,7 +361,7 @@ class Conversation:
             return known[kind]
         if said is None or kind in _NOT_A_GUESTS:
             return ProtocolError(f"it ended with {kind or 'nothing'}, of which nobody here knows")
-        return error_from(said, done.fields)
+        return decode_error(said, done.fields)
 
 
 def _heard(context: ToolUseContext) -> tuple[str, ...]:
@@ -369,7 +371,7 @@ def _heard(context: ToolUseContext) -> tuple[str, ...]:
     return heard if not context.permissions or "PreToolUse" in heard else ("PreToolUse", *heard)
 
 
-def _refused(left: RunStory) -> BudgetExceeded | None:
+def _refused(left: RunReplay) -> BudgetExceeded | None:
     """What a guest was told of budgets by an earlier kernel, as far as that is on record."""
     said = left.refusal
     if said is None:
@@ -388,7 +390,7 @@ def _for_one_question(context: ToolUseContext) -> ToolUseContext:
     )
 
 
-def _capsule_of(run: Run) -> capsule.Capsule | None:
+def _capsule_of(run: Run) -> capsule.PackedCall | None:
     """The tools that are not ramet's own, packed, with the modules that its code may use; all of it runs inside.
 
     Raises InvalidValue, NotShippable.
@@ -397,10 +399,10 @@ def _capsule_of(run: Run) -> capsule.Capsule | None:
         raise InvalidValue("memory", run.agent.memory, "None for an agent in a sandbox: its notes are kept outside")
     if run.compaction is not None and run.compaction.summarise is not None:
         raise InvalidValue("compaction.summarise", run.compaction.summarise, "None for an agent in a sandbox")
-    stock = stock_tools({})
-    others = [tool for tool in run.context.tools if tool.name not in stock or not is_stock(tool)]
+    stock = builtin_tools({})
+    others = [tool for tool in run.context.tools if tool.name not in stock or not is_builtin(tool)]
     modules = source_modules(run.agent) if any(tool.name == PYTHON for tool in run.context.tools) else frozenset()
     if not others and not has_own(modules):
         return None
     secrets = tuple(run.grant.secrets.values()) if run.grant is not None else ()
-    return capsule.pack(these, tuple(others), secrets=secrets, modules=modules)
+    return capsule.pack(by_name, tuple(others), secrets=secrets, modules=modules)

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 from langchain_core.messages import AIMessageChunk, BaseMessage
 
-from ramet.concurrency.deadline import to_its_end
+from ramet.concurrency.deadline import run_shielded
 from ramet.core.errors import (
     Aborted,
     BudgetExceeded,
@@ -27,26 +27,26 @@ from ramet.core.errors import (
 )
 from ramet.core.events import Notice, RunResumed, RunRetried, SandboxStarted
 from ramet.core.outcome import Artifact, ErrorInfo, Status
-from ramet.core.policy.policy import Grant, describe
+from ramet.core.policy.policy import Grant, to_public_dict
 from ramet.core.policy.rights import IMPORTS
-from ramet.core.replay.replay import RunStory
+from ramet.core.replay.replay import RunReplay
 from ramet.isolation.contract import KILL_GRACE_S, Backend, Exit, Sandbox, SandboxSpec
 from ramet.isolation.masking.secret_forms import masked
 from ramet.isolation.workspace.artifacts import collect
-from ramet.isolation.workspace.output import Stream
+from ramet.isolation.workspace.output import OutputStream
 from ramet.spawn.final_answer import bounded_answer, has_answered
 from ramet.spawn.masking import masked_text, private_forms, secret_forms
 from ramet.spawn.ports import Placement
-from ramet.spawn.run import Left, Run, Verdict
-from ramet.spawn.sandbox.adoption import NotAdopted, adopted, described, mark_of
-from ramet.spawn.sandbox.channel import Door, Finished
-from ramet.spawn.sandbox.conversation import Conversation
-from ramet.spawn.sandbox.process import Inside, hear_out, how_it_ended, in_plain_words, leave, started
-from ramet.spawn.sandbox.requests import Errands
+from ramet.spawn.run import Run, SandboxOutput, TurnResult
+from ramet.spawn.sandbox.adoption import NotAdopted, adopted, described, sandbox_id
+from ramet.spawn.sandbox.channel import FinalMessage, GuestChannel
+from ramet.spawn.sandbox.conversation import SandboxedConversation
+from ramet.spawn.sandbox.process import RunningSandbox, classify_exit, sanitize_error, started, terminate, wait_result
+from ramet.spawn.sandbox.requests import GuestRequests
 from ramet.spawn.sandbox.run_folder import house_again, tell_lost
-from ramet.spawn.verdict import failed, lost, partial
-from ramet.wire.error_codec import error_from
-from ramet.wire.guest_protocol import Done, StartFunction, Stop, Told
+from ramet.spawn.verdict import failed, lost_result, partial_text
+from ramet.wire.error_codec import decode_error
+from ramet.wire.guest_protocol import Done, HostMessage, StartFunction, Stop
 from ramet.wire.values import values
 from ramet.wire.values.values import Encoded
 
@@ -58,9 +58,9 @@ _RETRIED = frozenset({Status.FAILED, Status.CRASHED, Status.OOM, Status.LOST})
 _RING_BYTES = 64 * 1024
 
 
-async def work_inside(
+async def run_in_sandbox(
     run: Run, messages: Sequence[BaseMessage], feed: Callable[[AIMessageChunk], None], placement: Placement
-) -> Verdict:
+) -> TurnResult:
     """Do a turn in a sandbox, as often as the policy's retries say, each time in a new one.
 
     Raises what the host itself could not do, such as IsolationUnavailable; what the guest did is in the verdict.
@@ -68,7 +68,7 @@ async def work_inside(
     assert run.grant is not None, "who works inside has a grant"
     step = run.context.next_step()
     backend = await placement.backend(run.grant)
-    talk = Conversation(run, messages, feed) if run.capsule is None else None
+    talk = SandboxedConversation(run, messages, feed) if run.capsule is None else None
     run.context.slot.begin_calls()  # One call, so that it holds no slot while it waits for children.
     left, run.left_in = run.left_in, None
     attempt = run.attempt if run.resumes else 1
@@ -85,15 +85,15 @@ async def work_inside(
             if run.task is not None:  # However the turn ends, nobody says more of it.
                 run.task.add_done_callback(at.is_told)
             try:
-                verdict = await _attempt(run, job, Errands(run, step, talk), at)
+                verdict = await _attempt(run, job, GuestRequests(run, step, talk), at)
             except NotAdopted as why:
                 tell_lost(run)
                 if talk is not None and has_answered(run):
-                    return Verdict(Status.COMPLETED, bounded_answer(run))  # It had answered when its kernel ended.
+                    return TurnResult(Status.COMPLETED, bounded_answer(run))  # It had answered when its kernel ended.
                 if run.repeatable or not run.begins_anew:
                     _begin_anew(run, why)
                     continue
-                verdict = lost(run, str(why))
+                verdict = lost_result(run, str(why))
                 await _end_children(run, verdict)
                 return verdict
             await _end_children(run, verdict)
@@ -121,7 +121,7 @@ class _Attempt:
     number: int
     backend: Backend
     placement: Placement
-    left: RunStory | None  #: what is on record of it, if an earlier kernel had begun it in a sandbox that may be there
+    left: RunReplay | None  #: what is on record of it, if an earlier kernel had begun it in a sandbox that may be there
     told: asyncio.Event = field(default_factory=asyncio.Event)  #: what came of it is on its way onto the record
 
     def is_told(self, _: object = None) -> None:
@@ -137,7 +137,7 @@ def _begin_anew(run: Run, why: NotAdopted) -> None:
         run.context.emit(RunResumed, turn=run.turns)
 
 
-async def _end_children(run: Run, verdict: Verdict) -> None:
+async def _end_children(run: Run, verdict: TurnResult) -> None:
     """End what an attempt that failed has left at work. Behind a good end its run waits for that, as in the host."""
     tree = run.context.tree
     if tree is None or verdict.status is Status.COMPLETED:
@@ -160,7 +160,7 @@ class FunctionJob:
     def __init__(self, run: Run) -> None:
         self._run = run
 
-    def start(self) -> tuple[Told, bytes]:
+    def start(self) -> tuple[HostMessage, bytes]:
         """The first word, with the capsule and the late arguments."""
         run, capsule, grant = self._run, self._run.capsule, self._run.grant
         assert capsule is not None, "a function in a sandbox is in a capsule"
@@ -183,7 +183,7 @@ class FunctionJob:
         Raises the guest's error, ProtocolError, and OutputTooLarge for more than the guest may leave.
         """
         if not done.ok:
-            error = error_from(done.error or ErrorInfo(type="Error", message="it failed without a word"), done.fields)
+            error = decode_error(done.error or ErrorInfo(type="Error", message="it failed without a word"), done.fields)
             if isinstance(error, Aborted) and not self._run.context.abort.aborted:
                 error = RametError(str(error))  # Nobody stopped it: that it says so makes it no cancelled run.
             raise error
@@ -201,13 +201,15 @@ def _as_json(late_args: tuple[Any, ...]) -> bytes:
         raise InvalidValue("late_args", type(late_args).__name__, f"data that JSON can hold ({problem})") from None
 
 
-async def _attempt(run: Run, job: FunctionJob | Conversation, errands: Errands, at: _Attempt) -> Verdict:
+async def _attempt(
+    run: Run, job: FunctionJob | SandboxedConversation, errands: GuestRequests, at: _Attempt
+) -> TurnResult:
     grant, folder, placement = run.grant, run.folder, at.placement
     assert grant is not None, "who works inside has a grant"
     assert folder is not None, "who works inside has a folder"
     if at.left is None and run.lacking:
         raise DefinitionMissing("variable", ", ".join(run.lacking))
-    run.left = Left()
+    run.left = SandboxOutput()
     run.spawned.clear()
     async with placement.attending(run.context, grant) as proxy:
         spec = SandboxSpec(
@@ -230,7 +232,7 @@ async def _attempt(run: Run, job: FunctionJob | Conversation, errands: Errands, 
                 backend=at.backend.name,
                 level=inside.box.level,
                 attempt=at.number,
-                policy=describe(grant),
+                policy=to_public_dict(grant),
                 sandbox=inside.described,
                 adopted=inside.is_adopted,
             )
@@ -239,15 +241,17 @@ async def _attempt(run: Run, job: FunctionJob | Conversation, errands: Errands, 
                 if inside.described:  # Whoever goes on with it knows of it, and what it was told.
                     await run.context.settled()
                 await inside.door.tell(*first_word)
-            if isinstance(job, Conversation):
+            if isinstance(job, SandboxedConversation):
                 inside.door.beside(job.attend(inside.door.tell))
             finished = None
             try:
-                finished = await hear_out(inside)
-                gone = await leave(inside.box, finished)
+                finished = await wait_result(inside)
+                gone = await terminate(inside.box, finished)
                 verdict = _verdict(run, job, finished, gone)
             except ProtocolError as broken:
-                if inside.is_adopted and isinstance(job, Conversation):  # Its kernel knew more of it than the record.
+                if inside.is_adopted and isinstance(
+                    job, SandboxedConversation
+                ):  # Its kernel knew more of it than the record.
                     raise NotAdopted(str(broken)) from broken
                 verdict = failed(run, broken)
                 await inside.box.kill(0)
@@ -265,7 +269,7 @@ async def _attempt(run: Run, job: FunctionJob | Conversation, errands: Errands, 
             value = None
             if verdict.status is Status.COMPLETED and finished is not None and run.capsule is not None:
                 value = Encoded(finished.done.json_size, finished.body)
-            run.left = Left(files=files, stdout=stdout, stderr=stderr, value=value)
+            run.left = SandboxOutput(files=files, stdout=stdout, stderr=stderr, value=value)
     return verdict
 
 
@@ -282,7 +286,7 @@ def _serving(run: Run, grant: Grant, box: Sandbox, placement: Placement) -> Abst
 
 
 @asynccontextmanager
-async def _inside(run: Run, spec: SandboxSpec, errands: Errands, at: _Attempt) -> AsyncGenerator[Inside]:
+async def _inside(run: Run, spec: SandboxSpec, errands: GuestRequests, at: _Attempt) -> AsyncGenerator[RunningSandbox]:
     """A sandbox while it is needed, which a stop of its run waits for."""
     with run.context.holding_process():
         async with _started_inside(run, spec, errands, at) as inside:
@@ -290,21 +294,23 @@ async def _inside(run: Run, spec: SandboxSpec, errands: Errands, at: _Attempt) -
 
 
 @asynccontextmanager
-async def _started_inside(run: Run, spec: SandboxSpec, errands: Errands, at: _Attempt) -> AsyncGenerator[Inside]:
+async def _started_inside(
+    run: Run, spec: SandboxSpec, errands: GuestRequests, at: _Attempt
+) -> AsyncGenerator[RunningSandbox]:
     """A sandbox that is started or adopted. However this is left, nothing is left of it, and nothing is listened to."""
     folder = run.folder
     assert folder is not None, "who works inside has a folder"
     if at.left is not None:
-        inside = Inside(
-            await adopted(run, spec, at.backend, at.left), Door(errands, run.context.clock), is_adopted=True
+        inside = RunningSandbox(
+            await adopted(run, spec, at.backend, at.left), GuestChannel(errands, run.context.clock), is_adopted=True
         )
     else:
-        inside = Inside(await started(at.backend.start(spec)), Door(errands, run.context.clock))
+        inside = RunningSandbox(await started(at.backend.start(spec)), GuestChannel(errands, run.context.clock))
     box = inside.box
     try:
         inside.described = await described(box, at.backend)
         run.outlives = bool(inside.described)
-        errands.sandbox = mark_of(inside.described)
+        errands.sandbox = sandbox_id(inside.described)
         if at.left is not None:
             errands.go_on(at.left)
         run.box, errands.door = box, inside.door
@@ -316,7 +322,7 @@ async def _started_inside(run: Run, spec: SandboxSpec, errands: Errands, at: _At
     finally:
         run.box, run.outlives = None, False
         try:
-            await to_its_end(_end(inside, run))  # Raises if it was cancelled once more meanwhile.
+            await run_shielded(_end(inside, run))  # Raises if it was cancelled once more meanwhile.
         finally:
             later = _forgotten(run, box, at) if inside.described and inside.is_gone else box.clean_up()
             at.placement.later(later)  # What is left is the host's own: no result waits for that.
@@ -332,7 +338,7 @@ async def _forgotten(run: Run, box: Sandbox, at: _Attempt) -> None:
         await box.clean_up()
 
 
-async def _end(inside: Inside, run: Run) -> None:
+async def _end(inside: RunningSandbox, run: Run) -> None:
     try:
         if not inside.is_gone:
             inside.door.beside(inside.door.tell(Stop(reason="it is over")))  # Signals do not wait until it is read.
@@ -347,12 +353,12 @@ async def _end(inside: Inside, run: Run) -> None:
             run.context.emit(Notice, text=f"what it left since its files travelled last is lost: {unseen}")
         files, _ = await _collect(run)
         stdout, stderr = (stream.text for stream in inside.streams)
-        run.left = Left(files=files, stdout=stdout, stderr=stderr)
+        run.left = SandboxOutput(files=files, stdout=stdout, stderr=stderr)
 
 
-def _stream(run: Run, name: str, fd: int, file: Any, spec: SandboxSpec) -> Stream:
+def _stream(run: Run, name: str, fd: int, file: Any, spec: SandboxSpec) -> OutputStream:
     listener = run.request.on_output
-    return Stream(
+    return OutputStream(
         fd,
         ring_bytes=_RING_BYTES,
         file=file,
@@ -363,7 +369,9 @@ def _stream(run: Run, name: str, fd: int, file: Any, spec: SandboxSpec) -> Strea
     )
 
 
-def _verdict(run: Run, job: FunctionJob | Conversation, finished: Finished | None, gone: Exit | None) -> Verdict:
+def _verdict(
+    run: Run, job: FunctionJob | SandboxedConversation, finished: FinalMessage | None, gone: Exit | None
+) -> TurnResult:
     if finished is None:
         assert gone is not None, "who said nothing was waited for"
         return _without_a_word(run, gone)
@@ -371,7 +379,7 @@ def _verdict(run: Run, job: FunctionJob | Conversation, finished: Finished | Non
     if done.oom or (gone is not None and gone.reason == "oom"):
         return _ended(run, Status.OOM, "OutOfMemory", (gone and gone.detail) or "it ran out of memory")
     try:
-        return Verdict(Status.COMPLETED, job.finish(done, finished.body))
+        return TurnResult(Status.COMPLETED, job.finish(done, finished.body))
     except BudgetExceeded:
         raise
     except RametError as problem:
@@ -381,17 +389,17 @@ def _verdict(run: Run, job: FunctionJob | Conversation, finished: Finished | Non
         if isinstance(problem, ProtocolError) and not is_function:
             raise  # Another kernel may have known more.
         if is_function and done.error is not None and not done.ok:  # As the guest named it: it may be the user's own.
-            return Verdict(failed(run, problem).status, error=in_plain_words(done.error), partial=partial(run))
+            return TurnResult(failed(run, problem).status, error=sanitize_error(done.error), partial=partial_text(run))
         return failed(run, problem)
 
 
-def _without_a_word(run: Run, gone: Exit) -> Verdict:
-    how = how_it_ended(gone)
+def _without_a_word(run: Run, gone: Exit) -> TurnResult:
+    how = classify_exit(gone)
     return _ended(run, how.status, how.kind, how.message)
 
 
-def _ended(run: Run, status: Status, kind: str, message: str) -> Verdict:
-    return Verdict(status, error=ErrorInfo(type=kind, message=message), partial=partial(run))
+def _ended(run: Run, status: Status, kind: str, message: str) -> TurnResult:
+    return TurnResult(status, error=ErrorInfo(type=kind, message=message), partial=partial_text(run))
 
 
 async def _synced(box: Sandbox) -> RametError | None:

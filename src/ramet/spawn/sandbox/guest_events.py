@@ -11,11 +11,11 @@ from langchain_core.messages import HumanMessage, ToolMessage
 from ramet.core import events
 from ramet.core.errors import BudgetExceeded, InvalidValue, ProtocolError
 from ramet.core.events import BudgetRefused, Compacted, MailDelivered, MessageRecorded, Notice, ToolEnded, ToolStarted
-from ramet.models.request_codec import bounded_json, foreign
+from ramet.models.request_codec import bounded_json, untrusted_message
 from ramet.spawn.masking import masked_error, masked_failure, masked_text
 from ramet.spawn.run import Run
 from ramet.spawn.sandbox.transcript import Mirror
-from ramet.spawn.tool_calls import ReplyCalls, step_number
+from ramet.spawn.tool_calls import ToolCallLedger, step_number
 from ramet.wire.guest_protocol import Record
 
 #: Bytes of one record, and of all records of one conversation: a transcript of more is no conversation.
@@ -45,7 +45,7 @@ class Records:
         self._last = told
 
     def take(
-        self, said: Record, body: bytes, calls: ReplyCalls, refused: BudgetExceeded | None, *, lasts: bool
+        self, said: Record, body: bytes, calls: ToolCallLedger, refused: BudgetExceeded | None, *, lasts: bool
     ) -> None:
         """Put an event on record, once. Raises ProtocolError for one that is not a guest's to tell.
 
@@ -72,7 +72,7 @@ class Records:
         finally:
             self._context.record = record
 
-    def _take(self, event: events.Event, rest: bytes, calls: ReplyCalls, refused: BudgetExceeded | None) -> None:
+    def _take(self, event: events.Event, rest: bytes, calls: ToolCallLedger, refused: BudgetExceeded | None) -> None:
         match event:
             case MessageRecorded():
                 self._hear(event, calls)
@@ -119,9 +119,9 @@ class Records:
         except InvalidValue as problem:
             raise ProtocolError(str(problem)) from None
 
-    def _hear(self, event: MessageRecorded, calls: ReplyCalls) -> None:
+    def _hear(self, event: MessageRecorded, calls: ToolCallLedger) -> None:
         """A result of a tool, or what the loop said to the model; a model's reply is on record since it was given."""
-        message = foreign(event.message)
+        message = untrusted_message(event.message)
         if isinstance(message, ToolMessage):
             calls.answer(message.tool_call_id, refused=message.status == "error")
             message = masked_failure(self._run, message)

@@ -8,7 +8,7 @@ import msgspec
 
 from ramet.core.errors import Denied
 from ramet.core.ids import CallId, StepId
-from ramet.core.policy.policy import Policy, describe
+from ramet.core.policy.policy import Policy, to_public_dict
 from ramet.core.recipe import MAX_BYTES
 from ramet.spawn.run import Run
 from ramet.wire import guest_protocol
@@ -19,14 +19,14 @@ MAX_ARGUMENTS = 1024 * 1024  #: bytes of a task's
 _NOT_SHOWN = frozenset({"id", "capsule_tag", "heavy", "call_id"})
 
 
-class Deed(NamedTuple):
+class IntendedCall(NamedTuple):
     """A request as a call: the name that rules have for it, and its arguments."""
 
     tool: str
     args: dict[str, Any]
 
 
-class Deeds:
+class IntentionGate:
     """Those of one function in its sandbox, each an intention of its own."""
 
     def __init__(self, run: Run, step: StepId) -> None:
@@ -45,26 +45,26 @@ class Deeds:
             raise Denied(deed.tool, f"the safety gate: {word.reason or 'it said no'}")
 
 
-def deed_of(request: Request, body: bytes) -> Deed | None:
+def deed_of(request: Request, body: bytes) -> IntendedCall | None:
     """A request as a call; None for what reaches nobody but the run itself, and those below it.
 
     Raises InvalidValue, ProtocolError for a body that is none.
     """
     match request:
         case guest_protocol.Spawn():
-            return Deed("spawn_sub_agent", _shown(request))
+            return IntendedCall("spawn_sub_agent", _shown(request))
         case guest_protocol.PerformTask():
-            return Deed(
+            return IntendedCall(
                 "perform_task", {**_shown(request), "args": json_object(body, "arguments", max_bytes=MAX_ARGUMENTS)}
             )
         case guest_protocol.CreateAgent():
-            return Deed("create_agent", json_object(body, "recipe", max_bytes=MAX_BYTES))
+            return IntendedCall("create_agent", json_object(body, "recipe", max_bytes=MAX_BYTES))
         case guest_protocol.Send():
-            return Deed("send_message", _shown(request))
+            return IntendedCall("send_message", _shown(request))
     return None
 
 
 def _shown(request: Request) -> dict[str, Any]:
     """What it says, and not what it leaves open."""
     said = {name: value for name, value in msgspec.structs.asdict(request).items() if name not in _NOT_SHOWN and value}
-    return {name: describe(value) if isinstance(value, Policy) else value for name, value in said.items()}
+    return {name: to_public_dict(value) if isinstance(value, Policy) else value for name, value in said.items()}

@@ -15,7 +15,7 @@ from ramet.concurrency.clock import Clock
 from ramet.concurrency.threads import in_thread
 from ramet.core.errors import ProtocolError
 from ramet.wire import frames, guest_protocol
-from ramet.wire.guest_protocol import Told
+from ramet.wire.guest_protocol import HostMessage
 
 #: Bytes that wait for the guest to read them. Above it nothing is sent, and no request is begun.
 MAX_OUTBOUND = 1024 * 1024
@@ -108,7 +108,7 @@ class Outbound:
         """Watch the guest no longer. Idempotent."""
         self._stop_watching()
 
-    async def send(self, told: Told, body: Body = b"") -> None:
+    async def send(self, told: HostMessage, body: Body = b"") -> None:
         """Send a message; wait while the guest does not read. Nothing is sent to a guest that has left.
 
         Raises ProtocolError for a message that is larger than any reader takes.

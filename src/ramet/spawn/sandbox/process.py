@@ -9,23 +9,23 @@ from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from ramet.concurrency.deadline import to_its_end
+from ramet.concurrency.deadline import run_shielded
 from ramet.core.outcome import ErrorInfo, Status
 from ramet.isolation.contract import KILL_GRACE_S, Exit, Sandbox
-from ramet.isolation.workspace.output import Stream
-from ramet.spawn.sandbox.channel import Door, Finished
+from ramet.isolation.workspace.output import OutputStream
+from ramet.spawn.sandbox.channel import FinalMessage, GuestChannel
 
 #: What a guest that has said its last word may take to leave, and one that has left to have been heard.
 _LEAVE_S = 1.0
 
 
 @dataclass
-class Inside:
+class RunningSandbox:
     """A sandbox at work, with what listens to it."""
 
     box: Sandbox
-    door: Door
-    streams: tuple[Stream, ...] = ()
+    door: GuestChannel
+    streams: tuple[OutputStream, ...] = ()
     is_gone: bool = False  #: no process of it is left
     is_adopted: bool = False  #: it was at work before this kernel was
     described: dict[str, Any] = field(default_factory=dict)  #: where another kernel finds it, if one can
@@ -37,7 +37,7 @@ async def started(starting: Coroutine[Any, Any, Sandbox]) -> Sandbox:
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
-        await to_its_end(_unwanted(task))
+        await run_shielded(_unwanted(task))
         raise
 
 
@@ -52,7 +52,7 @@ async def _unwanted(starting: asyncio.Future[Sandbox]) -> None:
         await ended(await starting)
 
 
-async def hear_out(inside: Inside) -> Finished | None:
+async def wait_result(inside: RunningSandbox) -> FinalMessage | None:
     """Its last word, or None if it ended without one. Raises ProtocolError."""
     exit_task = asyncio.ensure_future(inside.box.wait())
     over = asyncio.ensure_future(inside.door.over())
@@ -67,7 +67,7 @@ async def hear_out(inside: Inside) -> Finished | None:
         await asyncio.wait((over, exit_task))
 
 
-async def leave(box: Sandbox, finished: Finished | None) -> Exit | None:
+async def terminate(box: Sandbox, finished: FinalMessage | None) -> Exit | None:
     """Let it end by itself for a moment, then end it.
 
     One that has said its result is killed at once, and not waited for: what it would still do counts for nothing, and
@@ -82,14 +82,14 @@ async def leave(box: Sandbox, finished: Finished | None) -> Exit | None:
         return await box.kill(0 if finished is not None else KILL_GRACE_S)
 
 
-def in_plain_words(told: ErrorInfo) -> ErrorInfo:
+def sanitize_error(told: ErrorInfo) -> ErrorInfo:
     """An error as a guest told it, harmless on a terminal and in a log: bounded, and without control characters."""
     kind = "".join(each if each.isprintable() and not each.isspace() else "?" for each in told.type[:200])
     message = "".join(each if each.isprintable() or each in "\n\t" else "?" for each in told.message[:10_000])
     return ErrorInfo(type=kind or "Error", message=message)
 
 
-class HowItEnded(NamedTuple):
+class ExitOutcome(NamedTuple):
     """What a process is taken to have met that ended without its last word."""
 
     status: Status
@@ -97,22 +97,22 @@ class HowItEnded(NamedTuple):
     message: str
 
 
-def how_it_ended(gone: Exit) -> HowItEnded:
+def classify_exit(gone: Exit) -> ExitOutcome:
     """In words, of a process that said nothing."""
     match gone.reason:
         case "oom":
             detail = gone.detail or "it used more memory than policy.memory_mb"
-            return HowItEnded(Status.OOM, "OutOfMemory", detail)
+            return ExitOutcome(Status.OOM, "OutOfMemory", detail)
         case "cpu":
-            return HowItEnded(Status.FAILED, "ProcessorTimeUsedUp", gone.detail or "it used up its processor time")
+            return ExitOutcome(Status.FAILED, "ProcessorTimeUsedUp", gone.detail or "it used up its processor time")
         case "workspace":
             detail = gone.detail or "policy.workspace_size_mb is used up"
-            return HowItEnded(Status.FAILED, "WorkspaceFull", detail)
+            return ExitOutcome(Status.FAILED, "WorkspaceFull", detail)
         case "lost":
-            return HowItEnded(Status.LOST, "SandboxLost", gone.detail or "the process that kept it ended")
+            return ExitOutcome(Status.LOST, "SandboxLost", gone.detail or "the process that kept it ended")
     how = f"exit status {gone.code}" if gone.code >= 0 else f"signal {_signal_name(-gone.code)}"
     why = f" ({gone.detail})" if gone.detail else ""
-    return HowItEnded(Status.CRASHED, "Crashed", f"it ended without a result: {how}{why}")
+    return ExitOutcome(Status.CRASHED, "Crashed", f"it ended without a result: {how}{why}")
 
 
 def _signal_name(number: int) -> str:

@@ -14,20 +14,20 @@ from ramet.core.events import Notice
 from ramet.core.ids import CallId, StepId, checked_name, safe_name
 from ramet.core.outcome import EXIT_CODES, ErrorInfo, Result, Status
 from ramet.core.recipe import MAX_BYTES, checked_task_name
-from ramet.core.replay.replay import RunStory
-from ramet.spawn.grants import Shipped
+from ramet.core.replay.replay import RunReplay
+from ramet.spawn.grants import PackedFunction
 from ramet.spawn.masking import masked_text
 from ramet.spawn.run import Run
-from ramet.spawn.sandbox.channel import Door, LargeReply, Reply
-from ramet.spawn.sandbox.conversation import Conversation
-from ramet.spawn.sandbox.intentions import MAX_ARGUMENTS, Deeds
+from ramet.spawn.sandbox.channel import GuestChannel, LargeReply, Reply
+from ramet.spawn.sandbox.conversation import SandboxedConversation
+from ramet.spawn.sandbox.intentions import MAX_ARGUMENTS, IntentionGate
 from ramet.spawn.sandbox.outbound import FileBody, opened
 from ramet.tools.context import CurrentCall, SpawnHandle, SpawnRequest, Tree, current_call
 from ramet.wire import guest_protocol
-from ramet.wire.code.capsule import Capsule
-from ramet.wire.error_codec import errors_to_fields
+from ramet.wire.code.capsule import PackedCall
+from ramet.wire.error_codec import encode_error
 from ramet.wire.frames import MAX_BODY
-from ramet.wire.guest_protocol import Request, Said
+from ramet.wire.guest_protocol import GuestMessage, Request
 from ramet.wire.values import values
 from ramet.wire.values.json_object import json_object
 from ramet.wire.values.values import Encoded
@@ -51,17 +51,17 @@ class ChildHandle(SpawnHandle, Protocol):
         """The value as it came from the child's own sandbox, or as data."""
 
 
-class Errands:
+class GuestRequests:
     """One sandbox's requests, done in the name of its run."""
 
-    def __init__(self, run: Run, step: StepId, conversation: Conversation | None = None) -> None:
+    def __init__(self, run: Run, step: StepId, conversation: SandboxedConversation | None = None) -> None:
         self._run, self._conversation = run, conversation
         self._call = CurrentCall(run.context, CallId(""), step)
         self._children: dict[str, ChildHandle] = {}
         self._watched = set[str]()  #: children whose end the guest is to be told
         self._unsettled = 0  #: bytes that the guest put on record and that were not waited for
-        self._deeds = Deeds(run, step) if conversation is None else None  #: of code alone
-        self.door: Door | None = None
+        self._deeds = IntentionGate(run, step) if conversation is None else None  #: of code alone
+        self.door: GuestChannel | None = None
         self.sandbox = ""  #: whose these are, as no other in the world, if that can outlive its kernel
         self._do: dict[type[Request], Callable[[Any, bytes], Coroutine[Any, Any, Reply | LargeReply]]] = {
             guest_protocol.Spawn: self._spawn,
@@ -77,11 +77,11 @@ class Errands:
             guest_protocol.LoadCheckpoint: self._load,
             guest_protocol.AskModel: self._ask_model,
             guest_protocol.Approve: self._approve,
-            guest_protocol.Intend: self._intend,
+            guest_protocol.ProposeCall: self._intend,
             guest_protocol.FireHook: self._fire_hook,
         }
 
-    def go_on(self, left: RunStory) -> None:
+    def go_on(self, left: RunReplay) -> None:
         """Its sandbox has outlived a kernel, which left so much on record.
 
         It knows the children that it had there, and asks for no more of them. Raises ProtocolError.
@@ -106,14 +106,14 @@ class Errands:
             ):  # Once it is answered, it is never said again.
                 await self._run.context.settled()
 
-    def hear(self, said: Said, body: bytes) -> Coroutine[Any, Any, None] | None:
+    def hear(self, said: GuestMessage, body: bytes) -> Coroutine[Any, Any, None] | None:
         """Take what needs no answer. Raises ProtocolError."""
         if isinstance(said, guest_protocol.Watch):
             return self._watch(said.run)
         self._take(said, body)
         return self._settle() if self._unsettled >= MAX_UNSETTLED else None
 
-    def _take(self, said: Said, body: bytes) -> None:
+    def _take(self, said: GuestMessage, body: bytes) -> None:
         match said:
             case guest_protocol.Record():
                 self._talk().record(said, body, lasts=bool(self.sandbox))
@@ -132,7 +132,7 @@ class Errands:
 
     def failed(self, error: Exception) -> tuple[ErrorInfo, dict[str, Any]]:
         """An error as the guest is told it."""
-        return errors_to_fields(error)
+        return encode_error(error)
 
     # ---- other runs
 
@@ -146,7 +146,7 @@ class Errands:
         agent = None
         if asked.function:
             name = safe_name(asked.function, "function")
-            agent = Agent(name=name, function=Shipped(Capsule(name, asked.capsule_tag, body, asked.heavy)))
+            agent = Agent(name=name, function=PackedFunction(PackedCall(name, asked.capsule_tag, body, asked.heavy)))
         if asked.mode not in (None, "fresh", "fork"):
             raise InvalidValue("mode", asked.mode, "'fresh' or 'fork'")
         request = SpawnRequest(
@@ -168,7 +168,7 @@ class Errands:
 
     def _born(self, handle: Any) -> Reply:
         self._children[handle.id] = handle
-        born = guest_protocol.Born(run=handle.id, path=handle.path, name=handle.name, background=handle.background)
+        born = guest_protocol.Spawned(run=handle.id, path=handle.path, name=handle.name, background=handle.background)
         return Reply(born)
 
     async def _watch(self, run: str) -> None:
@@ -179,7 +179,7 @@ class Errands:
             info = ErrorInfo(type="Unknown", message=str(unknown))
             lost = Status.LOST
             return await self.door.tell(
-                guest_protocol.Ended(run=run, status=lost, exit_code=EXIT_CODES[lost], error=info)
+                guest_protocol.ChildEnded(run=run, status=lost, exit_code=EXIT_CODES[lost], error=info)
             )
         if run in self._watched:
             return None  # One word of its end is enough.
@@ -194,7 +194,7 @@ class Errands:
     async def _tell_end(self, child: ChildHandle, run: str, result: Result) -> None:
         assert self.door is not None
         value = child.take_value(result)
-        ended = guest_protocol.Ended(
+        ended = guest_protocol.ChildEnded(
             run=run,
             status=result.status,
             exit_code=result.exit_code,
@@ -239,7 +239,7 @@ class Errands:
     async def _listed(self) -> Reply:
         views = await self._tree.list_runs(self._run.context)
         return Reply(
-            guest_protocol.Runs(runs=tuple(guest_protocol.RunLine(**each._asdict()) for each in views[:1_000]))
+            guest_protocol.Runs(runs=tuple(guest_protocol.RunSummary(**each._asdict()) for each in views[:1_000]))
         )
 
     async def _create_agent(self, _asked: guest_protocol.CreateAgent, body: bytes) -> Reply:
@@ -313,7 +313,7 @@ class Errands:
 
     # ---- a conversation's own
 
-    def _talk(self) -> Conversation:
+    def _talk(self) -> SandboxedConversation:
         if self._conversation is None:
             raise ProtocolError("this run is a function: it has no conversation")
         return self._conversation
@@ -321,7 +321,7 @@ class Errands:
     async def _ask_model(self, asked: guest_protocol.AskModel, body: bytes) -> Reply:
         async def piece(data: bytes) -> None:
             assert self.door is not None
-            await self.door.tell(guest_protocol.Piece(id=asked.id), data)
+            await self.door.tell(guest_protocol.StreamChunk(id=asked.id), data)
 
         reply, message = await self._talk().ask_model(asked, body, piece)
         return Reply(reply, message)
@@ -329,7 +329,7 @@ class Errands:
     async def _approve(self, asked: guest_protocol.Approve, _: bytes) -> Reply:
         return Reply(await self._talk().approve(asked))
 
-    async def _intend(self, asked: guest_protocol.Intend, _: bytes) -> Reply:
+    async def _intend(self, asked: guest_protocol.ProposeCall, _: bytes) -> Reply:
         return Reply(await self._talk().intend(asked))
 
     async def _fire_hook(self, asked: guest_protocol.FireHook, body: bytes) -> Reply:

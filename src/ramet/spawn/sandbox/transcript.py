@@ -9,20 +9,20 @@ import msgspec
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 
 from ramet.agent.history.pairing import repair
-from ramet.agent.loop import keep, take_in
+from ramet.agent.loop import deliver_mail, record_message
 from ramet.concurrency.mailbox import Mail
 from ramet.core.errors import ProtocolError
 from ramet.core.events import MessageRecorded
 from ramet.core.ids import CallId
 from ramet.models.messages import encode
-from ramet.models.request_codec import Kept, as_data, for_a_guest
+from ramet.models.request_codec import SharedHistory, as_data, redact_for_guest
 from ramet.spawn.run import Run
 
 #: Bytes that a conversation may have, as data; compaction makes room in it.
 MAX_HISTORY = 32 * 1024 * 1024
 
 
-class Beginning(NamedTuple):
+class InitialTranscript(NamedTuple):
     """Messages as data: what a guest is told first."""
 
     system: list[dict[str, Any]]  # Any: JSON, as `ramet.models.messages` writes it
@@ -36,12 +36,12 @@ class Mirror:
 
     def __init__(self, run: Run) -> None:
         self._run = run
-        self.kept = Kept(())
+        self.kept = SharedHistory(())
         self._sizes: list[int] = []  #: of what is kept, as data
         self._size = 0
         self._mail: list[Mail] = []  #: read in this turn
 
-    def begin(self, messages: Sequence[BaseMessage]) -> Beginning:
+    def begin(self, messages: Sequence[BaseMessage]) -> InitialTranscript:
         """Go back to where the turn began, say `messages` and what mail there is; returns all of it as data.
 
         Calls that were under way when a kernel ended are answered as cut off. Raises ProtocolError if that is too much
@@ -55,26 +55,26 @@ class Mirror:
         self._mail += context.mailbox.drain(notes=not is_answered)
         notes = [mail for mail in self._mail if mail.kind == "note"]
         for mail in notes:
-            take_in(context, mail)
+            deliver_mail(context, mail)
         for message in messages:
-            keep(context, message)
+            record_message(context, message)
         for mail in self._mail:
             if mail not in notes:
-                take_in(context, mail)
+                deliver_mail(context, mail)
         told = self._tell()
-        return Beginning(told.system, [for_a_guest(each) for each in told.history])
+        return InitialTranscript(told.system, [redact_for_guest(each) for each in told.history])
 
     def go_on(self) -> None:
         """A guest that another kernel had told it has it. Raises ProtocolError if that is too much for one."""
         self._tell()
 
-    def _tell(self) -> Beginning:
+    def _tell(self) -> InitialTranscript:
         context = self._run.context
         system, history = (
             [as_data(message) for message in part] for part in (context.system_messages, context.history)
         )
         self._renew([len(msgspec.json.encode(each)) for each in (*system, *history)])
-        return Beginning(system, history)
+        return InitialTranscript(system, history)
 
     def _mend(self) -> None:
         run, context = self._run, self._run.context
@@ -92,7 +92,7 @@ class Mirror:
         run, context = self._run, self._run.context
         if isinstance(message, ToolMessage) and len(context.history) == run.turn_began_at:
             run.turn_began_at += 1  # To a call that was made before, under another kernel: there it stays answered.
-        recorded = keep(context, message, step)
+        recorded = record_message(context, message, step)
         assert isinstance(recorded, MessageRecorded)
         self._add(context.history[-1], len(msgspec.json.encode(recorded.message)))
         return recorded
@@ -104,7 +104,7 @@ class Mirror:
         if mail is None:
             raise ProtocolError(f"mail {mail_id[:100]!r} is not there to be read")
         self._mail.append(mail)
-        take_in(context, mail)
+        deliver_mail(context, mail)
         self._add(context.history[-1], len(mail.text))
 
     def shorten(self, said: object) -> tuple[int | dict[str, Any], ...]:
@@ -144,7 +144,7 @@ class Mirror:
 
     def _renew(self, sizes: list[int]) -> None:
         context = self._run.context
-        self.kept = Kept([*context.system_messages, *context.history])
+        self.kept = SharedHistory([*context.system_messages, *context.history])
         self._sizes, self._size = sizes, sum(sizes)
         self._check()
 

@@ -20,7 +20,7 @@ LINGER_S = 0.005  #: how long events wait for company when nobody waits for them
 MAX_EVENTS, MAX_BYTES = 5_000, 8 * 2**20  #: of a batch; one event may be larger
 
 
-class Change:
+class QueuedChange:
     """Something that is written along with events: a document, a blob, the end of a tree.
 
     `make` gets the connection, within the transaction; what it returns is the answer, and an error that it returns
@@ -38,7 +38,7 @@ class Batch:
     def __init__(self, since: float) -> None:
         self.since = since
         self.events: list[Entry] = []
-        self.changes: list[Change] = []
+        self.changes: list[QueuedChange] = []
         self.size = 0  #: in bytes
         self.last = 0  #: the newest ticket in it
         self.refused: dict[int, OwnedElsewhere] = {}  #: tickets of events that were not written
@@ -92,7 +92,7 @@ class Batches:
         `alone` keeps what is appended later out of its batch.
         """
         batch = self._open()
-        change = Change(make, self._loop.create_future())
+        change = QueuedChange(make, self._loop.create_future())
         batch.changes.append(change)
         batch.size += size
         batch.is_closed = alone or batch.size >= MAX_BYTES
@@ -101,7 +101,7 @@ class Batches:
 
     def look(self) -> None:
         """Have the writer see whether it can still write, though nobody has anything to be written."""
-        look = Change(lambda _: None, self._loop.create_future())
+        look = QueuedChange(lambda _: None, self._loop.create_future())
         look.asked.add_done_callback(lambda asked: asked.exception())  # Whoever broke it is told elsewhere.
         self._open().changes.append(look)
         self._hurry()
@@ -193,7 +193,7 @@ class Batches:
             self._linger(max(0.0, first.since + LINGER_S - self._loop.time()))
 
 
-def _answer(change: Change) -> None:
+def _answer(change: QueuedChange) -> None:
     if change.asked.done():
         return
     if isinstance(change.answer, RametError):

@@ -14,12 +14,12 @@ from ramet.core.errors import OwnedElsewhere, StoreFailed
 from ramet.store.postgres.commit_queue import Batch, Batches
 from ramet.store.postgres.dsn import Place
 from ramet.store.postgres.notify import Listener
-from ramet.store.postgres.ownership import Owning
-from ramet.store.postgres.peer_monitor import Neighbour, Watch
-from ramet.store.postgres.reader import Reader
-from ramet.store.postgres.session_monitor import Vigil
+from ramet.store.postgres.ownership import TreeOwnership
+from ramet.store.postgres.peer_monitor import PeerKernel, PeerMonitor
+from ramet.store.postgres.reader import PostgresReader
+from ramet.store.postgres.session_monitor import SessionMonitor
 from ramet.store.postgres.thread import Worker
-from ramet.store.postgres.writer import Writer
+from ramet.store.postgres.writer import PostgresWriter
 
 T = TypeVar("T")
 
@@ -28,7 +28,7 @@ _AT_MOST_S = 5.0  #: how long a thread may be kept waiting that cannot await
 SURE_S = 1.0  #: how long after the server has confirmed it a kernel takes its lock for its own
 
 
-class Opened:
+class OpenStore:
     """From one `open` to its `close`. Without a kernel it only reads; `broke` is told that writing failed for good.
 
     `lost` is told of each tree that became another kernel's, `kernels` that these stand otherwise now.
@@ -47,14 +47,14 @@ class Opened:
         self._place, self._patience_s, self._broke, self._lost = place, patience_s, broke, lost
         self.news = asyncio.Event()  #: set, and replaced by another, when something may be there that was not before
         self.batches = Batches(self._send)
-        self.reader = Reader(place, patience_s)
-        self._writer = None if kernel is None else Writer(place, kernel, patience_s)
+        self.reader = PostgresReader(place, patience_s)
+        self._writer = None if kernel is None else PostgresWriter(place, kernel, patience_s)
         self._read = Worker("ramet-postgres-reader")
         self._write = Worker("ramet-postgres-writer")
-        self._watch_kernels = Watch(place, kernel or "", look=self._neighbours, listen=self.listen, heard=kernels)
+        self._watch_kernels = PeerMonitor(place, kernel or "", look=self._neighbours, listen=self.listen, heard=kernels)
         self._listener = Listener(place.schema, self.tell, self._own_pid, self._watch_kernels.tell)
         self._listening: asyncio.Task[None] | None = None
-        self._vigil = Vigil(self._session_lost)
+        self._vigil = SessionMonitor(self._session_lost)
         self._resumed = 0  #: as it was when the session that it watches began
         self._is_over = False
 
@@ -68,7 +68,7 @@ class Opened:
             self._watch_kernels.start()
 
     @property
-    def owning(self) -> Owning:
+    def owning(self) -> TreeOwnership:
         """Which trees are this kernel's. Only for a store that writes."""
         assert self._writer is not None
         return self._writer.owning
@@ -189,7 +189,7 @@ class Opened:
         connection = await self.reading(lambda: reader.persistently(lambda: listener.connect(reader.connect)))
         listener.start(connection)
 
-    async def _neighbours(self) -> Sequence[Neighbour]:
+    async def _neighbours(self) -> Sequence[PeerKernel]:
         return await self.reading(self.reader.neighbours)
 
     def _own_pid(self) -> int:
@@ -215,7 +215,7 @@ class Opened:
         self.batches.written(batch)
         self.tell()
 
-    def _watch(self, writer: Writer) -> None:
+    def _watch(self, writer: PostgresWriter) -> None:
         """Notice the end of the session also while nothing is to be written. The writer is at rest now."""
         self._resumed = writer.resumed
         with contextlib.suppress(StoreFailed, OSError):  # It has ended again: the next write notices.

@@ -108,7 +108,7 @@ def is_lost(connection: Connection, error: psycopg.Error) -> bool:
     return connection.closed or state is None or state.startswith(("08", "57P"))
 
 
-class Patience:
+class RetryWindow:
     """How long it is tried again, counted from the first failure."""
 
     def __init__(self, seconds: float, given_up: threading.Event) -> None:
@@ -129,7 +129,7 @@ class Patience:
         return True
 
 
-def persistently(work: Callable[[], T], patience: Patience, place: Place) -> T:
+def retry(work: Callable[[], T], patience: RetryWindow, place: Place) -> T:
     """What `work` returns once the server is there. Raises StoreFailed when it stays away, or for another reason."""
     while True:
         try:

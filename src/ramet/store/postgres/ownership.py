@@ -28,7 +28,7 @@ class _Undo(Exception):
     """A change that is not to be made after all."""
 
 
-class Owning:
+class TreeOwnership:
     """The trees of one kernel while its store is open. The writer's thread changes it; others may ask for `lost`."""
 
     def __init__(self, queries: Queries, kernel: str) -> None:

@@ -20,7 +20,7 @@ import psycopg
 from psycopg.abc import Params
 
 from ramet.core.errors import StoreFailed
-from ramet.store.contract import Seat
+from ramet.store.contract import KernelInfo
 from ramet.store.postgres.dsn import Connection, Place
 from ramet.store.postgres.thread import Worker
 from ramet.store.postgres.writer import sever
@@ -28,16 +28,16 @@ from ramet.store.postgres.writer import sever
 _AGAIN_S = 0.05  #: between two attempts to interrupt: one that comes before the wait has begun is lost
 
 
-class Neighbour(NamedTuple):
+class PeerKernel(NamedTuple):
     """A kernel as the database tells of it."""
 
-    seat: Seat
+    seat: KernelInfo
     lock: int  #: of its session; 0 once it has ended properly
     away_s: float | None  #: how long it may still be away, where the server began anew since it was seen last
     has_trees: bool
 
 
-class Watch:
+class PeerMonitor:
     """From `start` to `stop`; `heard` is called on the loop when the kernels are others, or stand otherwise.
 
     `look` says how they stand, `listen` returns while notices of others are heard, and `news` gives the event that is
@@ -49,7 +49,7 @@ class Watch:
         place: Place,
         kernel: str,
         *,
-        look: Callable[[], Awaitable[Sequence[Neighbour]]],
+        look: Callable[[], Awaitable[Sequence[PeerKernel]]],
         listen: Callable[[], Awaitable[None]],
         heard: Callable[[], None],
     ) -> None:
@@ -60,7 +60,7 @@ class Watch:
         self._connection: Connection | None = None
         self._given_up = threading.Event()
         self._serving: asyncio.Task[None] | None = None
-        self._seen: list[tuple[Seat, int, bool]] | None = None
+        self._seen: list[tuple[KernelInfo, int, bool]] | None = None
         self._has_news = False  #: one has fallen, and nobody may have told that
 
     def start(self) -> None:
@@ -96,7 +96,7 @@ class Watch:
                     await self._pass_on()
                 await self._wait(around)
 
-    def _compare(self, around: Sequence[Neighbour]) -> None:
+    def _compare(self, around: Sequence[PeerKernel]) -> None:
         seen = [(each.seat, each.lock, each.has_trees) for each in around]
         if seen != self._seen:  # At first, too: whoever listens asked before this looked.
             self._heard()
@@ -120,7 +120,7 @@ class Watch:
             self._worker = Worker("ramet-postgres-watch")
         return self._worker
 
-    async def _wait(self, around: Sequence[Neighbour]) -> None:
+    async def _wait(self, around: Sequence[PeerKernel]) -> None:
         """Until the next kernel falls, one that is away has had its time, or somebody tells something."""
         next_one = _next(self._kernel, around)
         away = [each.away_s for each in around if each.away_s is not None and each.away_s > 0 and each.seat.alive]
@@ -210,7 +210,7 @@ def _seen(waiting: asyncio.Future[None]) -> None:
         waiting.exception()
 
 
-def _next(kernel: str, around: Sequence[Neighbour]) -> Neighbour | None:
+def _next(kernel: str, around: Sequence[PeerKernel]) -> PeerKernel | None:
     """The one that this kernel waits for: the next by name that holds a lock, and after the last one the first."""
     others = [each for each in around if each.seat.alive and each.away_s is None and each.seat.name != kernel]
     later = [each for each in others if each.seat.name > kernel]

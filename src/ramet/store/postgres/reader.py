@@ -11,11 +11,11 @@ from typing import TypeVar
 import psycopg
 
 from ramet.core.errors import StoreFailed
-from ramet.store.contract import Document, Seat, Stored
+from ramet.store.contract import Document, KernelInfo, StoredEvent
 from ramet.store.postgres import schema
-from ramet.store.postgres.dsn import Connection, Patience, Place, is_lost, persistently
+from ramet.store.postgres.dsn import Connection, Place, RetryWindow, is_lost, retry
 from ramet.store.postgres.ownership import GRACE_S
-from ramet.store.postgres.peer_monitor import Neighbour
+from ramet.store.postgres.peer_monitor import PeerKernel
 from ramet.store.postgres.writer import sever
 
 T = TypeVar("T")
@@ -23,7 +23,7 @@ T = TypeVar("T")
 _MAX_NAMES = 100_000  #: kept at hand
 
 
-class Reader:
+class PostgresReader:
     """Asks, and asks again when the session was lost. Used by one thread; only `sever` is for others."""
 
     def __init__(self, place: Place, patience_s: float) -> None:
@@ -72,23 +72,23 @@ class Reader:
 
     def persistently(self, work: Callable[[], T]) -> T:
         """What `work` returns, once the server is there to do it. Raises StoreFailed."""
-        patience = Patience(self._patience_s, self._given_up)
+        patience = RetryWindow(self._patience_s, self._given_up)
         try:
-            return persistently(work, patience, self._place)
+            return retry(work, patience, self._place)
         except StoreFailed:
             self.gave_up = patience.is_over and not self._given_up.is_set()
             raise
 
-    def read(self, after: int, tree: str | None, run: str | None, limit: int) -> list[Stored]:
+    def read(self, after: int, tree: str | None, run: str | None, limit: int) -> list[StoredEvent]:
         """Events behind a cursor."""
         name = "_".join(["read", *(["tree"] if tree is not None else []), *(["run"] if run is not None else [])])
         values = {"after": after, "tree": tree, "run": run, "limit": limit}
 
-        def work(connection: Connection) -> list[Stored]:
+        def work(connection: Connection) -> list[StoredEvent]:
             rows = connection.execute(self._place.queries[name], values, binary=True).fetchall()
             names = self._named(connection, {each for row in rows for each in (row[1], row[2])})
             found = [
-                Stored(cursor, names[tree], names[run], seq, type_, data)
+                StoredEvent(cursor, names[tree], names[run], seq, type_, data)
                 for cursor, tree, run, seq, type_, data in rows
                 if tree in names and run in names
             ]
@@ -128,16 +128,16 @@ class Reader:
         """All names of blobs."""
         return tuple(row[0] for row in self._ask(lambda it: it.execute(self._place.queries["list_blobs"]).fetchall()))
 
-    def neighbours(self) -> list[Neighbour]:
+    def neighbours(self) -> list[PeerKernel]:
         """All kernels of the database, also those that ended long ago."""
         rows = self._ask(lambda it: it.execute(self._place.queries["kernels"], {"grace_s": GRACE_S}).fetchall())
-        return [Neighbour(Seat(*row[:4]), *row[4:]) for row in rows]
+        return [PeerKernel(KernelInfo(*row[:4]), *row[4:]) for row in rows]
 
-    def owner(self, tree: str) -> Seat | None:
+    def owner(self, tree: str) -> KernelInfo | None:
         """Whose a tree is."""
         values = {"tree": tree, "grace_s": GRACE_S}
         row = self._ask(lambda it: it.execute(self._place.queries["owner"], values).fetchone())
-        return None if row is None else Seat(*row)
+        return None if row is None else KernelInfo(*row)
 
     def has_left(self, kernel: str, epoch: int) -> bool:
         """Whether a kernel closed its store in that epoch, and has not begun again."""

@@ -11,7 +11,7 @@ from collections.abc import Callable
 _HUNG_UP = getattr(select, "POLLRDHUP", 0)
 
 
-class Vigil:
+class SessionMonitor:
     """Calls `lost` on the loop, once for each session that is watched, when its other end hangs up.
 
     It waits for nothing but that (EPOLLRDHUP), so the loop is not woken by what the writer's thread reads there. Where

@@ -19,16 +19,16 @@ import hashlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from ramet.concurrency.deadline import to_its_end
+from ramet.concurrency.deadline import run_shielded
 from ramet.core.errors import InvalidValue, MissingExtra, OwnedElsewhere, StoreFailed
-from ramet.store.contract import Document, Entry, Put, Seat, Stored
+from ramet.store.contract import Document, DocumentWrite, Entry, KernelInfo, StoredEvent
 from ramet.store.listeners import Listeners
 from ramet.store.postgres import tables
 from ramet.store.validation import MOST_DATA, Intake, checked_data, checked_name, checked_number, checked_together
 
 if TYPE_CHECKING:
-    from ramet.store.postgres.connection import Opened
-    from ramet.store.postgres.reader import Reader
+    from ramet.store.postgres.connection import OpenStore
+    from ramet.store.postgres.reader import PostgresReader
 
 T = TypeVar("T")
 
@@ -68,7 +68,7 @@ class PostgresStore:
         self.kernel = kernel
         self._read_only, self._patience_s = read_only, patience_s
         self._gate = asyncio.Lock()
-        self._open: Opened | None = None
+        self._open: OpenStore | None = None
         self._failure: str | None = "it is not open"
         self._committed = 0  #: as it was when it was closed
         self._intake = Intake()
@@ -78,11 +78,11 @@ class PostgresStore:
 
     async def open(self) -> Self:
         """Take the lock and bring the schema up to date. Raises StoreInUse, Damaged if it is too new, StoreFailed."""
-        from ramet.store.postgres.connection import Opened
+        from ramet.store.postgres.connection import OpenStore
 
         async with self._gate:
             if self._open is None:
-                opened = Opened(
+                opened = OpenStore(
                     self._place,
                     None if self._read_only else self.kernel,
                     self._patience_s,
@@ -91,9 +91,9 @@ class PostgresStore:
                     kernels=self._watching.tell,
                 )
                 try:
-                    await to_its_end(opened.begin())
+                    await run_shielded(opened.begin())
                 except BaseException:
-                    await to_its_end(opened.end())
+                    await run_shielded(opened.end())
                     raise
                 self._open, self._failure = opened, None
         return self
@@ -104,7 +104,7 @@ class PostgresStore:
         Raises StoreFailed, once, if not all of it could be written: then a write had failed, or the server did not
         answer for `patience_s`.
         """
-        await to_its_end(self._close())
+        await run_shielded(self._close())
 
     async def _close(self) -> None:
         async with self._gate:
@@ -169,7 +169,7 @@ class PostgresStore:
 
     async def read(
         self, after: int = 0, *, tree: str | None = None, run: str | None = None, limit: int = 1_000
-    ) -> builtins.list[Stored]:
+    ) -> builtins.list[StoredEvent]:
         """Committed events in order of their cursors, from the first behind `after`; at most `limit`."""
         for field, text in (("tree", tree), ("run", run)):
             if text is not None:
@@ -283,7 +283,7 @@ class PostgresStore:
 
     # ---- both
 
-    async def put_together(self, blobs: Sequence[bytes], documents: Sequence[Put]) -> Sequence[Document]:
+    async def put_together(self, blobs: Sequence[bytes], documents: Sequence[DocumentWrite]) -> Sequence[Document]:
         """Keep bytes and write documents, all of them or none, durably. Raises Conflict, StoreFailed."""
         size = self._size_of(blobs, documents)
         if size <= _HASH_INLINE:
@@ -296,7 +296,7 @@ class PostgresStore:
 
     # ---- kernels
 
-    async def kernels(self) -> Sequence[Seat]:
+    async def kernels(self) -> Sequence[KernelInfo]:
         """This one, every other that lives, and those that do not and left trees; in order of their names."""
         around, me = await self._asked(lambda reader: reader.neighbours()), "" if self._read_only else self.kernel
         return [each.seat for each in around if each.seat.alive or each.has_trees or each.seat.name == me]
@@ -320,7 +320,7 @@ class PostgresStore:
         name = _checked("kernel", kernel)
         return await self._asked(lambda reader: reader.has_left(name, epoch))
 
-    async def owner_of(self, tree: str) -> Seat | None:
+    async def owner_of(self, tree: str) -> KernelInfo | None:
         """The kernel that a tree belongs to, alive or not; None for one that is over, let go of, or not known."""
         _checked("tree", tree)
         return await self._asked(lambda reader: reader.owner(tree))
@@ -331,7 +331,9 @@ class PostgresStore:
         owned: Sequence[str] = await self._changed(self._writable().owning.claim(names), 0) if names else []
         return owned
 
-    async def take_over(self, kernel: str, trees: Sequence[str], documents: Sequence[Put]) -> Sequence[Document] | None:
+    async def take_over(
+        self, kernel: str, trees: Sequence[str], documents: Sequence[DocumentWrite]
+    ) -> Sequence[Document] | None:
         """Claim trees and write documents for a kernel that does not live, in one change. Raises Conflict."""
         names = [_checked("tree", tree) for tree in trees]
         size = self._size_of((), documents)
@@ -361,22 +363,22 @@ class PostgresStore:
     def _failed(self) -> StoreFailed:
         return StoreFailed(self._place.where, self._failure or "it is closed")
 
-    def _usable(self) -> Opened:
+    def _usable(self) -> OpenStore:
         if self._failure is not None or self._open is None:
             raise self._failed()
         return self._open
 
-    def _writable(self) -> Opened:
+    def _writable(self) -> OpenStore:
         opened = self._usable()
         if self._read_only:
             raise StoreFailed(self._place.where, "it was opened for reading only")
         return opened
 
-    async def _asked(self, question: Callable[[Reader], T]) -> T:
+    async def _asked(self, question: Callable[[PostgresReader], T]) -> T:
         opened = self._usable()
         return await opened.reading(lambda: question(opened.reader))
 
-    def _size_of(self, blobs: Sequence[bytes], documents: Sequence[Put]) -> int:
+    def _size_of(self, blobs: Sequence[bytes], documents: Sequence[DocumentWrite]) -> int:
         """The bytes of what is to be written. Raises InvalidValue for what cannot be."""
         checked_together(blobs, documents)
         for document in documents:

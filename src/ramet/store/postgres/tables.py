@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from ramet.core.errors import Conflict
-from ramet.store.contract import Document, Put
+from ramet.store.contract import Document, DocumentWrite
 
 if TYPE_CHECKING:
     from ramet.store.postgres.dsn import Connection, Place
@@ -56,7 +56,7 @@ def put_blob(queries: Queries, name: str, data: bytes) -> Callable[[Connection],
 
 
 def put_together(
-    queries: Queries, blobs: Sequence[tuple[str, bytes]], documents: Sequence[Put]
+    queries: Queries, blobs: Sequence[tuple[str, bytes]], documents: Sequence[DocumentWrite]
 ) -> Callable[[Connection], Sequence[Document] | Conflict]:
     """Keep bytes under their names, and write documents if all are of their expected versions."""
 

@@ -33,8 +33,8 @@ from ramet.core.errors import StoreFailed, StoreInUse
 from ramet.store.contract import Entry
 from ramet.store.postgres import schema
 from ramet.store.postgres.commit_queue import Batch
-from ramet.store.postgres.dsn import Connection, Patience, Place, is_lost, persistently
-from ramet.store.postgres.ownership import Owning
+from ramet.store.postgres.dsn import Connection, Place, RetryWindow, is_lost, retry
+from ramet.store.postgres.ownership import TreeOwnership
 from ramet.store.postgres.types import Blobs, Longs, Texts
 
 _MAX_NAMES = 100_000  #: whose ids are kept at hand
@@ -59,12 +59,12 @@ class _Forgotten(Exception):
     """Somebody removed names meanwhile: ids that were looked up before may mean nothing now."""
 
 
-class Writer:
+class PostgresWriter:
     """Writes batches, each in one transaction. Used by one thread; only `sever` is for others."""
 
     def __init__(self, place: Place, kernel: str, patience_s: float) -> None:
         self._place, self._kernel, self._patience_s = place, kernel, patience_s
-        self.owning = Owning(place.queries, kernel)
+        self.owning = TreeOwnership(place.queries, kernel)
         self._lock = schema.key_of("kernel", place.schema, kernel)
         self._given_up = threading.Event()
         self._newest: Connection | None = None  #: it may not be ready yet
@@ -109,7 +109,7 @@ class Writer:
 
     def commit(self, batch: Batch) -> None:
         """Return once the batch is durable, however often the session is lost. Raises StoreFailed."""
-        number, patience, repeats = self._batch + 1, Patience(self._patience_s, self._given_up), 0
+        number, patience, repeats = self._batch + 1, RetryWindow(self._patience_s, self._given_up), 0
         while True:
             connection = self._connection
             if connection is None:
@@ -133,7 +133,7 @@ class Writer:
                 if not patience.is_left():
                     why = f"the session was lost again and again, and last: {error}"
                     raise self._place.failed(why) from None
-                if persistently(self._resume, patience, self._place) == number:
+                if retry(self._resume, patience, self._place) == number:
                     break  # It was committed; only its acknowledgement was lost.
         self._batch, self.is_away = number, False
         self.confirmed_at = seconds_with_suspends()

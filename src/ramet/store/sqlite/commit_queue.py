@@ -17,7 +17,7 @@ from ramet.store.sqlite.checkpoint import Checkpoints
 from ramet.store.sqlite.database import plain
 from ramet.store.sqlite.ownership import OwnershipLost
 from ramet.store.sqlite.tables import Job, Journal
-from ramet.store.sqlite.writer import Writer
+from ramet.store.sqlite.writer import SqliteWriter
 from ramet.store.validation import Intake
 
 _log = logging.getLogger(__name__)
@@ -45,7 +45,7 @@ class Commits:
         self._failure: str | None = None
         self._nudge: asyncio.TimerHandle | None = None
         self._over = self._loop.create_future()
-        self._writer = Writer(journal, checkpoints, self._told, self._ended)
+        self._writer = SqliteWriter(journal, checkpoints, self._told, self._ended)
 
     def append(self, entry: Entry) -> int:
         """Queue an entry. Raises StoreFailed, and InvalidValue for what could not be written."""

@@ -17,7 +17,7 @@ from ramet.store.sqlite.database_lock import DatabaseLock
 from ramet.store.sqlite.high_water import MarkFile, loss_of, mark_of
 from ramet.store.sqlite.lock import KernelLock, refuse_network
 from ramet.store.sqlite.ownership import FileWatch
-from ramet.store.sqlite.reader import Reader
+from ramet.store.sqlite.reader import SqliteReader
 from ramet.store.sqlite.tables import Journal
 
 T = TypeVar("T")
@@ -35,7 +35,7 @@ class SqliteFiles:
         self.loss: Damaged | None = None  #: what whoever only reads finds missing; nobody writes to such a journal
         self._connections: list[sqlite3.Connection] = []
         self._path, self._near_lock = path, threading.Lock()
-        self._near: Reader | None = None
+        self._near: SqliteReader | None = None
         try:
             check_database(path)
             if not read_only:
@@ -50,7 +50,7 @@ class SqliteFiles:
                     self.checkpoints = Checkpoints(self._kept(database.connect(path, "rw")), writes)
             marked = mark_of(path)  # Before the journal, which is never behind it.
             reads = self._kept(database.open_for_reading(path))
-            self.reader = Reader(reads, path)
+            self.reader = SqliteReader(reads, path)
             if read_only:
                 with contextlib.suppress(sqlite3.Error):  # Whoever reads such a page is told; other pages may be whole.
                     self.loss = loss_of(path, database.position_of(reads), marked)
@@ -58,11 +58,11 @@ class SqliteFiles:
             self.release()
             raise
 
-    def near(self, read: Callable[[Reader], T]) -> T:
+    def near(self, read: Callable[[SqliteReader], T]) -> T:
         """What is read in the calling thread, on a connection that is made for that when it is first needed."""
         with self._near_lock:
             if self._near is None:
-                self._near = Reader(database.open_for_reading(self._path), self._path)
+                self._near = SqliteReader(database.open_for_reading(self._path), self._path)
             return read(self._near)
 
     def close_readers(self) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from ramet.core.errors import DamagedTree
 from ramet.store.checksum import checksum_of
-from ramet.store.contract import Document, Stored
+from ramet.store.contract import Document, StoredEvent
 from ramet.store.sqlite import schema
 from ramet.store.sqlite.database import is_damage, plain
 
@@ -17,7 +17,7 @@ _PAGE = 1_000  #: events of one statement
 _REMEMBERED = 20_000  #: runs whose names are kept in memory
 
 
-class Reader:
+class SqliteReader:
     """The tables of one file, as they are committed. One thread at a time; errors are SQLite's own."""
 
     def __init__(self, connection: sqlite3.Connection, path: object = "the journal") -> None:
@@ -26,7 +26,7 @@ class Reader:
         self._runs: dict[int, tuple[str, str]] = {}
         self._types: dict[int, str] = {}
 
-    def events(self, after: int, tree: str | None, run: str | None, limit: int) -> list[Stored]:
+    def events(self, after: int, tree: str | None, run: str | None, limit: int) -> list[StoredEvent]:
         """Events in order of their cursors. Many are read in several moments, so that no transaction is long.
 
         Raises DamagedTree for an event of the tree or run that was asked for, if it is not as it was written. Whoever
@@ -44,7 +44,7 @@ class Reader:
             only, given["tree"] = " tree", tree
         else:
             only = ""
-        found = list[Stored]()
+        found = list[StoredEvent]()
         while len(found) < limit:
             asked = min(limit - len(found), _PAGE)
             try:
@@ -61,7 +61,7 @@ class Reader:
                     continue  # It was forgotten a moment ago.
                 if is_checked:
                     self._check(names[0], cursor, number, seq, kind, data, checksum)
-                found.append(Stored(cursor, *names, seq, self._types.get(kind, ""), data))
+                found.append(StoredEvent(cursor, *names, seq, self._types.get(kind, ""), data))
             if len(page) < asked:
                 break
             after = page[-1][0]

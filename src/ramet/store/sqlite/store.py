@@ -17,14 +17,14 @@ from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from ramet.core.errors import Damaged, StoreFailed
-from ramet.store.contract import Document, Entry, Put, Stored
+from ramet.store.contract import Document, DocumentWrite, Entry, StoredEvent
 from ramet.store.listeners import Listeners
 from ramet.store.notifications import News
 from ramet.store.single_kernel import SoleKernel
 from ramet.store.sqlite import database
 from ramet.store.sqlite.commit_queue import Commits
 from ramet.store.sqlite.files import SqliteFiles
-from ramet.store.sqlite.reader import Reader
+from ramet.store.sqlite.reader import SqliteReader
 from ramet.store.sqlite.tables import Space
 from ramet.store.validation import MOST_NUMBER, checked_data, checked_name, checked_number, checked_together
 
@@ -122,17 +122,17 @@ class SqliteStore(SoleKernel):
 
     async def read(
         self, after: int = 0, *, tree: str | None = None, run: str | None = None, limit: int = 1_000
-    ) -> list[Stored]:
+    ) -> list[StoredEvent]:
         """Committed events in order of their cursors, from the first behind `after`; at most `limit`."""
         for field, name in (("tree", tree), ("run", run)):
             if name is not None:
                 checked_name(field, name)
-        return await self._read(Reader.events, min(after, MOST_NUMBER), tree, run, limit)
+        return await self._read(SqliteReader.events, min(after, MOST_NUMBER), tree, run, limit)
 
     async def head(self) -> int:
         """The cursor of the newest committed event; 0 without any."""
         if self.read_only:
-            return await self._read(Reader.head)
+            return await self._read(SqliteReader.head)
         self._check()
         return self._news.head
 
@@ -180,11 +180,11 @@ class SqliteStore(SoleKernel):
 
     async def get(self, kind: str, key: str) -> Document | None:
         """The newest version, if there is one."""
-        return await self._read(Reader.document, checked_name("kind", kind), checked_name("key", key))
+        return await self._read(SqliteReader.document, checked_name("kind", kind), checked_name("key", key))
 
     async def list(self, kind: str, *, prefix: str = "") -> list[Document]:
         """All of a kind whose keys begin like this, in order of their keys."""
-        return await self._read(Reader.documents, checked_name("kind", kind), checked_name("prefix", prefix))
+        return await self._read(SqliteReader.documents, checked_name("kind", kind), checked_name("prefix", prefix))
 
     async def put(
         self, kind: str, key: str, data: bytes, *, expected: int | None = None, tree: str | None = None
@@ -214,11 +214,11 @@ class SqliteStore(SoleKernel):
 
     async def get_blob(self, name: str) -> bytes | None:
         """The bytes of that name."""
-        return await self._read(Reader.blob, _digest(name))
+        return await self._read(SqliteReader.blob, _digest(name))
 
     async def get_blobs(self, names: Sequence[str]) -> Mapping[str, bytes]:
         """The bytes of these names, in one look; those that stand for nothing are left out."""
-        return await self._read(Reader.blobs_named, [_digest(name) for name in names])
+        return await self._read(SqliteReader.blobs_named, [_digest(name) for name in names])
 
     def get_blobs_now(self, names: Sequence[str]) -> Mapping[str, bytes]:
         """Likewise, in the thread that calls: some microseconds for each that the system has in memory."""
@@ -233,7 +233,7 @@ class SqliteStore(SoleKernel):
 
     async def list_blobs(self) -> Sequence[str]:
         """The names of all blobs, in their order."""
-        return await self._read(Reader.blobs)
+        return await self._read(SqliteReader.blobs)
 
     async def delete_blob(self, name: str) -> bool:
         """Remove one; False if there was none."""
@@ -243,7 +243,7 @@ class SqliteStore(SoleKernel):
 
     # ---- both
 
-    async def put_together(self, blobs: Sequence[bytes], documents: Sequence[Put]) -> Sequence[Document]:
+    async def put_together(self, blobs: Sequence[bytes], documents: Sequence[DocumentWrite]) -> Sequence[Document]:
         """Keep bytes and write documents, all of them or none, on disk when this returns. Raises Conflict."""
         checked_together(blobs, documents)
         size = sum(map(len, blobs)) + sum(len(document.data) for document in documents)
@@ -265,7 +265,7 @@ class SqliteStore(SoleKernel):
             raise StoreFailed(self.path, "it was opened for reading only")
         return self._commits
 
-    async def _read(self, read: Callable[Concatenate[Reader, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+    async def _read(self, read: Callable[Concatenate[SqliteReader, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         """In the reader's thread. A cancelled wait leaves it to finish there: it is short."""
         self._check()
         pool, files = self._pool, self._files

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from ramet.core.errors import Conflict
 from ramet.store.checksum import checksum_of
-from ramet.store.contract import Document, Entry, Put
+from ramet.store.contract import Document, DocumentWrite, Entry
 from ramet.store.sqlite import schema
 from ramet.store.sqlite.high_water import Mark, MarkFile
 from ramet.store.sqlite.ownership import Epoch, FileWatch, another_writes
@@ -150,7 +150,7 @@ class Journal:
         """Remove a blob."""
         return self._execute("delete_blob", name).rowcount > 0
 
-    def put_together(self, blobs: Sequence[bytes], documents: Sequence[Put]) -> Sequence[Document]:
+    def put_together(self, blobs: Sequence[bytes], documents: Sequence[DocumentWrite]) -> Sequence[Document]:
         """Keep bytes and write documents. Raises Conflict before anything is changed."""
         versions = [self._version(kind, key, expected, over) for kind, key, _, expected, over in documents]
         for start in range(0, len(blobs), _CHUNK):

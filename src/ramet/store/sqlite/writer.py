@@ -13,7 +13,7 @@ from ramet.store.sqlite.tables import Job, Journal
 _MOST = 10_000  #: entries of one transaction
 
 
-class Writer:
+class SqliteWriter:
     """Adaptive group commit. `add`, `hurry` and `close` belong to the event loop, and never wait.
 
     `told` is called in the thread after each batch with the number of entries written so far, the newest cursor, and

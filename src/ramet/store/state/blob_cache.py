@@ -21,17 +21,17 @@ _MOST_BYTES = 16 * 2**20  #: of blobs that are kept in memory, decoded
 _MOST_EACH = 64 * 1024  #: larger ones are not
 
 
-class Want(NamedTuple):
+class MissingBlob(NamedTuple):
     """Blobs by their names, and what makes something of each."""
 
     names: Sequence[str]
     read: Callable[[bytes], Any]
 
 
-Steps = Generator[Want, list[Any], T]
+Steps = Generator[MissingBlob, list[Any], T]
 
 
-class Shelf:
+class BlobCache:
     """The blobs of one store. What is on it never changes, so that it may be shared."""
 
     def __init__(self, store: Store) -> None:
@@ -66,10 +66,10 @@ class Shelf:
         while self._bytes > _MOST_BYTES:
             self._bytes -= self._kept.popitem(last=False)[1][1]
 
-    def _missing(self, want: Want) -> list[str]:
+    def _missing(self, want: MissingBlob) -> list[str]:
         return [name for name in want.names if name not in self._kept]
 
-    def _found(self, want: Want, blobs: Mapping[str, bytes]) -> list[Any]:
+    def _found(self, want: MissingBlob, blobs: Mapping[str, bytes]) -> list[Any]:
         found = []
         for name in want.names:
             if name in self._kept:
@@ -101,7 +101,7 @@ class _Walk(Generic[T]):
 
     def __init__(self, steps: Steps[T]) -> None:
         self._steps = steps
-        self.want: Want | None = None
+        self.want: MissingBlob | None = None
         self.result: T
         self._go(None)
 

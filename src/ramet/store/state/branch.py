@@ -15,9 +15,9 @@ import msgspec
 
 from ramet.concurrency.clock import Clock
 from ramet.core.errors import Conflict, Damaged, InvalidValue, MergeConflict, Unknown, UnsavedChanges
-from ramet.store.contract import Document, Put
+from ramet.store.contract import Document, DocumentWrite
 from ramet.store.state import commits, merging, nodes, tree
-from ramet.store.state.blob_cache import Shelf
+from ramet.store.state.blob_cache import BlobCache
 from ramet.store.state.commits import Change, Commit
 from ramet.store.state.diff import Difference, differences
 from ramet.store.state.merging import Resolve
@@ -27,7 +27,7 @@ from ramet.store.state.working_copy import WorkingCopy
 KIND = "state"  #: of the documents of branches
 
 
-class Place(NamedTuple):
+class BranchHead(NamedTuple):
     """Where a branch is: its newest commit, and the version of its document; None and 0 before there is one."""
 
     head: Commit | None
@@ -39,22 +39,22 @@ class Place(NamedTuple):
         return self.head.root if self.head is not None else tree.EMPTY
 
 
-class Line:
+class Branch:
     """A branch of a state, as it was when it was last looked at, with changes that are not committed yet."""
 
-    def __init__(self, shelf: Shelf, name: str, branch: str, *, author: str, clock: Clock) -> None:
+    def __init__(self, shelf: BlobCache, name: str, branch: str, *, author: str, clock: Clock) -> None:
         self.shelf, self.name, self.branch = shelf, checked_name("state", name), checked_name("branch", branch)
         self.author, self._clock = author, clock
-        self.place = Place(None, 0)
+        self.place = BranchHead(None, 0)
         self.is_detached = False  #: at a commit that was checked out, and not following its branch
         self.copy = WorkingCopy(shelf, tree.EMPTY)
         self._turn = asyncio.Lock()
 
-    def twin(self, branch: str, *, author: str | None = None) -> Line:
+    def twin(self, branch: str, *, author: str | None = None) -> Branch:
         """The same at another branch, at the same commit, without changes."""
         author = self.author if author is None else author
-        line = Line(self.shelf, self.name, branch, author=author, clock=self._clock)
-        line.place = Place(self.place.head, 0)
+        line = Branch(self.shelf, self.name, branch, author=author, clock=self._clock)
+        line.place = BranchHead(self.place.head, 0)
         line.copy.root = self.place.root
         return line
 
@@ -64,18 +64,18 @@ class Line:
         """Be at a commit, or with None at the newest of the branch. Raises UnsavedChanges, Unknown."""
         async with self._turn:
             self._refuse_unsaved("checkout")
-            place = await self.newest() if ref is None else Place(await self.found(ref), 0)
+            place = await self.newest() if ref is None else BranchHead(await self.found(ref), 0)
             self._refuse_unsaved("checkout")  # nor what was set meanwhile
             self.is_detached = ref is not None
             self._be_at(place)
             return place.head
 
-    async def newest(self) -> Place:
+    async def newest(self) -> BranchHead:
         """Where the branch is now."""
         document = await self.shelf.store.get(KIND, self._key())
         if document is None:
-            return Place(None, 0)
-        return Place(await self.shelf.wait(commits.load(self._head_in(document))), document.version)
+            return BranchHead(None, 0)
+        return BranchHead(await self.shelf.wait(commits.load(self._head_in(document))), document.version)
 
     async def found(self, ref: Commit | str) -> Commit:
         """The commit of an id, or the newest of a branch. Raises Unknown, and InvalidValue for another state's."""
@@ -122,7 +122,7 @@ class Line:
 
     async def _decided(
         self,
-        place: Place,
+        place: BranchHead,
         mine: Mapping[str, bytes | None],
         theirs: Mapping[str, Difference],
         on_conflict: str,
@@ -143,7 +143,7 @@ class Line:
             self._refuse_unsaved("merge")
             self._refuse_detached("merge")
 
-            async def merged(place: Place) -> Place:
+            async def merged(place: BranchHead) -> BranchHead:
                 base = None
                 if place.head is not None:
                     base = await self.shelf.wait(commits.merge_base(place.head, other))
@@ -164,7 +164,7 @@ class Line:
                 before = (await self.shelf.wait(commits.load(undone.parents[0]))).root
             return await self._on_top(lambda place: self._three_way(place, undone.root, before, resolve, message, ()))
 
-    async def _on_top(self, change: Callable[[Place], Awaitable[Place]]) -> Commit:
+    async def _on_top(self, change: Callable[[BranchHead], Awaitable[BranchHead]]) -> Commit:
         """Have a change made on top of what others have committed by then. Raises MergeConflict."""
         place = self.place
         while True:
@@ -181,8 +181,14 @@ class Line:
         return place.head
 
     async def _three_way(
-        self, place: Place, base: str, other: str, resolve: Resolve | None, message: str, parents: tuple[Commit, ...]
-    ) -> Place:
+        self,
+        place: BranchHead,
+        base: str,
+        other: str,
+        resolve: Resolve | None,
+        message: str,
+        parents: tuple[Commit, ...],
+    ) -> BranchHead:
         ours = await self.shelf.wait(differences(base, place.root))
         theirs = await self.shelf.wait(differences(base, other))
         decided = await self._resolved(ours, theirs, resolve, place.version)
@@ -199,17 +205,17 @@ class Line:
         resolve: Resolve | None,
         found: int,
     ) -> dict[str, bytes | None]:
-        keys = merging.clashes(ours, theirs)
+        keys = merging.conflicts(ours, theirs)
         if keys and resolve is None:
             raise MergeConflict(KIND, self._key(), tuple(map(shown, keys)), expected=self.place.version, found=found)
         return await merging.resolved(self.copy, resolve, ours, theirs) if resolve is not None else {}
 
     async def _write(
-        self, place: Place, updated: tree.Updated, blobs: list[bytes], parents: tuple[Commit, ...], message: str
-    ) -> Place:
+        self, place: BranchHead, updated: tree.Updated, blobs: list[bytes], parents: tuple[Commit, ...], message: str
+    ) -> BranchHead:
         """One more commit. Raises Conflict if somebody was there first."""
         above = (*((place.head,) if place.head else ()), *parents)
-        commit, data = commits.sealed(
+        commit, data = commits.finalize(
             Commit(
                 state=self.name,
                 parents=tuple(each.id for each in above),
@@ -221,14 +227,14 @@ class Line:
             )
         )
         over = _pointing(place.head) if place.version and place.head is not None else None
-        head = Put(KIND, self._key(), _pointing(commit), place.version, over)
+        head = DocumentWrite(KIND, self._key(), _pointing(commit), place.version, over)
         (document,) = await self.shelf.store.put_together([*blobs, *updated.blobs.values(), data], [head])
         for name, written in updated.blobs.items():
             self.shelf.keep(name, updated.nodes[name], written)
         self.shelf.keep(commit.id, commit, data)
-        return Place(commit, document.version)
+        return BranchHead(commit, document.version)
 
-    async def fork(self, branch: str, *, author: str | None, with_changes: bool) -> Line:
+    async def fork(self, branch: str, *, author: str | None, with_changes: bool) -> Branch:
         """A new branch from here. Raises Conflict if there is one of that name, and UnsavedChanges."""
         async with self._turn:
             if not with_changes:
@@ -236,10 +242,10 @@ class Line:
             line = self.twin(branch, author=author)
             if self.place.head is None:
                 self.place = await self._write(self.place, tree.Updated(tree.EMPTY, {}, {}), [], (), "")
-                line.place = Place(self.place.head, 0)
+                line.place = BranchHead(self.place.head, 0)
             assert self.place.head is not None
             document = await self.shelf.store.put(KIND, line._key(), _pointing(self.place.head), expected=0)
-            line.place = Place(self.place.head, document.version)
+            line.place = BranchHead(self.place.head, document.version)
             if with_changes:
                 line.copy.changes, line.copy.blobs = dict(self.copy.changes), dict(self.copy.blobs)
                 self.copy.discard()
@@ -284,7 +290,7 @@ class Line:
         names = {name for cell in changes.values() if cell is not None and (name := nodes.blob_of(cell))}
         return [self.copy.blobs[name] for name in names if name in self.copy.blobs]
 
-    async def _after_conflict(self) -> Place:
+    async def _after_conflict(self) -> BranchHead:
         """Where the branch is by now. Raises Conflict if it was removed, or is another one: none aliases another."""
         place, before = await self.newest(), self.place.head
         goes_on = place.head is not None and (
@@ -294,12 +300,12 @@ class Line:
             raise Conflict(KIND, self._key(), expected=self.place.version, found=place.version)
         return place
 
-    def _be_at(self, place: Place) -> None:
+    def _be_at(self, place: BranchHead) -> None:
         self.place = place
         self.copy.root = place.root
         self.copy.discard()
 
-    def _committed(self, place: Place, written: Mapping[str, bytes | None]) -> None:
+    def _committed(self, place: BranchHead, written: Mapping[str, bytes | None]) -> None:
         """What was written is no change any more; what was set meanwhile still is."""
         self.place, copy = place, self.copy
         copy.root = place.root

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Struct
 
 from ramet.store.state import nodes
-from ramet.store.state.blob_cache import Steps, Want
+from ramet.store.state.blob_cache import MissingBlob, Steps
 from ramet.store.state.diff import differences
 from ramet.store.state.values import Missing
 
@@ -39,7 +39,7 @@ class Change(NamedTuple):
     after: object | Missing
 
 
-def sealed(commit: Commit) -> tuple[Commit, bytes]:
+def finalize(commit: Commit) -> tuple[Commit, bytes]:
     """A commit with its id, and the blob that it is kept as."""
     kept = msgspec.structs.asdict(commit)
     del kept["id"]
@@ -49,7 +49,7 @@ def sealed(commit: Commit) -> tuple[Commit, bytes]:
 
 def load(id: str) -> Steps[Commit]:
     """The commit of an id."""
-    (commit,) = yield Want([id], read)
+    (commit,) = yield MissingBlob([id], read)
     found: Commit = commit
     return found
 
@@ -62,7 +62,7 @@ def history(head: Commit, limit: int) -> Steps[list[Commit]]:
     while len(found) < limit and (commit := ahead.take()) is not None:
         found.append(commit)
         if len(found) < limit:
-            for each in (yield Want(commit.parents, read)):
+            for each in (yield MissingBlob(commit.parents, read)):
                 ahead.add(each)
     return found
 
@@ -89,7 +89,7 @@ def is_before(head: Commit, ref: str, most: int) -> Steps[Commit | None]:
         commit = ahead.take()
         if commit is None or commit.id == ref:
             return commit
-        for each in (yield Want(commit.parents, read)):
+        for each in (yield MissingBlob(commit.parents, read)):
             ahead.add(each)
     return None
 
@@ -105,7 +105,7 @@ def merge_base(ours: Commit, theirs: Commit) -> Steps[Commit | None]:
     while (commit := ahead.take()) is not None:
         if len(seen[commit.id]) == 2:
             return commit
-        for each in (yield Want(commit.parents, read)):
+        for each in (yield MissingBlob(commit.parents, read)):
             seen.setdefault(each.id, set()).update(seen[commit.id])
             ahead.add(each)
     return None

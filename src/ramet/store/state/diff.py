@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from ramet.store.state import nodes
-from ramet.store.state.blob_cache import Steps, Want
-from ramet.store.state.nodes import Branch, Leaf, Node, position
+from ramet.store.state.blob_cache import MissingBlob, Steps
+from ramet.store.state.nodes import BranchNode, Leaf, Node, position
 
 
 class Difference(NamedTuple):
@@ -30,7 +30,7 @@ def differences(before: str, after: str) -> Steps[dict[str, Difference]]:
         pairs, todo = todo[-_MOST_AT_ONCE:], todo[:-_MOST_AT_ONCE]
         pairs = [(one, other) for one, other in pairs if not (isinstance(one, str) and one == other)]
         names = [item for pair in pairs for item in pair if isinstance(item, str) and item]
-        read = dict(zip(names, (yield Want(names, nodes.decode)), strict=True)) if names else {}
+        read = dict(zip(names, (yield MissingBlob(names, nodes.decode)), strict=True)) if names else {}
         for one, other in pairs:
             left, right = (
                 read[item]
@@ -51,7 +51,7 @@ def differences(before: str, after: str) -> Steps[dict[str, Difference]]:
 def _below(left: Node, right: Node, found: dict[str, Difference]) -> Iterator[tuple[_Item, _Item]]:
     """What is to be compared next, for two nodes of which one is a branch at least."""
     if isinstance(left, Leaf):
-        assert isinstance(right, Branch)
+        assert isinstance(right, BranchNode)
         for mine, theirs in _dealt(right, left):
             yield theirs, mine
         _rest(left, right, found, is_left=True)
@@ -75,7 +75,7 @@ def _below(left: Node, right: Node, found: dict[str, Difference]) -> Iterator[tu
 
 
 def _around(
-    wide: Branch, narrow: Branch | None, found: dict[str, Difference], *, is_left: bool
+    wide: BranchNode, narrow: BranchNode | None, found: dict[str, Difference], *, is_left: bool
 ) -> Iterator[tuple[_Item, _Item]]:
     """A branch, and another that is within one of its children at most: each child, and what the other has of it."""
     if wide.here is not None:
@@ -85,7 +85,7 @@ def _around(
         yield _child(wide, digit), narrow if digit == inside else None
 
 
-def _dealt(branch: Branch, leaf: Leaf) -> Iterator[tuple[_Item, _Item]]:
+def _dealt(branch: BranchNode, leaf: Leaf) -> Iterator[tuple[_Item, _Item]]:
     """Each child of a branch with the entries of a leaf that would be there."""
     dealt: dict[str, dict[str, bytes]] = {}
     for key, kept in leaf.entries.items():
@@ -96,7 +96,7 @@ def _dealt(branch: Branch, leaf: Leaf) -> Iterator[tuple[_Item, _Item]]:
         yield _child(branch, digit), Leaf(dealt[digit]) if digit in dealt else None
 
 
-def _rest(leaf: Leaf, branch: Branch, found: dict[str, Difference], *, is_left: bool) -> None:
+def _rest(leaf: Leaf, branch: BranchNode, found: dict[str, Difference], *, is_left: bool) -> None:
     """The entries of a leaf that are in no child of a branch, and the entry of the branch itself."""
     here = nodes.key_at(branch.at) if branch.here is not None else None
     for key, kept in leaf.entries.items():
@@ -107,7 +107,7 @@ def _rest(leaf: Leaf, branch: Branch, found: dict[str, Difference], *, is_left: 
         _note(found, here, *(pair if is_left else pair[::-1]))
 
 
-def _child(branch: Branch, digit: str) -> _Item:
+def _child(branch: BranchNode, digit: str) -> _Item:
     child = branch.children.get(digit)
     return child.node if child else None
 

@@ -9,7 +9,7 @@ import msgspec
 from ramet.core.errors import Damaged
 from ramet.store.contract import Store
 from ramet.store.state import commits, nodes
-from ramet.store.state.blob_cache import Shelf, Steps, Want
+from ramet.store.state.blob_cache import BlobCache, MissingBlob, Steps
 from ramet.store.state.branch import KIND
 from ramet.store.state.nodes import Leaf
 
@@ -24,7 +24,7 @@ async def reachable(store: Store) -> set[str]:
             heads.append(msgspec.json.decode(document.data, type=dict[str, str])["head"])
         except (msgspec.MsgspecError, KeyError) as error:
             raise Damaged("a state", store.name, f"the branch {document.key!r}: {error}") from None
-    return await Shelf(store).wait(_walk(heads))
+    return await BlobCache(store).wait(_walk(heads))
 
 
 def _walk(heads: Iterable[str]) -> Steps[set[str]]:
@@ -32,12 +32,12 @@ def _walk(heads: Iterable[str]) -> Steps[set[str]]:
     todo, roots = _new(held, heads), list[str]()
     while todo:
         asked, todo = todo[-_AT_ONCE:], todo[:-_AT_ONCE]
-        for commit in (yield Want(asked, commits.read)):
+        for commit in (yield MissingBlob(asked, commits.read)):
             todo += _new(held, commit.parents)
             roots += _new(held, [commit.root] if commit.root else [])
     while roots:
         asked, roots = roots[-_AT_ONCE:], roots[:-_AT_ONCE]
-        for node in (yield Want(asked, nodes.decode)):
+        for node in (yield MissingBlob(asked, nodes.decode)):
             cells = node.entries.values() if isinstance(node, Leaf) else [node.here or b""]
             held.update(name for cell in cells if (name := nodes.blob_of(cell)))
             if not isinstance(node, Leaf):

@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from ramet.core.errors import InvalidValue
-from ramet.store.state.branch import Line
+from ramet.store.state.branch import Branch
 from ramet.store.state.validation import checked_key, checked_prefix
 
 
 class Keys:
     """Values by key, in a working copy: what is set is seen here at once, and elsewhere when it is committed."""
 
-    _line: Line
+    _line: Branch
     _below: str  #: what all keys begin with: "", or a path and "/"
 
     def set(self, key: str, value: Any, *, as_: Any = None) -> None:

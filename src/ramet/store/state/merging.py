@@ -15,7 +15,7 @@ from ramet.store.state.working_copy import MARK, WorkingCopy
 Resolve = Callable[[str, Any, Any, Any], Any]
 
 
-def clashes(ours: Mapping[str, Difference], theirs: Mapping[str, Difference]) -> list[str]:
+def conflicts(ours: Mapping[str, Difference], theirs: Mapping[str, Difference]) -> list[str]:
     """What both sides changed, and not to the same."""
     both = ours.keys() & theirs.keys()
     return sorted(kept for kept in both if ours[kept].after != theirs[kept].after)
@@ -26,7 +26,7 @@ def is_mark(kept: str, difference: Difference) -> bool:
     return is_directory(kept) and {difference.before, difference.after} <= {MARK, None}
 
 
-class Undecided(Exception):
+class UnresolvedConflict(Exception):
     """Raised by a `resolve` that has not decided yet; it is asked for the other keys, and nothing is written."""
 
 
@@ -38,12 +38,12 @@ async def resolved(
 ) -> dict[str, bytes | None]:
     """The cells that `resolve` decides for; their values are kept by the working copy. Raises what it raises."""
     decided: dict[str, bytes | None] = {}
-    undecided: Undecided | None = None
-    for kept in clashes(ours, theirs):
+    undecided: UnresolvedConflict | None = None
+    for kept in conflicts(ours, theirs):
         sides = (ours[kept].before, ours[kept].after, theirs[kept].after)
         try:
             value = resolve(shown(kept), *[await told(copy, kept, cell) for cell in sides])
-        except Undecided as later:
+        except UnresolvedConflict as later:
             undecided = later
             continue
         decided[kept] = None if value is MISSING else copy.celled(values.encode(value, shown(kept)))

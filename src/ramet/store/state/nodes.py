@@ -27,7 +27,7 @@ class Child(NamedTuple):
     """What is below a branch: how many entries, and the name of the blob, or the node while it is new."""
 
     many: int
-    node: str | Leaf | Branch
+    node: str | Leaf | BranchNode
 
 
 @dataclass(slots=True)
@@ -38,7 +38,7 @@ class Leaf:
 
 
 @dataclass(slots=True)
-class Branch:
+class BranchNode:
     """More than a few, which all begin with `at`, in hexadecimal digits; `here` is the cell of the key that is it."""
 
     at: str
@@ -46,7 +46,7 @@ class Branch:
     children: dict[str, Child] = field(default_factory=dict)
 
 
-Node = Leaf | Branch
+Node = Leaf | BranchNode
 
 
 def position(key: str) -> str:
@@ -80,7 +80,7 @@ def decode(data: bytes) -> Node:
         return Leaf({key: bytes(cell) for key, cell in entries.items()})
     at, children = msgspec.json.decode(parts[1], type=str), msgspec.json.decode(parts[3], type=dict[str, _Kept])
     here = None if bytes(parts[2]) == b"null" else bytes(parts[2])
-    return Branch(at, here, {digit: Child(*kept) for digit, kept in children.items()})
+    return BranchNode(at, here, {digit: Child(*kept) for digit, kept in children.items()})
 
 
 class _Kept(NamedTuple):
@@ -115,4 +115,4 @@ def copied(node: Any) -> Any:
     """The same, to be changed."""
     if isinstance(node, Leaf):
         return Leaf(dict(node.entries))
-    return Branch(node.at, node.here, dict(node.children))
+    return BranchNode(node.at, node.here, dict(node.children))

@@ -25,10 +25,10 @@ def done(work: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop | None, n
             work.close()
             raise RametError(f"{name}_sync() needs the event loop of its store, which does not run any more")
         return asyncio.run_coroutine_threadsafe(work, loop).result()
-    return at_once(work)
+    return run_nowait(work)
 
 
-def at_once(work: Coroutine[Any, Any, T]) -> T:
+def run_nowait(work: Coroutine[Any, Any, T]) -> T:
     """What a coroutine returns that never waits for anything, as those of a store in memory."""
     try:
         work.send(None)

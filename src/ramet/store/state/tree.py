@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from ramet.store.state import nodes
-from ramet.store.state.blob_cache import Steps, Want
-from ramet.store.state.nodes import MOST, Branch, Child, Leaf, Node, position
+from ramet.store.state.blob_cache import MissingBlob, Steps
+from ramet.store.state.nodes import MOST, BranchNode, Child, Leaf, Node, position
 
 EMPTY = ""  #: the root of a tree without entries
 
@@ -19,7 +19,7 @@ def find(root: str, key: str) -> Steps[bytes | None]:
     """The cell of a key."""
     place = position(key)
     while root:
-        (node,) = yield Want([root], nodes.decode)
+        (node,) = yield MissingBlob([root], nodes.decode)
         if isinstance(node, Leaf):
             found: bytes | None = node.entries.get(key)
             return found
@@ -48,7 +48,7 @@ def scan(root: str, prefix: str = "", *, cut: str = "", limit: int | None = None
     while todo and (limit is None or len(found) < limit):
         node = todo.pop()
         if isinstance(node, str):
-            (node,) = yield Want([node], nodes.decode)
+            (node,) = yield MissingBlob([node], nodes.decode)
         if isinstance(node, Leaf):
             for key in sorted(node.entries):
                 if key.startswith(prefix) and (limit is None or len(found) < limit):
@@ -70,7 +70,7 @@ def scan(root: str, prefix: str = "", *, cut: str = "", limit: int | None = None
             take(nodes.key_at(node.at), node.here)
         children = [str(child.node) for _, child in sorted(node.children.items())]
         if limit is None:  # all of them at once; with a limit one after another
-            todo += reversed((yield Want(children, nodes.decode)))
+            todo += reversed((yield MissingBlob(children, nodes.decode)))
         else:
             todo += reversed(children)
     return found
@@ -104,10 +104,10 @@ def _warm(root: str, places: Iterable[str]) -> Steps[None]:
     """Have the nodes on the way to many keys read together, level by level."""
     level = {root: list(places)} if root else {}
     while level:
-        found = yield Want(list(level), nodes.decode)
+        found = yield MissingBlob(list(level), nodes.decode)
         below: dict[str, list[str]] = {}
         for node, here in zip(found, level.values(), strict=True):
-            if isinstance(node, Branch):
+            if isinstance(node, BranchNode):
                 for place in here:
                     if place.startswith(node.at) and (child := node.children.get(place[len(node.at) :][:1])):
                         below.setdefault(str(child.node), []).append(place)
@@ -120,15 +120,15 @@ def _opened(node: Node | str) -> Steps[Node]:
         return node
     if not node:
         return Leaf()
-    (found,) = yield Want([node], nodes.decode)
+    (found,) = yield MissingBlob([node], nodes.decode)
     copy: Node = nodes.copied(found)
     return copy
 
 
 def _changed(top: Node | str, key: str, kept: bytes | None) -> Steps[Child]:
-    place, way = position(key), list[tuple[Branch, str]]()
+    place, way = position(key), list[tuple[BranchNode, str]]()
     node = yield from _opened(top)
-    while isinstance(node, Branch):
+    while isinstance(node, BranchNode):
         if place == node.at:
             node.here = kept
             break
@@ -155,10 +155,10 @@ def _changed(top: Node | str, key: str, kept: bytes | None) -> Steps[Child]:
     return settled
 
 
-def _above(node: Branch, place: str, leaf: Leaf) -> Branch:
+def _above(node: BranchNode, place: str, leaf: Leaf) -> BranchNode:
     """A branch with a node and one more entry that does not begin like it."""
     at = _shared(node.at, place)
-    branch = Branch(at, None, {node.at[len(at)]: Child(nodes.count(node), node)})
+    branch = BranchNode(at, None, {node.at[len(at)]: Child(nodes.count(node), node)})
     if place == at:
         (branch.here,) = leaf.entries.values()
     else:
@@ -183,9 +183,9 @@ def _settled(node: Node) -> Steps[Child]:
     return Child(many, node)
 
 
-def _split(leaf: Leaf) -> Branch:
+def _split(leaf: Leaf) -> BranchNode:
     places = {position(key): key for key in leaf.entries}
-    branch = Branch(_shared(min(places), max(places)))
+    branch = BranchNode(_shared(min(places), max(places)))
     groups: dict[str, dict[str, bytes]] = {}
     for place, key in places.items():
         if place == branch.at:
@@ -214,11 +214,11 @@ def _sealed(top: Node | str) -> Updated:
     todo: list[tuple[Node, bool]] = [(top, False)]
     while todo:
         node, is_ready = todo.pop()
-        if isinstance(node, Branch) and not is_ready:
+        if isinstance(node, BranchNode) and not is_ready:
             todo.append((node, True))
             todo += ((child.node, False) for child in node.children.values() if not isinstance(child.node, str))
             continue
-        if isinstance(node, Branch):
+        if isinstance(node, BranchNode):
             node.children = {
                 digit: child if isinstance(child.node, str) else Child(child.many, names[id(child.node)])
                 for digit, child in node.children.items()

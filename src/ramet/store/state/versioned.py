@@ -11,12 +11,12 @@ from ramet.core.errors import InvalidValue
 from ramet.store.contract import Store
 from ramet.store.memory import MemoryStore
 from ramet.store.state import commits
-from ramet.store.state.blob_cache import Shelf
-from ramet.store.state.branch import KIND, Line
+from ramet.store.state.blob_cache import BlobCache
+from ramet.store.state.branch import KIND, Branch
 from ramet.store.state.commits import Change, Commit
 from ramet.store.state.mapping import Keys
 from ramet.store.state.merging import Resolve
-from ramet.store.state.sync import at_once, done
+from ramet.store.state.sync import done, run_nowait
 from ramet.store.state.validation import checked_name
 
 OnConflict = Literal["retry", "abandon", "merge"]
@@ -30,8 +30,8 @@ class Versioned(Keys):
 
     def __init__(self, *, author: str = "", clock: Clock | None = None) -> None:
         store = MemoryStore()
-        at_once(store.open())
-        self._line = Line(Shelf(store), "state", "main", author=author, clock=clock or SystemClock())
+        run_nowait(store.open())
+        self._line = Branch(BlobCache(store), "state", "main", author=author, clock=clock or SystemClock())
         #: In which the store lives; None for one that lives in none.
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -46,7 +46,7 @@ class Versioned(Keys):
         clock: Clock | None = None,
     ) -> Versioned:
         """A state of an open store, at the newest commit of a branch, or at a named one; a new one if there is none."""
-        line = Line(Shelf(store), name, branch, author=author, clock=clock or SystemClock())
+        line = Branch(BlobCache(store), name, branch, author=author, clock=clock or SystemClock())
         await line.checkout(at)
         return _made(line, asyncio.get_running_loop())
 
@@ -217,7 +217,7 @@ class Versioned(Keys):
         done(self.delete(), self._loop, "delete")
 
 
-def _made(line: Line, loop: asyncio.AbstractEventLoop | None) -> Versioned:
+def _made(line: Branch, loop: asyncio.AbstractEventLoop | None) -> Versioned:
     state = Versioned.__new__(Versioned)
     state._line, state._loop = line, loop
     return state

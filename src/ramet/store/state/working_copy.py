@@ -7,7 +7,7 @@ from typing import Any
 
 from ramet.core.errors import InvalidValue, UnsavedChanges
 from ramet.store.state import nodes, tree, values
-from ramet.store.state.blob_cache import Shelf, Steps, Want
+from ramet.store.state.blob_cache import BlobCache, MissingBlob, Steps
 from ramet.store.state.mutation_tracker import Fetched
 from ramet.store.state.validation import (
     MOST_KEY,
@@ -27,7 +27,7 @@ _ATOMS = (str, int, float, bool, type(None), bytes)
 class WorkingCopy:
     """Changes over a tree. Keys here are what is kept: an entry of a directory has one of its own."""
 
-    def __init__(self, shelf: Shelf, root: str) -> None:
+    def __init__(self, shelf: BlobCache, root: str) -> None:
         self.shelf, self.root = shelf, root
         self.changes: dict[str, bytes | None] = {}  #: cells; None for what is removed
         self.blobs: dict[str, bytes] = {}  #: of values that are too large for a cell
@@ -283,7 +283,7 @@ def _seen(as_: Any, plain: Callable[[Any], bytes]) -> Callable[[Any], bytes]:
 
 
 def _blob(name: str) -> Steps[bytes]:
-    (found,) = yield Want([name], bytes)
+    (found,) = yield MissingBlob([name], bytes)
     raw: bytes = found
     return raw
 

@@ -20,7 +20,7 @@ import msgspec
 
 from ramet.core.errors import InvalidValue
 from ramet.core.policy.decision import Allow, Narrow, PolicyRequest, Refuse, check_narrow
-from ramet.core.policy.policy import Policy, describe, grant_root
+from ramet.core.policy.policy import Policy, resolve_root_policy, to_public_dict
 from ramet.host.policy_adapters.adapter import TIMEOUT_S, PolicyAdapter, check_policy_adapter
 
 PATIENCE_S = TIMEOUT_S  #: how long one answer may take, and the end of a call that is cancelled
@@ -35,8 +35,8 @@ class Violation(AssertionError):
 Make = Callable[[], PolicyAdapter]
 Check = Callable[[PolicyAdapter], Awaitable[None]]
 
-_HAS_NETWORK: Final = describe(grant_root(Policy(allowed_endpoints=("*",), allow_sub_agents=True)))
-_BARE: Final = describe(grant_root(Policy()))
+_HAS_NETWORK: Final = to_public_dict(resolve_root_policy(Policy(allowed_endpoints=("*",), allow_sub_agents=True)))
+_BARE: Final = to_public_dict(resolve_root_policy(Policy()))
 #: Births of every kind, the strange ones too: names and prompts come from models.
 REQUESTS: Final[tuple[PolicyRequest, ...]] = (
     PolicyRequest(agent="general-purpose"),

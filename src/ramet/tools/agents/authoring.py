@@ -13,7 +13,7 @@ from ramet.core.ids import CallId
 from ramet.core.outcome import Result, Status
 from ramet.tools.agents.report_framing import neutralise, report
 from ramet.tools.arguments import Arguments, workspace_tool
-from ramet.tools.context import ToolUseContext, Tree, calling
+from ramet.tools.context import ToolUseContext, Tree, require_current_call
 
 CREATE, CALL = "CreateAgent", "CallTask"
 _MADE = "agents made by name"  #: key of `context.state`: their handles
@@ -46,7 +46,7 @@ class CallArguments(Arguments):
 
 
 def _tree() -> tuple[ToolUseContext, Tree]:
-    context = calling().context
+    context = require_current_call().context
     if context.tree is None:
         raise ToolException("There is no runtime here: this loop cannot make other agents.")
     return context, context.tree
@@ -68,7 +68,7 @@ async def call_task(arguments: CallArguments) -> str:
     """Have such an agent do a task, and wait for its value. Raises AgentNotResolved, InvalidValue, SpawnRefused."""
     context, tree = _tree()
     ref = context.state.get(_MADE, {}).get(arguments.agent, arguments.agent)
-    call_id = CallId(calling().call_id)
+    call_id = CallId(require_current_call().call_id)
     handle = await tree.perform(context, ref, arguments.task, arguments.arguments, call_id=call_id)
     result = await handle.result()
     if result.status is not Status.COMPLETED:

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from ramet.core.errors import Bug, Denied, InvalidValue, RametError
 from ramet.tools.agents.report_framing import neutralise
-from ramet.tools.context import CurrentCall, ToolUseContext, calling
+from ramet.tools.context import CurrentCall, ToolUseContext, require_current_call
 
 Status: TypeAlias = Literal["pending", "in_progress", "completed", "deleted"]
 
@@ -143,7 +143,7 @@ class _BoardTool(BaseTool):
         raise Bug("the tools of a board run in the event loop")
 
     def _here(self) -> tuple[CurrentCall, TaskBoard]:
-        call = calling()
+        call = require_current_call()
         board: TaskBoard = self.boards(call.context.run.root) if callable(self.boards) else self.boards
         return call, board
 

@@ -15,7 +15,7 @@ from langchain_core.tools import BaseTool
 from pydantic import Field
 
 from ramet.tools.arguments import Arguments, workspace_tool
-from ramet.tools.context import Conclusion, current
+from ramet.tools.context import DeclaredResult, current
 
 SUCCESS, FAIL, CLARIFY = "task_success", "task_fail", "task_clarify"
 
@@ -33,18 +33,18 @@ class _Clarify(Arguments):
 
 
 async def _succeed(said: _Success) -> str:
-    return _conclude(Conclusion("success", value=said.result))
+    return _conclude(DeclaredResult("success", value=said.result))
 
 
 async def _give_up(said: _Fail) -> str:
-    return _conclude(Conclusion("fail", said.message))
+    return _conclude(DeclaredResult("fail", said.message))
 
 
 async def _ask(said: _Clarify) -> str:
-    return _conclude(Conclusion("clarify", said.question))
+    return _conclude(DeclaredResult("clarify", said.question))
 
 
-def _conclude(conclusion: Conclusion) -> str:
+def _conclude(conclusion: DeclaredResult) -> str:
     current().concluded = conclusion
     return "Noted."
 
@@ -59,7 +59,7 @@ def conclusion_tools() -> tuple[BaseTool, ...]:
     )
 
 
-def concluded_by(history: Sequence[BaseMessage]) -> Conclusion | None:
+def concluded_by(history: Sequence[BaseMessage]) -> DeclaredResult | None:
     """What the newest reply concluded, if its call was answered: the same in every process that has the history."""
     answered: set[str] = set()
     for message in reversed(history):
@@ -77,11 +77,11 @@ def concluded_by(history: Sequence[BaseMessage]) -> Conclusion | None:
     return None
 
 
-def _said(tool: str, arguments: dict[str, Any]) -> Conclusion:
+def _said(tool: str, arguments: dict[str, Any]) -> DeclaredResult:
     match tool:
         case "task_success":
-            return Conclusion("success", value=arguments.get("result"))
+            return DeclaredResult("success", value=arguments.get("result"))
         case "task_fail":
-            return Conclusion("fail", str(arguments.get("message", "")))
+            return DeclaredResult("fail", str(arguments.get("message", "")))
         case _:
-            return Conclusion("clarify", str(arguments.get("question", "")))
+            return DeclaredResult("clarify", str(arguments.get("question", "")))

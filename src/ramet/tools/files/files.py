@@ -19,13 +19,22 @@ from ramet.concurrency.threads import in_thread
 from ramet.tools.arguments import Arguments, workspace_tool
 from ramet.tools.context import ToolUseContext
 from ramet.tools.files.lines import SMALL, numbered
-from ramet.tools.files.paths import Absent, Place, directory, here, locate, open_file, refusals, regular
+from ramet.tools.files.paths import (
+    FileMissing,
+    ResolvedPath,
+    current_context,
+    directory,
+    open_file,
+    os_errors_as_tool_errors,
+    regular,
+    resolve,
+)
 
 MAX_LINES = 2_000
 MAX_CHANGED = 8 * 1024 * 1024  #: bytes of a file that Write or Edit may handle
 
 
-class Seen(NamedTuple):
+class ReadState(NamedTuple):
     """A file as this run saw it last. Kept in the context's `file_cache` by its whole name."""
 
     size: int
@@ -53,8 +62,8 @@ class EditArguments(Arguments):
 
 async def read(arguments: ReadArguments) -> str:
     """Lines of a file with their numbers, as `cat -n` writes them; says what was left out."""
-    context = here()
-    place = locate(context, arguments.file_path)
+    context = current_context()
+    place = resolve(context, arguments.file_path)
     fd = open_file(place)
     try:
         found = os.fstat(fd)
@@ -70,7 +79,7 @@ async def read(arguments: ReadArguments) -> str:
     finally:
         if fd >= 0:
             os.close(fd)
-    context.file_cache[str(place.path)] = Seen(found.st_size, found.st_mtime_ns, digest)
+    context.file_cache[str(place.path)] = ReadState(found.st_size, found.st_mtime_ns, digest)
     return text
 
 
@@ -83,8 +92,8 @@ def _closing(fd: int, said: str, first: int, most: int, room: int) -> tuple[str,
 
 async def write(arguments: WriteArguments) -> str:
     """Make a file, or replace one that this run has read."""
-    context = here()
-    place = locate(context, arguments.file_path, writing=True)
+    context = current_context()
+    place = resolve(context, arguments.file_path, writing=True)
     if arguments.file_path.endswith("/") or not place.parts:
         raise ToolException(f"{place.shown}: is a directory, not a file")
     data = _encoded(place, arguments.content)
@@ -96,8 +105,8 @@ async def write(arguments: WriteArguments) -> str:
 
 async def edit(arguments: EditArguments) -> str:
     """Replace a text that stands in a file exactly once, or everywhere if asked to."""
-    context = here()
-    place = locate(context, arguments.file_path, writing=True)
+    context = current_context()
+    place = resolve(context, arguments.file_path, writing=True)
     old, new = arguments.old_string, arguments.new_string
     if old == new:
         raise ToolException(f"{place.shown}: old_string and new_string are the same")
@@ -126,28 +135,28 @@ async def edit(arguments: EditArguments) -> str:
     return f"Edited {place.shown}: " + (f"{count} places, the first at line {line}." if count > 1 else f"line {line}.")
 
 
-def _encoded(place: Place, text: str) -> bytes:
+def _encoded(place: ResolvedPath, text: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError as error:
         raise ToolException(f"{place.shown}: character {error.start} of the text is half of a surrogate pair") from None
 
 
-def _check_size(place: Place, size: int) -> None:
+def _check_size(place: ResolvedPath, size: int) -> None:
     if size > MAX_CHANGED:
         raise ToolException(f"{place.shown}: {size} bytes; Write and Edit handle at most {MAX_CHANGED}")
 
 
-def _current(context: ToolUseContext, place: Place) -> bytes | None:
+def _current(context: ToolUseContext, place: ResolvedPath) -> bytes | None:
     """What the file holds now, None if there is none; refused unless this run knows that content."""
     try:
         fd = open_file(place)
-    except Absent:
+    except FileMissing:
         return None
     with os.fdopen(fd, "rb") as file:
         now = os.fstat(fd)
         seen = context.file_cache.get(str(place.path))
-        if not isinstance(seen, Seen):
+        if not isinstance(seen, ReadState):
             raise ToolException(f"{place.shown}: exists and was not read in this run; Read it first")
         _check_size(place, now.st_size)
         data = file.read(MAX_CHANGED + 1)
@@ -162,10 +171,13 @@ def _current(context: ToolUseContext, place: Place) -> bytes | None:
         return data
 
 
-def _replace(context: ToolUseContext, place: Place, data: bytes) -> None:
+def _replace(context: ToolUseContext, place: ResolvedPath, data: bytes) -> None:
     """Put `data` where `place` is in one step, keeping the file's mode; remembers it as seen."""
     name, temporary = place.parts[-1], f".ramet-{secrets.token_hex(8)}"
-    with directory(Place(place.root, place.parts[:-1], place.shown), make=True) as parent, refusals(place.shown):
+    with (
+        directory(ResolvedPath(place.root, place.parts[:-1], place.shown), make=True) as parent,
+        os_errors_as_tool_errors(place.shown),
+    ):
         try:
             mode = stat.S_IMODE(regular(os.stat(name, dir_fd=parent, follow_symlinks=False), place.shown).st_mode)
         except FileNotFoundError:
@@ -184,7 +196,7 @@ def _replace(context: ToolUseContext, place: Place, data: bytes) -> None:
         except BaseException:
             os.unlink(temporary, dir_fd=parent)
             raise
-    context.file_cache[str(place.path)] = Seen(written.st_size, written.st_mtime_ns, _digest(data))
+    context.file_cache[str(place.path)] = ReadState(written.st_size, written.st_mtime_ns, _digest(data))
 
 
 def _digest(data: bytes) -> str:

@@ -15,7 +15,7 @@ from pydantic import Field
 
 from ramet.tools.arguments import Arguments, workspace_tool
 from ramet.tools.context import ToolUseContext
-from ramet.tools.files.paths import SKIPPED, Absent, Place, directory, here, locate, shown
+from ramet.tools.files.paths import SKIPPED, FileMissing, ResolvedPath, current_context, directory, printable, resolve
 from ramet.tools.glob_patterns import BadPattern, Pattern
 from ramet.tools.permission_checks import hidden_files
 
@@ -41,15 +41,15 @@ class Found(NamedTuple):
 
 async def glob(arguments: GlobArguments) -> str:
     """The paths that fit a pattern, one a line, newest first; says if there are more."""
-    context = here()
+    context = current_context()
     place, pattern = _where(context, arguments)
     prefix = "" if place.shown == "." else f"{place.shown}/"
     hidden = hidden_files(
-        context, locate(context, "." if arguments.pattern.startswith("/") else arguments.path or ".").path
+        context, resolve(context, "." if arguments.pattern.startswith("/") else arguments.path or ".").path
     )
     found: list[tuple[int, str]] = []
     seen = 0
-    with contextlib.suppress(Absent), directory(place) as fd, contextlib.closing(walk(fd)) as entries:
+    with contextlib.suppress(FileMissing), directory(place) as fd, contextlib.closing(walk(fd)) as entries:
         for each in entries:
             seen += 1
             if not seen % _EVERY:
@@ -61,11 +61,13 @@ async def glob(arguments: GlobArguments) -> str:
             if hidden is None or not hidden(f"{place.path}/{each.path}"):
                 found.append((_mtime_ns(each.entry), each.path))
     if not found:
-        return f"No {'directories' if pattern.directories else 'files'} match {shown(arguments.pattern)}." + _cut(seen)
+        return f"No {'directories' if pattern.directories else 'files'} match {printable(arguments.pattern)}." + _cut(
+            seen
+        )
     newest = heapq.nlargest(MAX_LISTED, found, key=lambda item: (item[0], _reversed(item[1])))
     lines, room = [], context.max_result_chars - 500
     for _, path in newest:
-        lines.append(prefix + shown(path, most=4096) + ("/" if pattern.directories else ""))
+        lines.append(prefix + printable(path, most=4096) + ("/" if pattern.directories else ""))
         room -= len(lines[-1]) + 1
         if room < 0:
             break
@@ -74,7 +76,7 @@ async def glob(arguments: GlobArguments) -> str:
     return "\n".join(lines) + _cut(seen)
 
 
-def _where(context: ToolUseContext, arguments: GlobArguments) -> tuple[Place, Pattern]:
+def _where(context: ToolUseContext, arguments: GlobArguments) -> tuple[ResolvedPath, Pattern]:
     """The directory and the pattern within it; an absolute pattern holds both."""
     base, pattern = arguments.path or ".", arguments.pattern
     if pattern.startswith("/"):
@@ -84,7 +86,7 @@ def _where(context: ToolUseContext, arguments: GlobArguments) -> tuple[Place, Pa
     try:
         wanted = Pattern(pattern)
         fixed, rest = wanted.split()
-        return locate(context, f"{base}/{fixed}" if fixed else base), Pattern(rest)
+        return resolve(context, f"{base}/{fixed}" if fixed else base), Pattern(rest)
     except BadPattern as wrong:
         raise ToolException(f"pattern: {wrong}") from None
 
@@ -110,7 +112,7 @@ def walk(fd: int, prefix: str = "", depth: int = 0) -> Generator[Found]:
                 os.close(below)
 
 
-def is_directory(place: Place) -> bool:
+def is_directory(place: ResolvedPath) -> bool:
     """Whether there is a directory now; whoever opens it then finds out for good."""
     try:
         return stat.S_ISDIR(place.path.lstat().st_mode)

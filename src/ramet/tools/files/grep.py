@@ -23,7 +23,7 @@ from ramet.concurrency.processes import Ended, environment, run
 from ramet.tools.arguments import Arguments, workspace_tool
 from ramet.tools.context import ToolUseContext
 from ramet.tools.files.glob import is_directory
-from ramet.tools.files.paths import SKIPPED, Place, directory, here, locate, open_file, shown
+from ramet.tools.files.paths import SKIPPED, ResolvedPath, current_context, directory, open_file, printable, resolve
 from ramet.tools.glob_patterns import BadPattern, Pattern
 from ramet.tools.permission_checks import hidden_files
 
@@ -80,10 +80,10 @@ class GrepArguments(Arguments):
 
 async def grep(arguments: GrepArguments) -> str:
     """Matches as `path:line:text`, or names, or counts, in the order of paths; says if there are more."""
-    context = here()
+    context = current_context()
     if "\0" in arguments.pattern:
         raise ToolException("pattern: cannot hold a NUL character")
-    place = locate(context, arguments.path or ".")
+    place = resolve(context, arguments.path or ".")
     output = Capture(head=MAX_OUTPUT, stops=True)
     if is_directory(place):
         with directory(place) as fd:
@@ -107,7 +107,7 @@ async def grep(arguments: GrepArguments) -> str:
     return _page(arguments, entries, ended, context.max_result_chars - 500)
 
 
-def _through(fd: int, place: Place) -> str:
+def _through(fd: int, place: ResolvedPath) -> str:
     """The open directory as a name for a child, which then cannot be swapped for another."""
     name = f"/proc/self/fd/{fd}"
     return name if os.path.exists(name) else str(place.path)  # noqa: PTH110 - as cheap as it gets
@@ -144,7 +144,7 @@ def _globs(arguments: GrepArguments) -> list[str]:
     if arguments.type is not None and arguments.glob is not None:
         raise ToolException("give `glob` or `type`, not both")
     if arguments.type is not None and arguments.type not in TYPES:
-        raise ToolException(f"type: {shown(arguments.type)} is not known; known: {', '.join(TYPES)}")
+        raise ToolException(f"type: {printable(arguments.type)} is not known; known: {', '.join(TYPES)}")
     text = arguments.glob if arguments.type is None else TYPES[arguments.type]
     if text is None:
         return []
@@ -195,7 +195,7 @@ def _entries(
         for path in text.split("\0")[:-1]:
             path = path.lstrip("\n").removeprefix("./")
             if shows(path):
-                yield alone or prefix + shown(path, most=4096)
+                yield alone or prefix + printable(path, most=4096)
         return
     for line in text.split("\n"):
         path, found, rest = line.partition("\0")
@@ -206,7 +206,7 @@ def _entries(
         path = path.removeprefix("./")
         if not shows(path):
             continue
-        name = alone or prefix + shown(path, most=4096)
+        name = alone or prefix + printable(path, most=4096)
         if arguments.output_mode == "count":
             yield f"{name}:{rest}"
         elif match := _LINE.match(rest):

@@ -32,11 +32,11 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 
 
-class Absent(ToolException):
+class FileMissing(ToolException):
     """There is no such file: what Write takes for leave to make one."""
 
 
-class Place(NamedTuple):
+class ResolvedPath(NamedTuple):
     """A name inside a root, with no link left in it. Nothing need exist there."""
 
     root: pathlib.Path
@@ -49,7 +49,7 @@ class Place(NamedTuple):
         return self.root.joinpath(*self.parts)
 
 
-def here() -> ToolUseContext:
+def current_context() -> ToolUseContext:
     """The context of this call; a plain sentence if there is none."""
     try:
         return current()
@@ -57,13 +57,13 @@ def here() -> ToolUseContext:
         raise ToolException("this tool works inside a ramet run only: it takes its directory from there") from None
 
 
-def locate(context: ToolUseContext, name: str, *, writing: bool = False) -> Place:
+def resolve(context: ToolUseContext, name: str, *, writing: bool = False) -> ResolvedPath:
     """Resolve a name, relative to the workspace, or refuse it with ToolException.
 
     Reading may also reach the context's `read_roots`, by absolute names.
     """
     name = name or "."
-    said = shown(name)
+    said = printable(name)
     if "\0" in name:
         raise ToolException(f"{said}: a name cannot hold a NUL character")
     if len(name) > MAX_NAME:
@@ -72,20 +72,22 @@ def locate(context: ToolUseContext, name: str, *, writing: bool = False) -> Plac
     if ".." in given.parts:
         raise ToolException(f"{said}: '..' is not accepted; write the path from the workspace root down")
     cwd = os.path.realpath(context.cwd)
-    with refusals(said):
+    with os_errors_as_tool_errors(said):
         resolved = os.path.realpath(os.path.join(cwd, name))  # noqa: PTH118 - pathlib would be slower, on a hot path
     for root in (cwd, *(() if writing else map(os.path.realpath, context.read_roots))):
         if resolved == root or resolved.startswith(root.rstrip("/") + "/"):
             parts = tuple(part for part in resolved[len(root) :].split("/") if part)
-            place = Place(pathlib.Path(root), parts, shown("/".join(parts) or "." if root == cwd else resolved))
+            place = ResolvedPath(
+                pathlib.Path(root), parts, printable("/".join(parts) or "." if root == cwd else resolved)
+            )
             kept = KEPT.intersection(part.casefold() for part in parts) if writing else None
             if kept:
                 raise ToolException(f"{place.shown}: files in {min(kept)} are not written by these tools")
             return place
-    raise ToolException(f"{said}: leads outside the workspace {shown(cwd)}, which is as far as this tool goes")
+    raise ToolException(f"{said}: leads outside the workspace {printable(cwd)}, which is as far as this tool goes")
 
 
-def shown(name: str, most: int = 300) -> str:
+def printable(name: str, most: int = 300) -> str:
     """A name fit for a line of text: control characters and bytes that are not UTF-8 escaped, its length bounded."""
     if len(name) > most:
         name = name[: most - 60] + "…" + name[-50:]
@@ -98,12 +100,12 @@ def shown(name: str, most: int = 300) -> str:
 
 
 @contextmanager
-def refusals(said: str) -> Iterator[None]:
+def os_errors_as_tool_errors(said: str) -> Iterator[None]:
     """Turn what the system refuses into one sentence for the model; what is missing, into Absent."""
     try:
         yield
     except FileNotFoundError:
-        raise Absent(f"{said}: there is no such file or directory") from None
+        raise FileMissing(f"{said}: there is no such file or directory") from None
     except UnicodeEncodeError:
         raise ToolException(f"{said}: the name cannot be written in the file system's encoding") from None
     except OSError as error:
@@ -113,9 +115,9 @@ def refusals(said: str) -> Iterator[None]:
 
 
 @contextmanager
-def directory(place: Place, *, make: bool = False) -> Iterator[int]:
+def directory(place: ResolvedPath, *, make: bool = False) -> Iterator[int]:
     """Open the directory at `place`, following no link; `make` creates what is missing on the way."""
-    with refusals(place.shown):
+    with os_errors_as_tool_errors(place.shown):
         fd = os.open(place.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             for part in place.parts:
@@ -137,11 +139,14 @@ def _open_below(fd: int, part: str, *, make: bool) -> int:
         return os.open(part, _DIRECTORY, dir_fd=fd)
 
 
-def open_file(place: Place) -> int:
+def open_file(place: ResolvedPath) -> int:
     """Open the regular file at `place` for reading: a descriptor that the caller closes. Never waits."""
     if not place.parts:
         regular(place.root.stat(), place.shown)
-    with directory(Place(place.root, place.parts[:-1], place.shown)) as parent, refusals(place.shown):
+    with (
+        directory(ResolvedPath(place.root, place.parts[:-1], place.shown)) as parent,
+        os_errors_as_tool_errors(place.shown),
+    ):
         # Looked at before it is opened, since opening a device may do something, and once more after.
         regular(os.stat(place.parts[-1], dir_fd=parent, follow_symlinks=False), place.shown)
         fd = os.open(place.parts[-1], _READ, dir_fd=parent)

@@ -41,7 +41,7 @@ class Note(NamedTuple):
     size: int
 
 
-class Head(NamedTuple):
+class NotePreview(NamedTuple):
     """How a file begins."""
 
     text: str
@@ -72,7 +72,7 @@ class MemoryFolder:
             raise InvalidValue("memory file", name, f"a file of at most {MAX_FILE} bytes")
         return head.text
 
-    def head(self, name: str, limit: int) -> Head:
+    def head(self, name: str, limit: int) -> NotePreview:
         """At most the first `limit` bytes of one file."""
         *folders, last = name_parts(name)
         with self._opened(folders) as folder:
@@ -207,7 +207,7 @@ def _step(at: int, name: str, *, create: bool) -> int | None:
         raise _denied(name, error) from None
 
 
-def _head(folder: int, name: str, limit: int) -> Head | None:
+def _head(folder: int, name: str, limit: int) -> NotePreview | None:
     try:
         handle = os.open(name, _FILE_FLAGS, dir_fd=folder)
     except FileNotFoundError:
@@ -221,7 +221,7 @@ def _head(folder: int, name: str, limit: int) -> Head | None:
         data = file.read(limit + 1)
     cut = len(data) > limit
     try:  # Not final where cut: the limit may fall inside a character.
-        return Head(codecs.getincrementaldecoder("utf-8")().decode(data[:limit], final=not cut), cut)
+        return NotePreview(codecs.getincrementaldecoder("utf-8")().decode(data[:limit], final=not cut), cut)
     except UnicodeDecodeError:
         raise InvalidValue("memory file", name, "text in UTF-8") from None
 

@@ -12,7 +12,7 @@ from ipaddress import IPv6Network, ip_address
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from ramet.core.policy.permissions import Permissions, Rule, Ruling
+from ramet.core.policy.permissions import PermissionRule, Permissions, Ruling
 from ramet.core.tool_names import COORDINATING_TOOLS, EDITING_TOOLS, READING_TOOLS, canonical
 from ramet.tools.permissions import command_rules, path_rules
 from ramet.tools.permissions.files.command_files import TouchedFile, touched_files
@@ -84,10 +84,10 @@ class _Judgement:
 
     # ---- rules that narrow
 
-    def _narrowed(self, effect: str) -> Rule | None:
+    def _narrowed(self, effect: str) -> PermissionRule | None:
         return next((rule for rule in self._permissions.rules if rule.effect == effect and self._fits(rule)), None)
 
-    def _fits(self, rule: Rule) -> bool:
+    def _fits(self, rule: PermissionRule) -> bool:
         if self._call.tool == "Bash" and rule.specifier is not None and rule.tool in (READING_TOOLS | EDITING_TOOLS):
             return self._touches(rule)
         if not _speaks_of(rule, self._call.tool):
@@ -104,7 +104,7 @@ class _Judgement:
             return host is None or _fits_domain(rule.specifier, host)
         return any(_fits_name(rule.specifier, each, folded=True) for each in self._subjects(kind))
 
-    def _touches(self, rule: Rule, *, is_sure: bool = True) -> bool:
+    def _touches(self, rule: PermissionRule, *, is_sure: bool = True) -> bool:
         """Return whether a shell command opens a file that a rule for Read or Edit speaks of, or perhaps opens it."""
         bound, editing = path_rules.bind(rule, self._call.cwd, self._checkouts), rule.tool in EDITING_TOOLS
         return any(
@@ -159,7 +159,7 @@ class _Judgement:
             return f"defaultMode acceptEdits of {edits.source}"
         return None
 
-    def _allows(self, rule: Rule, kind: str) -> bool:
+    def _allows(self, rule: PermissionRule, kind: str) -> bool:
         assert rule.specifier is not None
         if kind == "Bash":
             return False  # All rules for commands together decide.
@@ -217,13 +217,13 @@ class _Judgement:
         return tuple(str(self._call.args[each]).lstrip("/") for each in keys if each in self._call.args)
 
 
-def _files_of(rule: Rule) -> tuple[str, ...]:
+def _files_of(rule: PermissionRule) -> tuple[str, ...]:
     """Return the names of the settings file that a rule is from."""
     written = posixpath.normpath(posixpath.join(rule.root, rule.source))
     return (written, os.path.realpath(written))
 
 
-def _speaks_of(rule: Rule, tool: str) -> bool:
+def _speaks_of(rule: PermissionRule, tool: str) -> bool:
     """Return whether a rule of `deny` or `ask` speaks of a tool: the whole group for the names of groups."""
     name, tool = canonical(rule.tool), canonical(tool)
     if name == tool:
@@ -235,7 +235,7 @@ def _speaks_of(rule: Rule, tool: str) -> bool:
     return _fits_tool_name(name, tool)
 
 
-def _allows_tool(rule: Rule, tool: str) -> bool:
+def _allows_tool(rule: PermissionRule, tool: str) -> bool:
     """Return whether a rule of `allow` speaks of a tool: the group only for `Read` and `Edit`."""
     name, tool = canonical(rule.tool), canonical(tool)
     group = {"Read": READING_TOOLS, "Edit": EDITING_TOOLS}.get(name, frozenset())
@@ -248,7 +248,7 @@ def _fits_tool_name(name: str, tool: str) -> bool:
     return name.startswith("mcp__") and tool.startswith(f"{name}__")
 
 
-def _specifiers(rules: list[Rule]) -> tuple[str, ...]:
+def _specifiers(rules: list[PermissionRule]) -> tuple[str, ...]:
     return tuple(rule.specifier for rule in rules if rule.specifier is not None)
 
 

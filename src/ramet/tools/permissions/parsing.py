@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from ramet.core.errors import InvalidValue
-from ramet.core.policy.permissions import Effect, Rule
+from ramet.core.policy.permissions import Effect, PermissionRule
 from ramet.core.tool_names import EDITING_TOOLS, KNOWN_TOOLS, READING_TOOLS, canonical
 from ramet.tools.permissions.command_rules import command_pattern
 from ramet.tools.permissions.path_rules import cost, path_pattern
@@ -21,7 +21,7 @@ _ARGUMENT = re.compile(r"(command|description|timeout|run_in_background|dangerou
 _ACCEPTED = "a tool's name, or one of Bash(…), Read(…), Edit(…), WebFetch(domain:…), Agent(…), Skill(…)"
 
 
-def parse_rule(text: str, effect: Effect, *, source: str, field: str, root: str = "", home: str = "") -> Rule:
+def parse_rule(text: str, effect: Effect, *, source: str, field: str, root: str = "", home: str = "") -> PermissionRule:
     """Read one rule of the list `field`. Raises InvalidValue, which names the field and the rule."""
     found = _RULE.match(text) if len(text) <= MAX_RULE and text.isprintable() else None
     if found is None:
@@ -34,7 +34,7 @@ def parse_rule(text: str, effect: Effect, *, source: str, field: str, root: str 
             specifier = None
     if specifier is not None and specifier.startswith("~/") and not home:
         raise InvalidValue(field, text, "a path without ~: the home folder is not known")
-    return Rule(effect=effect, tool=name, specifier=specifier, source=source, root=root, home=home)
+    return PermissionRule(effect=effect, tool=name, specifier=specifier, source=source, root=root, home=home)
 
 
 def _check_name(name: str, text: str, effect: Effect, *, field: str, whole: bool) -> None:

@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Literal, NamedTuple
 
 from ramet.core.errors import InvalidValue
-from ramet.core.policy.permissions import Effect, Rule
+from ramet.core.policy.permissions import Effect, PermissionRule
 from ramet.tools.glob_patterns import BadPattern, Pattern
 from ramet.tools.permissions.worktree_copies import Checkouts, originals
 
@@ -72,7 +72,7 @@ class Bound(NamedTuple):
         return any(_fits(self.pattern, name, base, unclear=True) for name in every for base in self.bases)
 
 
-def bind(rule: Rule, cwd: str, checkouts: Checkouts | None = None) -> Bound:
+def bind(rule: PermissionRule, cwd: str, checkouts: Checkouts | None = None) -> Bound:
     """Bind a rule that narrows. A path means the same path in every copy that ramet made of the repository, too."""
     assert rule.specifier is not None
     checkouts = checkouts or Checkouts()
@@ -86,7 +86,7 @@ def bind(rule: Rule, cwd: str, checkouts: Checkouts | None = None) -> Bound:
     return Bound(rule.effect, found.pattern, tuple(folders))
 
 
-def widens(rule: Rule, names: Sequence[str], cwd: str) -> bool:
+def widens(rule: PermissionRule, names: Sequence[str], cwd: str) -> bool:
     """Return whether all names of a file fit a rule of `allow`: a link that leads elsewhere is not allowed."""
     assert rule.specifier is not None
     found = path_pattern(rule.specifier)
@@ -94,7 +94,7 @@ def widens(rule: Rule, names: Sequence[str], cwd: str) -> bool:
     return all(any(_fits(found.pattern, name, base, unclear=False) for base in bases) for name in names)
 
 
-def _bases(rule: Rule, base: Base, cwd: str) -> tuple[str, ...]:
+def _bases(rule: PermissionRule, base: Base, cwd: str) -> tuple[str, ...]:
     if base == "file system":
         return ("/",)
     if base == "home":

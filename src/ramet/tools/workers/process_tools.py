@@ -59,7 +59,7 @@ def function_of(tool: BaseTool) -> Callable[..., Any]:
     return tool._run
 
 
-def stand_in(tool: BaseTool, processes: ToolProcesses, call: CurrentCall) -> BaseTool:
+def process_proxy(tool: BaseTool, processes: ToolProcesses, call: CurrentCall) -> BaseTool:
     """The tool for one call: arguments are checked, and results put into words here; its function is called there."""
     function, has_artifact = function_of(tool), tool.response_format == "content_and_artifact"
 

@@ -10,7 +10,7 @@ from langchain_core.tools import BaseTool, StructuredTool
 from langchain_core.tools.simple import Tool
 
 from ramet.concurrency.threads import in_thread
-from ramet.tools.context import LeftRunning, ToolUseContext
+from ramet.tools.context import OrphanedThread, ToolUseContext
 
 
 def is_async(tool: BaseTool) -> bool:
@@ -27,7 +27,7 @@ async def run_in_thread(context: ToolUseContext, work: Callable[[], Any], *, nam
         return await asyncio.shield(thread)
     except asyncio.CancelledError:
         if not thread.done():
-            context.left_running[key] = LeftRunning(name, thread)
+            context.left_running[key] = OrphanedThread(name, thread)
 
             def came_back(late: asyncio.Future[Any]) -> None:
                 context.left_running.pop(key, None)

@@ -39,7 +39,7 @@ class Source(Struct, frozen=True, array_like=True):
     text: str | None  #: None for a folder of packages, without an `__init__` of its own
 
 
-def is_users_own(module: types.ModuleType) -> bool:
+def is_user_module(module: types.ModuleType) -> bool:
     """Whether a module must travel as source, because no other process has it."""
     file = getattr(module, "__file__", None)
     return isinstance(file, str) and module.__name__.partition(".")[0] not in _NEVER and _is_own_file(file)
@@ -47,7 +47,7 @@ def is_users_own(module: types.ModuleType) -> bool:
 
 def has_own(names: Iterable[str]) -> bool:
     """Return whether one of the named modules is loaded, and the user's own."""
-    return any(module is not None and is_users_own(module) for module in map(sys.modules.get, names))
+    return any(module is not None and is_user_module(module) for module in map(sys.modules.get, names))
 
 
 def sources(names: Iterable[str]) -> tuple[Source, ...]:
@@ -56,7 +56,7 @@ def sources(names: Iterable[str]) -> tuple[Source, ...]:
     while queue:
         name = queue.pop()
         module = sys.modules.get(name)
-        if name in found or module is None or not is_users_own(module):
+        if name in found or module is None or not is_user_module(module):
             continue
         source = found[name] = _taken(name, module)
         queue += _imports(source.text or "", name, source.package)
@@ -69,7 +69,7 @@ def sources(names: Iterable[str]) -> tuple[Source, ...]:
     return tuple(found[name] for name in sorted(found))
 
 
-def serve(modules: Sequence[Source]) -> None:
+def install_importer(modules: Sequence[Source]) -> None:
     """Make these modules importable in this process."""
     if modules:
         sys.meta_path.insert(0, _Bundle(modules))

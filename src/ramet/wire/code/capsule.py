@@ -20,9 +20,9 @@ from msgspec import Struct
 
 from ramet.core.errors import NotShippable, ProtocolError
 from ramet.wire.code import renamed
-from ramet.wire.code.bundle import Source, imported_by, imports_of, serve, sources
+from ramet.wire.code.bundle import Source, imported_by, imports_of, install_importer, sources
 from ramet.wire.code.closure_vars import captured as captured
-from ramet.wire.code.closure_vars import culprit, name_of, parts, travels_by_name
+from ramet.wire.code.closure_vars import find_unpicklable, is_importable, name_of, parts
 
 #: Bytes of a capsule: function, arguments and sources together.
 MAX_CAPSULE: Final = 16 * 1024 * 1024
@@ -71,7 +71,7 @@ _BOUND: Final = (
 )
 
 
-class Capsule(NamedTuple):
+class PackedCall(NamedTuple):
     """A function with its arguments, as bytes. `tag` names the Python and pickle that made it: no other opens it."""
 
     name: str  #: the function's own, for people
@@ -80,7 +80,7 @@ class Capsule(NamedTuple):
     is_heavy: bool = False  #: opening it imports langchain-core, or ramet's own loop
 
 
-class Opened(NamedTuple):
+class UnpackedCall(NamedTuple):
     """What a capsule held."""
 
     function: Callable[..., Any]
@@ -117,7 +117,7 @@ def pack(
     *,
     secrets: tuple[str, ...] = (),
     modules: frozenset[str] = frozenset(),
-) -> Capsule:
+) -> PackedCall:
     """Make a capsule, with the sources of those of `modules` that are the user's own, and of what the call needs.
 
     Raises NotShippable for what cannot be packed, or holds one of `secrets`, naming the variable or module.
@@ -138,7 +138,7 @@ def pack(
         raise _too_large(len(data), taken, *call)
     _check_secrets(data, secrets, taken, *call)
     heavy = any(map(_is_heavy, pickled.modules | imported_by(taken)))
-    return Capsule(name_of(function), current_tag(), data, heavy)
+    return PackedCall(name_of(function), current_tag(), data, heavy)
 
 
 @lru_cache(maxsize=4096)
@@ -156,7 +156,7 @@ def current_tag() -> str:
     return f"{sys.version_info.major}.{sys.version_info.minor}/cloudpickle-{version}"
 
 
-def unpack(data: bytes, tag: str) -> Opened:
+def unpack(data: bytes, tag: str) -> UnpackedCall:
     """Open a capsule: runs its code. Only ever called inside a sandbox. Raises NotShippable for another tag's.
 
     Whatever its code raises comes out, such as ModuleNotFoundError for a package that is not installed here.
@@ -169,8 +169,8 @@ def unpack(data: bytes, tag: str) -> Opened:
         content = _decoder.decode(data)
     except (msgspec.DecodeError, UnicodeError) as problem:
         raise ProtocolError(f"a capsule that cannot be read: {problem}") from None
-    serve(content.modules)
-    return Opened(*renamed.loads(content.call))
+    install_importer(content.modules)
+    return UnpackedCall(*renamed.loads(content.call))
 
 
 @lru_cache(maxsize=1)
@@ -191,7 +191,7 @@ def _pickler() -> Any:
                 if value is not sys.stdout and value is not sys.stderr:  # Inside, these are its own.
                     raise _Bound(*bound)
             elif isinstance(value, type | types.FunctionType | types.BuiltinFunctionType):
-                if isinstance(value, types.BuiltinFunctionType) or travels_by_name(value):
+                if isinstance(value, types.BuiltinFunctionType) or is_importable(value):
                     self.modules.add(value.__module__ or "")
                 elif isinstance(value, types.FunctionType):
                     self.modules |= imports_of(value.__code__, value.__globals__.get("__package__") or "")
@@ -220,7 +220,7 @@ def _refusal(
     problem: Exception, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> NotShippable:
     """Why a call cannot be pickled, and which part of it is to blame."""
-    part = culprit(function, args, kwargs, lambda value: _problem_of(value) is not None)
+    part = find_unpicklable(function, args, kwargs, lambda value: _problem_of(value) is not None)
     if part is not None:
         problem = _problem_of(part.value) or problem
     what = part.label if part is not None else f"function {name_of(function)!r}"
@@ -269,7 +269,7 @@ def _check_secrets(
     for secret in secrets:
         if len(secret) < MIN_SECRET or (needle := secret.encode("utf-8", "surrogatepass")) not in data:
             continue
-        part = culprit(function, args, kwargs, partial(_holds, needle))
+        part = find_unpicklable(function, args, kwargs, partial(_holds, needle))
         module = next((each.name for each in modules if secret in (each.text or "")), None)
         what = part.label if part else f"module {module!r}" if module else f"function {name_of(function)!r}"
         raise NotShippable(what, "it holds the value of a secret", "let the function read it from /run/secrets")

@@ -41,7 +41,7 @@ def captured(function: Callable[..., Any]) -> tuple[str, ...]:
     return tuple(found)
 
 
-def culprit(
+def find_unpicklable(
     function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], guilty: Callable[[Any], bool]
 ) -> Part | None:
     """The smallest part of a call that is `guilty`; None if each is innocent by itself."""
@@ -95,15 +95,15 @@ def _functions_in(value: Any) -> Iterator[types.FunctionType]:
         value = value.func
     value = getattr(value, "__func__", value)
     if isinstance(value, types.FunctionType):
-        if not travels_by_name(value):
+        if not is_importable(value):
             yield value
     elif isinstance(value, type):
-        if not travels_by_name(value):
+        if not is_importable(value):
             for each in vars(value).values():
                 inner = getattr(each, "__func__", getattr(each, "fget", each))
                 if isinstance(inner, types.FunctionType):
                     yield inner
-    elif not isinstance(value, types.ModuleType) and not travels_by_name(type(value)):
+    elif not isinstance(value, types.ModuleType) and not is_importable(type(value)):
         yield from _functions_in(type(value))
 
 
@@ -125,10 +125,10 @@ def _variables(function: types.FunctionType) -> Iterator[Variable]:
 def _is_name_only(value: Any) -> bool:
     if isinstance(value, types.ModuleType):
         return value.__name__ in sys.modules
-    return isinstance(value, type | types.FunctionType | types.BuiltinFunctionType) and travels_by_name(value)
+    return isinstance(value, type | types.FunctionType | types.BuiltinFunctionType) and is_importable(value)
 
 
-def travels_by_name(value: Any) -> bool:
+def is_importable(value: Any) -> bool:
     """Whether a function or class can be found where its name says."""
     module = sys.modules.get(getattr(value, "__module__", None) or "builtins")
     if module is None or module.__name__ == "__main__":

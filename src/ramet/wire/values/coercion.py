@@ -20,15 +20,15 @@ from ramet.wire.values.hash_bounds import ACCEPTED, can_be_hashed, needs_hashes
 from ramet.wire.values.validators import (
     Check,
     Keys,
-    Misfit,
-    first_line,
+    TypeMismatch,
     fit_each,
     fit_items,
     fit_one,
+    format_type,
     instance,
     listed,
     literal,
-    shown,
+    summarize_error,
 )
 
 _LISTS: typing.Final = frozenset(
@@ -58,7 +58,7 @@ class _Plan(NamedTuple):
     make: Callable[[Any, dict[str, Any]], Any] | None  #: None: its constructor takes the fields by name
 
 
-class Fitter:
+class Coercer:
     """Fits values to one annotation and builds the types that occur in it."""
 
     def __init__(self, hint: Any, *, text_keys: bool = False) -> None:
@@ -82,25 +82,25 @@ class Fitter:
                 if check is not None and type(value) not in check.exact:
                     try:
                         fields[name] = check.fit(value)
-                    except Misfit as misfit:
+                    except TypeMismatch as misfit:
                         if not lenient:  # a model's own validators have the last word
                             misfit.path.append(f".{name}")
                             raise
             if lenient and _needs_hashes(cls) and not can_be_hashed(fields, self._keys):
-                raise Misfit(fields, f"the fields of {cls.__qualname__}, with {ACCEPTED}")
+                raise TypeMismatch(fields, f"the fields of {cls.__qualname__}, with {ACCEPTED}")
             return cls(**fields) if make is None else make(cls, fields)
-        except Misfit:
+        except TypeMismatch:
             raise
         except Exception as problem:  # the reader's own constructor said no
-            why = first_line(problem)
-            raise Misfit(fields, f"the fields of {cls.__qualname__} ({type(problem).__name__}: {why})") from None
+            why = summarize_error(problem)
+            raise TypeMismatch(fields, f"the fields of {cls.__qualname__} ({type(problem).__name__}: {why})") from None
 
     def member(self, cls: type, name: Any, value: Any) -> Any:
         """A member of an enumeration of `types`. Raises Misfit."""
         try:
             return cls[name] if isinstance(name, str) else cls(value)  # type: ignore[index]
         except Exception:
-            raise Misfit(value if name is None else name, f"a member of {cls.__qualname__}") from None
+            raise TypeMismatch(value if name is None else name, f"a member of {cls.__qualname__}") from None
 
     def _plan_of(self, cls: type) -> _Plan:
         plan = self._plans.get(cls)
@@ -142,7 +142,7 @@ class Fitter:
                 return value
             if type(value) is dict and all(type(name) is str for name in value):
                 return self.build(cls, {name: each for name, each in value.items() if name != "@type"})
-            raise Misfit(value, cls.__qualname__)
+            raise TypeMismatch(value, cls.__qualname__)
 
         return Check(frozenset({cls}), fit)
 
@@ -155,9 +155,9 @@ class Fitter:
             for check in checks:
                 try:
                     return fit_one(check, value)
-                except Misfit:
+                except TypeMismatch:
                     continue
-            raise Misfit(value, shown(hint))
+            raise TypeMismatch(value, format_type(hint))
 
         return Check(frozenset(chain.from_iterable(check.exact for check in checks)), fit)
 
@@ -169,7 +169,7 @@ class Fitter:
                 return fit_items(item, value)
             if origin is not list and isinstance(value, origin):
                 return value
-            raise Misfit(value, "a list")
+            raise TypeMismatch(value, "a list")
 
         return Check(frozenset({list} if item is None else ()), fit)
 
@@ -185,7 +185,7 @@ class Fitter:
             if not checks:
                 return tuple(items)
             if len(items) != len(checks):
-                raise Misfit(value, f"{len(checks)} values, for a tuple")
+                raise TypeMismatch(value, f"{len(checks)} values, for a tuple")
             return tuple(fit_each(count(), checks, items))
 
         return Check(frozenset(), fit)
@@ -196,7 +196,7 @@ class Fitter:
         def fit(value: Any) -> Any:
             items = fit_items(item, listed(value, "a list, for a set"))
             if not self._keys.can_hold(items):
-                raise Misfit(value, "a list of values that a set can hold")
+                raise TypeMismatch(value, "a list of values that a set can hold")
             return kind(items)
 
         return Check(frozenset(), fit)
@@ -209,11 +209,11 @@ class Fitter:
 
         def fit(value: Any) -> Any:
             if not isinstance(value, dict):
-                raise Misfit(value, "a dict")
+                raise TypeMismatch(value, "a dict")
             if key is not None and not set(map(type, value)) <= key.exact:
                 keys = fit_each(count(), repeat(key), value, "[key {}]")
                 if not self._keys.can_hold(keys):
-                    raise Misfit(keys, "keys that a dict can hold")
+                    raise TypeMismatch(keys, "keys that a dict can hold")
                 value = dict(zip(keys, value.values(), strict=True))
             if item is not None and not set(map(type, value.values())) <= item.exact:
                 values = fit_each(value, repeat(item), value.values())
@@ -230,14 +230,14 @@ def _member(cls: type[enum.Enum], value: Any) -> enum.Enum:
     try:
         return cls(value)
     except ValueError:
-        raise Misfit(value, f"a member of {cls.__qualname__}") from None
+        raise TypeMismatch(value, f"a member of {cls.__qualname__}") from None
 
 
 def _typed_dict(cls: Any, checks: Mapping[str, Check | None], value: Any) -> Any:
     if not isinstance(value, dict):
-        raise Misfit(value, f"the dict of {cls.__qualname__}")
+        raise TypeMismatch(value, f"the dict of {cls.__qualname__}")
     if not required_keys(cls) <= value.keys() <= checks.keys():
-        raise Misfit(value, f"a dict with the keys of {cls.__qualname__}: {', '.join(checks)[:200]}")
+        raise TypeMismatch(value, f"a dict with the keys of {cls.__qualname__}: {', '.join(checks)[:200]}")
     return dict(zip(value, fit_each(value, map(checks.get, value), value.values()), strict=True))
 
 
@@ -275,6 +275,6 @@ def _model(cls: Any, fields: dict[str, Any]) -> Any:
         return cls.model_validate(fields, **options)
     except pydantic.ValidationError as problem:
         first = problem.errors(include_url=False, include_context=False)[0]
-        misfit = Misfit(first.get("input"), f"a {cls.__qualname__} ({first['msg']})")
+        misfit = TypeMismatch(first.get("input"), f"a {cls.__qualname__} ({first['msg']})")
         misfit.path += [f".{part}" if isinstance(part, str) else f"[{part}]" for part in reversed(first["loc"])]
         raise misfit from None

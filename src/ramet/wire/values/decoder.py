@@ -19,10 +19,10 @@ from typing import Any, Final
 import msgspec
 
 from ramet.core.errors import InvalidValue, ProtocolError
-from ramet.wire.values.coercion import Fitter
+from ramet.wire.values.coercion import Coercer
 from ramet.wire.values.encoder import DTYPES, MAX_DEPTH
 from ramet.wire.values.json_object import paused_gc
-from ramet.wire.values.validators import Keys, Misfit, check_parts, told
+from ramet.wire.values.validators import Keys, TypeMismatch, check_parts, safe_repr
 
 _json = msgspec.json.Decoder()
 
@@ -43,7 +43,7 @@ def decode(body: bytes, json_size: int, *, returns: Any = None, what: str = "out
     try:
         raw = _loaded(text)
         tagged = body.find(b"@", 0, json_size) >= 0
-        fitter = None if returns is None else Fitter(returns, text_keys=not tagged)
+        fitter = None if returns is None else Coercer(returns, text_keys=not tagged)
         if tagged:
             reader = _Reader(body, json_size, fitter)
             raw = reader.value(raw)
@@ -51,9 +51,9 @@ def decode(body: bytes, json_size: int, *, returns: Any = None, what: str = "out
         elif len(body) != json_size:
             raise ProtocolError(f"a value has {len(body) - json_size} bytes that nothing in it points to")
         return raw if fitter is None else fitter.fit(raw)
-    except Misfit as misfit:
+    except TypeMismatch as misfit:
         path = what + "".join(reversed(misfit.path))
-        raise InvalidValue(path, told(misfit.value), misfit.expected) from None
+        raise InvalidValue(path, safe_repr(misfit.value), misfit.expected) from None
     except RecursionError:
         raise _bad(f"it is nested deeper than {MAX_DEPTH} levels") from None
 
@@ -79,7 +79,7 @@ def _bad(why: str) -> ProtocolError:
 class _Reader:
     """Replaces tagged objects by what they stand for."""
 
-    def __init__(self, body: bytes, at: int, fitter: Fitter | None) -> None:
+    def __init__(self, body: bytes, at: int, fitter: Coercer | None) -> None:
         self._body, self._at, self._fitter = body, at, fitter
         self._keys = Keys()
 
@@ -101,7 +101,7 @@ class _Reader:
             if type(each) is dict or type(each) is list:
                 try:
                     raw[index] = self.value(each)
-                except Misfit as misfit:
+                except TypeMismatch as misfit:
                     misfit.path.append(f"[{index}]")
                     raise
         return raw
@@ -117,7 +117,7 @@ class _Reader:
             raise _bad(f"an object with the keys {list(raw)[:3]!r:.200}")
         try:
             return read(self, raw[first])
-        except (ProtocolError, Misfit):
+        except (ProtocolError, TypeMismatch):
             raise
         except (ValueError, TypeError, OverflowError, ArithmeticError) as problem:
             raise _bad(f"a {first} of {type(raw[first]).__name__} ({type(problem).__name__})") from None
@@ -133,7 +133,7 @@ class _Reader:
             if type(each) is dict or type(each) is list:
                 try:
                     each = self.value(each)
-                except Misfit as misfit:
+                except TypeMismatch as misfit:
                     misfit.path.append(shown.format(key)[:80])
                     raise
             out[key] = each
@@ -169,8 +169,8 @@ class _Reader:
             keys.append(_frozen(self.value(key)))
             try:
                 values.append(self.value(value))
-            except Misfit as misfit:
-                misfit.path.append(f"[{told(keys[-1])!r}]"[:80])
+            except TypeMismatch as misfit:
+                misfit.path.append(f"[{safe_repr(keys[-1])!r}]"[:80])
                 raise
         if not self._keys.can_hold(keys):
             raise _bad("keys that a dict cannot hold")

@@ -19,7 +19,7 @@ from msgspec import Struct
 from ramet.core.errors import NotShippable
 from ramet.wire.values.annotations import is_namedtuple, is_pydantic, type_name
 from ramet.wire.values.encoding_hints import remedy
-from ramet.wire.values.validators import told
+from ramet.wire.values.validators import safe_repr
 
 #: Levels of JSON, on both sides of a channel.
 MAX_DEPTH: Final = 200
@@ -172,7 +172,7 @@ class Writer:
         self._enter(value, 3)
         out = []
         for key, item in value.items():
-            self._path.append(f"[{told(key)!r}]"[:80])
+            self._path.append(f"[{safe_repr(key)!r}]"[:80])
             out.append([self._key(key), self.data(item)])
             self._path.pop()
         self._leave(3)

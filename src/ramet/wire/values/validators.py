@@ -40,7 +40,7 @@ _CHANCE: Final = 8
 _MAX_COMPARED: Final = 10_000
 
 
-class Misfit(Exception):
+class TypeMismatch(Exception):
     """A value that does not fit. `path` grows from the inside out."""
 
     def __init__(self, value: Any, expected: str) -> None:
@@ -116,8 +116,8 @@ def fit_each(
     for place, check, value in zip(places, checks, values, strict=False):
         try:
             fitted.append(fit_one(check, value))
-        except Misfit as misfit:
-            misfit.path.append(shape.format(told(place))[:80])
+        except TypeMismatch as misfit:
+            misfit.path.append(shape.format(safe_repr(place))[:80])
             raise
     return fitted
 
@@ -126,7 +126,7 @@ def listed(value: Any, expected: str) -> list[Any]:
     """What tuples and sets arrive as. Raises Misfit."""
     if isinstance(value, list | tuple):
         return list(value)
-    raise Misfit(value, expected)
+    raise TypeMismatch(value, expected)
 
 
 def instance(cls: type, keys: Keys) -> Check:
@@ -145,13 +145,13 @@ def instance(cls: type, keys: Keys) -> Check:
         if numpy is not None and isinstance(value, numpy.generic) and type(value.item()) in exact:
             return value.item()
         if type(value) is not sent or is_buildable(cls) or (is_set and not keys.can_hold(value)):
-            raise Misfit(value, "None" if cls is types.NoneType else cls.__qualname__)
+            raise TypeMismatch(value, "None" if cls is types.NoneType else cls.__qualname__)
         if cls is collections.defaultdict:  # what it defaults to did not travel
             return value
         try:
             return cls(value)
         except Exception as problem:
-            raise Misfit(value, f"{cls.__qualname__} ({first_line(problem)})") from None
+            raise TypeMismatch(value, f"{cls.__qualname__} ({summarize_error(problem)})") from None
 
     return Check(exact, fit)
 
@@ -161,10 +161,10 @@ def literal(args: tuple[Any, ...], value: Any) -> Any:
     for each in args:
         if type(each) is type(value) and each == value:
             return each
-    raise Misfit(value, "one of " + ", ".join(map(repr, args))[:200])
+    raise TypeMismatch(value, "one of " + ", ".join(map(repr, args))[:200])
 
 
-def told(value: Any) -> Any:
+def safe_repr(value: Any) -> Any:
     """What an error message shows of a value: not all of it, and not by a `__repr__` of somebody's own."""
     if value is None or type(value) in (bool, float):
         return value
@@ -175,12 +175,12 @@ def told(value: Any) -> Any:
     return f"a {type(value).__qualname__}" + (f" of {len(value)}" if type(value) in (list, dict, bytes) else "")
 
 
-def shown(hint: Any) -> str:
+def format_type(hint: Any) -> str:
     """An annotation, for people."""
     return str(hint).replace("typing.", "")[:200]
 
 
-def first_line(error: Exception) -> str:
+def summarize_error(error: Exception) -> str:
     """What an error says, in short; never fails."""
     try:
         return next(iter(str(error).splitlines()), "")[:200]

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from ramet.core.errors import Gone
-from ramet.isolation.kubernetes.connect.attach_line import CarriedLine
+from ramet.isolation.kubernetes.connect.attach_line import ReconnectingLine
 from ramet.isolation.kubernetes.connect.packets import PacketReader, pack
 from ramet.wire.frames import Frame
 
@@ -41,11 +41,11 @@ class Wire:
                 yield packet.data
 
 
-async def _joined(one: CarriedLine, other: CarriedLine, there: Wire, back: Wire) -> None:
+async def _joined(one: ReconnectingLine, other: ReconnectingLine, there: Wire, back: Wire) -> None:
     async with asyncio.TaskGroup() as group:
         for line, into, out in ((one, there, back), (other, back, there)):
 
-            async def carry(line: CarriedLine = line, into: Wire = into, out: Wire = out) -> None:
+            async def carry(line: ReconnectingLine = line, into: Wire = into, out: Wire = out) -> None:
                 with contextlib.suppress(ConnectionResetError):
                     await line.carry(out.packets(), into.write)
                 into._pieces.put_nowait(None)
@@ -57,10 +57,10 @@ async def _joined(one: CarriedLine, other: CarriedLine, there: Wire, back: Wire)
 async def test_nothing_is_lost_or_repeated_over_wires_that_break(seed: int) -> None:
     """Both ways at once, with frames of all sizes."""
     dice = random.Random(seed)
-    one, other = CarriedLine(PATIENCE_S), CarriedLine(PATIENCE_S)
+    one, other = ReconnectingLine(PATIENCE_S), ReconnectingLine(PATIENCE_S)
     sent = [Frame(b"%d" % at, dice.randbytes(dice.choice((0, 10, 100_000)))) for at in range(60)]
 
-    async def talk(line: CarriedLine) -> list[Frame]:
+    async def talk(line: ReconnectingLine) -> list[Frame]:
         heard = list[Frame]()
         for frame in sent:
             await line.send(frame)
@@ -88,7 +88,7 @@ async def test_nothing_is_lost_or_repeated_over_wires_that_break(seed: int) -> N
 
 async def test_an_end_is_told_after_all_that_was_said() -> None:
     """The other end hears everything, and then that it is over."""
-    one, other = CarriedLine(PATIENCE_S), CarriedLine(PATIENCE_S)
+    one, other = ReconnectingLine(PATIENCE_S), ReconnectingLine(PATIENCE_S)
     dice = random.Random(0)
 
     async with asyncio.timeout(180), asyncio.TaskGroup() as group:
@@ -109,7 +109,7 @@ async def test_an_end_is_told_after_all_that_was_said() -> None:
 
 async def test_who_waits_is_told_of_the_end() -> None:
     """Waiting to receive, or for room to send."""
-    line = CarriedLine(PATIENCE_S)
+    line = ReconnectingLine(PATIENCE_S)
     receiving = asyncio.ensure_future(line.receive())
     sending = asyncio.ensure_future(_fill(line))
     await asyncio.sleep(0)
@@ -123,7 +123,7 @@ async def test_who_waits_is_told_of_the_end() -> None:
 
 async def test_a_line_that_is_lost_says_why() -> None:
     """To who receives, once what had come before is received."""
-    line = CarriedLine(PATIENCE_S)
+    line = ReconnectingLine(PATIENCE_S)
     receiving = asyncio.ensure_future(line.receive())
     await asyncio.sleep(0)
 
@@ -133,14 +133,14 @@ async def test_a_line_that_is_lost_says_why() -> None:
         await receiving
 
 
-async def _fill(line: CarriedLine) -> None:
+async def _fill(line: ReconnectingLine) -> None:
     while True:
         await line.send(Frame(b"x", bytes(1_000_000)))
 
 
 async def test_a_wire_on_which_nothing_comes_is_broken() -> None:
     """Whatever it says of itself; the line goes on, over another one."""
-    line = CarriedLine(0.05)
+    line = ReconnectingLine(0.05)
 
     async def nothing() -> AsyncIterator[bytes]:
         await asyncio.Event().wait()

@@ -15,14 +15,14 @@ import pytest
 
 from ramet.core.errors import Gone
 from ramet.isolation.kubernetes.entrypoint.dialing import run
-from ramet.isolation.kubernetes.pod_args import Asked
-from ramet.isolation.remote.host_agent import Machine
+from ramet.isolation.kubernetes.pod_args import PodArgs
+from ramet.isolation.remote.host_agent import NodeClient
 from ramet.isolation.remote.line import Line
-from ramet.isolation.remote.node_agent import Keeper
+from ramet.isolation.remote.node_agent import NodeAgent
 from ramet.isolation.transport import certificates
-from ramet.isolation.transport.join_token import Invitation, words
-from ramet.isolation.transport.listener import PATH, Landing
-from ramet.isolation.transport.resuming import Patience, ResumingLine
+from ramet.isolation.transport.join_token import JoinToken, format_token
+from ramet.isolation.transport.listener import PATH, PodListener
+from ramet.isolation.transport.resuming import LineTimeouts, ResumingLine
 from tests.support.waiting import eventually
 
 
@@ -30,34 +30,32 @@ class Kernel(NamedTuple):
     """Its side of a line, and what it says to have the pod come."""
 
     line: ResumingLine
-    machine: Machine
-    invitation: Invitation
+    machine: NodeClient
+    invitation: JoinToken
 
 
 @asynccontextmanager
 async def kernel() -> AsyncIterator[Kernel]:
     """One with a door, an authority and keys of its own."""
     identity = certificates.make(["127.0.0.1"])
-    async with Landing("127.0.0.1", 0, identity.context) as landing:
-        line = ResumingLine(patience=Patience(give_up_s=None))
+    async with PodListener("127.0.0.1", 0, identity.context) as landing:
+        line = ResumingLine(patience=LineTimeouts(give_up_s=None))
         key = landing.expect("uid-1", line, join_s=60)
         url = f"wss://127.0.0.1:{landing.port}{PATH}"
-        machine = Machine(line)
+        machine = NodeClient(line)
         try:
-            yield Kernel(line, machine, Invitation(url=url, ca=identity.ca, key=key, pod="uid-1"))
+            yield Kernel(line, machine, JoinToken(url=url, ca=identity.ca, key=key, pod="uid-1"))
         finally:
             await machine.close()
 
 
 @asynccontextmanager
-async def program(
-    told: Invitation, runs: Path, patience_s: float = 60
-) -> AsyncIterator[tuple[asyncio.Task[None], int]]:
+async def program(told: JoinToken, runs: Path, patience_s: float = 60) -> AsyncIterator[tuple[asyncio.Task[None], int]]:
     """A pod's program, and its standard input."""
     source, into = os.pipe()
     trying = threading.Thread(target=str)
     trying.start()
-    pod = Asked(64, runs, ())  # shared: whoever runs the tests may be root
+    pod = PodArgs(64, runs, ())  # shared: whoever runs the tests may be root
     working = asyncio.ensure_future(run(told, source, patience_s, pod, trying))
     try:
         yield working, into
@@ -71,7 +69,7 @@ async def test_the_last_who_invites_is_served(tmp_path: Path) -> None:
     """Though another one is connected, which is told nothing; a word of leave from whoever is served is the end."""
     async with kernel() as old, kernel() as heir, program(old.invitation, tmp_path) as (working, into):
         await old.machine.hello()
-        os.write(into, b"noise\n" + words(heir.invitation) * 3)
+        os.write(into, b"noise\n" + format_token(heir.invitation) * 3)
         await heir.machine.hello()
         await eventually(lambda: not old.line.is_connected)
         assert old.machine.is_open
@@ -83,22 +81,22 @@ async def test_a_pod_that_its_kernel_has_let_go_of_waits_for_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A kernel that lives, and is no more its own, ends the line without a word of leave."""
-    served, serve = asyncio.Event(), Keeper.serve
+    served, serve = asyncio.Event(), NodeAgent.serve
 
-    async def noted(self: Keeper, line: Line) -> bool:
+    async def noted(self: NodeAgent, line: Line) -> bool:
         try:
             return await serve(self, line)
         finally:
             served.set()
 
-    monkeypatch.setattr(Keeper, "serve", noted)
+    monkeypatch.setattr(NodeAgent, "serve", noted)
     async with kernel() as old, kernel() as heir, program(old.invitation, tmp_path) as (working, into):
         await old.machine.hello()
         await old.line.close()
         await served.wait()
         for _ in range(20):  # It has nothing else to do now.
             await asyncio.sleep(0)
-        os.write(into, words(heir.invitation))
+        os.write(into, format_token(heir.invitation))
         await heir.machine.hello()
         await heir.machine.close()
         await working

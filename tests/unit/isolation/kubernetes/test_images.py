@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from ramet.isolation.kubernetes.images import Furnished, PlainImage
+from ramet.isolation.kubernetes.images import ImageWithMounts, PlainImage
 
 
 def test_what_lies_in_a_mount_that_travels_goes_with_it() -> None:
     """A link could not be where a folder comes; of names that only begin alike neither is in the other."""
     image = PlainImage("ramet")
     places = {"/data/bundles/one": "/opt/one", "/data/bundles/other": "/opt/other"}
-    found = Furnished(image, places)
+    found = ImageWithMounts(image, places)
 
     assert found.beside([*places, "/data/bundles/one/skills", "/data/bundles/on", "/srv"]) == found
-    assert found.beside(["/data/bundles/one", "/data"]) == Furnished(image, {})
+    assert found.beside(["/data/bundles/one", "/data"]) == ImageWithMounts(image, {})

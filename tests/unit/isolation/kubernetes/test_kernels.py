@@ -7,19 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from ramet.isolation.kubernetes.kernel_lease import Presence
-from ramet.isolation.kubernetes.kernels import Kernels, Standing
+from ramet.isolation.kubernetes.kernel_lease import KernelLease
+from ramet.isolation.kubernetes.kernels import KernelIdentity, Kernels
 
 
 @pytest.fixture
-def presences(tmp_path: Path) -> Iterator[tuple[Presence, Presence]]:
-    found = Presence(tmp_path), Presence(tmp_path)
+def presences(tmp_path: Path) -> Iterator[tuple[KernelLease, KernelLease]]:
+    found = KernelLease(tmp_path), KernelLease(tmp_path)
     yield found
     for each in found:
         each.leave()
 
 
-async def test_kernels_of_a_folder_have_locks_there(presences: tuple[Presence, Presence]) -> None:
+async def test_kernels_of_a_folder_have_locks_there(presences: tuple[KernelLease, KernelLease]) -> None:
     one, other = (Kernels(each, None, None) for each in presences)
 
     assert one.place == other.place
@@ -30,14 +30,14 @@ async def test_kernels_of_a_folder_have_locks_there(presences: tuple[Presence, P
     assert await one.living() == {one.kernel}
 
 
-async def test_kernels_of_a_database_are_those_that_it_says_live(presences: tuple[Presence, Presence]) -> None:
+async def test_kernels_of_a_database_are_those_that_it_says_live(presences: tuple[KernelLease, KernelLease]) -> None:
     """Whatever locks there are: it is asked each time, and who asks lives."""
     living = ["b@1"]
 
-    async def ask() -> Standing:
-        return Standing("place", "not asked again", tuple(living))
+    async def ask() -> KernelIdentity:
+        return KernelIdentity("place", "not asked again", tuple(living))
 
-    kernels = Kernels(presences[0], Standing("place", "a@1", ()), ask)
+    kernels = Kernels(presences[0], KernelIdentity("place", "a@1", ()), ask)
 
     assert (kernels.place, kernels.kernel) == ("place", "a@1")
     assert await kernels.living() == {"a@1", "b@1"}

@@ -8,7 +8,7 @@ import pytest
 
 from ramet.core.errors import InvalidValue
 from ramet.isolation.kubernetes.api import labels
-from ramet.isolation.kubernetes.api.labels import About
+from ramet.isolation.kubernetes.api.labels import PodLabels
 
 _LEGAL = re.compile(r"(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?\Z")  # as the API's own validation has it
 
@@ -33,7 +33,7 @@ def test_long_words_keep_apart() -> None:
 
 def test_a_runs_labels_say_whose_it_is() -> None:
     """And its annotations the words in full; what is not known is not there."""
-    about = About(tree="run-1", team="a team", path="main/searcher/2")
+    about = PodLabels(tree="run-1", team="a team", path="main/searcher/2")
 
     marked = labels.of_run("run-2", about, place="p", owner="o")
 
@@ -43,7 +43,7 @@ def test_a_runs_labels_say_whose_it_is() -> None:
     assert (marked[labels.PLACE], marked[labels.OWNER], marked[labels.MANAGED]) == ("p", "o", "ramet")
     assert labels.in_full("run-2", about)[labels.TEAM] == "a team"
     assert labels.in_full("run-2", about)[labels.NAME] == "main/searcher/2"
-    assert labels.TEAM not in labels.of_run("run-2", About(), place="p", owner="o")
+    assert labels.TEAM not in labels.of_run("run-2", PodLabels(), place="p", owner="o")
 
 
 @pytest.mark.parametrize("key", ["app", "example.org/app", "a.b-c/d_e.f"])

@@ -11,12 +11,12 @@ import pytest
 from ramet.core.errors import InvalidValue
 from ramet.core.policy.policy import Grant
 from ramet.isolation.kubernetes.api import labels, manifest
-from ramet.isolation.kubernetes.api.manifest import Berth, Form
+from ramet.isolation.kubernetes.api.manifest import PodRequest, PodTemplate
 from ramet.isolation.kubernetes.connect.dial import egress_to
 from tests.support.manifests import misread
 from tests.unit.cli.golden import assert_golden
 
-FORM = Form(
+FORM = PodTemplate(
     namespace="agents",
     image="registry.example.org/ramet@sha256:0",
     command=("python3", "-I", "-c", "main()", "60"),
@@ -27,12 +27,12 @@ FORM = Form(
     pull_secrets=("pull",),
     placement={"nodeSelector": {"pool": "agents"}},
 )
-BERTH = Berth(
+BERTH = PodRequest(
     name="ramet-0123",
     run="run-0123",
     grant=Grant(memory_mb=512, cpu_cores=0.5, timeout_seconds=90.5, workspace_size_mb=100, tmpfs_size_mb=32),
     uid=1_234_567,
-    about=labels.About(tree="run-0000", team="a team", path="main/searcher"),
+    about=labels.PodLabels(tree="run-0000", team="a team", path="main/searcher"),
     runtime_class="gvisor",
     folders=("/data/in",),
     files=("/data/in/one", "/opt/models/a.bin"),
@@ -55,8 +55,8 @@ def test_a_pod_as_it_was_approved() -> None:
     [
         manifest.pod(FORM, BERTH),
         manifest.network_policy("agents"),
-        manifest.way_out(FORM, egress_to("10.0.0.1", 8471)),
-        manifest.secret(FORM, "ramet-0123", "run-0123", labels.About(), {"key": "value"}),
+        manifest.egress_policy(FORM, egress_to("10.0.0.1", 8471)),
+        manifest.secret(FORM, "ramet-0123", "run-0123", labels.PodLabels(), {"key": "value"}),
     ],
     ids=["pod", "policy", "policy-with-a-way-out", "secret"],
 )
@@ -67,7 +67,7 @@ def test_every_field_is_of_the_schema(made: dict[str, Any]) -> None:
 
 def test_a_pod_is_hardened() -> None:
     """Whatever a run asks for."""
-    spec = manifest.pod(FORM, Berth(name="a", run="b", grant=Grant(), uid=1_000_001))["spec"]
+    spec = manifest.pod(FORM, PodRequest(name="a", run="b", grant=Grant(), uid=1_000_001))["spec"]
     (container,) = spec["containers"]
 
     assert not any(spec[name] for name in ("hostNetwork", "hostPID", "hostIPC", "automountServiceAccountToken"))
@@ -102,7 +102,7 @@ def test_a_pod_of_one_run_says_for_how_long_it_waits_for_another_kernel() -> Non
     """If one could take it up: what several runs share ends with its kernel, and so does what none has."""
     form = replace(FORM, outlives_s=60.0)
 
-    def noted(form: Form, berth: Berth) -> object:
+    def noted(form: PodTemplate, berth: PodRequest) -> object:
         return manifest.pod(form, berth)["metadata"]["annotations"].get(labels.PATIENCE)
 
     assert noted(form, BERTH) == "60"
@@ -116,7 +116,7 @@ def test_a_pod_that_has_waited_is_as_one_that_was_made_for_its_run() -> None:
     form = replace(FORM, outlives_s=60.0)
     made = manifest.pod(form, BERTH)
     waiting = manifest.pod(form, replace(BERTH, run="", about=labels.UNKNOWN))
-    patch = manifest.taken(form, BERTH, waited_s=100.2)
+    patch = manifest.claim_patch(form, BERTH, waited_s=100.2)
     marks = waiting["metadata"]["labels"] | patch["metadata"]["labels"]
 
     assert (waiting["metadata"]["labels"][labels.WAITING], labels.RUN in waiting["metadata"]["labels"]) == (
@@ -133,10 +133,10 @@ def test_a_pod_that_has_waited_is_as_one_that_was_made_for_its_run() -> None:
 
 def test_a_claim_is_of_one_pod_at_one_moment() -> None:
     """As it was read; its Secret is whose the pod is."""
-    assert manifest.taken_up("heir", uid="u", version="7") == {
+    assert manifest.adopt_patch("heir", uid="u", version="7") == {
         "metadata": {"uid": "u", "resourceVersion": "7", "labels": {labels.OWNER: "heir"}}
     }
-    assert manifest.taken_up("heir") == {"metadata": {"labels": {labels.OWNER: "heir"}}}
+    assert manifest.adopt_patch("heir") == {"metadata": {"labels": {labels.OWNER: "heir"}}}
 
 
 def test_mounts_are_where_they_are_on_the_host() -> None:
@@ -167,7 +167,7 @@ def test_agents_have_no_network() -> None:
     spec = manifest.network_policy("agents")["spec"]
 
     assert (spec["ingress"], spec["egress"], spec["policyTypes"]) == ([], [], ["Ingress", "Egress"])
-    marked = labels.of_run("r", labels.About(), place="p", owner="o")
+    marked = labels.of_run("r", labels.PodLabels(), place="p", owner="o")
     assert spec["podSelector"]["matchLabels"].items() <= marked.items()
     assert spec["podSelector"]["matchExpressions"] == [{"key": labels.OWNER, "operator": "Exists"}]
 
@@ -175,10 +175,10 @@ def test_agents_have_no_network() -> None:
 @pytest.mark.parametrize(("address", "cidr"), [("10.0.0.1", "10.0.0.1/32"), ("fd00::1", "fd00::1/128")])
 def test_agents_get_to_their_kernels_door_alone(address: str, cidr: str) -> None:
     """One address and one port, for the pods of that kernel and of no other."""
-    spec = manifest.way_out(FORM, egress_to(address, 8471))["spec"]
+    spec = manifest.egress_policy(FORM, egress_to(address, 8471))["spec"]
 
     assert spec["egress"] == [{"to": [{"ipBlock": {"cidr": cidr}}], "ports": [{"protocol": "TCP", "port": 8471}]}]
     assert spec["policyTypes"] == ["Egress"]
-    own = labels.of_run("r", labels.About(), place=FORM.place, owner=FORM.owner)
+    own = labels.of_run("r", labels.PodLabels(), place=FORM.place, owner=FORM.owner)
     assert spec["podSelector"]["matchLabels"].items() <= own.items()
     assert spec["podSelector"]["matchLabels"][labels.OWNER] == FORM.owner

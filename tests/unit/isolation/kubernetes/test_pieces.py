@@ -10,14 +10,16 @@ from hypothesis import strategies as st
 
 from ramet.core.errors import ProtocolError
 from ramet.isolation.kubernetes.connect import packets as pieces
-from ramet.isolation.kubernetes.connect.packets import Packet, PacketReader, pack
+from ramet.isolation.kubernetes.connect.packets import PacketReader, StdioPacket, pack
 
-_packets = st.lists(st.builds(Packet, st.integers(0, 2**32 - 1), st.binary(min_size=1, max_size=60)), max_size=8)
-_nasty = st.lists(st.builds(Packet, st.just(10), st.text("\n\x1b\x01\x02", min_size=1).map(str.encode)), max_size=8)
+_packets = st.lists(st.builds(StdioPacket, st.integers(0, 2**32 - 1), st.binary(min_size=1, max_size=60)), max_size=8)
+_nasty = st.lists(
+    st.builds(StdioPacket, st.just(10), st.text("\n\x1b\x01\x02", min_size=1).map(str.encode)), max_size=8
+)
 
 
-def _read(stream: bytes, cuts: list[int]) -> list[Packet]:
-    reader, found = PacketReader(), list[Packet]()
+def _read(stream: bytes, cuts: list[int]) -> list[StdioPacket]:
+    reader, found = PacketReader(), list[StdioPacket]()
     places = sorted({0, len(stream), *(cut % (len(stream) + 1) for cut in cuts)})
     for start, end in itertools.pairwise(places):
         found += reader.feed(stream[start:end])
@@ -25,12 +27,12 @@ def _read(stream: bytes, cuts: list[int]) -> list[Packet]:
 
 
 @given(st.one_of(_packets, _nasty), st.lists(st.integers(0, 10_000), max_size=10))
-def test_what_is_packed_is_read_however_it_is_cut(packets: list[Packet], cuts: list[int]) -> None:
+def test_what_is_packed_is_read_however_it_is_cut(packets: list[StdioPacket], cuts: list[int]) -> None:
     assert _read(b"".join(pack(*each) for each in packets), cuts) == packets
 
 
 @given(_packets, st.data())
-def test_a_part_that_is_lost_takes_no_other_packet_along(packets: list[Packet], data: st.DataObject) -> None:
+def test_a_part_that_is_lost_takes_no_other_packet_along(packets: list[StdioPacket], data: st.DataObject) -> None:
     """What is read is what was said, in order, and all that was not touched is there."""
     lines = [pack(*each) for each in packets]
     stream = b"".join(lines)
@@ -51,7 +53,7 @@ def test_a_part_that_is_lost_takes_no_other_packet_along(packets: list[Packet], 
 
 @given(st.binary(max_size=200))
 def test_noise_is_passed_over(noise: bytes) -> None:
-    assert _read(noise + pack(3, b"after"), [])[-1] == Packet(3, b"after")
+    assert _read(noise + pack(3, b"after"), [])[-1] == StdioPacket(3, b"after")
 
 
 def test_a_line_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

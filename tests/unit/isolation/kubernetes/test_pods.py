@@ -18,13 +18,13 @@ from ramet.isolation.kubernetes.api import manifest
 from ramet.isolation.kubernetes.api.client import Api
 from ramet.isolation.kubernetes.connect.attach import Attach
 from ramet.isolation.kubernetes.placement import single, warm_pool
-from ramet.isolation.kubernetes.placement.warm_pool import Shape, Spares
+from ramet.isolation.kubernetes.placement.warm_pool import PodShape, WarmPool
 from ramet.isolation.kubernetes.pods import pod as life
 from ramet.isolation.kubernetes.pods import watch
 from ramet.isolation.kubernetes.pods.pod import Pod
 from ramet.isolation.kubernetes.pods.pods import Pods, new_name, unless_troubled
 from ramet.isolation.remote import messages
-from ramet.isolation.remote.host_agent import Machine
+from ramet.isolation.remote.host_agent import NodeClient
 from ramet.isolation.remote.line import Line
 from ramet.isolation.remote.messages import VERSION, Hello
 from ramet.isolation.remote.sandbox import RemoteSandbox
@@ -224,11 +224,11 @@ async def test_no_run_is_in_a_pod_that_waited_and_does_not_answer(
     monkeypatch.setattr(single, "_ANSWER_S", 0.01)
     pod, spec = await kernel.made(), SandboxSpec(run="one", grant=Grant(), workspace=tmp_path)
     async with two_ends() as (here, there):
-        machine = Machine(here, level=Isolation.L2)
+        machine = NodeClient(here, level=Isolation.L2)
         await say(there, Hello(version=VERSION, python="", level=Isolation.L2, mechanisms={}))
         await machine.hello()
-        patch = manifest.taken(FORM, replace(BERTH, name=pod.name), waited_s=0)
-        home = single.Opened(pod, machine)
+        patch = manifest.claim_patch(FORM, replace(BERTH, name=pod.name), waited_s=0)
+        home = single.ConnectedPod(pod, machine)
 
         with pytest.raises(Gone, match="has not answered"):
             await single.start_in(home, spec, pods=kernel.pods, patch=patch, places={}, within_s=60.0)
@@ -243,8 +243,8 @@ async def test_no_room_is_made_by_those_that_wait_and_cannot_be_deleted(
 ) -> None:
     """Else a run would wait for it without end; and it is there once they can be."""
     monkeypatch.setattr(warm_pool, "_GONE_S", 0.01)
-    waiting = Spares(kernel.pods, 1, within_s=60.0, on_threshold=lambda *_: None)
-    waiting.want(Shape.of(FORM, replace(BERTH, folders=(), size_mb=0), Isolation.L2))
+    waiting = WarmPool(kernel.pods, 1, within_s=60.0, on_threshold=lambda *_: None)
+    waiting.want(PodShape.of(FORM, replace(BERTH, folders=(), size_mb=0), Isolation.L2))
     await eventually(lambda: kernel.server.asked.count("PATCH secrets") == 1)
     refused = kernel.server.replies["DELETE pods"] = [refusal(403, "not now")] * 100_000
 
@@ -275,7 +275,7 @@ async def test_a_run_that_starts_when_nobody_wants_it_any_more_ends_in_its_pod(k
     (workspace := tmp_path / "work").mkdir()
     pod, spec = await kernel.made(), SandboxSpec(run="one", grant=Grant(), workspace=workspace)
     async with two_ends() as (here, there):
-        machine = Machine(here, level=Isolation.L2)
+        machine = NodeClient(here, level=Isolation.L2)
         await say(there, Hello(version=VERSION, python="", level=Isolation.L2, mechanisms={}))
         hearing = asyncio.create_task(_start(there))
 

@@ -6,18 +6,18 @@ import subprocess
 import sys
 from pathlib import Path
 
-from ramet.isolation.kubernetes.kernel_lease import Presence
+from ramet.isolation.kubernetes.kernel_lease import KernelLease
 
 _KERNEL = """
 import pathlib, sys
-from ramet.isolation.kubernetes.kernel_lease import Presence
-print(Presence(pathlib.Path(sys.argv[1])).kernel, flush=True)
+from ramet.isolation.kubernetes.kernel_lease import KernelLease
+print(KernelLease(pathlib.Path(sys.argv[1])).kernel, flush=True)
 sys.stdin.read()
 """
 
 
 def test_a_kernel_lives_until_it_leaves(tmp_path: Path) -> None:
-    one, other = Presence(tmp_path), Presence(tmp_path)
+    one, other = KernelLease(tmp_path), KernelLease(tmp_path)
     try:
         assert one.place == other.place
         assert one.kernel != other.kernel
@@ -34,7 +34,7 @@ def test_a_kernel_lives_until_it_leaves(tmp_path: Path) -> None:
 
 def test_a_kernel_that_was_killed_does_not_live(tmp_path: Path) -> None:
     """Without a word of it, and without waiting for anything to run out."""
-    presence = Presence(tmp_path)
+    presence = KernelLease(tmp_path)
     try:
         with subprocess.Popen(
             [sys.executable, "-c", _KERNEL, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -55,7 +55,7 @@ def test_a_kernel_that_was_killed_does_not_live(tmp_path: Path) -> None:
 
 def test_places_are_told_apart(tmp_path: Path) -> None:
     """Two folders of one path on two machines: neither clears up after the other."""
-    one, other = Presence(tmp_path / "a"), Presence(tmp_path / "b")
+    one, other = KernelLease(tmp_path / "a"), KernelLease(tmp_path / "b")
     try:
         assert one.place != other.place
         assert not one.lives(other.kernel)

@@ -12,7 +12,7 @@ import pytest
 from ramet.isolation.kubernetes import reaper
 from ramet.isolation.kubernetes.api import labels
 from ramet.isolation.kubernetes.api.client import Api
-from ramet.isolation.kubernetes.kernel_lease import Presence
+from ramet.isolation.kubernetes.kernel_lease import KernelLease
 from ramet.isolation.kubernetes.kernels import Kernels
 from ramet.isolation.kubernetes.reaper import Reaper
 from tests.support.api_server import ApiServer, refusal, serving
@@ -33,7 +33,7 @@ class Heir:
 async def heir(tmp_path: Path) -> AsyncIterator[Heir]:
     async with contextlib.AsyncExitStack() as stack:
         server, address = await stack.enter_async_context(serving())
-        kubeconfig, presence = written(tmp_path, server=address), Presence(tmp_path / "runs")
+        kubeconfig, presence = written(tmp_path, server=address), KernelLease(tmp_path / "runs")
         stack.callback(presence.leave)
         kernels = Kernels(presence, None, None)
         (tmp_path / "runs" / ".kernels" / "dead").touch()

@@ -8,7 +8,7 @@ import pytest
 from lightkube.resources.core_v1 import Pod
 
 from ramet.isolation.kubernetes.api import labels
-from ramet.isolation.kubernetes.api.pod_status import Kind, Trouble, exit_of, gone, look
+from ramet.isolation.kubernetes.api.pod_status import Kind, PodFailure, exit_of, gone, parse_status
 
 
 def _pod(status: dict[str, Any], **meta: Any) -> Pod:
@@ -102,7 +102,7 @@ def test_what_is_said_has_a_meaning(name: str) -> None:
     """And the words are passed on."""
     status, kind, words = STATES[name]
 
-    trouble = look(_pod(status)).trouble
+    trouble = parse_status(_pod(status)).trouble
 
     assert trouble is not None
     assert trouble.kind == kind
@@ -121,7 +121,7 @@ def test_what_is_said_has_a_meaning(name: str) -> None:
     ids=["new", "creating", "initializing", "running"],
 )
 def test_a_pod_that_comes_up_is_in_no_trouble(status: dict[str, Any]) -> None:
-    seen = look(_pod(status))
+    seen = parse_status(_pod(status))
 
     assert seen.trouble is None
     assert (seen.name, seen.uid, seen.owner, seen.node) == ("p", "u", "o", "node1")
@@ -138,10 +138,10 @@ def test_a_deletion_is_told_before_all_else() -> None:
     }
     running = {**_state("Running", running={}), "conditions": [condition]}
 
-    for seen in (look(_pod(running, deletionTimestamp="2026-11-22T00:00:00Z")), gone("p")):
+    for seen in (parse_status(_pod(running, deletionTimestamp="2026-11-22T00:00:00Z")), gone("p")):
         assert seen.trouble is not None
         assert seen.trouble.kind == "deleted"
-    assert "preempted" in str(look(_pod(running, deletionTimestamp="2026-11-22T00:00:00Z")).trouble)
+    assert "preempted" in str(parse_status(_pod(running, deletionTimestamp="2026-11-22T00:00:00Z")).trouble)
 
 
 @pytest.mark.parametrize(
@@ -152,17 +152,19 @@ def test_a_pod_says_for_how_long_it_waits_for_another_kernel(word: str | None, s
     """Whatever somebody else has written there is no time."""
     marks = {} if word is None else {labels.PATIENCE: word}
 
-    assert look(_pod(_state("Running", running={}), annotations=marks)).outlives_s == seconds
+    assert parse_status(_pod(_state("Running", running={}), annotations=marks)).outlives_s == seconds
 
 
 def test_of_a_pod_out_of_sight_nothing_is_known_that_it_could_be_deleted_by() -> None:
     """A watch says of one that another kernel has claimed what it says of one that is gone."""
-    assert look(_pod(_state("Running", running={}), resourceVersion="7")).version == "7"
+    assert parse_status(_pod(_state("Running", running={}), resourceVersion="7")).version == "7"
     assert (gone("p").version, gone("p").owner) == ("", "")
 
 
 def test_words_of_others_are_bounded() -> None:
-    trouble = look(_pod(_state("Pending", waiting={"reason": "ErrImagePull", "message": "x" * 100_000}))).trouble
+    trouble = parse_status(
+        _pod(_state("Pending", waiting={"reason": "ErrImagePull", "message": "x" * 100_000}))
+    ).trouble
 
     assert trouble is not None
     assert len(trouble.words) < 1000
@@ -173,7 +175,7 @@ def test_words_of_others_are_bounded() -> None:
     [("oom", "oom"), ("disk", "workspace"), ("deadline", "signalled"), ("deleted", "lost"), ("exited", "lost")],
 )
 def test_a_runs_end_follows(kind: Kind, reason: str) -> None:
-    ended = exit_of(Trouble(kind, "words"))
+    ended = exit_of(PodFailure(kind, "words"))
 
     assert (ended.reason, ended.detail) == (reason, "words")
     assert ended.code < 0

@@ -14,7 +14,7 @@ from ramet.core.policy.reservation import Reservation
 from ramet.isolation.contract import SandboxSpec
 from ramet.isolation.kubernetes import pod_args
 from ramet.isolation.kubernetes.api import labels, manifest, quotas
-from ramet.isolation.kubernetes.placement.shared import Measure, Room, fits
+from ramet.isolation.kubernetes.placement.shared import Capacity, TeamPodSize, fits
 from ramet.isolation.kubernetes.team_backend import TeamNamespaces
 from tests.unit.isolation.kubernetes.test_manifest import FORM
 
@@ -60,16 +60,18 @@ def test_where_the_node_keeps_nobody_apart_nobody_fits() -> None:
 
 def test_a_team_has_its_whole_amounts_in_one_pod() -> None:
     """And beside them what keeps its runs; each of them has as much as it is granted, until all is taken."""
-    measure = Measure.of(TEAM)
+    measure = TeamPodSize.of(TEAM)
     assert measure is not None
-    assert measure.room == Room(memory_mb=512, pids=256, disk_mb=1024)
-    assert measure.room.holds(Room.of(Grant(memory_mb=512)))
-    assert not measure.room.minus(Room.of(Grant())).minus(Room.of(Grant())).holds(Room.of(Grant(memory_mb=1)))
-    assert Measure.of(Reservation(name="team", cpu_cores=2)) is None
+    assert measure.room == Capacity(memory_mb=512, pids=256, disk_mb=1024)
+    assert measure.room.holds(Capacity.of(Grant(memory_mb=512)))
+    assert (
+        not measure.room.minus(Capacity.of(Grant())).minus(Capacity.of(Grant())).holds(Capacity.of(Grant(memory_mb=1)))
+    )
+    assert TeamPodSize.of(Reservation(name="team", cpu_cores=2)) is None
 
     pod = manifest.pod(FORM, measure.berth("team"))
     (container,) = pod["spec"]["containers"]
-    alone = manifest.pod(FORM, manifest.Berth(name="ramet-1", run="run-1", grant=Grant(), uid=1_000_002))
+    alone = manifest.pod(FORM, manifest.PodRequest(name="ramet-1", run="run-1", grant=Grant(), uid=1_000_002))
 
     assert int(container["resources"]["requests"]["memory"].removesuffix("Mi")) > 512
     assert container["resources"]["limits"]["cpu"] == "2200m"
@@ -81,7 +83,7 @@ def test_a_team_has_its_whole_amounts_in_one_pod() -> None:
 
 
 def test_a_quota_has_room_for_the_pod_beside_all_others() -> None:
-    measure = Measure.of(TEAM)
+    measure = TeamPodSize.of(TEAM)
     assert measure is not None
     usual = quotas.quota(TEAM)["spec"]["hard"]
     wide = quotas.quota(TEAM, measure.grant)["spec"]["hard"]
@@ -105,7 +107,7 @@ def test_a_program_is_told_whose_its_pod_is() -> None:
 def test_who_has_a_pod_alone_has_the_processes_of_its_policy() -> None:
     before = resource.getrlimit(resource.RLIMIT_NPROC)
 
-    pod_args.hold(pod_args.read(["/runs"]))
+    pod_args.limit_processes(pod_args.read(["/runs"]))
 
     assert resource.getrlimit(resource.RLIMIT_NPROC) == before
 

@@ -10,20 +10,20 @@ import pytest
 
 from ramet.core.policy.policy import Isolation
 from ramet.isolation.kubernetes.api import labels
-from ramet.isolation.kubernetes.placement.warm_pool import Shape
+from ramet.isolation.kubernetes.placement.warm_pool import PodShape
 from tests.unit.isolation.kubernetes.test_manifest import BERTH, FORM
 
 ASKED = replace(BERTH, folders=(), files=("/opt/models/a.bin",), size_mb=0)
 
 
-def of(**fields: Any) -> Shape | None:
-    return Shape.of(FORM, replace(ASKED, **fields), Isolation.L3)
+def of(**fields: Any) -> PodShape | None:
+    return PodShape.of(FORM, replace(ASKED, **fields), Isolation.L3)
 
 
 def test_what_can_be_changed_of_a_pod_is_of_no_shape() -> None:
     """Who a run is, for how long, and what its pod's program is told of it when it starts."""
     grant = msgspec.structs.replace(ASKED.grant, timeout_seconds=1.0, pids=2, secrets={"token": "x"})
-    about = labels.About(tree="another", team="another", path="another")
+    about = labels.PodLabels(tree="another", team="another", path="another")
 
     assert of() == of(name="another", run="another", uid=7, about=about, grant=grant)
 
@@ -37,8 +37,8 @@ def test_pods_of_other_amounts_are_of_another_shape(amount: str) -> None:
 
 def test_pods_of_another_image_level_or_place_of_mounts_are_of_another_shape() -> None:
     others = (
-        Shape.of(replace(FORM, image="another"), ASKED, Isolation.L3),
-        Shape.of(FORM, ASKED, Isolation.FRESH),
+        PodShape.of(replace(FORM, image="another"), ASKED, Isolation.L3),
+        PodShape.of(FORM, ASKED, Isolation.FRESH),
         of(runtime_class=None),
         of(files=()),
     )

@@ -7,11 +7,11 @@ import contextlib
 import os
 from collections.abc import AsyncIterator
 
-from ramet.isolation.kubernetes.connect.attach_line import CarriedLine
+from ramet.isolation.kubernetes.connect.attach_line import ReconnectingLine
 from ramet.isolation.kubernetes.connect.packets import PacketReader, pack
 from ramet.isolation.kubernetes.entrypoint.stdio import StandardStreams
 from ramet.wire.frames import Frame
-from ramet.wire.resumable_stream import Session
+from ramet.wire.resumable_stream import ResumableStream
 from tests.support.waiting import eventually
 
 PATIENCE_S = 60.0
@@ -57,7 +57,7 @@ async def attached() -> AsyncIterator[tuple[StandardStreams, Pipe]]:
 
 def hello() -> bytes:
     """The first packet of a connection."""
-    session = Session()
+    session = ResumableStream()
     session.connected()
     packet = session.next_packet()
     assert packet is not None
@@ -81,7 +81,7 @@ async def test_both_may_talk_at_once_faster_than_they_listen() -> None:
     """More than both pipes hold, and more than one side may be ahead; all of it comes, once and in order."""
     async with attached() as (wire, pipe), asyncio.timeout(180):
         sent = [Frame(b"%d" % at, bytes(100_000)) for at in range(150)]
-        line = CarriedLine(PATIENCE_S)
+        line = ReconnectingLine(PATIENCE_S)
 
         async def come() -> AsyncIterator[bytes]:
             reader = PacketReader()
@@ -89,11 +89,11 @@ async def test_both_may_talk_at_once_faster_than_they_listen() -> None:
                 for packet in reader.feed(data):
                     yield packet.data
 
-        async def say(line: CarriedLine) -> None:
+        async def say(line: ReconnectingLine) -> None:
             for frame in sent:
                 await line.send(frame)
 
-        async def hear(line: CarriedLine) -> list[Frame | None]:
+        async def hear(line: ReconnectingLine) -> list[Frame | None]:
             return [await line.receive() for _ in sent]
 
         carrying = asyncio.ensure_future(line.carry(come(), lambda packet: pipe.write(pack(1, packet))))

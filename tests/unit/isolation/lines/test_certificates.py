@@ -16,7 +16,7 @@ from ramet.isolation.transport import certificates
 ADDRESS = "10.0.0.7"
 
 
-def shown_by(identity: certificates.Identity) -> x509.Certificate:
+def shown_by(identity: certificates.ServerIdentity) -> x509.Certificate:
     """What a pod that trusts the identity's authority is shown by the door."""
     to_pod, to_door = ssl.MemoryBIO(), ssl.MemoryBIO()
     pod = certificates.client_context(identity.ca).wrap_bio(to_pod, to_door, server_hostname=ADDRESS)
@@ -31,7 +31,7 @@ def shown_by(identity: certificates.Identity) -> x509.Certificate:
     return x509.load_der_x509_certificate(certificate)
 
 
-def accepts(identity: certificates.Identity, ahead: datetime.timedelta) -> bool:
+def accepts(identity: certificates.ServerIdentity, ahead: datetime.timedelta) -> bool:
     """Whether a pod lets itself be shown that, whose clock is so far ahead of the kernel's."""
     its_time = (datetime.datetime.now(datetime.UTC) + ahead).replace(tzinfo=None)
     authority = x509.load_pem_x509_certificate(identity.ca.encode())

@@ -29,16 +29,16 @@ KERNEL_PROGRAM = (
     + """
 import asyncio, pathlib, sys
 from ramet.isolation.transport import certificates, join_token as invitation
-from ramet.isolation.transport.listener import PATH, Landing
-from ramet.isolation.transport.resuming import Patience, ResumingLine
+from ramet.isolation.transport.listener import PATH, PodListener
+from ramet.isolation.transport.resuming import LineTimeouts, ResumingLine
 
 async def run(address, folder, heartbeat, silent):
-    patience = Patience(give_up_s=None, heartbeat_s=float(heartbeat), silent_s=float(silent))
+    patience = LineTimeouts(give_up_s=None, heartbeat_s=float(heartbeat), silent_s=float(silent))
     identity = certificates.make([address])
     line, heard = ResumingLine(patience=patience), 0
-    async with Landing(address, 7443, identity.context) as landing:
+    async with PodListener(address, 7443, identity.context) as landing:
         key = landing.expect("uid", line, join_s=60)
-        told = invitation.Invitation(url=f"wss://{address}:7443{PATH}", ca=identity.ca, key=key, pod="uid")
+        told = invitation.JoinToken(url=f"wss://{address}:7443{PATH}", ca=identity.ca, key=key, pod="uid")
         for name, text in invitation.secret_data(told).items():
             pathlib.Path(folder, name).write_text(text)
         print("ready", flush=True)
@@ -57,11 +57,11 @@ MACHINE_PROGRAM = (
 import asyncio, pathlib, sys
 from ramet.isolation.transport import join_token as invitation
 from ramet.isolation.transport.dialer import Backoff, dialled
-from ramet.isolation.transport.resuming import Patience
+from ramet.isolation.transport.resuming import LineTimeouts
 from ramet.wire.frames import Frame
 
 async def run(folder, heartbeat, silent):
-    patience = Patience(give_up_s=120, heartbeat_s=float(heartbeat), silent_s=float(silent))
+    patience = LineTimeouts(give_up_s=120, heartbeat_s=float(heartbeat), silent_s=float(silent))
     loop, over = asyncio.get_running_loop(), asyncio.Event()
     reader = asyncio.StreamReader()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)

@@ -13,24 +13,24 @@ import pytest
 from ramet.core.errors import InvalidValue
 from ramet.isolation.transport import certificates
 from ramet.isolation.transport.join_keys import new_key
-from ramet.isolation.transport.join_token import Invitation, heard, words
-from ramet.isolation.transport.reinvite import Invitations
+from ramet.isolation.transport.join_token import JoinToken, format_token, parse_token
+from ramet.isolation.transport.reinvite import TokenStream
 from tests.support.waiting import eventually
 
 CA = certificates.make(["127.0.0.1"]).ca
-FIRST = Invitation(url="wss://127.0.0.1:1/line", ca=CA, key="first", pod="uid-1")
+FIRST = JoinToken(url="wss://127.0.0.1:1/line", ca=CA, key="first", pod="uid-1")
 
 
-def another(url: str = "wss://127.0.0.1:2/line") -> Invitation:
-    return Invitation(url=url, ca=CA, key=new_key(), pod="uid-1")
+def another(url: str = "wss://127.0.0.1:2/line") -> JoinToken:
+    return JoinToken(url=url, ca=CA, key=new_key(), pod="uid-1")
 
 
 @asynccontextmanager
-async def told() -> AsyncIterator[tuple[Invitations, int]]:
+async def told() -> AsyncIterator[tuple[TokenStream, int]]:
     """A machine, and where it is written to."""
     source, into = os.pipe()
     try:
-        async with Invitations(source, pod="uid-1") as invitations:
+        async with TokenStream(source, pod="uid-1") as invitations:
             yield invitations, into
     finally:
         os.close(into)
@@ -40,14 +40,14 @@ async def test_an_invitation_is_heard_once_however_it_is_cut() -> None:
     """Who invites says it until somebody comes: the second time it is nothing new. It is for whoever reads it."""
     async with told() as (invitations, into):
         new = another()
-        assert b"uid" not in words(new)
-        for at in range(0, len(words(new)), 100):
-            os.write(into, words(new)[at : at + 100])
+        assert b"uid" not in format_token(new)
+        for at in range(0, len(format_token(new)), 100):
+            os.write(into, format_token(new)[at : at + 100])
             await asyncio.sleep(0)
         assert await invitations.other_than(FIRST) == new
-        os.write(into, words(new))
+        os.write(into, format_token(new))
         newest = another()
-        os.write(into, words(newest))
+        os.write(into, format_token(newest))
         assert await invitations.other_than(new) == newest
 
 
@@ -58,11 +58,11 @@ async def test_an_invitation_is_heard_once_however_it_is_cut() -> None:
         b"no JSON\n",
         b"\xff\x00\n",
         b"[" * 5000 + b"\n",
-        words(another()).replace(b'"ca"', b'"more":1,"ca"'),
-        words(another("http://127.0.0.1/line")),
-        words(another()).replace(b"CERTIFICATE", b"NOTHING"),
+        format_token(another()).replace(b'"ca"', b'"more":1,"ca"'),
+        format_token(another("http://127.0.0.1/line")),
+        format_token(another()).replace(b"CERTIFICATE", b"NOTHING"),
         b"x" * 300_000 + b"\n",
-        words(another())[:-2] + b"\n",
+        format_token(another())[:-2] + b"\n",
     ],
     ids=["empty", "text", "bytes", "depth", "more", "url", "ca", "length", "broken off"],
 )
@@ -73,7 +73,7 @@ async def test_what_is_none_is_ignored_and_said(noise: bytes, capfd: pytest.Capt
         hearing = asyncio.ensure_future(invitations.other_than(FIRST))
         for at in range(0, len(noise), 1 << 15):
             await asyncio.to_thread(os.write, into, noise[at : at + (1 << 15)])
-        os.write(into, words(new))
+        os.write(into, format_token(new))
         assert await hearing == new
     said = capfd.readouterr().err
     assert said.count("ramet: on standard input there was no invitation, and it is ignored: ") == 1
@@ -89,9 +89,9 @@ async def test_where_nothing_can_come_nothing_does(source: str, tmp_path: Path) 
     elif source == "closed":
         given = -1
     else:
-        (tmp_path / "file").write_bytes(words(another()))
+        (tmp_path / "file").write_bytes(format_token(another()))
         given = os.open("/dev/null" if source == "nothing" else tmp_path / "file", os.O_RDONLY)
-    async with Invitations(given, pod="uid-1") as invitations:
+    async with TokenStream(given, pod="uid-1") as invitations:
         hearing = asyncio.ensure_future(invitations.other_than(FIRST))
         await eventually(lambda: invitations._source == -1)
         assert not hearing.done()
@@ -103,5 +103,5 @@ async def test_where_nothing_can_come_nothing_does(source: str, tmp_path: Path) 
 
 def test_no_value_of_an_invitation_is_in_a_message() -> None:
     with pytest.raises(InvalidValue) as refusal:
-        heard(b'{"url": "wss://a", "ca": "b", "key": 5, "secret": "s3cret"}', pod="uid-1")
+        parse_token(b'{"url": "wss://a", "ca": "b", "key": 5, "secret": "s3cret"}', pod="uid-1")
     assert "s3cret" not in str(refusal.value)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 
-from ramet.isolation.transport.join_keys import KeyBook, new_key
+from ramet.isolation.transport.join_keys import JoinKeys, new_key
 
 
 class Clock:
@@ -16,7 +16,7 @@ class Clock:
 
 def test_a_key_is_good_until_the_next_has_arrived() -> None:
     """Who lost the answer comes again with the old one; each time the one that was lost is void."""
-    book = KeyBook(Clock())
+    book = JoinKeys(Clock())
     join = new_key()
     assert book.admit("uid", join) is None
     book.expect("uid", join_s=10, key=join)
@@ -34,7 +34,7 @@ def test_a_key_is_good_until_the_next_has_arrived() -> None:
 
 def test_coming_with_the_next_key_shows_that_it_arrived() -> None:
     """The one before is void, before a word was said."""
-    book = KeyBook(Clock())
+    book = JoinKeys(Clock())
     join = book.expect("uid", join_s=10)
     following = book.admit("uid", join)
     assert following
@@ -45,7 +45,7 @@ def test_coming_with_the_next_key_shows_that_it_arrived() -> None:
 def test_a_join_key_is_good_for_a_time_and_a_session_key_for_good() -> None:
     """Of a pod that never came, nothing opens later."""
     clock = Clock()
-    book = KeyBook(clock)
+    book = JoinKeys(clock)
     join, late = book.expect("uid", join_s=10), book.expect("late", join_s=10)
     clock.now += 10
     key = book.admit("uid", join)
@@ -58,7 +58,7 @@ def test_a_join_key_is_good_for_a_time_and_a_session_key_for_good() -> None:
 
 def test_no_pods_key_opens_for_another_or_for_one_that_is_gone() -> None:
     """Nor does a hash, nor the beginning of a key, nor nothing."""
-    book = KeyBook(Clock())
+    book = JoinKeys(Clock())
     key, other = book.expect("uid", join_s=10), book.expect("other", join_s=10)
     for bad in (other, key[:-1], key + "=", "", hashlib.sha256(key.encode()).hexdigest(), "\udcff"):
         assert book.admit("uid", bad) is None

@@ -18,35 +18,35 @@ import pytest
 
 from ramet.core.errors import InvalidValue, MissingExtra, ProtocolError
 from ramet.isolation.transport import certificates, join_token
-from ramet.isolation.transport.certificates import Identity, client_context
+from ramet.isolation.transport.certificates import ServerIdentity, client_context
 from ramet.isolation.transport.dialer import Backoff, dialled
-from ramet.isolation.transport.join_token import KEY_HEADER, Invitation
-from ramet.isolation.transport.listener import PATH, REFUSAL, Caps, Landing
-from ramet.isolation.transport.resuming import Patience, ResumingLine
+from ramet.isolation.transport.join_token import KEY_HEADER, JoinToken
+from ramet.isolation.transport.listener import PATH, REFUSAL, ListenerLimits, PodListener
+from ramet.isolation.transport.resuming import LineTimeouts, ResumingLine
 from ramet.wire import websocket
 from ramet.wire.frames import Frame
 from tests.support.waiting import eventually
 
-NEVER = Patience(give_up_s=None)
+NEVER = LineTimeouts(give_up_s=None)
 SOON = Backoff(first_s=0.01, most_s=0.05)
 
 
 @pytest.fixture(scope="module")
-def identity() -> Identity:
+def identity() -> ServerIdentity:
     return certificates.make(["127.0.0.1", "kernel.test"])
 
 
 @asynccontextmanager
-async def landed(identity: Identity, port: int = 0, **settings: object) -> AsyncIterator[Landing]:
-    async with Landing("127.0.0.1", port, identity.context, **settings) as landing:  # type: ignore[arg-type]
+async def landed(identity: ServerIdentity, port: int = 0, **settings: object) -> AsyncIterator[PodListener]:
+    async with PodListener("127.0.0.1", port, identity.context, **settings) as landing:  # type: ignore[arg-type]
         yield landing
 
 
-def invite(landing: Landing, identity: Identity, key: str, pod: str = "uid-1") -> Invitation:
-    return Invitation(url=f"wss://127.0.0.1:{landing.port}{PATH}", ca=identity.ca, key=key, pod=pod)
+def invite(landing: PodListener, identity: ServerIdentity, key: str, pod: str = "uid-1") -> JoinToken:
+    return JoinToken(url=f"wss://127.0.0.1:{landing.port}{PATH}", ca=identity.ca, key=key, pod=pod)
 
 
-async def asked(landing: Landing, identity: Identity, request: bytes) -> tuple[bytes, bytes]:
+async def asked(landing: PodListener, identity: ServerIdentity, request: bytes) -> tuple[bytes, bytes]:
     """The head of what the door answers, and what follows until it closes, if it refuses."""
     reader, writer = await asyncio.open_connection("127.0.0.1", landing.port, ssl=client_context(identity.ca))
     try:
@@ -61,13 +61,13 @@ def request(key: str, pod: str = "uid-1", path: str = PATH) -> bytes:
     return websocket.request("kernel", path, bytes(16), {"Authorization": f"Bearer {key}", "Ramet-Pod": pod})
 
 
-async def key_for(landing: Landing, identity: Identity, key: str, pod: str = "uid-1") -> str:
+async def key_for(landing: PodListener, identity: ServerIdentity, key: str, pod: str = "uid-1") -> str:
     """Comes with a key, and is away again before a word was said."""
     head, _ = await asked(landing, identity, request(key, pod))
     return websocket.read_head(head).headers[KEY_HEADER]
 
 
-async def test_a_pod_comes_with_its_join_key_and_frames_pass(identity: Identity) -> None:
+async def test_a_pod_comes_with_its_join_key_and_frames_pass(identity: ServerIdentity) -> None:
     """Over TLS that it trusts because of what its Secret says."""
     kernel = ResumingLine(patience=NEVER)
     async with landed(identity) as landing:
@@ -80,7 +80,7 @@ async def test_a_pod_comes_with_its_join_key_and_frames_pass(identity: Identity)
         assert await kernel.receive() is None
 
 
-async def test_every_time_needs_another_key(identity: Identity) -> None:
+async def test_every_time_needs_another_key(identity: ServerIdentity) -> None:
     """The one before is void once the next has arrived, and only then: a lost answer locks nobody out."""
     kernel = ResumingLine(patience=NEVER)
     async with landed(identity) as landing:
@@ -117,7 +117,7 @@ REFUSED = {
 }
 
 
-async def test_who_is_not_let_in_gets_one_answer_whatever_was_wrong(identity: Identity) -> None:
+async def test_who_is_not_let_in_gets_one_answer_whatever_was_wrong(identity: ServerIdentity) -> None:
     """Attack 71: the same bytes for all, and the good key is still good after all of it."""
     kernel, ended = ResumingLine(patience=NEVER), ResumingLine(patience=NEVER)
     await ended.close()
@@ -157,10 +157,10 @@ async def last_words(reader: asyncio.StreamReader, writer: asyncio.StreamWriter)
         writer.transport.abort()
 
 
-async def test_too_many_strangers_are_turned_away_at_once(identity: Identity) -> None:
+async def test_too_many_strangers_are_turned_away_at_once(identity: ServerIdentity) -> None:
     """Attack 74. A pod that has shown its key does not count, and is not disturbed."""
     kernel = ResumingLine(patience=NEVER)
-    async with landed(identity, caps=Caps(strangers_of_address=2, handshake_s=600)) as landing:
+    async with landed(identity, caps=ListenerLimits(strangers_of_address=2, handshake_s=600)) as landing:
         key = landing.expect("uid-1", kernel, join_s=60)
         async with dialled(invite(landing, identity, key), backoff=SOON) as machine:
             await eventually(lambda: kernel.greetings)
@@ -176,11 +176,11 @@ async def test_too_many_strangers_are_turned_away_at_once(identity: Identity) ->
 
 
 async def test_who_says_nothing_or_says_it_slowly_is_closed(
-    identity: Identity, caplog: pytest.LogCaptureFixture
+    identity: ServerIdentity, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Attack 73: before TLS, and in the middle of a request; nothing is logged of it."""
     caplog.set_level(logging.WARNING)
-    async with landed(identity, caps=Caps(handshake_s=0.5)) as landing:
+    async with landed(identity, caps=ListenerLimits(handshake_s=0.5)) as landing:
         silent = await asyncio.open_connection("127.0.0.1", landing.port)
         slow = await asyncio.open_connection("127.0.0.1", landing.port, ssl=client_context(identity.ca))
         slow[1].write(b"GET /li")
@@ -190,7 +190,7 @@ async def test_who_says_nothing_or_says_it_slowly_is_closed(
 
 
 @asynccontextmanager
-async def admitted(landing: Landing, identity: Identity, key: str) -> AsyncIterator[asyncio.StreamWriter]:
+async def admitted(landing: PodListener, identity: ServerIdentity, key: str) -> AsyncIterator[asyncio.StreamWriter]:
     """A pod that is in, and says what it likes from there on."""
     reader, writer = await asyncio.open_connection("127.0.0.1", landing.port, ssl=client_context(identity.ca))
     try:
@@ -212,7 +212,7 @@ async def admitted(landing: Landing, identity: Identity, key: str) -> AsyncItera
     ],
     ids=["no packet", "not masked", "2 GiB", "all there is"],
 )
-async def test_a_pod_that_breaks_the_rules_loses_its_line(identity: Identity, said: bytes) -> None:
+async def test_a_pod_that_breaks_the_rules_loses_its_line(identity: ServerIdentity, said: bytes) -> None:
     """Attack 72: at the first header that cannot be; whoever reads the line is told, and nobody comes in again."""
     kernel = ResumingLine(patience=NEVER)
     async with landed(identity) as landing:
@@ -226,7 +226,7 @@ async def test_a_pod_that_breaks_the_rules_loses_its_line(identity: Identity, sa
 
 
 async def test_a_message_that_does_not_come_to_its_end_ends_its_connection(
-    identity: Identity, monkeypatch: pytest.MonkeyPatch
+    identity: ServerIdentity, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Attack 73, by one who is in. The line is there, for one who does better."""
     monkeypatch.setattr("ramet.isolation.transport.websocket.allowance_s", lambda size: 0.05)
@@ -240,10 +240,10 @@ async def test_a_message_that_does_not_come_to_its_end_ends_its_connection(
     await kernel.close()
 
 
-async def test_a_machine_trusts_its_kernel_and_no_other(identity: Identity) -> None:
+async def test_a_machine_trusts_its_kernel_and_no_other(identity: ServerIdentity) -> None:
     """Another authority, or another name: it says nothing, and gives up in the end."""
     kernel = ResumingLine(patience=NEVER)
-    brief = Patience(give_up_s=0.3)
+    brief = LineTimeouts(give_up_s=0.3)
     for shown, trusted in (
         (certificates.make(["127.0.0.1"]), identity),
         ((other := certificates.make(["127.0.0.2", "localhost"])), other),
@@ -256,7 +256,7 @@ async def test_a_machine_trusts_its_kernel_and_no_other(identity: Identity) -> N
     await kernel.close()
 
 
-async def test_no_old_tls(identity: Identity) -> None:
+async def test_no_old_tls(identity: ServerIdentity) -> None:
     """1.2 at least, on both sides."""
     async with landed(identity) as landing:
         old = client_context(identity.ca)
@@ -268,7 +268,9 @@ async def test_no_old_tls(identity: Identity) -> None:
             await asyncio.open_connection("127.0.0.1", landing.port, ssl=old)
 
 
-async def test_keys_are_kept_as_hashes_and_shown_nowhere(identity: Identity, caplog: pytest.LogCaptureFixture) -> None:
+async def test_keys_are_kept_as_hashes_and_shown_nowhere(
+    identity: ServerIdentity, caplog: pytest.LogCaptureFixture
+) -> None:
     """Not in memory, not in a log, not in what objects say of themselves."""
     caplog.set_level(logging.DEBUG)
     kernel = ResumingLine(patience=NEVER)
@@ -285,7 +287,7 @@ async def test_keys_are_kept_as_hashes_and_shown_nowhere(identity: Identity, cap
 
 def test_an_invitation_is_a_folder_that_a_secret_is_mounted_at(tmp_path: Path) -> None:
     """What is missing is named; what is in a file is not."""
-    sent = Invitation(url="wss://10.0.0.1:7443/line", ca="-----BEGIN…".replace("…", ""), key="k" * 43, pod="uid-1")
+    sent = JoinToken(url="wss://10.0.0.1:7443/line", ca="-----BEGIN…".replace("…", ""), key="k" * 43, pod="uid-1")
     for name, text in join_token.secret_data(sent).items():
         (tmp_path / name).write_text(text + "\n")
 
@@ -300,10 +302,10 @@ def test_an_invitation_is_a_folder_that_a_secret_is_mounted_at(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("url", ["ws://h/line", "https://h/line", "wss://", "wss://u:p@h/", "wss://h:0/", "wss://h:x/"])
-async def test_an_url_that_cannot_be_dialled_is_refused(identity: Identity, url: str) -> None:
+async def test_an_url_that_cannot_be_dialled_is_refused(identity: ServerIdentity, url: str) -> None:
     """Before anything is said to anybody."""
     with pytest.raises(InvalidValue):
-        async with dialled(Invitation(url=url, ca=identity.ca, key="k", pod="u")):
+        async with dialled(JoinToken(url=url, ca=identity.ca, key="k", pod="u")):
             pass
 
 
@@ -355,7 +357,9 @@ asyncio.run(run())
 """
 
 
-async def test_another_process_dials_again_whenever_its_connection_breaks(identity: Identity, tmp_path: Path) -> None:
+async def test_another_process_dials_again_whenever_its_connection_breaks(
+    identity: ServerIdentity, tmp_path: Path
+) -> None:
     """Each frame comes once, in order, over many connections."""
     kernel = ResumingLine(patience=NEVER)
     async with landed(identity) as landing:

@@ -12,12 +12,12 @@ import pytest
 from ramet.core.errors import Gone, ProtocolError
 from ramet.isolation.remote.line import Line
 from ramet.isolation.transport.contract import StreamTransport
-from ramet.isolation.transport.resuming import Patience, ResumingLine
+from ramet.isolation.transport.resuming import LineTimeouts, ResumingLine
 from ramet.wire.frames import Frame
-from ramet.wire.resumable_stream import MAX_KEPT, Session
+from ramet.wire.resumable_stream import MAX_KEPT, ResumableStream
 from tests.support.waiting import eventually
 
-NEVER = Patience(give_up_s=None)
+NEVER = LineTimeouts(give_up_s=None)
 
 
 class Wire:
@@ -114,7 +114,7 @@ async def test_what_was_sent_before_the_end_arrives_and_then_the_end() -> None:
 
 async def test_a_line_ends_when_nobody_has_connected_for_too_long() -> None:
     """Who waits to receive gets None, who waits to send is told; without a bound it waits on."""
-    line = ResumingLine(patience=Patience(give_up_s=0.05))
+    line = ResumingLine(patience=LineTimeouts(give_up_s=0.05))
     await line.send(numbered(1, MAX_KEPT - 1000))
 
     with pytest.raises(Gone):
@@ -124,7 +124,7 @@ async def test_a_line_ends_when_nobody_has_connected_for_too_long() -> None:
 
 async def test_a_connection_that_says_nothing_counts_as_broken() -> None:
     """The other end is there, and takes all; `carry` returns."""
-    line = ResumingLine(patience=Patience(give_up_s=None, heartbeat_s=0.01, silent_s=0.05))
+    line = ResumingLine(patience=LineTimeouts(give_up_s=None, heartbeat_s=0.01, silent_s=0.05))
     end, other = socket.socketpair()
     reader, writer = await asyncio.open_connection(sock=end)
     with other:
@@ -136,7 +136,7 @@ async def test_a_connection_that_says_nothing_counts_as_broken() -> None:
 
 async def test_signs_of_life_keep_a_connection_on_which_nothing_is_said() -> None:
     """Ten heartbeats fit into the silence that is allowed; the connection is there after three times that."""
-    patience = Patience(give_up_s=None, heartbeat_s=0.02, silent_s=0.2)
+    patience = LineTimeouts(give_up_s=None, heartbeat_s=0.02, silent_s=0.2)
     kernel, machine = ResumingLine(patience=patience), ResumingLine(patience=patience)
     async with wired(kernel, machine) as wire:
         since = wire.one.heard_at
@@ -164,7 +164,7 @@ async def test_a_side_that_breaks_the_rules_ends_the_line() -> None:
     end, other = socket.socketpair()
     reader, writer = await asyncio.open_connection(sock=end)
     with other:
-        cheat = Session()
+        cheat = ResumableStream()
         cheat.connected()
         cheat.send(numbered(1))
         hello = cheat.next_packet()

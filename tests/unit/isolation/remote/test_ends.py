@@ -20,7 +20,7 @@ from ramet.core.policy.policy import Grant, Isolation
 from ramet.isolation.contract import Exit, SandboxSpec
 from ramet.isolation.mounts import roots_of
 from ramet.isolation.remote import messages
-from ramet.isolation.remote.host_agent import Machine
+from ramet.isolation.remote.host_agent import NodeClient
 from ramet.isolation.remote.messages import (
     CHANNEL,
     MAX_PIECE,
@@ -34,12 +34,12 @@ from ramet.isolation.remote.messages import (
     Forget,
     Hello,
     Leave,
+    NodeMessage,
     Refused,
     Signal,
     Start,
     Started,
     Threshold,
-    Word,
 )
 from ramet.isolation.remote.node_agent import serve
 from ramet.isolation.remote.sandbox import RemoteSandbox
@@ -52,11 +52,11 @@ LOST = Exit(-9, "lost", "OOMKilled")
 
 
 @contextlib.asynccontextmanager
-async def one_sandbox(folder: Path) -> AsyncIterator[tuple[Machine, RemoteSandbox, StreamLine]]:
+async def one_sandbox(folder: Path) -> AsyncIterator[tuple[NodeClient, RemoteSandbox, StreamLine]]:
     """A machine that we play, with one sandbox, which was started."""
     await asyncio.to_thread(folder.mkdir, exist_ok=True)
     async with two_ends() as (ours, theirs):
-        machine = Machine(ours)
+        machine = NodeClient(ours)
         await say(theirs, HELLO)
         starting = asyncio.ensure_future(machine.start(SandboxSpec(run="run-1", grant=Grant(), workspace=folder)))
         frame = await theirs.receive()
@@ -74,7 +74,7 @@ async def one_sandbox(folder: Path) -> AsyncIterator[tuple[Machine, RemoteSandbo
 
 NUMBER = st.sampled_from([0, 1, 1, 1, 2, 2**53])
 STREAM = st.sampled_from([0, 1, 2, 3, 4, 5, 6, 7, 9, 2**53])
-WORDS: st.SearchStrategy[Word] = st.one_of(
+WORDS: st.SearchStrategy[NodeMessage] = st.one_of(
     st.builds(Data, number=NUMBER, stream=STREAM),
     st.builds(Credit, number=NUMBER, stream=STREAM, size=st.sampled_from([0, 1, WINDOW, 2**53])),
     st.just(HELLO),
@@ -116,7 +116,7 @@ async def test_a_kernel_stands_whatever_a_machine_says(frames: list[tuple[bytes,
         assert not list((tmp_path / "work").iterdir())
 
 
-OUT_OF_TURN: list[tuple[Word, bytes]] = [
+OUT_OF_TURN: list[tuple[NodeMessage, bytes]] = [
     (Data(number=2, stream=0), b"x"),
     (Data(number=1, stream=4), b"x"),
     (Data(number=1, stream=7), b"x"),
@@ -139,7 +139,7 @@ OUT_OF_TURN: list[tuple[Word, bytes]] = [
 @pytest.mark.parametrize(
     ("word", "body"), OUT_OF_TURN, ids=[f"{type(word).__name__}-{at}" for at, (word, _) in enumerate(OUT_OF_TURN)]
 )
-async def test_a_word_out_of_turn_ends_the_line(word: Word, body: bytes, tmp_path: Path) -> None:
+async def test_a_word_out_of_turn_ends_the_line(word: NodeMessage, body: bytes, tmp_path: Path) -> None:
     async with one_sandbox(tmp_path / "work") as (machine, box, line):
         await say(line, word, body)
 
@@ -205,7 +205,7 @@ async def test_what_is_too_large_to_travel_is_refused_by_name(tmp_path: Path) ->
     folder.mkdir(parents=True)
     link.symlink_to(tmp_path)
     async with two_ends() as (ours, theirs):
-        machine = Machine(ours)
+        machine = NodeClient(ours)
         await say(theirs, HELLO)
         for grant, workspace, field in (
             (Grant(readonly_mounts=(str(tmp_path),)), folder, "readonly_mounts"),
@@ -229,7 +229,7 @@ async def test_a_mount_behind_a_symbolic_link_does_not_travel(asked: str, tmp_pa
     (repo / "file").symlink_to(other / "key")
     grant, roots = Grant(readonly_mounts=(str(repo / asked),)), roots_of([str(repo)])
     async with two_ends() as (ours, theirs):
-        machine = Machine(ours)
+        machine = NodeClient(ours)
         await say(theirs, HELLO)
         with pytest.raises(InvalidValue, match="symbolic link") as refusal:
             await machine.start(SandboxSpec(run="run", grant=grant, workspace=folder, mount_roots=roots))
@@ -238,7 +238,7 @@ async def test_a_mount_behind_a_symbolic_link_does_not_travel(asked: str, tmp_pa
     assert (refusal.value.field, refusal.value.value) == ("readonly_mounts", str(repo / asked))
 
 
-COMMANDS: st.SearchStrategy[Word] = st.one_of(
+COMMANDS: st.SearchStrategy[NodeMessage] = st.one_of(
     st.builds(Data, number=NUMBER, stream=STREAM),
     st.builds(Credit, number=NUMBER, stream=STREAM, size=st.sampled_from([0, 1, WINDOW])),
     st.builds(messages.Put, ask=NUMBER, number=NUMBER, stream=STREAM, root=st.sampled_from(["/", "..", "", "/etc"])),
@@ -253,7 +253,7 @@ COMMANDS: st.SearchStrategy[Word] = st.one_of(
 @settings(FUZZED, max_examples=20)
 @given(words=st.lists(st.tuples(COMMANDS, st.sampled_from([b"", b"x"])), max_size=8), nonsense=st.binary(max_size=20))
 async def test_a_machine_stands_whatever_a_kernel_says(
-    words: list[tuple[Word, bytes]], nonsense: bytes, tmp_path: Path
+    words: list[tuple[NodeMessage, bytes]], nonsense: bytes, tmp_path: Path
 ) -> None:
     """Until it is told what no kernel says; then it ends in order."""
     async with two_ends() as (ours, theirs):

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from ramet.core.errors import InvalidValue, SandboxFailed
-from ramet.testing.conformance.isolation.harness import GRANT, Ground, Site, replace_grant
+from ramet.testing.conformance.isolation.harness import GRANT, BackendFixture, Workdir, replace_grant
 from tests.support.machines import MachineBackend
 from tests.support.waiting import eventually
 
@@ -33,13 +33,13 @@ print(hashlib.sha256(back).hexdigest(), end="")
 
 
 @pytest.fixture
-async def site(tmp_path: Path) -> AsyncIterator[Site]:
+async def site(tmp_path: Path) -> AsyncIterator[BackendFixture]:
     """A machine of its own."""
-    async with Ground("tests.support.machines:MachineBackend", tmp_path).open() as site:
+    async with Workdir("tests.support.machines:MachineBackend", tmp_path).open() as site:
         yield site
 
 
-async def test_ten_megabytes_that_nobody_reads_hold_up_nobody(site: Site) -> None:
+async def test_ten_megabytes_that_nobody_reads_hold_up_nobody(site: BackendFixture) -> None:
     """Another sandbox of the same line talks on, and so does this one once it is read; nothing of it is lost."""
     async with site.visit() as loud, site.visit() as other:
         await loud.tell("say", stream=1, text="l", times=TEN_MB)
@@ -56,7 +56,7 @@ async def test_ten_megabytes_that_nobody_reads_hold_up_nobody(site: Site) -> Non
         assert len(out) == TEN_MB
 
 
-async def test_a_machine_that_dies_takes_its_sandboxes_along_at_once(site: Site) -> None:
+async def test_a_machine_that_dies_takes_its_sandboxes_along_at_once(site: BackendFixture) -> None:
     """Whoever waits is told that they are lost; what they had said can be read; none can be started there."""
     assert isinstance(site.backend, MachineBackend)
     process = await site.backend.process()
@@ -76,7 +76,7 @@ async def test_a_machine_that_dies_takes_its_sandboxes_along_at_once(site: Site)
             await site.backend.start(site.spec())
 
 
-async def test_who_may_comes_to_the_hosts_proxy(site: Site, tmp_path: Path) -> None:
+async def test_who_may_comes_to_the_hosts_proxy(site: BackendFixture, tmp_path: Path) -> None:
     """Each connection inside is one to the socket on the host, both ways, to its end."""
     got = list[bytes]()
 
@@ -104,7 +104,7 @@ async def test_who_may_comes_to_the_hosts_proxy(site: Site, tmp_path: Path) -> N
     assert got == [bytes(2**20)] * 3
 
 
-async def test_a_workspace_goes_there_and_comes_back_as_it_was_left(site: Site) -> None:
+async def test_a_workspace_goes_there_and_comes_back_as_it_was_left(site: BackendFixture) -> None:
     """Of a resumed run: what was in it is there; what was changed and removed is so here, after a sync and the end."""
     spec = site.spec()
     (spec.workspace / "below").mkdir()
@@ -129,7 +129,7 @@ def folder() -> Iterator[Path]:
         yield Path(found)
 
 
-async def test_a_single_file_may_be_a_mount(site: Site, folder: Path) -> None:
+async def test_a_single_file_may_be_a_mount(site: BackendFixture, folder: Path) -> None:
     """And what is too large to travel is refused by name, with a word of what to do instead."""
     (folder / "file").write_text("text")
     async with site.visit(grant=replace_grant(GRANT, readonly_mounts=(str(folder / "file"),))) as visit:
@@ -141,7 +141,7 @@ async def test_a_single_file_may_be_a_mount(site: Site, folder: Path) -> None:
     assert refusal.value.field == "readonly_mounts"
 
 
-async def test_what_the_machine_has_does_not_go_there(site: Site, folder: Path) -> None:
+async def test_what_the_machine_has_does_not_go_there(site: BackendFixture, folder: Path) -> None:
     """A mount is seen at its path on the host, as the machine's image has it elsewhere; and so is what lies below."""
     assert isinstance(site.backend, MachineBackend)
     machine = await site.backend.machine()
@@ -168,7 +168,7 @@ async def test_what_the_machine_has_does_not_go_there(site: Site, folder: Path) 
         assert out.decode() == "\n".join([f"it goes{names[0]}", *names[1:], (library / "decoder.py").read_text()])
 
 
-async def test_a_workspace_that_holds_more_than_it_may_does_not_travel(site: Site) -> None:
+async def test_a_workspace_that_holds_more_than_it_may_does_not_travel(site: BackendFixture) -> None:
     """Sparse files are small there and large here: a sync says so, and this host holds no more than was granted."""
     async with site.visit(grant=replace_grant(GRANT, workspace_size_mb=4)) as visit:
         script = "for name in a b c; do truncate -s 4M $name; done"
@@ -180,7 +180,7 @@ async def test_a_workspace_that_holds_more_than_it_may_does_not_travel(site: Sit
         assert (visit.spec.workspace / "d").read_text() == "x\n"
 
 
-async def test_nothing_of_a_sandbox_stays_on_its_machine(site: Site) -> None:
+async def test_nothing_of_a_sandbox_stays_on_its_machine(site: BackendFixture) -> None:
     """Neither its workspace nor its shelf, once it is cleaned up."""
     assert isinstance(site.backend, MachineBackend)
     process = await site.backend.process()

@@ -22,10 +22,10 @@ from ramet.isolation.remote.messages import (
     Forget,
     FromMachine,
     Hello,
+    NodeMessage,
     Signal,
     Started,
     Threshold,
-    Word,
 )
 from ramet.isolation.remote.stream_line import StreamLine
 from ramet.testing.conformance.isolation.harness import ENTRY, GRANT
@@ -46,7 +46,7 @@ class Spoken:
     def __init__(self, line: StreamLine) -> None:
         self._line = line
 
-    async def say(self, word: Word, body: bytes = b"") -> None:
+    async def say(self, word: NodeMessage, body: bytes = b"") -> None:
         """Send a word."""
         await self._line.send(Frame(messages.encode(word), body))
 

@@ -12,7 +12,7 @@ import pytest
 from ramet.core.policy.policy import Isolation
 from ramet.isolation.contract import SandboxSpec
 from ramet.isolation.remote import host_agent, messages, outbox
-from ramet.isolation.remote.host_agent import Machine
+from ramet.isolation.remote.host_agent import NodeClient
 from ramet.isolation.remote.line import Line
 from ramet.isolation.remote.messages import (
     FIRST_OF_MACHINE,
@@ -69,9 +69,9 @@ class HostileLine:
 
 
 @asynccontextmanager
-async def flooded(folder: Path, line: HostileLine) -> AsyncIterator[Machine]:
+async def flooded(folder: Path, line: HostileLine) -> AsyncIterator[NodeClient]:
     """A machine that floods, as soon as the host has gone on with a sandbox there."""
-    machine = Machine(line, level=Isolation.L1)
+    machine = NodeClient(line, level=Isolation.L1)
     spec = SandboxSpec(run="run-1", grant=GRANT, workspace=folder, proxy=folder / "nobody listens")
     adopting = asyncio.ensure_future(machine.adopt(1, spec))
     await eventually(lambda: machine.living)
@@ -115,7 +115,7 @@ async def test_a_machine_that_reads_nothing_for_long_is_lost(tmp_path: Path, mon
 async def test_what_a_machine_says_of_a_sandbox_that_is_not_adopted_ends_nothing(tmp_path: Path) -> None:
     """A pod outlives a kernel with the program that it began with, and that of an older ramet says its end unasked."""
     ended = Ended(number=1, code=0, reason="exited")
-    async with two_ends() as (here, there), closing(Machine(here, level=Isolation.L1)) as machine:
+    async with two_ends() as (here, there), closing(NodeClient(here, level=Isolation.L1)) as machine:
         await say(there, Hello(version=messages.VERSION, python="", level=Isolation.L1, mechanisms={}, kept=(1,)))
         await say(there, ended)
         await say(there, Threshold(number=1, resource="memory", used=90.0, limit=100.0))
@@ -140,7 +140,7 @@ async def word_from(kernel: Line) -> messages.FromKernel:
 
 
 @asynccontextmanager
-async def closing(machine: Machine) -> AsyncIterator[Machine]:
+async def closing(machine: NodeClient) -> AsyncIterator[NodeClient]:
     """The machine, which is closed with this."""
     try:
         yield machine

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from ramet.core.errors import ProtocolError
-from ramet.isolation.remote.messages import MAX_PIECE, WINDOW, Credit, Data, Word
+from ramet.isolation.remote.messages import MAX_PIECE, WINDOW, Credit, Data, NodeMessage
 from ramet.isolation.remote.streams import Incoming, Outgoing
 from tests.support.waiting import eventually
 
@@ -17,9 +17,9 @@ class Posted:
     """What was to be sent."""
 
     def __init__(self) -> None:
-        self.words: list[tuple[Word, bytes]] = []
+        self.words: list[tuple[NodeMessage, bytes]] = []
 
-    def __call__(self, word: Word, body: bytes) -> None:
+    def __call__(self, word: NodeMessage, body: bytes) -> None:
         self.words.append((word, body))
 
     @property

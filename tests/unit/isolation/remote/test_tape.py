@@ -10,20 +10,20 @@ from hypothesis import strategies as st
 
 from ramet.core.errors import Gone
 from ramet.core.outcome import ErrorInfo
-from ramet.isolation.remote.replay_log import MAX_KEPT, Tape
+from ramet.isolation.remote.replay_log import MAX_KEPT, ChannelLog
 from ramet.wire import frames, guest_protocol
 from ramet.wire.frames import FrameReader
 from ramet.wire.guest_protocol import (
     Answer,
+    ChildEnded,
     Done,
-    Ended,
+    GuestMessage,
+    HostMessage,
     Note,
     Output,
     Record,
-    Said,
     Spawn,
     StartFunction,
-    Told,
     UseState,
 )
 
@@ -34,14 +34,14 @@ TALK = guest_protocol.StartConversation(run="r", root="r", path="r", agent="a", 
 ASKS = guest_protocol.AskModel(id=1, step="r:1")
 
 
-def begun() -> Tape:
+def begun() -> ChannelLog:
     """Of who was told what to do."""
-    tape = Tape()
+    tape = ChannelLog()
     tape.told(packed(TALK))
     return tape
 
 
-def packed(word: Said | Told, body: bytes = b"") -> bytes:
+def packed(word: GuestMessage | HostMessage, body: bytes = b"") -> bytes:
     return b"".join(bytes(piece) for piece in frames.pack(guest_protocol.encode(word), body))
 
 
@@ -53,7 +53,7 @@ def cut(take: Callable[[bytes], None], data: bytes, sizes: Sequence[int]) -> Non
         at += size
 
 
-def said_again(tape: Tape) -> list[Said]:
+def said_again(tape: ChannelLog) -> list[GuestMessage]:
     return [guest_protocol.from_guest(frame.control) for frame in FrameReader().feed(tape.again())]
 
 
@@ -72,7 +72,7 @@ def test_what_is_not_answered_comes_again_as_it_was_said(
     bodies: list[bytes], answered: set[int], sizes: list[int], back: list[int], late: bytes, cut_at: int
 ) -> None:
     """In its order; and the beginning of what was being said follows, so that its rest fits on."""
-    tape = Tape()
+    tape = ChannelLog()
     words = [packed(Spawn(id=at), body) for at, body in enumerate(bodies)]
     last = packed(Spawn(id=99), late)
     begun = last[: min(cut_at, len(last) - 1)]
@@ -91,7 +91,7 @@ def test_a_wish_to_hear_of_an_end_and_the_last_word_come_again() -> None:
     tape = begun()
     for word in (guest_protocol.Watch(run="one"), guest_protocol.Watch(run="two"), Note(text="n"), Done(ok=True)):
         tape.said(packed(word))
-    tape.told(packed(Ended(run="one", status="completed", exit_code=0), b"value"))
+    tape.told(packed(ChildEnded(run="one", status="completed", exit_code=0), b"value"))
 
     assert said_again(tape) == [guest_protocol.Watch(run="two"), Done(ok=True)]
 
@@ -99,7 +99,7 @@ def test_a_wish_to_hear_of_an_end_and_the_last_word_come_again() -> None:
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        ([(True, ASKS, b"{}"), (False, guest_protocol.Piece(id=1), b"{}")], "part of a reply"),
+        ([(True, ASKS, b"{}"), (False, guest_protocol.StreamChunk(id=1), b"{}")], "part of a reply"),
         ([(True, UseState(id=1, do="set", name="k"), b"1")], "state"),
         ([(True, UseState(id=1, do="set", name="k"), b"1"), (False, Answer(id=1), b"")], "state"),
         ([(True, UseState(id=1, do="set"), b"1"), (True, UseState(id=2, do="commit"), b"")], "state"),
@@ -108,7 +108,9 @@ def test_a_wish_to_hear_of_an_end_and_the_last_word_come_again() -> None:
         ([(True, Record(number=1), b"x" * MAX_KEPT)], "8 MiB"),
     ],
 )
-def test_nobody_goes_on_with_what_a_kernel_alone_knew(words: list[tuple[bool, Said | Told, bytes]], why: str) -> None:
+def test_nobody_goes_on_with_what_a_kernel_alone_knew(
+    words: list[tuple[bool, GuestMessage | HostMessage, bytes]], why: str
+) -> None:
     """A reply that was told in part, changes that are in no commit, more than is kept."""
     tape = begun()
     for is_said, word, body in words:
@@ -149,7 +151,7 @@ def test_what_is_told_comes_again_until_an_answer_says_that_it_is_on_record(
     words: list[str], answers: list[tuple[int, bool]], sizes: list[int]
 ) -> None:
     """One to a question, or to what leads to more than its answer: an error says nothing, nor does any other answer."""
-    kinds: dict[str, Callable[[int], Said]] = {
+    kinds: dict[str, Callable[[int], GuestMessage]] = {
         "record": lambda number: Record(number=number),
         "word": lambda number: guest_protocol.AskModel(id=number, step=f"r:{number}"),
         "aside": lambda number: guest_protocol.AskModel(id=number, step=f"r:{number}", aside=True),
@@ -180,7 +182,7 @@ def test_a_reply_that_was_told_in_pieces_and_then_whole_is_no_secret_any_more() 
     """Who asked has it all."""
     tape = begun()
     tape.said(packed(ASKS))
-    tape.told(packed(guest_protocol.Piece(id=1), b"{}") + packed(Answer(id=1)))
+    tape.told(packed(guest_protocol.StreamChunk(id=1), b"{}") + packed(Answer(id=1)))
 
     assert said_again(tape) == []
 
@@ -188,7 +190,7 @@ def test_a_reply_that_was_told_in_pieces_and_then_whole_is_no_secret_any_more() 
 def test_who_was_told_nothing_waits_for_nobody() -> None:
     """What it is to do went with its kernel."""
     with pytest.raises(Gone, match="what to do"):
-        Tape().again()
+        ChannelLog().again()
 
 
 @pytest.mark.parametrize("half", [1, 8, 20])

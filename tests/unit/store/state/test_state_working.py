@@ -13,7 +13,7 @@ import pytest
 
 from ramet.core.errors import Damaged, InvalidValue, RametError, UnsavedChanges
 from ramet.store.memory import MemoryStore
-from ramet.store.state.blob_cache import Shelf
+from ramet.store.state.blob_cache import BlobCache
 from ramet.store.state.namespaced import Namespaced
 from ramet.store.state.versioned import Versioned
 
@@ -297,7 +297,7 @@ def test_a_blob_with_other_bytes_is_never_taken_for_what_it_was(bytes_: bytes) -
     store = state._line.shelf.store
     assert isinstance(store, MemoryStore)
     store._blobs[root] = bytes_
-    state._line.shelf = state._line.copy.shelf = Shelf(store)
+    state._line.shelf = state._line.copy.shelf = BlobCache(store)
 
     with pytest.raises(Damaged, match=root):
         state.get("a")

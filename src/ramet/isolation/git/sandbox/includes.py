@@ -23,7 +23,7 @@ _FILE = "file:"
 _GITS_OWN = "%(prefix)/"  #: stands for the folder that git is installed in, from which `..` leads anywhere
 
 
-class Entry(NamedTuple):
+class IncludeEntry(NamedTuple):
     """A setting, and which file says it."""
 
     scope: str
@@ -31,13 +31,13 @@ class Entry(NamedTuple):
     setting: Setting
 
 
-def listed(output: str) -> list[Entry]:
+def listed(output: str) -> list[IncludeEntry]:
     """Parse the output of `COMMAND`."""
     fields = output.split("\0")[:-1]
     found = []
     for scope, origin, text in zip(fields[::3], fields[1::3], fields[2::3], strict=True):
         key, newline, value = text.partition("\n")
-        found.append(Entry(scope, origin, Setting(key, value if newline else None)))
+        found.append(IncludeEntry(scope, origin, Setting(key, value if newline else None)))
     return found
 
 
@@ -63,7 +63,7 @@ def settings_of(list_with: Callable[[list[Setting]], str]) -> list[Setting]:
     return found
 
 
-def _conditional(entries: Iterable[Entry]) -> Iterator[str]:
+def _conditional(entries: Iterable[IncludeEntry]) -> Iterator[str]:
     """The files that are included under a condition, each by a path that git takes on its command line, too."""
     for entry in entries:
         key, value = entry.setting

@@ -21,7 +21,7 @@ _MESSAGES = 16  #: that were received, and wait for who reads them
 
 
 @asynccontextmanager
-async def attached(http: httpx2.AsyncClient, namespace: str, pod: str, *, outputs: bool) -> AsyncIterator[Stream]:
+async def attached(http: httpx2.AsyncClient, namespace: str, pod: str, *, outputs: bool) -> AsyncIterator[AttachStream]:
     """See `ramet.isolation.kubernetes.api.client.Api.attach`."""
     out = "true" if outputs else "false"
     try:
@@ -33,12 +33,12 @@ async def attached(http: httpx2.AsyncClient, namespace: str, pod: str, *, output
             queue_size=_MESSAGES,
             keepalive_ping_interval_seconds=None,  # What is said over it has signs of life of its own.
         ) as socket:
-            yield Stream(socket)
+            yield AttachStream(socket)
     except BaseException as error:
         raise _meant(error) from error
 
 
-class Stream:
+class AttachStream:
     """What goes to and comes from an attached container. Channels are numbered: 0 to 2 as descriptors, 3 is its end."""
 
     def __init__(self, socket: AsyncWebSocketSession) -> None:

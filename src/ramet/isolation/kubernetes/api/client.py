@@ -8,15 +8,15 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any, NamedTuple
 
 from ramet.isolation.kubernetes.api import labels
-from ramet.isolation.kubernetes.api.attach import Stream, attached
+from ramet.isolation.kubernetes.api.attach import AttachStream, attached
 from ramet.isolation.kubernetes.api.objects import Objects
-from ramet.isolation.kubernetes.api.pod_status import Seen, look
+from ramet.isolation.kubernetes.api.pod_status import ObservedPod, parse_status
 
 
 class Change(NamedTuple):
     """A pod that has changed."""
 
-    seen: Seen
+    seen: ObservedPod
     is_gone: bool
     version: str
 
@@ -32,17 +32,17 @@ class Api:
         """Close all connections."""
         await self._objects.close()
 
-    async def create_pod(self, manifest: Mapping[str, Any], *, dry_run: bool = False) -> Seen:
+    async def create_pod(self, manifest: Mapping[str, Any], *, dry_run: bool = False) -> ObservedPod:
         """Raises Taken, Forbidden, SpawnRefused for a quota, SandboxFailed if it is refused, Unreachable."""
         from lightkube.resources.core_v1 import Pod
 
-        return look(await self._objects.create(Pod, manifest, dry_run=dry_run))
+        return parse_status(await self._objects.create(Pod, manifest, dry_run=dry_run))
 
-    async def pod(self, name: str) -> Seen:
+    async def pod(self, name: str) -> ObservedPod:
         """Raises Missing, Forbidden, Unreachable."""
         from lightkube.resources.core_v1 import Pod
 
-        return look(await self._objects.get(Pod, name))
+        return parse_status(await self._objects.get(Pod, name))
 
     async def patch_pod(self, name: str, patch: Mapping[str, Any]) -> None:
         """Merge into a pod's object. Raises Missing, Forbidden, Unreachable, Taken if the patch is of another one."""
@@ -59,12 +59,12 @@ class Api:
         options = {"kind": "DeleteOptions", "apiVersion": "v1", "gracePeriodSeconds": 0, "preconditions": known}
         await self._objects.delete_with(f"/api/v1/namespaces/{self.namespace}/pods/{name}", options)
 
-    async def pods(self, selector: Mapping[str, str]) -> tuple[str, list[Seen]]:
+    async def pods(self, selector: Mapping[str, str]) -> tuple[str, list[ObservedPod]]:
         """Pods with these labels, and the version from which changes can be watched. Raises Forbidden, Unreachable."""
         from lightkube.resources.core_v1 import Pod
 
         found = await self._objects.list(Pod, labels=selector)
-        return found.version, [look(each) for each in found.items]
+        return found.version, [parse_status(each) for each in found.items]
 
     async def changes(self, selector: Mapping[str, str], version: str) -> AsyncIterator[Change]:
         """Pods with these labels as they change, until the API has had enough. Raises Stale, Forbidden, Unreachable."""
@@ -72,9 +72,9 @@ class Api:
 
         async for kind, pod in self._objects.watch(Pod, labels=selector, version=version):
             assert pod.metadata is not None, "the API gives no pod without metadata"
-            yield Change(look(pod), kind == "DELETED", pod.metadata.resourceVersion or "")
+            yield Change(parse_status(pod), kind == "DELETED", pod.metadata.resourceVersion or "")
 
-    def attach(self, name: str, *, outputs: bool = True) -> AbstractAsyncContextManager[Stream]:
+    def attach(self, name: str, *, outputs: bool = True) -> AbstractAsyncContextManager[AttachStream]:
         """The streams of a pod's container, or its standard input alone.
 
         Raises NotYet, Forbidden, Unreachable, also while they are used.
@@ -99,7 +99,7 @@ class Api:
 
         await self._objects.delete(Secret, name)
 
-    async def secrets(self, selector: Mapping[str, str]) -> list[Seen]:
+    async def secrets(self, selector: Mapping[str, str]) -> list[ObservedPod]:
         """Secrets with these labels: their names and owners. Raises Forbidden, Unreachable."""
         from lightkube.resources.core_v1 import Secret
 
@@ -117,7 +117,7 @@ class Api:
 
         await self._objects.delete(NetworkPolicy, name)
 
-    async def policies(self, selector: Mapping[str, str]) -> list[Seen]:
+    async def policies(self, selector: Mapping[str, str]) -> list[ObservedPod]:
         """NetworkPolicies with these labels: their names and owners. Raises Forbidden, Unreachable."""
         from lightkube.resources.networking_v1 import NetworkPolicy
 
@@ -139,10 +139,10 @@ class Api:
         """Whether this kernel may do something here. Raises Unreachable."""
         return await self._objects.may(verb, resource, self.namespace, subresource=subresource)
 
-    async def _marked(self, kind: type[Any], selector: Mapping[str, str]) -> list[Seen]:
+    async def _marked(self, kind: type[Any], selector: Mapping[str, str]) -> list[ObservedPod]:
         """Objects that are no pods."""
         found = await self._objects.list(kind, labels=selector)
         return [
-            Seen(each.metadata.name, each.metadata.uid or "", (each.metadata.labels or {}).get(labels.OWNER, ""))
+            ObservedPod(each.metadata.name, each.metadata.uid or "", (each.metadata.labels or {}).get(labels.OWNER, ""))
             for each in found.items
         ]

@@ -30,7 +30,7 @@ _DOMAIN = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?\Z")
 _KEPT = (DOMAIN, "kubernetes.io", "k8s.io")
 
 
-class About(NamedTuple):
+class PodLabels(NamedTuple):
     """What is known of a run beside its id, for whoever looks at the cluster; empty is unknown."""
 
     tree: str = ""
@@ -38,7 +38,7 @@ class About(NamedTuple):
     path: str = ""
 
 
-UNKNOWN = About()
+UNKNOWN = PodLabels()
 
 
 def value_of(word: str) -> str:
@@ -51,7 +51,7 @@ def digest(*words: str) -> str:
     return hashlib.sha256("\0".join(words).encode()).hexdigest()[:32]
 
 
-def of_run(run: str, about: About, *, place: str, owner: str) -> dict[str, str]:
+def of_run(run: str, about: PodLabels, *, place: str, owner: str) -> dict[str, str]:
     """The labels of what is made for a run."""
     known = {RUN: run, TREE: about.tree, TEAM: about.team}
     return {
@@ -62,7 +62,7 @@ def of_run(run: str, about: About, *, place: str, owner: str) -> dict[str, str]:
     }
 
 
-def in_full(run: str, about: About) -> dict[str, str]:
+def in_full(run: str, about: PodLabels) -> dict[str, str]:
     """The annotations: the words of which labels may hold a digest only."""
     known = {RUN: run, TREE: about.tree, TEAM: about.team, NAME: about.path}
     return {key: word for key, word in known.items() if word}

@@ -37,7 +37,7 @@ PLACEMENT = ("affinity", "nodeSelector", "priorityClassName", "schedulerName", "
 
 
 @dataclass(frozen=True, kw_only=True)
-class Form:
+class PodTemplate:
     """What all pods of a kernel have in common."""
 
     namespace: str
@@ -54,14 +54,14 @@ class Form:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Berth:
+class PodRequest:
     """One pod: what a run asks of it, or what several have in it together."""
 
     name: str
     run: str  #: empty: of several, or of one that is not known yet, and that it waits for
     grant: Grant
     uid: int  #: of its own on any node: what a user may have of processes counts for all of its pods there
-    about: labels.About = labels.UNKNOWN
+    about: labels.PodLabels = labels.UNKNOWN
     image: Image = "bare"  #: of its run: what that needs is imported while its line is made
     runtime_class: str | None = None
     folders: Sequence[str] = ()  #: of the host, to be had at the same path: readonly mounts that are folders
@@ -74,7 +74,7 @@ class Berth:
 SECRET = "/run/ramet/secret"
 
 
-def pod(form: Form, berth: Berth) -> dict[str, Any]:
+def pod(form: PodTemplate, berth: PodRequest) -> dict[str, Any]:
     """The pod of a berth. Raises InvalidValue for a mount that no pod can have."""
     grant = berth.grant
     shared = () if berth.shared_pids is None else (pod_args.SHARED, str(berth.shared_pids))
@@ -145,7 +145,7 @@ def pod(form: Form, berth: Berth) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
 
-def taken(form: Form, berth: Berth, *, waited_s: float) -> dict[str, Any]:
+def claim_patch(form: PodTemplate, berth: PodRequest, *, waited_s: float) -> dict[str, Any]:
     """A patch: a pod that has waited is now as one that was made for this run. Its time began with its own start."""
     made = pod(form, berth)
     marks = {**made["metadata"]["labels"], labels.WAITING: None}
@@ -173,7 +173,9 @@ def millicores_of(grant: Grant) -> int:
     return math.ceil((grant.cpu_cores + KEEPER_CORES) * 1000)
 
 
-def _volumes(form: Form, berth: Berth, places: Sequence[str]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def _volumes(
+    form: PodTemplate, berth: PodRequest, places: Sequence[str]
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     grant = berth.grant
     in_memory = {
         "tmp": ("/tmp", grant.tmpfs_size_mb),
@@ -197,7 +199,7 @@ def _volumes(form: Form, berth: Berth, places: Sequence[str]) -> tuple[list[dict
     return volumes, mounts
 
 
-def _places(runs: str, berth: Berth) -> list[str]:
+def _places(runs: str, berth: PodRequest) -> list[str]:
     """The folders that have to be there for mounts: not those that lie in another one, or in that of all workspaces."""
     wanted = set(map(PurePosixPath, berth.folders))
     for file in map(PurePosixPath, berth.files):
@@ -235,7 +237,7 @@ def way_out_of(owner: str) -> str:
     return f"{POLICY}-{owner[:16]}"
 
 
-def way_out(form: Form, egress: Mapping[str, Any]) -> dict[str, Any]:
+def egress_policy(form: PodTemplate, egress: Mapping[str, Any]) -> dict[str, Any]:
     """But for this: `egress` (`to` and `ports`) leads a kernel's own agents to it. Policies add up."""
     marks = labels.selector(place=form.place, owner=form.owner)
     return {
@@ -246,7 +248,7 @@ def way_out(form: Form, egress: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def secret(form: Form, name: str, run: str, about: labels.About, data: Mapping[str, str]) -> dict[str, Any]:
+def secret(form: PodTemplate, name: str, run: str, about: labels.PodLabels, data: Mapping[str, str]) -> dict[str, Any]:
     """A Secret of a run; `data` as text. It gets its pod as owner once that is there (`owned_by`)."""
     return {
         "apiVersion": "v1",
@@ -262,7 +264,7 @@ def secret(form: Form, name: str, run: str, about: labels.About, data: Mapping[s
     }
 
 
-def taken_up(owner: str, *, uid: str = "", version: str = "") -> dict[str, Any]:
+def adopt_patch(owner: str, *, uid: str = "", version: str = "") -> dict[str, Any]:
     """A patch: what has it belongs to that kernel. With `uid` and `version`, only what has these takes it."""
     known = {"uid": uid, "resourceVersion": version}
     return {"metadata": {**{key: each for key, each in known.items() if each}, "labels": {labels.OWNER: owner}}}

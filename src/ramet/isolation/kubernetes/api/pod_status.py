@@ -35,7 +35,7 @@ _LONG = 600  #: of what others say, so much is passed on
 Kind = Literal["config", "deadline", "deleted", "disk", "exited", "image", "lost", "oom", "unschedulable"]
 
 
-class Trouble(NamedTuple):
+class PodFailure(NamedTuple):
     """Why a pod does not work, or no more, in the words of whoever said so."""
 
     kind: Kind
@@ -48,7 +48,7 @@ class Trouble(NamedTuple):
         return self.kind != "unschedulable"
 
 
-class Seen(NamedTuple):
+class ObservedPod(NamedTuple):
     """A pod, as it was told last."""
 
     name: str
@@ -59,16 +59,16 @@ class Seen(NamedTuple):
     node: str = ""  #: empty: it has no place yet
     is_running: bool = False  #: its container is said to run, which is told some time after it does
     outlives_s: float = 0.0  #: so long it waits for another kernel when its own is gone; 0: it cannot be taken up
-    trouble: Trouble | None = None
+    trouble: PodFailure | None = None
 
 
-def look(pod: Pod) -> Seen:
+def parse_status(pod: Pod) -> ObservedPod:
     """What a pod's object says."""
     meta, spec, status = pod.metadata, pod.spec, pod.status
     assert meta is not None, "the API gives no pod without metadata"
     container = status.containerStatuses[0] if status is not None and status.containerStatuses else None
     state = container.state if container is not None else None
-    return Seen(
+    return ObservedPod(
         name=meta.name or "",
         uid=meta.uid or "",
         owner=(meta.labels or {}).get(labels.OWNER, ""),
@@ -81,12 +81,12 @@ def look(pod: Pod) -> Seen:
     )
 
 
-def gone(name: str) -> Seen:
+def gone(name: str) -> ObservedPod:
     """A pod that is out of sight: it is not there, or not this kernel's any more."""
-    return Seen(name, trouble=Trouble("deleted", f"pod {name} was deleted, and not by this kernel"))
+    return ObservedPod(name, trouble=PodFailure("deleted", f"pod {name} was deleted, and not by this kernel"))
 
 
-def exit_of(trouble: Trouble) -> Exit:
+def exit_of(trouble: PodFailure) -> Exit:
     """How a run ended whose pod is in this trouble."""
     killed = -int(signal.SIGKILL)
     match trouble.kind:
@@ -100,7 +100,7 @@ def exit_of(trouble: Trouble) -> Exit:
             return Exit(killed, "lost", trouble.words)
 
 
-def _deleted(pod: Pod) -> Trouble | None:
+def _deleted(pod: Pod) -> PodFailure | None:
     if pod.metadata is None or pod.metadata.deletionTimestamp is None:
         return None
     said = [
@@ -108,45 +108,45 @@ def _deleted(pod: Pod) -> Trouble | None:
         for each in (pod.status.conditions or [] if pod.status is not None else [])
         if each.type == "DisruptionTarget" and each.status == "True" and each.message
     ]
-    return Trouble("deleted", _short(f"pod {pod.metadata.name} was deleted, and not by this kernel{''.join(said)}"))
+    return PodFailure("deleted", _short(f"pod {pod.metadata.name} was deleted, and not by this kernel{''.join(said)}"))
 
 
-def _trouble(status: PodStatus, container: ContainerStatus | None) -> Trouble | None:
+def _trouble(status: PodStatus, container: ContainerStatus | None) -> PodFailure | None:
     reason, message = status.reason or "", status.message or ""
     state = container.state if container is not None else None
     terminated = state.terminated if state is not None else None
     if reason == "DeadlineExceeded":
-        return Trouble("deadline", _short(f"the cluster ended the pod: {message or reason}"))
+        return PodFailure("deadline", _short(f"the cluster ended the pod: {message or reason}"))
     if reason == "Evicted":
         is_own = "exceeds the" in message  # its own limits, and not the node's need
         kind: Kind = "lost" if not is_own else "oom" if _is_in_memory(message) else "disk"
-        return Trouble(kind, _short(f"the node evicted the pod: {message}"))
+        return PodFailure(kind, _short(f"the node evicted the pod: {message}"))
     if terminated is not None and terminated.reason == "OOMKilled":
-        return Trouble("oom", "the node's kernel ended the pod's container: out of memory")
+        return PodFailure("oom", "the node's kernel ended the pod's container: out of memory")
     if status.phase == "Failed" and reason:
-        return Trouble("lost", _short(f"the node gave the pod up: {reason}: {message}"))
+        return PodFailure("lost", _short(f"the node gave the pod up: {reason}: {message}"))
     if terminated is not None:
         if terminated.reason in ("ContainerCannotRun", "StartError"):
-            return Trouble("config", _short(f"{terminated.reason}: {terminated.message or ''}"))
+            return PodFailure("config", _short(f"{terminated.reason}: {terminated.message or ''}"))
         code = terminated.exitCode
         words = f"the pod's program ended with status {code}"
         said = (terminated.message or "").strip()
         remedy = f"; {_PUT_IT_THERE}" if said.endswith(_NO_RAMET) else ""
-        return Trouble("exited", _short(f"{words}: {said}{remedy}" if said else words), code)
+        return PodFailure("exited", _short(f"{words}: {said}{remedy}" if said else words), code)
     if status.phase in ("Failed", "Succeeded"):
-        return Trouble("exited", "the pod's program ended")
+        return PodFailure("exited", "the pod's program ended")
     if status.phase == "Unknown" or reason == "NodeLost":
-        return Trouble("lost", _short(f"the node cannot be reached: {message or reason}"))
+        return PodFailure("lost", _short(f"the node cannot be reached: {message or reason}"))
     if state is not None and state.waiting is not None:
         why, words = state.waiting.reason or "", state.waiting.message or ""
         if why in _IMAGE:
             image = container.image if container is not None else ""
-            return Trouble("image", _short(f"image {image}: {why}: {words}"))
+            return PodFailure("image", _short(f"image {image}: {why}: {words}"))
         if why in _CONFIG:
-            return Trouble("config", _short(f"{why}: {words}"))
+            return PodFailure("config", _short(f"{why}: {words}"))
     for each in status.conditions or []:
         if each.type == "PodScheduled" and each.status == "False" and each.reason == "Unschedulable":
-            return Trouble("unschedulable", _short(each.message or "no node takes the pod"))
+            return PodFailure("unschedulable", _short(each.message or "no node takes the pod"))
     return None
 
 

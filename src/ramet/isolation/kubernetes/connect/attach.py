@@ -1,4 +1,4 @@
-"""How a kernel and the program in a pod come to talk: over the pod's attach stream, or however else `Reach` says."""
+"""How the kernel talks to the program in a pod: over an attach stream, or as another `PodTransport` does."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from ramet.core.errors import Gone, RametError
-from ramet.isolation.kubernetes.api.attach import Stream
+from ramet.isolation.kubernetes.api.attach import AttachStream
 from ramet.isolation.kubernetes.api.client import Api
 from ramet.isolation.kubernetes.api.errors import Forbidden
-from ramet.isolation.kubernetes.connect.attach_line import CarriedLine
+from ramet.isolation.kubernetes.connect.attach_line import ReconnectingLine
 from ramet.isolation.kubernetes.connect.packets import PacketReader, pack
 from ramet.isolation.remote.line import Line
 
@@ -32,7 +32,7 @@ _WORDS = 2000  #: of standard error, so much is kept
 _log = logging.getLogger("ramet.kubernetes")
 
 
-class Reached(Protocol):
+class PodConnection(Protocol):
     """A pod's line, and what its program has said on standard error last."""
 
     @property
@@ -46,7 +46,7 @@ class Reached(Protocol):
         """Let go of it, without a word to the other end. Idempotent."""
 
 
-class Reach(Protocol):
+class PodTransport(Protocol):
     """One way to pods."""
 
     @property
@@ -66,10 +66,10 @@ class Reach(Protocol):
     def secret(self, pod: str) -> Mapping[str, str]:
         """Files of a Secret that a pod of this name is given, below `manifest.SECRET`; empty: none."""
 
-    def open(self, api: Api, pod: str, uid: str) -> Reached:
+    def open(self, api: Api, pod: str, uid: str) -> PodConnection:
         """A line to a pod that is there and has a place on a node; on a running event loop."""
 
-    def again(self, api: Api, pod: str, uid: str) -> Reached:
+    def again(self, api: Api, pod: str, uid: str) -> PodConnection:
         """A new line to a pod that another kernel had; where `outlives_s` is not 0."""
 
     def forget(self, pod: str) -> None:
@@ -95,7 +95,7 @@ class Attach:
         return {}
 
     def open(self, api: Api, pod: str, uid: str) -> Attached:
-        """See `Reach`."""
+        """See `PodTransport`."""
         return Attached(api, pod, self._patience_s, self._starting)
 
     def again(self, api: Api, pod: str, uid: str) -> Attached:
@@ -113,7 +113,7 @@ class Attached:
         """`starting` has all that were not attached to yet."""
         self._starting, self._running = starting, asyncio.Event()
         self._api, self._pod, self._patience_s = api, pod, patience_s
-        self._line = CarriedLine(patience_s)
+        self._line = ReconnectingLine(patience_s)
         self._connection = 0
         self._tail: deque[bytes] = deque(maxlen=8)
         self._is_settled = asyncio.Event()  #: no connection is being made at this moment
@@ -122,20 +122,20 @@ class Attached:
 
     @property
     def line(self) -> Line:
-        """See `Reached`."""
+        """See `PodConnection`."""
         return self._line
 
     @property
     def words(self) -> str:
-        """See `Reached`."""
+        """See `PodConnection`."""
         return b"".join(self._tail).decode(errors="replace").strip()[-_WORDS:]
 
     def runs(self) -> None:
-        """See `Reached`."""
+        """See `PodConnection`."""
         self._running.set()
 
     async def close(self) -> None:
-        """See `Reached`."""
+        """See `PodConnection`."""
         self._line.fail("the pod was let go of")
         with contextlib.suppress(TimeoutError):  # Of one that is cut off in its TLS handshake, the client lets go late.
             async with asyncio.timeout(_MAKING_S):
@@ -181,7 +181,7 @@ class Attached:
                 await self._running.wait()
         self._running.clear()
 
-    async def _carry(self, stream: Stream) -> None:
+    async def _carry(self, stream: AttachStream) -> None:
         """Use one stream until it breaks. Raises Unreachable, TimeoutError."""
         self._connection += 1
         connection = self._connection

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 from ramet.core.errors import Gone, ProtocolError
 from ramet.wire.frames import Frame
-from ramet.wire.resumable_stream import Session, weight
+from ramet.wire.resumable_stream import ResumableStream, buffered_size
 
 #: How often a side that has nothing else to say says so, at the longest; a wire that is silent for SILENT times that is
 #: broken, whatever it says of itself.
@@ -22,7 +22,7 @@ _PARTING_S = 2.0
 Write = Callable[[bytes], Awaitable[None]]
 
 
-class CarriedLine:
+class ReconnectingLine:
     """`ramet.isolation.remote.line.Line` over whatever `carry` is given, one wire after the other.
 
     Its maker has wires carry it until it has ended, or calls `fail` when it has waited for long enough.
@@ -33,7 +33,7 @@ class CarriedLine:
     def __init__(self, patience_s: float) -> None:
         """`patience_s` is how long both ends wait for each other: signs of life are far more frequent."""
         self._alive_s = min(ALIVE_S, patience_s / (SILENT + 2))
-        self._session = Session()
+        self._session = ResumableStream()
         self._inbox: deque[tuple[int, Frame]] = deque()
         self._received, self._size = 0, 0  #: number of the last frame that was received; bytes of it not acknowledged
         self._has_said = False  #: there may be frames that this wire has not seen
@@ -74,7 +74,7 @@ class CarriedLine:
             self._arrived.clear()
             await self._arrived.wait()
         self._received, frame = self._inbox.popleft()
-        self._size += weight(frame)
+        self._size += buffered_size(frame)
         if self._size >= _MANY:
             self._news.set()
         return frame

@@ -15,9 +15,9 @@ from ramet.isolation.kubernetes.api.errors import Forbidden
 from ramet.isolation.kubernetes.api.manifest import SECRET
 from ramet.isolation.remote.line import Line
 from ramet.isolation.transport.join_keys import new_key
-from ramet.isolation.transport.join_token import Invitation, secret_data, words
-from ramet.isolation.transport.listener import Landing
-from ramet.isolation.transport.resuming import Patience, ResumingLine
+from ramet.isolation.transport.join_token import JoinToken, format_token, secret_data
+from ramet.isolation.transport.listener import PodListener
+from ramet.isolation.transport.resuming import LineTimeouts, ResumingLine
 
 _HELD_S = 5.0  #: so long a pod has to come, until it is invited once more
 _AGAIN_S = 0.25
@@ -31,12 +31,14 @@ def egress_to(address: str, port: int) -> Mapping[str, Any]:
     return {"to": [to], "ports": [{"protocol": "TCP", "port": port}]}
 
 
-class Dial:
+class DialTransport:
     """A `Reach`: a pod has a Secret that says where the kernel is, whom to trust there, and the key that opens once."""
 
     module = "ramet.isolation.kubernetes.entrypoint.dialing"
 
-    def __init__(self, landing: Landing, *, url: str, ca: str, patience_s: float = 60.0, join_s: float = 600.0) -> None:
+    def __init__(
+        self, landing: PodListener, *, url: str, ca: str, patience_s: float = 60.0, join_s: float = 600.0
+    ) -> None:
         """`url` is the door as pods reach it, by an IP address; `ca` is the PEM of who signed its certificate.
 
         A pod has `join_s` from its making to its first word, for its image may have to be pulled; after `patience_s`
@@ -56,21 +58,21 @@ class Dial:
     def secret(self, pod: str) -> Mapping[str, str]:
         """See `Reach`."""
         key = self._keys[pod] = new_key()
-        return secret_data(Invitation(url=self._url, ca=self._ca, key=key, pod=""))
+        return secret_data(JoinToken(url=self._url, ca=self._ca, key=key, pod=""))
 
-    def open(self, api: Api, pod: str, uid: str) -> Dialled:
+    def open(self, api: Api, pod: str, uid: str) -> DialConnection:
         """See `Reach`."""
-        return Dialled(self._expected(pod, uid, self._keys.pop(pod)))
+        return DialConnection(self._expected(pod, uid, self._keys.pop(pod)))
 
-    def again(self, api: Api, pod: str, uid: str) -> Dialled:
+    def again(self, api: Api, pod: str, uid: str) -> DialConnection:
         """See `Reach`: it is invited through its standard input, which whoever may attach to it can write to."""
-        invitation = Invitation(url=self._url, ca=self._ca, key=new_key(), pod=uid)
+        invitation = JoinToken(url=self._url, ca=self._ca, key=new_key(), pod=uid)
         line = self._expected(pod, uid, invitation.key)
-        return Dialled(line, _invite(api, pod, invitation, line))
+        return DialConnection(line, _invite(api, pod, invitation, line))
 
     def _expected(self, pod: str, uid: str, key: str) -> ResumingLine:
         self._uids[pod] = uid
-        line = ResumingLine(patience=Patience(give_up_s=None))
+        line = ResumingLine(patience=LineTimeouts(give_up_s=None))
         self._landing.expect(uid, line, join_s=self._join_s, key=key)
         return line
 
@@ -80,7 +82,7 @@ class Dial:
         self._landing.forget(self._uids.pop(pod, ""))
 
 
-class Dialled:
+class DialConnection:
     """The line of a pod that comes by itself, as often as it must. It ends with the pod, and not before."""
 
     def __init__(self, line: ResumingLine, inviting: Coroutine[None, None, None] | None = None) -> None:
@@ -109,7 +111,7 @@ class Dialled:
             await asyncio.gather(self._inviting, return_exceptions=True)
 
 
-async def _invite(api: Api, pod: str, invitation: Invitation, line: ResumingLine) -> None:
+async def _invite(api: Api, pod: str, invitation: JoinToken, line: ResumingLine) -> None:
     """Until it has come, or is not waited for any more. It takes no notice of what it was told before.
 
     Who has written cannot know whether it was read: the stream is held until the pod is there.
@@ -117,7 +119,7 @@ async def _invite(api: Api, pod: str, invitation: Invitation, line: ResumingLine
     while not line.greetings and not line.has_ended:
         try:
             async with api.attach(pod, outputs=False) as stream, asyncio.timeout(_HELD_S):
-                await stream.send(words(invitation))
+                await stream.send(format_token(invitation))
                 await line.until_greeted()
         except Forbidden as problem:
             _log.warning("pod %s cannot be invited: %s", pod, problem)

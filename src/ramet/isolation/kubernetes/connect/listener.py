@@ -9,22 +9,22 @@ from ramet.concurrency.threads import in_thread
 from ramet.core.errors import InvalidValue
 from ramet.isolation.kubernetes.api.client import Api
 from ramet.isolation.kubernetes.api.manifest import SECRET
-from ramet.isolation.kubernetes.connect.dial import Dial, Dialled, egress_to
-from ramet.isolation.transport.certificates import Identity
-from ramet.isolation.transport.listener import PATH, Landing
+from ramet.isolation.kubernetes.connect.dial import DialConnection, DialTransport, egress_to
+from ramet.isolation.transport.certificates import ServerIdentity
+from ramet.isolation.transport.listener import PATH, PodListener
 
 
-class Door:
+class SharedListener:
     """A `Reach` for the backends of all namespaces. Nothing listens before `begin`."""
 
-    module = Dial.module
+    module = DialTransport.module
 
     def __init__(
         self,
         address: tuple[str, int],
         *,
         listen: tuple[str, int],
-        identify: Callable[[], Identity],
+        identify: Callable[[], ServerIdentity],
         patience_s: float = 60.0,
     ) -> None:
         """`address` is the IP address and the port at which pods reach what listens at `listen`.
@@ -32,8 +32,8 @@ class Door:
         `identify` may read and write files.
         """
         self._address, self._listen, self._identify, self._patience_s = address, listen, identify, patience_s
-        self._landing: Landing | None = None
-        self._dial: Dial | None = None
+        self._landing: PodListener | None = None
+        self._dial: DialTransport | None = None
         self.arguments, self.outlives_s = (SECRET, f"{patience_s:g}"), patience_s
 
     @property
@@ -46,7 +46,7 @@ class Door:
         if self._dial is not None:
             return
         identity = await in_thread(self._identify, name="ramet-door")
-        landing = Landing(*self._listen, identity.context)
+        landing = PodListener(*self._listen, identity.context)
         try:
             await landing.__aenter__()
         except OSError as problem:
@@ -54,7 +54,10 @@ class Door:
             raise InvalidValue("pods.listen", where, f"a free address of this machine ({problem.strerror})") from None
         host, port = self._address
         url = f"wss://{f'[{host}]' if ':' in host else host}:{port}{PATH}"
-        self._landing, self._dial = landing, Dial(landing, url=url, ca=identity.ca, patience_s=self._patience_s)
+        self._landing, self._dial = (
+            landing,
+            DialTransport(landing, url=url, ca=identity.ca, patience_s=self._patience_s),
+        )
 
     async def end(self) -> None:
         """Let nobody in any more, and let go of who is. Idempotent."""
@@ -66,11 +69,11 @@ class Door:
         """See `Reach`."""
         return self._open.secret(pod)
 
-    def open(self, api: Api, pod: str, uid: str) -> Dialled:
+    def open(self, api: Api, pod: str, uid: str) -> DialConnection:
         """See `Reach`."""
         return self._open.open(api, pod, uid)
 
-    def again(self, api: Api, pod: str, uid: str) -> Dialled:
+    def again(self, api: Api, pod: str, uid: str) -> DialConnection:
         """See `Reach`."""
         return self._open.again(api, pod, uid)
 
@@ -80,6 +83,6 @@ class Door:
             self._dial.forget(pod)
 
     @property
-    def _open(self) -> Dial:
+    def _open(self) -> DialTransport:
         assert self._dial is not None, "whoever has it begins it first"
         return self._dial

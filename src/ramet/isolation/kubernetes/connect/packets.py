@@ -19,7 +19,7 @@ _head = struct.Struct("!II")
 _MOST = 2 * (MAX_PACKET + _head.size)  #: of a line whose every byte had to be written as two
 
 
-class Packet(NamedTuple):
+class StdioPacket(NamedTuple):
     """One packet, and on which connection it was said."""
 
     connection: int
@@ -42,7 +42,7 @@ class PacketReader:
         self._buffer = bytearray()
         self._seen = 0  #: of the buffer, where no line ends
 
-    def feed(self, data: bytes) -> list[Packet]:
+    def feed(self, data: bytes) -> list[StdioPacket]:
         """Take what has arrived; returns the packets that it completes."""
         self._buffer += data
         if (end := self._buffer.rfind(END, self._seen)) < 0:
@@ -56,11 +56,11 @@ class PacketReader:
         return [packet for line in lines if (packet := _unpacked(line)) is not None]
 
 
-def _unpacked(line: bytes) -> Packet | None:
+def _unpacked(line: bytes) -> StdioPacket | None:
     whole = line.replace(b"\x1b\x02", b"\n").replace(b"\x1b\x01", b"\x1b")
     if len(whole) <= _head.size:
         return None
     check, connection = _head.unpack_from(whole)
     if zlib.crc32(whole[4:]) != check:
         return None
-    return Packet(connection, whole[_head.size :])
+    return StdioPacket(connection, whole[_head.size :])

@@ -16,8 +16,8 @@ def main() -> None:
     """Called with the patience in seconds, and what `ramet.isolation.kubernetes.pod_args` reads."""
     patience, *words = sys.argv[1:]
     pod = pod_args.read(words)
-    pod_args.hold(pod)
-    trying = warmup.begun(pod)
+    pod_args.limit_processes(pod)
+    trying = warmup.start_warmup(pod)
     import asyncio
 
     from ramet.isolation.kubernetes.entrypoint.stdio import run

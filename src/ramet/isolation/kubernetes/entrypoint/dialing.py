@@ -17,17 +17,17 @@ from ramet.isolation.kubernetes.entrypoint import warmup
 if TYPE_CHECKING:
     from collections.abc import Awaitable
 
-    from ramet.isolation.remote.node_agent import Keeper
-    from ramet.isolation.transport.join_token import Invitation
-    from ramet.isolation.transport.reinvite import Invitations
+    from ramet.isolation.remote.node_agent import NodeAgent
+    from ramet.isolation.transport.join_token import JoinToken
+    from ramet.isolation.transport.reinvite import TokenStream
 
 
 def main() -> None:
     """Take the Secret's folder, the patience in seconds, and what `ramet.isolation.kubernetes.pod_args` reads."""
     secret, patience, *words = sys.argv[1:]
     pod = pod_args.read(words)
-    pod_args.hold(pod)
-    trying = warmup.begun(pod)
+    pod_args.limit_processes(pod)
+    trying = warmup.start_warmup(pod)
     import asyncio
 
     from ramet.isolation.transport import join_token
@@ -48,17 +48,17 @@ def _aside(descriptor: int) -> int:
     return taken
 
 
-async def run(told: Invitation, source: int, patience_s: float, pod: pod_args.Asked, trying: threading.Thread) -> None:
+async def run(told: JoinToken, source: int, patience_s: float, pod: pod_args.PodArgs, trying: threading.Thread) -> None:
     """Serve one kernel after the other, once `trying` has ended, until one says that it is over. Raises Gone."""
     import asyncio
 
     from ramet.concurrency.threads import in_thread
     from ramet.isolation.remote.node_agent import keeper
-    from ramet.isolation.transport.reinvite import Invitations
+    from ramet.isolation.transport.reinvite import TokenStream
 
-    following: Invitation | None = told
+    following: JoinToken | None = told
     async with (
-        Invitations(source, pod=told.pod) as invitations,
+        TokenStream(source, pod=told.pod) as invitations,
         keeper(pod.runs, pod.places, pod=not pod.is_shared) as kept,
     ):
         tried = asyncio.ensure_future(in_thread(trying.join, name="ramet-probe"))
@@ -67,16 +67,16 @@ async def run(told: Invitation, source: int, patience_s: float, pod: pod_args.As
 
 
 async def _follow(
-    told: Invitation, invitations: Invitations, kept: Keeper, tried: Awaitable[None], patience_s: float
-) -> Invitation | None:
+    told: JoinToken, invitations: TokenStream, kept: NodeAgent, tried: Awaitable[None], patience_s: float
+) -> JoinToken | None:
     """Serve one kernel; the next one's invitation, or None if this one has said that it is over. Raises Gone."""
     import asyncio
 
     from ramet.core.errors import Gone
     from ramet.isolation.transport.dialer import dialled
-    from ramet.isolation.transport.resuming import Patience
+    from ramet.isolation.transport.resuming import LineTimeouts
 
-    async with dialled(told, patience=Patience(give_up_s=patience_s)) as line:
+    async with dialled(told, patience=LineTimeouts(give_up_s=patience_s)) as line:
         await tried
         serving = asyncio.ensure_future(kept.serve(line))
         invited = asyncio.ensure_future(invitations.other_than(told))

@@ -10,16 +10,16 @@ from threading import Thread
 
 from ramet.concurrency.threads import in_thread
 from ramet.core.errors import Gone, ProtocolError
-from ramet.isolation.kubernetes.connect.attach_line import CarriedLine
-from ramet.isolation.kubernetes.connect.packets import Packet, PacketReader, pack
-from ramet.isolation.kubernetes.pod_args import Asked
+from ramet.isolation.kubernetes.connect.attach_line import ReconnectingLine
+from ramet.isolation.kubernetes.connect.packets import PacketReader, StdioPacket, pack
+from ramet.isolation.kubernetes.pod_args import PodArgs
 from ramet.isolation.remote.node_agent import serve
 
 _READ = 1 << 16
 _HELLO = 1  #: how the first packet of a connection begins, as in `ramet.wire.resumable_stream`
 
 
-async def run(given: int, taken: int, patience_s: float, pod: Asked, trying: Thread) -> None:
+async def run(given: int, taken: int, patience_s: float, pod: PodArgs, trying: Thread) -> None:
     """Serve that line until it says so, once `trying` has. Raises Gone if it ends before that, and why."""
     wire = StandardStreams(given, taken, patience_s)
     waiting = asyncio.ensure_future(wire.hold())
@@ -37,7 +37,7 @@ class StandardStreams:
     """A line over two descriptors. Whoever says hello with a higher number than before is the new connection."""
 
     def __init__(self, given: int, taken: int, patience_s: float) -> None:
-        self.line = CarriedLine(patience_s)
+        self.line = ReconnectingLine(patience_s)
         self._given, self._taken, self._patience_s = given, taken, patience_s
         self._connection = 0
         #: One packet at a time: what nobody has taken in yet stays in the pipe, and stops whoever writes there.
@@ -73,7 +73,7 @@ class StandardStreams:
             loop.remove_reader(self._given)
             await self._drop()
 
-    async def _meet(self, packet: Packet) -> None:
+    async def _meet(self, packet: StdioPacket) -> None:
         if packet.connection > self._connection and packet.data[0] == _HELLO:
             await self._drop()
             self._connection, self._packets = packet.connection, asyncio.Queue(1)

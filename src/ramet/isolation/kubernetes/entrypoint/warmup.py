@@ -7,10 +7,10 @@ import threading
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ramet.isolation.kubernetes.pod_args import Asked
+    from ramet.isolation.kubernetes.pod_args import PodArgs
 
 
-def begun(pod: Asked) -> threading.Thread:
+def start_warmup(pod: PodArgs) -> threading.Thread:
     """Begin; done once that thread is. Called by a program that has no other thread yet.
 
     A pod that is one run's has a zygote of the program itself, too; several runs have one that nothing came before.
@@ -28,8 +28,8 @@ def begun(pod: Asked) -> threading.Thread:
     if not pod.is_shared:
         from ramet.isolation.zygote import prefork
 
-        prefork.begin(pod.image)
-    trying = threading.Thread(target=probe.machine if pod.is_shared else background.found, daemon=True)
+        prefork.start_zygote(pod.image)
+    trying = threading.Thread(target=probe.probe_machine if pod.is_shared else background.found, daemon=True)
     trying.start()
     gc.freeze()
     gc.enable()

@@ -8,11 +8,11 @@ from dataclasses import replace
 from ramet.core.errors import SandboxFailed, SpawnRefused
 from ramet.core.policy.policy import DEFAULTS, Isolation
 from ramet.isolation.contract import SandboxSpec
-from ramet.isolation.kubernetes.api.manifest import Berth, Form
-from ramet.isolation.kubernetes.images import USUAL, PodImage, Supply
+from ramet.isolation.kubernetes.api.manifest import PodRequest, PodTemplate
+from ramet.isolation.kubernetes.images import USUAL, ImageProvider, PodImage
 from ramet.isolation.kubernetes.placement import single
 from ramet.isolation.kubernetes.placement.sandbox import PodSandbox
-from ramet.isolation.kubernetes.placement.warm_pool import Shape, Spares
+from ramet.isolation.kubernetes.placement.warm_pool import PodShape, WarmPool
 from ramet.isolation.kubernetes.pods.pods import Pods, new_name
 from ramet.isolation.remote.host_agent import OnThreshold
 
@@ -23,8 +23,8 @@ class OwnPods:
     def __init__(
         self,
         pods: Pods,
-        images: Supply,
-        form_of: Callable[[PodImage], Form],
+        images: ImageProvider,
+        form_of: Callable[[PodImage], PodTemplate],
         *,
         warm: int,
         within_s: float,
@@ -33,7 +33,7 @@ class OwnPods:
         """`warm` pods wait of each shape; `within_s` is a pod's time from its making to a run in it."""
         self._pods, self._images, self._form_of = pods, images, form_of
         self._within_s, self._on_threshold = within_s, on_threshold
-        self._spares = Spares(pods, warm, within_s=within_s, on_threshold=on_threshold)
+        self._spares = WarmPool(pods, warm, within_s=within_s, on_threshold=on_threshold)
         self._is_closed = False
 
     async def start(
@@ -45,7 +45,7 @@ class OwnPods:
         """
         furnished = await self._images.furnished(spec)
         form, berth = self._form_of(furnished.image), single.berth_of(spec, furnished.places, runtime_class)
-        shape = Shape.of(form, berth, level)
+        shape = PodShape.of(form, berth, level)
         sandbox = await self._spares.start(spec, shape, berth, furnished.places)
         while sandbox is None:
             if self._is_closed:
@@ -76,8 +76,8 @@ class OwnPods:
 
     def warm(self, level: Isolation, runtime_class: str | None) -> None:
         """Have pods wait for runs of the usual policy, before there was one. Waits for nothing."""
-        usual = Berth(name="", run="", grant=DEFAULTS, uid=0, image=USUAL, runtime_class=runtime_class)
-        self._spares.want(Shape.of(self._form_of(self._images.plain(USUAL)), usual, level))
+        usual = PodRequest(name="", run="", grant=DEFAULTS, uid=0, image=USUAL, runtime_class=runtime_class)
+        self._spares.want(PodShape.of(self._form_of(self._images.plain(USUAL)), usual, level))
 
     def make_way(self) -> None:
         """Let go of those that wait: the pod of a run, here or elsewhere, has no place. Waits for nothing."""

@@ -11,14 +11,14 @@ from typing import Any, Protocol
 from ramet.core.policy.policy import Isolation
 from ramet.isolation.contract import KILL_GRACE_S, Exit, Metrics, Ran
 from ramet.isolation.kubernetes.pods.pod import Pod, removed
-from ramet.isolation.remote.host_agent import Machine
+from ramet.isolation.remote.host_agent import NodeClient
 from ramet.isolation.remote.sandbox import RemoteSandbox
 
 #: How long `clean_up` waits for the API to have deleted the pod, which goes in any case.
 _GONE_S = 10.0
 
 
-class Stay(Protocol):
+class PodLease(Protocol):
     """What a run has of a pod: all of it, or a part."""
 
     @property
@@ -32,22 +32,22 @@ class Stay(Protocol):
         """The run was cleaned up. Idempotent."""
 
 
-class Alone:
+class ExclusiveLease:
     """The whole of a pod, which goes with its run."""
 
     deaf_s = 10.0
 
-    def __init__(self, machine: Machine, pod: Pod) -> None:
+    def __init__(self, machine: NodeClient, pod: Pod) -> None:
         self._machine, self._pod = machine, pod
 
     async def end(self) -> None:
-        """See `Stay`."""
+        """See `PodLease`."""
         self._pod.release()
         await removed(self._pod)
         self._machine.lost(Exit(-signal.SIGKILL, "signalled", "its pod did not answer and was deleted"))
 
     async def leave(self) -> None:
-        """See `Stay`."""
+        """See `PodLease`."""
         try:
             await self._machine.close()
         finally:
@@ -58,7 +58,7 @@ class Alone:
 class PodSandbox:
     """A sandbox in a pod."""
 
-    def __init__(self, inner: RemoteSandbox, stay: Stay, pod: str, described: Mapping[str, Any]) -> None:
+    def __init__(self, inner: RemoteSandbox, stay: PodLease, pod: str, described: Mapping[str, Any]) -> None:
         self._inner, self._stay, self.pod, self._described = inner, stay, pod, described
 
     @property

@@ -18,14 +18,14 @@ from ramet.core.errors import RametError, SandboxFailed
 from ramet.core.policy.policy import DEFAULTS, Grant, Isolation
 from ramet.core.policy.reservation import Reservation
 from ramet.isolation.contract import Exit, SandboxSpec
-from ramet.isolation.kubernetes.api.labels import About
-from ramet.isolation.kubernetes.api.manifest import KEEPER_MB, Berth
-from ramet.isolation.kubernetes.api.pod_status import Trouble, exit_of
+from ramet.isolation.kubernetes.api.labels import PodLabels
+from ramet.isolation.kubernetes.api.manifest import KEEPER_MB, PodRequest
+from ramet.isolation.kubernetes.api.pod_status import PodFailure, exit_of
 from ramet.isolation.kubernetes.api.quotas import USUAL
 from ramet.isolation.kubernetes.placement.sandbox import PodSandbox
 from ramet.isolation.kubernetes.pods.pod import Pod, removed
 from ramet.isolation.kubernetes.pods.pods import Pods, new_name, new_uid, unless_troubled
-from ramet.isolation.remote.host_agent import Machine, OnThreshold
+from ramet.isolation.remote.host_agent import NodeClient, OnThreshold
 from ramet.isolation.remote.sandbox import RemoteSandbox
 
 #: MiB that each run has beside its own: what it does not share any more of what it was forked from.
@@ -37,7 +37,7 @@ _AGAIN_S = 60.0  #: after a pod could not be had, before the next is tried
 _log = logging.getLogger("ramet.kubernetes")
 
 
-class Room(NamedTuple):
+class Capacity(NamedTuple):
     """How much of a pod is free, or taken."""
 
     memory_mb: int = 0
@@ -45,38 +45,38 @@ class Room(NamedTuple):
     disk_mb: int = 0
 
     @classmethod
-    def of(cls, grant: Grant) -> Room:
+    def of(cls, grant: Grant) -> Capacity:
         """What a run takes. Not its processor time: that is shared out by the moment."""
         return cls(grant.memory_mb, grant.pids, grant.workspace_size_mb)
 
-    def holds(self, other: Room) -> bool:
+    def holds(self, other: Capacity) -> bool:
         """Whether all of that is there."""
         return all(mine >= theirs for mine, theirs in zip(self, other, strict=True))
 
-    def plus(self, other: Room) -> Room:
+    def plus(self, other: Capacity) -> Capacity:
         """Both together."""
-        return Room(*(mine + theirs for mine, theirs in zip(self, other, strict=True)))
+        return Capacity(*(mine + theirs for mine, theirs in zip(self, other, strict=True)))
 
-    def minus(self, other: Room) -> Room:
+    def minus(self, other: Capacity) -> Capacity:
         """What is left."""
-        return Room(*(mine - theirs for mine, theirs in zip(self, other, strict=True)))
+        return Capacity(*(mine - theirs for mine, theirs in zip(self, other, strict=True)))
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measure:
+class TeamPodSize:
     """What a team's pod is made for."""
 
-    room: Room  #: for runs
+    room: Capacity  #: for runs
     grant: Grant  #: of the pod: as if it were one run's
     pids: int  #: of all in it
 
     @classmethod
-    def of(cls, reservation: Reservation) -> Measure | None:
+    def of(cls, reservation: Reservation) -> TeamPodSize | None:
         """All that a team reserves; None if that is no memory, for then there is nothing to go by."""
         if reservation.memory_mb is None:
             return None
         many = reservation.sandboxes or USUAL
-        room = Room(math.ceil(reservation.memory_mb), many * DEFAULTS.pids, many * DEFAULTS.workspace_size_mb)
+        room = Capacity(math.ceil(reservation.memory_mb), many * DEFAULTS.pids, many * DEFAULTS.workspace_size_mb)
         grant = Grant(
             cpu_cores=reservation.cpu_cores or many * DEFAULTS.cpu_cores,
             memory_mb=room.memory_mb + KEEPER_MB + many * _FORKED_MB,  # There may be two that agents are forked from.
@@ -85,10 +85,10 @@ class Measure:
         )
         return cls(room=room, grant=grant, pids=room.pids + _KEEPER_PIDS)
 
-    def berth(self, team: str) -> Berth:
+    def berth(self, team: str) -> PodRequest:
         """A new pod of that."""
-        about = About(team=team)
-        return Berth(name=new_name(), run="", grant=self.grant, uid=new_uid(), about=about, shared_pids=self.pids)
+        about = PodLabels(team=team)
+        return PodRequest(name=new_name(), run="", grant=self.grant, uid=new_uid(), about=about, shared_pids=self.pids)
 
 
 def fits(spec: SandboxSpec, offered: Isolation = Isolation.L1) -> bool:
@@ -103,11 +103,11 @@ class _Home(NamedTuple):
     """A pod that runs can be in."""
 
     pod: Pod
-    machine: Machine
+    machine: NodeClient
     level: Isolation
 
 
-class TeamPod:
+class SharedPod:
     """The pod of a team, one after the other. Make it on a running event loop."""
 
     def __init__(
@@ -117,14 +117,14 @@ class TeamPod:
         pods: Pods,
         make: Callable[[], Pod],
         *,
-        room: Room,
+        room: Capacity,
         patience_s: float,
         on_threshold: OnThreshold,
     ) -> None:
         """`make` begins one; `room` is what all runs in it have together."""
         self._team, self._namespace, self._pods, self._make_pod = team, namespace, pods, make
         self._room, self._patience_s, self._on_threshold = room, patience_s, on_threshold
-        self._taken: dict[Machine, Room] = {}
+        self._taken: dict[NodeClient, Capacity] = {}
         self._making: asyncio.Task[_Home] | None = None
         self._not_before = 0.0
         self._is_closed = False
@@ -138,13 +138,13 @@ class TeamPod:
     async def start(self, spec: SandboxSpec) -> PodSandbox | None:
         """A run in it, that `fits`; None if it has no room, or none can be had: that was logged.
 
-        Raises what `Machine.start` does, with the cluster's words where the pod got into trouble.
+        Raises what `NodeClient.start` does, with the cluster's words where the pod got into trouble.
         """
         home = await self._home()
-        wanted = Room.of(spec.grant)
+        wanted = Capacity.of(spec.grant)
         if home is None or not fits(spec, home.level) or not self._free(home).holds(wanted):
             return None
-        self._taken[home.machine] = self._taken.get(home.machine, Room()).plus(wanted)
+        self._taken[home.machine] = self._taken.get(home.machine, Capacity()).plus(wanted)
         stay = _Stay(self, home, wanted, spec.run)
         try:
             inner = await unless_troubled(home.pod, home.machine.start(spec), drop=RemoteSandbox.drop)
@@ -212,21 +212,21 @@ class TeamPod:
         _log.warning("team %s has no pod for its runs to share, and each gets its own: %s", self._team, words)
         self._not_before = asyncio.get_running_loop().time() + _AGAIN_S
 
-    def _free(self, home: _Home) -> Room:
-        return self._room.minus(self._taken.get(home.machine, Room()))
+    def _free(self, home: _Home) -> Capacity:
+        return self._room.minus(self._taken.get(home.machine, Capacity()))
 
-    def _give_back(self, home: _Home, room: Room) -> None:
+    def _give_back(self, home: _Home, room: Capacity) -> None:
         left = self._taken[home.machine].minus(room)
         if any(left):
             self._taken[home.machine] = left
             return
         del self._taken[home.machine]
 
-    def _end_of(self, trouble: Trouble) -> Exit:
+    def _end_of(self, trouble: PodFailure) -> Exit:
         ended = exit_of(trouble)
         return ended._replace(detail=f"the pod that runs of team {self._team} share: {ended.detail}")
 
-    def _end(self, pod: Pod, machine: Machine, run: str) -> None:
+    def _end(self, pod: Pod, machine: NodeClient, run: str) -> None:
         """Whoever cannot be ended inside goes with the pod, and all others there, too."""
         words = f"the pod that runs of team {self._team} share did not end run {run} when told to, and was deleted"
         _log.warning("%s: %s", pod.name, words)
@@ -239,12 +239,12 @@ class _Stay:
 
     deaf_s = 20.0  #: a line that is cut for a while is to cost nobody else the pod
 
-    def __init__(self, team: TeamPod, home: _Home, room: Room, run: str) -> None:
+    def __init__(self, team: SharedPod, home: _Home, room: Capacity, run: str) -> None:
         self._team, self._home, self._room, self._run = team, home, room, run
         self._has_left = False
 
     async def end(self) -> None:
-        """See `ramet.isolation.kubernetes.placement.sandbox.Stay`."""
+        """See `ramet.isolation.kubernetes.placement.sandbox.PodLease`."""
         self._team._end(self._home.pod, self._home.machine, self._run)
         await removed(self._home.pod)
 

@@ -17,14 +17,14 @@ from ramet.core.policy.policy import Isolation
 from ramet.isolation import mounts
 from ramet.isolation.contract import SandboxSpec
 from ramet.isolation.kubernetes.api import manifest
-from ramet.isolation.kubernetes.api.labels import About
+from ramet.isolation.kubernetes.api.labels import PodLabels
 from ramet.isolation.kubernetes.api.pod_status import exit_of
 from ramet.isolation.kubernetes.kernels import Kernels
-from ramet.isolation.kubernetes.placement.sandbox import Alone, PodSandbox
-from ramet.isolation.kubernetes.pods.claim import Claim
+from ramet.isolation.kubernetes.placement.sandbox import ExclusiveLease, PodSandbox
+from ramet.isolation.kubernetes.pods.claim import PodClaim
 from ramet.isolation.kubernetes.pods.pod import Pod, removed
 from ramet.isolation.kubernetes.pods.pods import Pods, new_name, new_uid, unless_troubled
-from ramet.isolation.remote.host_agent import Machine, OnThreshold
+from ramet.isolation.remote.host_agent import NodeClient, OnThreshold
 from ramet.isolation.remote.sandbox import RemoteSandbox
 from ramet.isolation.zygote.admission import absolute
 
@@ -32,17 +32,17 @@ _ADOPT_S = 25.0  #: from the claim of a pod to its run's first word
 _ANSWER_S = 5.0  #: for a pod that has waited to say a word: its node may be gone, which the cluster knows minutes later
 _GONE_S = 5.0  #: for a pod to be deleted whose run cannot go on
 
-Begin = Callable[[Machine], Awaitable[RemoteSandbox]]
+Begin = Callable[[NodeClient], Awaitable[RemoteSandbox]]
 
 
-class Opened(NamedTuple):
+class ConnectedPod(NamedTuple):
     """A pod whose program has said hello."""
 
     pod: Pod
-    machine: Machine
+    machine: NodeClient
 
 
-class Described(Struct, frozen=True, kw_only=True):
+class SandboxRef(Struct, frozen=True, kw_only=True):
     """What another kernel must know to go on with a run: the same from kernel to kernel. It opens nothing."""
 
     run: str
@@ -52,7 +52,7 @@ class Described(Struct, frozen=True, kw_only=True):
     number: int  #: of the run among those that the pod keeps
 
 
-def berth_of(spec: SandboxSpec, places: Mapping[str, str], runtime_class: str | None) -> manifest.Berth:
+def berth_of(spec: SandboxSpec, places: Mapping[str, str], runtime_class: str | None) -> manifest.PodRequest:
     """What a run asks of its pod. `places` are the mounts that its image has, and where: these do not travel."""
     sources = mounts.located(map(absolute, spec.grant.readonly_mounts), spec.mount_roots)
     travel = {
@@ -61,12 +61,12 @@ def berth_of(spec: SandboxSpec, places: Mapping[str, str], runtime_class: str | 
         if not any(Path(each).is_relative_to(path) for path in places)
     }
     team = spec.grant.reservation.name if spec.grant.reservation is not None else ""
-    return manifest.Berth(
+    return manifest.PodRequest(
         name=new_name(),
         run=spec.run,
         grant=spec.grant,
         uid=new_uid(),
-        about=About(tree=spec.tree, team=team, path=spec.path),
+        about=PodLabels(tree=spec.tree, team=team, path=spec.path),
         image="bare" if spec.grant.isolation is Isolation.FRESH else spec.image,  # That imports all of it by itself.
         runtime_class=runtime_class,
         folders=tuple(each for each, source in travel.items() if source.is_dir()),
@@ -98,7 +98,7 @@ async def start(
 
 
 async def start_in(
-    home: Opened,
+    home: ConnectedPod,
     spec: SandboxSpec,
     *,
     pods: Pods,
@@ -108,7 +108,7 @@ async def start_in(
 ) -> PodSandbox:
     """The same in a pod that waited, and is the run's by this patch. Raises Gone, too, if the pod is of no use."""
 
-    async def begin(machine: Machine) -> RemoteSandbox:
+    async def begin(machine: NodeClient) -> RemoteSandbox:
         was_taken = False
         try:
             await machine.check(_ANSWER_S)
@@ -151,12 +151,12 @@ async def adopt(
 ) -> PodSandbox:
     """Go on with a run in the pod that it has. Raises Gone: the pod goes then, unless another kernel has it."""
     try:
-        told = msgspec.convert(dict(description), Described)
+        told = msgspec.convert(dict(description), SandboxRef)
     except msgspec.ValidationError:
         raise Gone(f"run {spec.run} ended with the kernel that had started it") from None
     if (told.run, told.namespace) != (spec.run, pods.namespace) or not pods.outlives_s:
         raise Gone(f"run {spec.run} has no pod here that could be taken up")
-    claim = Claim(
+    claim = PodClaim(
         pod=told.pod,
         uid=told.uid,
         place=kernels.place,
@@ -181,7 +181,7 @@ async def adopt(
         raise
 
 
-async def opened(pods: Pods, pod: Pod, level: Isolation, on_threshold: OnThreshold | None) -> Opened:
+async def opened(pods: Pods, pod: Pod, level: Isolation, on_threshold: OnThreshold | None) -> ConnectedPod:
     """A pod, once it can have a run. Raises SandboxFailed, SpawnRefused, IsolationUnavailable, Gone."""
     machine = await pods.open(pod, ends=exit_of, level=level, on_threshold=on_threshold)
     try:
@@ -191,18 +191,18 @@ async def opened(pods: Pods, pod: Pod, level: Isolation, on_threshold: OnThresho
     except BaseException:
         await machine.close()
         raise
-    return Opened(pod, machine)
+    return ConnectedPod(pod, machine)
 
 
-async def _begun(pods: Pods, home: Opened, begin: Begin) -> PodSandbox:
+async def _begun(pods: Pods, home: ConnectedPod, begin: Begin) -> PodSandbox:
     pod, machine = home
     try:
         box = await begin(machine)
         described: Mapping[str, Any] = {}
         if pods.outlives_s:
             at = {"namespace": pods.namespace, "pod": pod.name, "uid": pod.uid}
-            described = msgspec.structs.asdict(Described(run=box.spec.run, number=box.number, **at))
-        return PodSandbox(box, Alone(machine, pod), pod.name, described)
+            described = msgspec.structs.asdict(SandboxRef(run=box.spec.run, number=box.number, **at))
+        return PodSandbox(box, ExclusiveLease(machine, pod), pod.name, described)
     except BaseException:
         await machine.close()
         raise

@@ -18,10 +18,10 @@ from ramet.core.policy.policy import Grant, Isolation
 from ramet.isolation.contract import SandboxSpec
 from ramet.isolation.kubernetes.api import labels, manifest
 from ramet.isolation.kubernetes.api.errors import said
-from ramet.isolation.kubernetes.api.manifest import Berth, Form
+from ramet.isolation.kubernetes.api.manifest import PodRequest, PodTemplate
 from ramet.isolation.kubernetes.placement import single
 from ramet.isolation.kubernetes.placement.sandbox import PodSandbox
-from ramet.isolation.kubernetes.pods.pod import Pod, told_of
+from ramet.isolation.kubernetes.pods.pod import Pod, on_failure
 from ramet.isolation.kubernetes.pods.pods import Pods, new_name, new_uid, unless_troubled
 from ramet.isolation.remote.host_agent import OnThreshold
 
@@ -35,15 +35,15 @@ _LOOK_S = 0.1  #: meanwhile, between two tries
 _log = logging.getLogger("ramet.kubernetes")
 
 
-class Shape(NamedTuple):
+class PodShape(NamedTuple):
     """What cannot be changed of a pod that is there: any that has the same will do for a run."""
 
-    form: Form
-    berth: Berth
+    form: PodTemplate
+    berth: PodRequest
     level: Isolation
 
     @classmethod
-    def of(cls, form: Form, berth: Berth, level: Isolation) -> Shape | None:
+    def of(cls, form: PodTemplate, berth: PodRequest, level: Isolation) -> PodShape | None:
         """That of the pod of a run; None if something of the host travels to it, which has a place by its size."""
         if berth.size_mb:
             return None
@@ -61,7 +61,7 @@ class Shape(NamedTuple):
 class _Spare:
     pod: Pod
     since: float  #: by the loop's clock
-    opening: asyncio.Task[single.Opened]
+    opening: asyncio.Task[single.ConnectedPod]
 
     @property
     def is_ready(self) -> bool:
@@ -72,20 +72,20 @@ class _Spare:
 
 
 @dataclass(eq=False)
-class _Shelf:
-    shape: Shape
+class PodKind:
+    shape: PodShape
     spares: list[_Spare] = field(default_factory=list)
     end: asyncio.TimerHandle | None = None
 
 
-class Spares:
+class WarmPool:
     """Those of one namespace. Make it on a running event loop; close it before its pods."""
 
     def __init__(self, pods: Pods, each: int, *, within_s: float, on_threshold: OnThreshold) -> None:
         """`each` is how many wait of a shape; `within_s` how long one may take to be ready, and then to start a run."""
         self._pods, self._each, self._within_s, self._on_threshold = pods, each, within_s, on_threshold
-        self._shelves: list[_Shelf] = []  #: what was asked for last is the last
-        self._opening: set[asyncio.Task[single.Opened]] = set()
+        self._shelves: list[PodKind] = []  #: what was asked for last is the last
+        self._opening: set[asyncio.Task[single.ConnectedPod]] = set()
         self._leaving: set[Pod] = set()
         self._not_before = self._counted_at = 0.0
 
@@ -95,12 +95,12 @@ class Spares:
         return [each.pod.name for shelf in self._shelves for each in shelf.spares if each.is_ready]
 
     async def start(
-        self, spec: SandboxSpec, shape: Shape | None, berth: Berth, places: Mapping[str, str]
+        self, spec: SandboxSpec, shape: PodShape | None, berth: PodRequest, places: Mapping[str, str]
     ) -> PodSandbox | None:
         """A run in a pod that waited; None if there is none of this shape. Raises what `alone.start_in` does."""
         while shape is not None and (spare := self._take(shape)) is not None:
             waited_s = asyncio.get_running_loop().time() - spare.since
-            patch = manifest.taken(shape.form, berth, waited_s=waited_s)
+            patch = manifest.claim_patch(shape.form, berth, waited_s=waited_s)
             home = spare.opening.result()
             try:
                 return await single.start_in(
@@ -110,7 +110,7 @@ class Spares:
                 _log.info("run %s has another pod than the one that waited: %s", spec.run, problem)
         return None
 
-    def want(self, shape: Shape | None) -> None:
+    def want(self, shape: PodShape | None) -> None:
         """Have as many wait as there should: a run of that shape was started. Waits for nothing."""
         if shape is None or not self._each:
             return
@@ -118,7 +118,7 @@ class Spares:
         if (shelf := self._shelf(shape)) is None:
             if len(self._shelves) == _SHAPES:
                 self._drop(self._shelves[0])
-            shelf = _Shelf(shape)
+            shelf = PodKind(shape)
         else:
             self._shelves.remove(shelf)
         self._shelves.append(shelf)
@@ -158,10 +158,10 @@ class Spares:
             each.cancel()
         await asyncio.gather(*self._opening, return_exceptions=True)
 
-    def _shelf(self, shape: Shape) -> _Shelf | None:
+    def _shelf(self, shape: PodShape) -> PodKind | None:
         return next((each for each in self._shelves if each.shape == shape), None)
 
-    def _take(self, shape: Shape) -> _Spare | None:
+    def _take(self, shape: PodShape) -> _Spare | None:
         """The one that has waited for longest. What is of no use by now goes."""
         if (shelf := self._shelf(shape)) is None:
             return None
@@ -173,11 +173,11 @@ class Spares:
                 self._let_go(shelf, spare)
         return None
 
-    def _make(self, shelf: _Shelf) -> _Spare:
+    def _make(self, shelf: PodKind) -> _Spare:
         loop, (form, berth, level) = asyncio.get_running_loop(), shelf.shape
         since, pod = loop.time(), self._pods.make(form, replace(berth, name=new_name(), uid=new_uid()))
 
-        async def opened() -> single.Opened:
+        async def opened() -> single.ConnectedPod:
             async with asyncio.timeout(self._within_s):
                 return await unless_troubled(pod, single.opened(self._pods, pod, level, self._on_threshold))
 
@@ -185,15 +185,15 @@ class Spares:
         self._opening.add(spare.opening)
         spare.opening.add_done_callback(lambda _: self._was_opened(shelf, spare))
         pod.unplaced.add_done_callback(lambda done: self._fail(shelf, spare, done.result().words))
-        told_of(pod, lambda _: self._let_go(shelf, spare) if spare.opening.done() else None)
+        on_failure(pod, lambda _: self._let_go(shelf, spare) if spare.opening.done() else None)
         return spare
 
-    def _was_opened(self, shelf: _Shelf, spare: _Spare) -> None:
+    def _was_opened(self, shelf: PodKind, spare: _Spare) -> None:
         self._opening.discard(spare.opening)
         if not spare.opening.cancelled() and (problem := spare.opening.exception()) is not None:
             self._fail(shelf, spare, said(problem))
 
-    def _fail(self, shelf: _Shelf, spare: _Spare, words: str) -> None:
+    def _fail(self, shelf: PodKind, spare: _Spare, words: str) -> None:
         """One cannot be had: that is told, and not tried again at once."""
         if not self._let_go(shelf, spare):
             return
@@ -202,7 +202,7 @@ class Spares:
             _log.warning("no pod waits for the next run, which starts later by that: %s", words)
         self._not_before = now + _AGAIN_S
 
-    def _let_go(self, shelf: _Shelf, spare: _Spare) -> bool:
+    def _let_go(self, shelf: PodKind, spare: _Spare) -> bool:
         """False if that was done before, or a run has it."""
         if spare not in shelf.spares:
             return False
@@ -212,11 +212,11 @@ class Spares:
         spare.pod.release()
         return True
 
-    def _empty(self, shelf: _Shelf) -> None:
+    def _empty(self, shelf: PodKind) -> None:
         for spare in [*shelf.spares]:
             self._let_go(shelf, spare)
 
-    def _drop(self, shelf: _Shelf) -> None:
+    def _drop(self, shelf: PodKind) -> None:
         """Nobody has asked for it for long, or for too many others."""
         if shelf.end is not None:
             shelf.end.cancel()

@@ -9,15 +9,15 @@ from dataclasses import dataclass
 from ramet.core.errors import Gone
 from ramet.isolation.kubernetes.api import labels, manifest
 from ramet.isolation.kubernetes.api.errors import Missing, Taken, Unreachable
-from ramet.isolation.kubernetes.api.pod_status import Seen
-from ramet.isolation.kubernetes.connect.attach import Reached
-from ramet.isolation.kubernetes.pods.pod import Ground, Pod
+from ramet.isolation.kubernetes.api.pod_status import ObservedPod
+from ramet.isolation.kubernetes.connect.attach import PodConnection
+from ramet.isolation.kubernetes.pods.pod import Pod, PodContext
 
 _AGAIN_S = 0.25
 
 
 @dataclass(frozen=True, kw_only=True)
-class Claim:
+class PodClaim:
     """Which pod, and whose it may be. Kernels by their labels."""
 
     pod: str
@@ -26,10 +26,10 @@ class Claim:
     living: Callable[[], Awaitable[Collection[str]]]  #: kernels whose pods are their own
 
 
-class ClaimedPod(Pod):
+class OwnedPod(Pod):
     """Its labels say whose it is: who changes them first has it, and watches it from before that on."""
 
-    def __init__(self, ground: Ground, claim: Claim) -> None:
+    def __init__(self, ground: PodContext, claim: PodClaim) -> None:
         super().__init__(ground, {"metadata": {"name": claim.pod}}, None)
         self._claim = claim
 
@@ -48,7 +48,7 @@ class ClaimedPod(Pod):
                     raise Gone(found.trouble.words)
                 if not found.node:  # That it runs is told some time after it does.
                     raise Gone(f"pod {self.name} does not run")
-                patch = manifest.taken_up(ground.owner, uid=found.uid, version=found.version)
+                patch = manifest.adopt_patch(ground.owner, uid=found.uid, version=found.version)
                 await ground.api.patch_pod(self.name, patch)
                 ground.lookout.made(self.name)
                 self._seen = found._replace(owner=ground.owner, version="")
@@ -62,7 +62,7 @@ class ClaimedPod(Pod):
             else:
                 return
 
-    async def _may_have(self, found: Seen) -> None:
+    async def _may_have(self, found: ObservedPod) -> None:
         """Raises Gone where another kernel has it by now, or is deleting it."""
         if found.owner == labels.NOBODY:
             raise Gone(f"pod {self.name} is being deleted")
@@ -72,9 +72,9 @@ class ClaimedPod(Pod):
     async def _take_secret(self) -> None:
         """It opens nothing any more, and goes with its pod: until then, no reaper is to find it a dead kernel's."""
         try:
-            await self._ground.api.patch_secret(self.name, manifest.taken_up(self._ground.owner))
+            await self._ground.api.patch_secret(self.name, manifest.adopt_patch(self._ground.owner))
         except Missing:
             pass
 
-    def _reach(self) -> Reached:
+    def _reach(self) -> PodConnection:
         return self._ground.reach.again(self._ground.api, self.name, self.uid)

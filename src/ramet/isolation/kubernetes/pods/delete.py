@@ -9,10 +9,10 @@ from __future__ import annotations
 from ramet.isolation.kubernetes.api import labels, manifest
 from ramet.isolation.kubernetes.api.client import Api
 from ramet.isolation.kubernetes.api.errors import Missing, Taken
-from ramet.isolation.kubernetes.api.pod_status import Seen
+from ramet.isolation.kubernetes.api.pod_status import ObservedPod
 
 
-async def delete(api: Api, pod: Seen, *owners: str) -> bool:
+async def delete(api: Api, pod: ObservedPod, *owners: str) -> bool:
     """Have no pod of that name be one of these owners'; False: it is another kernel's.
 
     `pod` is what was seen of it last. What is not known for certain is asked for first: a watch says of a pod that has
@@ -26,7 +26,7 @@ async def delete(api: Api, pod: Seen, *owners: str) -> bool:
             if pod.owner not in (*owners, labels.NOBODY):
                 return False
             if pod.outlives_s and pod.owner != labels.NOBODY:
-                await api.patch_pod(pod.name, manifest.taken_up(labels.NOBODY, uid=pod.uid, version=pod.version))
+                await api.patch_pod(pod.name, manifest.adopt_patch(labels.NOBODY, uid=pod.uid, version=pod.version))
             await api.delete_pod(pod.name, uid=pod.uid)
         except Missing:
             return True

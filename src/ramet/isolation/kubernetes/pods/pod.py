@@ -13,10 +13,10 @@ from ramet.core.errors import RametError, SandboxFailed
 from ramet.isolation.kubernetes.api import manifest
 from ramet.isolation.kubernetes.api.client import Api
 from ramet.isolation.kubernetes.api.errors import Taken, Unreachable
-from ramet.isolation.kubernetes.api.pod_status import Seen, Trouble
-from ramet.isolation.kubernetes.connect.attach import Reach, Reached
+from ramet.isolation.kubernetes.api.pod_status import ObservedPod, PodFailure
+from ramet.isolation.kubernetes.connect.attach import PodConnection, PodTransport
 from ramet.isolation.kubernetes.pods.delete import delete
-from ramet.isolation.kubernetes.pods.watch import Lookout
+from ramet.isolation.kubernetes.pods.watch import PodWatch
 
 _AGAIN_S = (0.1, 0.5, 1.0, 2.0, 5.0)
 _LATER_S = 30.0  #: likewise, to remove a pod: no reaper takes what is a living kernel's
@@ -27,30 +27,30 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ground:
+class PodContext:
     """What all pods of a kernel share."""
 
     api: Api
     owner: str  #: the kernel, by its label
-    lookout: Lookout
-    reach: Reach
+    lookout: PodWatch
+    reach: PodTransport
     unschedulable_s: float  #: how long a pod may wait for a place
 
 
 class Pod:
     """A pod that is wanted, until `release`. Make it on a running event loop."""
 
-    def __init__(self, ground: Ground, pod: Mapping[str, Any], secret: Mapping[str, Any] | None) -> None:
+    def __init__(self, ground: PodContext, pod: Mapping[str, Any], secret: Mapping[str, Any] | None) -> None:
         """`pod` and `secret` are manifests."""
         self.name: str = pod["metadata"]["name"]
         self.uid = ""
         loop = asyncio.get_running_loop()
-        self.reached: asyncio.Future[Reached] = loop.create_future()  #: an error: it could not be made
-        self.troubled: asyncio.Future[Trouble] = loop.create_future()  #: once it does not work, or no more
-        self.unplaced: asyncio.Future[Trouble] = loop.create_future()  #: once no node has taken it; one may, later
+        self.reached: asyncio.Future[PodConnection] = loop.create_future()  #: an error: it could not be made
+        self.troubled: asyncio.Future[PodFailure] = loop.create_future()  #: once it does not work, or no more
+        self.unplaced: asyncio.Future[PodFailure] = loop.create_future()  #: once no node has taken it; one may, later
         self._ground, self._pod, self._secret = ground, pod, secret
         self._owners = {ground.owner}  #: whose it may be to be removed here
-        self._seen = Seen(self.name)
+        self._seen = ObservedPod(self.name)
         self._changed, self._released = asyncio.Event(), asyncio.Event()
         self._was_made = self._was_taken = False
         self.gone = loop.create_task(self._live())  #: done once it was removed, or is another kernel's
@@ -73,7 +73,7 @@ class Pod:
         return "" if (reached := self._there) is None else reached.words
 
     @property
-    def _there(self) -> Reached | None:
+    def _there(self) -> PodConnection | None:
         if self.reached.done() and not self.reached.cancelled() and self.reached.exception() is None:
             return self.reached.result()
         return None
@@ -103,7 +103,7 @@ class Pod:
             ground.lookout.forget(self.name, was_made=self._was_made)
             ground.reach.forget(self.name)
 
-    def _reach(self) -> Reached:
+    def _reach(self) -> PodConnection:
         return self._ground.reach.open(self._ground.api, self.name, self.uid)
 
     async def _make(self) -> None:
@@ -158,7 +158,7 @@ class Pod:
                 bound = f"no node took it within {self._ground.unschedulable_s:g} s"
                 raise SandboxFailed(f"pod {self.name}: {bound}: {trouble.words}") from None
 
-    def _see(self, seen: Seen) -> None:
+    def _see(self, seen: ObservedPod) -> None:
         if seen.is_running and not self._seen.is_running and (reached := self._there) is not None:
             reached.runs()
         self._seen = seen
@@ -195,6 +195,6 @@ async def removed(pod: Pod, within_s: float = _LONG_S) -> None:
             await asyncio.shield(pod.gone)
 
 
-def told_of(pod: Pod, tell: Callable[[Trouble], object]) -> None:
+def on_failure(pod: Pod, tell: Callable[[PodFailure], object]) -> None:
     """Have somebody told of a pod's trouble, now or when it comes."""
     pod.troubled.add_done_callback(lambda done: None if done.cancelled() else tell(done.result()))

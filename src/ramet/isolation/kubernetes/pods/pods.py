@@ -14,14 +14,14 @@ from ramet.core.policy.policy import Isolation
 from ramet.isolation.contract import Exit
 from ramet.isolation.kubernetes.api import labels, manifest
 from ramet.isolation.kubernetes.api.client import Api
-from ramet.isolation.kubernetes.api.pod_status import Seen, Trouble
-from ramet.isolation.kubernetes.connect.attach import Reach
-from ramet.isolation.kubernetes.pods.claim import Claim, ClaimedPod
+from ramet.isolation.kubernetes.api.pod_status import ObservedPod, PodFailure
+from ramet.isolation.kubernetes.connect.attach import PodTransport
+from ramet.isolation.kubernetes.pods.claim import OwnedPod, PodClaim
 from ramet.isolation.kubernetes.pods.delete import delete
 from ramet.isolation.kubernetes.pods.line import PodLine
-from ramet.isolation.kubernetes.pods.pod import Ground, Pod, told_of
-from ramet.isolation.kubernetes.pods.watch import Lookout
-from ramet.isolation.remote.host_agent import Machine, OnDeaf, OnThreshold
+from ramet.isolation.kubernetes.pods.pod import Pod, PodContext, on_failure
+from ramet.isolation.kubernetes.pods.watch import PodWatch
+from ramet.isolation.remote.host_agent import NodeClient, OnDeaf, OnThreshold
 
 #: Users of pods: none of an ordinary image, and far too many for two pods of a node to get the same by chance.
 UIDS = range(1_000_000, 2_000_000_000)
@@ -37,7 +37,7 @@ class Pods:
     def __init__(
         self,
         api: Api,
-        reach: Reach,
+        reach: PodTransport,
         owner: str,
         *,
         unschedulable_s: float,
@@ -45,10 +45,10 @@ class Pods:
     ) -> None:
         """`on_unplaced` is told when no node takes one of them, or not yet."""
         self._api, self._reach, self._owner, self._on_unplaced = api, reach, owner, on_unplaced
-        lookout = Lookout(api, labels.selector(owner=owner), self._remove_stray)
-        self._ground = Ground(api=api, owner=owner, lookout=lookout, reach=reach, unschedulable_s=unschedulable_s)
+        lookout = PodWatch(api, labels.selector(owner=owner), self._remove_stray)
+        self._ground = PodContext(api=api, owner=owner, lookout=lookout, reach=reach, unschedulable_s=unschedulable_s)
         self._pods: set[Pod] = set()
-        self._machines: set[Machine] = set()
+        self._machines: set[NodeClient] = set()
         self._strays: set[asyncio.Task[None]] = set()
 
     @property
@@ -63,10 +63,10 @@ class Pods:
 
     @property
     def outlives_s(self) -> float:
-        """See `Reach`."""
+        """See `PodTransport`."""
         return self._reach.outlives_s
 
-    def make(self, form: manifest.Form, berth: manifest.Berth) -> Pod:
+    def make(self, form: manifest.PodTemplate, berth: manifest.PodRequest) -> Pod:
         """Have one made; waits for nothing. Raises InvalidValue for a mount that no pod can have."""
         files = self._reach.secret(berth.name)
         secret = manifest.secret(form, berth.name, berth.run, berth.about, files) if files else None
@@ -77,11 +77,11 @@ class Pods:
             raise
         return self._known(Pod(self._ground, made, secret))
 
-    def claim(self, claim: Claim) -> Pod:
+    def claim(self, claim: PodClaim) -> Pod:
         """Have one be this kernel's that another one had made; waits for nothing. Raises Gone for one of our own."""
         if any(each.name == claim.pod for each in self._pods):
             raise Gone(f"pod {claim.pod} is this kernel's own, and at work")
-        return self._known(ClaimedPod(self._ground, claim))
+        return self._known(OwnedPod(self._ground, claim))
 
     def _known(self, pod: Pod) -> Pod:
         self._pods.add(pod)
@@ -94,11 +94,11 @@ class Pods:
         self,
         pod: Pod,
         *,
-        ends: Callable[[Trouble], Exit],
+        ends: Callable[[PodFailure], Exit],
         level: Isolation | None = None,
         on_threshold: OnThreshold | None = None,
         on_deaf: OnDeaf | None = None,
-    ) -> Machine:
+    ) -> NodeClient:
         """What keeps sandboxes in a pod, once that is there; `ends` says how they end by its trouble. Close it.
 
         Raises SandboxFailed, SpawnRefused where a quota leaves no room, Gone for one that could not be claimed.
@@ -109,10 +109,10 @@ class Pods:
             if isinstance(error, (Gone, SandboxFailed, SpawnRefused)):
                 raise
             raise SandboxFailed(f"no pod: {error}") from error
-        machine = Machine(PodLine(reached.line, pod), level=level, on_threshold=on_threshold, on_deaf=on_deaf)
+        machine = NodeClient(PodLine(reached.line, pod), level=level, on_threshold=on_threshold, on_deaf=on_deaf)
         self._machines.add(machine)
         pod.gone.add_done_callback(lambda _: self._machines.discard(machine))
-        told_of(pod, lambda trouble: machine.lost(ends(trouble)))
+        on_failure(pod, lambda trouble: machine.lost(ends(trouble)))
         return machine
 
     async def close(self) -> None:
@@ -131,7 +131,7 @@ class Pods:
     def _remove_stray(self, name: str) -> None:
         async def remove() -> None:
             try:
-                await delete(self._api, Seen(name), self._owner)
+                await delete(self._api, ObservedPod(name), self._owner)
             except RametError as problem:
                 _log.warning("pod %s stays for now: %s", name, problem)
 
@@ -174,7 +174,7 @@ def new_uid() -> int:
     return UIDS.start + secrets.randbelow(len(UIDS))
 
 
-def _failure(pod: Pod, trouble: Trouble) -> str:
+def _failure(pod: Pod, trouble: PodFailure) -> str:
     said, last = "", pod.words.rpartition("\n")[2]
     if trouble.kind == "exited" and last and last not in trouble.words:
         said = f"; it said: {pod.words}"

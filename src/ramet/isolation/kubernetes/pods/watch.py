@@ -9,23 +9,23 @@ from collections.abc import Callable, Mapping
 from ramet.core.errors import RametError
 from ramet.isolation.kubernetes.api.client import Api
 from ramet.isolation.kubernetes.api.errors import Missing, Stale
-from ramet.isolation.kubernetes.api.pod_status import Seen, gone
+from ramet.isolation.kubernetes.api.pod_status import ObservedPod, gone
 
 _AGAIN_S = (0.2, 0.5, 1.0, 2.0)  #: between two tries to reach the API
 
 _log = logging.getLogger("ramet.kubernetes")
 
 
-class Lookout:
+class PodWatch:
     """Pods with some labels, by name. `on_stray` is told of one that nobody expects: made, and then not wanted."""
 
     def __init__(self, api: Api, selector: Mapping[str, str], on_stray: Callable[[str], object]) -> None:
         self._api, self._selector, self._on_stray = api, dict(selector), on_stray
-        self._told: dict[str, Callable[[Seen], object]] = {}
+        self._told: dict[str, Callable[[ObservedPod], object]] = {}
         self._there: set[str] = set()  #: expected, and made or seen
         self._watching: asyncio.Task[None] | None = None
 
-    def expect(self, name: str, told: Callable[[Seen], object]) -> None:
+    def expect(self, name: str, told: Callable[[ObservedPod], object]) -> None:
         """Have somebody told of a pod, from now on. Before it is made."""
         self._told[name] = told
         if self._watching is None:
@@ -87,7 +87,7 @@ class Lookout:
         except Missing:
             self._tell(gone(name))
 
-    def _tell(self, seen: Seen) -> None:
+    def _tell(self, seen: ObservedPod) -> None:
         is_gone = seen.trouble is not None and seen.trouble.kind == "deleted"
         told = self._told.get(seen.name)
         if told is None:
@@ -101,5 +101,5 @@ class Lookout:
         told(seen)
 
 
-def _nobody(seen: Seen) -> None:
+def _nobody(seen: ObservedPod) -> None:
     """What is said of a pod that was deleted here."""

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Raw, Struct
 
-from ramet.concurrency.deadline import to_its_end, within
+from ramet.concurrency.deadline import run_shielded, wait_with_timeout
 from ramet.core.errors import (
     Aborted,
     Bug,
@@ -29,9 +29,9 @@ from ramet.services.agent_types.command.process import Started
 from ramet.services.agent_types.command.process_calls import Calls
 from ramet.services.agent_types.command.process_end import NOT_STARTED, how_it_ended, last_words, status_of
 from ramet.services.agent_types.command.replies import Answering
-from ramet.services.agent_types.kept_turns import KeptTurn, KeptTurns, Said
+from ramet.services.agent_types.kept_turns import CommandTurn, CommandTurnLog, Said
 from ramet.services.agent_types.outcome import as_spent
-from ramet.services.contract import Opening
+from ramet.services.contract import AgentSpec
 from ramet.services.formats.registry import format_of
 from ramet.spawn.masking import masked_error
 from ramet.wire import command_protocol
@@ -45,7 +45,7 @@ LEAVE_S = 1.0
 _TOLD_BYTES = 4 * 1024 * 1024
 
 
-class Call(Struct, forbid_unknown_fields=True):
+class CallProgram(Struct, forbid_unknown_fields=True):
     """Have the program do one of the operations that it named when it was started; the answer is its own."""
 
     operation: str
@@ -60,7 +60,9 @@ class Log(Struct, forbid_unknown_fields=True):
 class CommandAgent:
     """One conversation with one program. `begin` it; it is closed in the end, also if that raises."""
 
-    def __init__(self, opening: Opening, turns: KeptTurns, started: Started, isolation: str, seconds: float | None):
+    def __init__(
+        self, opening: AgentSpec, turns: CommandTurnLog, started: Started, isolation: str, seconds: float | None
+    ):
         """`turns` are those before it was started; `seconds` is what a turn may take."""
         self.isolation, self.run = isolation, started.handle.id
         self._opening, self._clock, self._turns, self._seconds = opening, opening.runtime.clock, turns, seconds
@@ -86,15 +88,15 @@ class CommandAgent:
         """
         try:
             self._tell_start()
-            await within(self._ready_or_over(), clock=self._clock, seconds=self._opening.info.start_s)
+            await wait_with_timeout(self._ready_or_over(), clock=self._clock, seconds=self._opening.info.start_s)
             if not self._ready.done():
                 raise self._refusal(self._living.result())
         except TimeoutError:
-            await to_its_end(self.close("it was not ready in time"))
+            await run_shielded(self.close("it was not ready in time"))
             why = f"the program {self._not_ready()}{last_words(self._log())}"
             raise SpawnRefused("spawn_info.start_s", why) from None
         except BaseException:
-            await to_its_end(self.close("it could not be begun with"))
+            await run_shielded(self.close("it could not be begun with"))
             raise
 
     def begin_again(self) -> None:
@@ -134,7 +136,7 @@ class CommandAgent:
             answering.leave()
             if not answering.is_over:
                 self._tell_interrupt(answering)
-            await to_its_end(self._turns.keep(KeptTurn(asked=text, said=said.text), self.run))
+            await run_shielded(self._turns.keep(CommandTurn(asked=text, said=said.text), self.run))
 
     async def interrupt(self) -> None:
         """Tell the program to end the turn under way, keeping it and its history."""
@@ -154,7 +156,7 @@ class CommandAgent:
             self._answering.leave()
         self._line.hang_up()
         try:
-            await within(asyncio.shield(self._living), clock=self._clock, seconds=LEAVE_S)
+            await wait_with_timeout(asyncio.shield(self._living), clock=self._clock, seconds=LEAVE_S)
         except TimeoutError:
             await self._handle.cancel(reason)
             await asyncio.shield(self._living)
@@ -178,7 +180,7 @@ class CommandAgent:
         match operation:
             case Log():
                 return {"stderr": self._log()}
-            case Call():
+            case CallProgram():
                 known = (await self._said_ready()).operations
                 if operation.operation not in known:
                     raise Unknown("operation of the program", operation.operation, tuple(map(self._masked, known)))
@@ -246,7 +248,7 @@ class CommandAgent:
             case command_protocol.Done():
                 answering.end(Aborted("it was interrupted") if answering.is_interrupted else None)
             case command_protocol.Error():
-                why = self._masked(command_protocol.words(body))
+                why = self._masked(command_protocol.error_text(body))
                 answering.end(TaskFailed(why, status=str(Status.FAILED), run=self.run))
 
     async def _pieces(self, answering: Answering, format: str | None, said: Said) -> AsyncGenerator[bytes]:
@@ -293,7 +295,7 @@ class CommandAgent:
 
     async def _end_unless_ready(self) -> None:
         try:
-            await within(self._ready_or_over(), clock=self._clock, seconds=self._opening.info.start_s)
+            await wait_with_timeout(self._ready_or_over(), clock=self._clock, seconds=self._opening.info.start_s)
         except TimeoutError:
             await self._handle.cancel(f"it {self._not_ready()}")
 

@@ -17,17 +17,17 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from ramet.concurrency import processes
-from ramet.concurrency.deadline import to_its_end
+from ramet.concurrency.deadline import run_shielded
 from ramet.concurrency.pipes import Capture
 from ramet.core.budget import Limits
 from ramet.core.errors import BusyError, InvalidValue, ProtocolError
-from ramet.core.policy.policy import Policy, grant_root
+from ramet.core.policy.policy import Policy, resolve_root_policy
 from ramet.host.runtime import AgentRuntime
 from ramet.isolation.masking.masking import Mask
 from ramet.services.agent_types.command import exec_in_sandbox
 from ramet.spawn.handle import Handle
 from ramet.spawn.masking import forms_of_grant, masked_text
-from ramet.wire.command_protocol import Told, encode
+from ramet.wire.command_protocol import ToProgram, encode
 from ramet.wire.frames import Frame
 from ramet.wire.stdio_frames import LineReader
 
@@ -59,7 +59,7 @@ async def start_inside(
     Raises what keeps the sandbox from being there, and InvalidValue where sandboxes are on other machines: its pipes
     are files. Nothing is left then.
     """
-    grant = grant_root(policy)
+    grant = resolve_root_policy(policy)
     backend = await runtime.sandboxes.placement().backend(grant)
     if (await backend.probe()).remote:
         raise InvalidValue("agent_type", "command", f"another type: sandboxes of {backend.name} are on other machines")
@@ -84,7 +84,7 @@ async def start_inside(
         await _either(is_there.wait(), handle.result())
         line = await Line.over(*(_pipes_of(handle) if is_there.is_set() else _closed_pipes()))
     except BaseException:
-        await to_its_end(handle.cancel("it could not be talked with"))
+        await run_shielded(handle.cancel("it could not be talked with"))
         raise
     return Started(handle, line, lambda: masked_text(handle.run, _text(log)))
 
@@ -126,7 +126,7 @@ async def start_in_host(
     try:
         line = await Line.over(to_it, from_it)
     except BaseException:
-        await to_its_end(handle.cancel("it could not be talked with"))
+        await run_shielded(handle.cancel("it could not be talked with"))
         raise
     return Started(handle, line, lambda: masked_text(handle.run, _text(log)))
 
@@ -151,7 +151,7 @@ class Line:
             raise
         return cls(writing, reading, stream)
 
-    def say(self, told: Told, body: bytes = b"") -> None:
+    def say(self, told: ToProgram, body: bytes = b"") -> None:
         """Tell it something, whole, as soon as it reads; to one that has ended, nothing.
 
         Raises BusyError if it does not read what it was told before.

@@ -9,11 +9,11 @@ from typing import Any
 import msgspec
 
 from ramet.concurrency.clock import Clock
-from ramet.concurrency.deadline import within
+from ramet.concurrency.deadline import wait_with_timeout
 from ramet.core.errors import ProtocolError, RametError, TaskFailed
 from ramet.core.outcome import Status
 from ramet.services.agent_types.command.process import Line
-from ramet.wire.command_protocol import Answer, Control, Refusal, words
+from ramet.wire.command_protocol import Answer, Control, Refusal, error_text
 
 
 class Calls:
@@ -32,7 +32,7 @@ class Calls:
         self._last = number
         answer = self._open[number] = asyncio.get_running_loop().create_future()
         try:
-            return await within(answer, clock=self._clock, seconds=timeout_s)
+            return await wait_with_timeout(answer, clock=self._clock, seconds=timeout_s)
         except TimeoutError:
             why = f"{operation!r} was not answered within {timeout_s:g} s"
             raise TaskFailed(why, status=str(Status.TIMEOUT)) from None
@@ -47,7 +47,7 @@ class Calls:
         if answer is None or answer.done():
             return  # Too late.
         if isinstance(said, Refusal):
-            answer.set_exception(TaskFailed(self._masked(words(body))))
+            answer.set_exception(TaskFailed(self._masked(error_text(body))))
             return
         try:
             answer.set_result(msgspec.json.decode(body or b"null"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 
 from ramet.core.outcome import ErrorInfo, Result, Status
-from ramet.spawn.sandbox.process import in_plain_words
+from ramet.spawn.sandbox.process import sanitize_error
 
 #: In place of an error's type.
 NOT_STARTED, EXITED, BROKEN = "NotStarted", "Exited", "ProtocolError"
@@ -23,8 +23,8 @@ def how_it_ended(result: Result, broken: BaseException | None, log: str) -> Erro
         how = f"exit status {value}" if value >= 0 else f"signal {_name(-value)}"
         why = ErrorInfo(type=EXITED, message=f"the program ended by itself: {how}")
     else:
-        return in_plain_words(ErrorInfo(type=NOT_STARTED, message=str(value)))
-    return in_plain_words(ErrorInfo(type=why.type, message=why.message + last_words(log)))
+        return sanitize_error(ErrorInfo(type=NOT_STARTED, message=str(value)))
+    return sanitize_error(ErrorInfo(type=why.type, message=why.message + last_words(log)))
 
 
 def status_of(result: Result) -> str:

@@ -11,12 +11,12 @@ from dataclasses import replace
 from msgspec import Struct
 
 from ramet.core.errors import DefinitionMissing, InvalidValue
-from ramet.core.policy.policy import Policy, grant_root, secrets_of, variables_of
-from ramet.services.agent_types.command.agent import Call, CommandAgent, Log
+from ramet.core.policy.policy import Policy, resolve_root_policy, secrets_of, variables_of
+from ramet.services.agent_types.command.agent import CallProgram, CommandAgent, Log
 from ramet.services.agent_types.command.process import Started, start_in_host, start_inside
-from ramet.services.agent_types.kept_turns import KeptTurns
+from ramet.services.agent_types.kept_turns import CommandTurnLog
 from ramet.services.agent_types.sandbox import isolation_of, policy_of
-from ramet.services.contract import Opening, Served
+from ramet.services.contract import AgentSpec, RunningAgent
 from ramet.services.formats.registry import FORMATS
 
 _FORMAT = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}\Z")
@@ -46,7 +46,7 @@ class CommandType:
     name = "command"
     spawn_info: type = CommandInfo
     transport_formats: Sequence[str] = tuple(FORMATS)
-    operations: Mapping[str, type] = {"call": Call, "log": Log}
+    operations: Mapping[str, type] = {"call": CallProgram, "log": Log}
 
     def __init__(self, allowed: Sequence[str] = ()) -> None:
         self._allowed = tuple(allowed)
@@ -64,7 +64,7 @@ class CommandType:
         """Whether the program gets bodies as they are: it declares the format."""
         return format in info.formats
 
-    async def check(self, opening: Opening) -> None:
+    async def check(self, opening: AgentSpec) -> None:
         """Raises InvalidValue for what is no command, or is not allowed in the host, and IsolationUnavailable.
 
         Whether the program is there is seen when it is started: what a sandbox has is not what the host has.
@@ -84,7 +84,7 @@ class CommandType:
             raise InvalidValue("spawn_info.argv", info.argv[0], f"in the host one of: {known}; else say a policy")
         await isolation_of(opening.runtime, policy)
 
-    async def open(self, opening: Opening) -> Served:
+    async def open(self, opening: AgentSpec) -> RunningAgent:
         """One that has said that it is ready. After a restart it is started anew, and told what was said before.
 
         Then nobody waits for it but its turns: a server that begins must not wait for the slowest program of anybody.
@@ -92,7 +92,7 @@ class CommandType:
         """
         policy = policy_of(opening)
         isolation = await isolation_of(opening.runtime, policy)
-        turns = KeptTurns(await opening.runtime.open_store(), opening.id)
+        turns = CommandTurnLog(await opening.runtime.open_store(), opening.id)
         if opening.run:
             await turns.read()
             await _end_what_is_left(opening, policy)
@@ -105,7 +105,7 @@ class CommandType:
         return agent
 
 
-async def _started(opening: Opening, policy: Policy | None) -> Started:
+async def _started(opening: AgentSpec, policy: Policy | None) -> Started:
     limits = replace(opening.limits, seconds=None)  # Time is each turn's.
     argv, cwd = opening.info.argv, _works_in(opening)
     runtime, owner = opening.runtime, opening.id
@@ -114,7 +114,7 @@ async def _started(opening: Opening, policy: Policy | None) -> Started:
     return await start_in_host(runtime, argv, cwd or opening.folder, limits, state_owner=owner)
 
 
-async def _end_what_is_left(opening: Opening, policy: Policy | None) -> None:
+async def _end_what_is_left(opening: AgentSpec, policy: Policy | None) -> None:
     """End the tree that a killed server left on record; the program itself has ended with that server."""
     with suppress(DefinitionMissing):
         for left in await opening.runtime.resume(
@@ -123,15 +123,15 @@ async def _end_what_is_left(opening: Opening, policy: Policy | None) -> None:
             await left.cancel("its server was killed")
 
 
-def _seconds_of(opening: Opening, policy: Policy | None) -> float | None:
+def _seconds_of(opening: AgentSpec, policy: Policy | None) -> float | None:
     """What a turn may take; None is as long as it likes."""
-    given = [] if policy is None else [grant_root(policy).timeout_seconds]
+    given = [] if policy is None else [resolve_root_policy(policy).timeout_seconds]
     if opening.limits.seconds is not None:
         given.append(opening.limits.seconds)
     return min(given, default=None)
 
 
-def _works_in(opening: Opening) -> pathlib.Path | None:
+def _works_in(opening: AgentSpec) -> pathlib.Path | None:
     """Where it works; None is a folder of its own. Raises InvalidValue."""
     info: CommandInfo = opening.info
     if info.in_image:

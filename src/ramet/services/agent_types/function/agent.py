@@ -14,22 +14,22 @@ from msgspec.structs import replace
 
 from ramet.agent.definition import Agent, as_agent
 from ramet.concurrency.cancel import is_being_cancelled
-from ramet.concurrency.deadline import to_its_end
+from ramet.concurrency.deadline import run_shielded
 from ramet.core.errors import Aborted, Bug, BusyError, DefinitionMissing, Expired, MailRefused, RametError, Unknown
 from ramet.core.events import Notice
 from ramet.core.outcome import NOTHING_USED, ErrorInfo, Result, Status
 from ramet.core.policy.decision import within
-from ramet.core.policy.policy import Policy, grant_root, secrets_of, variables_of
+from ramet.core.policy.policy import Policy, resolve_root_policy, secrets_of, variables_of
 from ramet.host.safety.gate import SafetyGate
 from ramet.services.agent_types import bundle_operations
 from ramet.services.agent_types.bundle_operations import LoadBundle, UnloadBundle
 from ramet.services.agent_types.function import invoke
-from ramet.services.agent_types.function.call import Call
+from ramet.services.agent_types.function.call import RunningCall
 from ramet.services.agent_types.function.turn_log import HISTORY_BYTES, FunctionTurn, FunctionTurns
-from ramet.services.agent_types.imports import Reference
+from ramet.services.agent_types.imports import FunctionReference
 from ramet.services.agent_types.llm.restart import left_of
 from ramet.services.agent_types.outcome import as_spent
-from ramet.services.contract import Opening
+from ramet.services.contract import AgentSpec
 from ramet.services.formats.registry import Format, format_of
 from ramet.spawn.handle import Handle
 from ramet.spawn.run import Run
@@ -45,8 +45,8 @@ class FunctionAgent:
 
     def __init__(
         self,
-        opening: Opening,
-        function: Callable[..., Any] | Reference,
+        opening: AgentSpec,
+        function: Callable[..., Any] | FunctionReference,
         policy: Policy | None,
         isolation: str,
         turns: FunctionTurns,
@@ -56,12 +56,12 @@ class FunctionAgent:
         self.isolation, self.run, self._gate = isolation, opening.run, gate
         self._opening, self._function, self._policy = opening, function, policy
         self._turns = turns
-        self._takes_history = isinstance(function, Reference) or invoke.takes_history(function)
+        self._takes_history = isinstance(function, FunctionReference) or invoke.takes_history(function)
         self._has_warned = False  #: that a part of its history is not told
         self._usage = NOTHING_USED
         self._beginning: asyncio.Task[None] | None = None  #: of the newest turn
-        self._call: Call | None = None  #: the newest
-        self._left: Call | None = None  #: that another kernel had begun, until its turn is gone on with
+        self._call: RunningCall | None = None  #: the newest
+        self._left: RunningCall | None = None  #: that another kernel had begun, until its turn is gone on with
         self.ended: asyncio.Future[ErrorInfo | None] = asyncio.get_running_loop().create_future()
 
     async def take_up(self) -> None:
@@ -117,7 +117,7 @@ class FunctionAgent:
         elif left is not None and left.turn.number == number:
             answer = self._answered(left, shape, said)
         elif (over := await self._turns.of(number)) is not None:
-            answer = self._answered(Call.known(over), shape, said)
+            answer = self._answered(RunningCall.known(over), shape, said)
         else:
             raise Bug(f"turn {number} is not on record, and later ones are")
         async with aclosing(answer) as chunks:
@@ -170,7 +170,7 @@ class FunctionAgent:
         if self.ended.done():
             raise _has_ended()
         turn = FunctionTurn(number=self._turns.taken + 1, run=self._opening.runtime.mint(), asked=text)
-        call = Call(turn, self._keep)
+        call = RunningCall(turn, self._keep)
         self._beginning = asyncio.create_task(self._begin(call), name=f"ramet begins {turn.run}")
         try:
             await self._beginning
@@ -183,20 +183,20 @@ class FunctionAgent:
             async for chunk in chunks:
                 yield chunk
 
-    async def _begin(self, call: Call) -> None:
+    async def _begin(self, call: RunningCall) -> None:
         """Have a turn on record and its call at work. Nothing is left of it when this raises, or is cancelled."""
         try:
-            await to_its_end(self._turns.write(call.turn))
+            await run_shielded(self._turns.write(call.turn))
             handle = await self._started(call)
         except BaseException:
             with suppress(RametError):
-                await to_its_end(self._turns.forget(call.turn))
+                await run_shielded(self._turns.forget(call.turn))
             raise
         self._note_omission(handle)
         call.begun(handle)
         self._call, self.run = call, call.turn.run
 
-    async def _answered(self, call: Call, shape: Format, said: Sequence[bytes]) -> AsyncGenerator[bytes]:
+    async def _answered(self, call: RunningCall, shape: Format, said: Sequence[bytes]) -> AsyncGenerator[bytes]:
         """What a call says, behind the chunks that were said. Raises what it ends with."""
         new = shape.Writer(call.turn.run, _name_of(self._function), int(self._opening.runtime.clock.now().timestamp()))
         writer, first = shape.writer_of(said[0]) if said else new, new.begin()
@@ -223,7 +223,7 @@ class FunctionAgent:
         for chunk in writer.end(call.turn.used)[texts.count("") :]:
             yield chunk
 
-    async def _started(self, call: Call) -> Handle:
+    async def _started(self, call: RunningCall) -> Handle:
         spawn, function, run = self._opening.runtime.spawn, self._function, call.turn.run
         limits = left_of(self._opening.limits, self._usage)  # Each turn is a tree, with a budget of its own.
         text, late = call.turn.asked, self._late_args
@@ -232,10 +232,10 @@ class FunctionAgent:
             return await spawn(
                 called, args=(text,), late_args=late, limits=limits, run=run, state_owner=self._opening.id
             )
-        is_named = isinstance(function, Reference)
+        is_named = isinstance(function, FunctionReference)
         return await spawn(
             invoke.call_named if is_named else invoke.call_inside,
-            args=(*function, text) if isinstance(function, Reference) else (function, text),
+            args=(*function, text) if isinstance(function, FunctionReference) else (function, text),
             late_args=late,
             policy=self._policy,
             limits=limits,
@@ -246,9 +246,9 @@ class FunctionAgent:
             state_owner=self._opening.id,
         )
 
-    async def _taken_up(self, turn: FunctionTurn) -> Call | None:
+    async def _taken_up(self, turn: FunctionTurn) -> RunningCall | None:
         """Its call, at work or over; None if there never was one. Raises StoreFailed."""
-        call, runtime = Call(turn, self._keep), self._opening.runtime
+        call, runtime = RunningCall(turn, self._keep), self._opening.runtime
         self.run = turn.run
         await self._turns.write(turn)  # Whoever had it before can write no more of it.
         try:
@@ -272,7 +272,7 @@ class FunctionAgent:
             await call.ended(result, in_the_host=self._policy is None)
         return call
 
-    def _prepare(self, run: Run, call: Call) -> None:
+    def _prepare(self, run: Run, call: RunningCall) -> None:
         """Have a run that goes on heard here, with what it may see as it is here: other kernels have other folders.
 
         One of an older ramet has its history in its arguments.
@@ -281,7 +281,7 @@ class FunctionAgent:
             run.request = dataclasses.replace(run.request, late_args=self._late_args)
         if self._policy is not None and run.grant is not None:
             shelf = self._opening.shelf.folder if self._opening.shelf is not None else None
-            run.grant = grant_root(self._policy)
+            run.grant = resolve_root_policy(self._policy)
             if run.narrowed is not None:  # By a policy adapter, at its birth.
                 run.grant = within(run.grant, run.narrowed)
             placement = self._opening.runtime.sandboxes.placement()
@@ -305,8 +305,8 @@ class FunctionAgent:
             self._has_warned = True
             _log.warning("agent %s (%s): %s", self._opening.id, self._opening.path, text)
 
-    def _in_the_host(self, call: Call) -> Agent:
-        assert not isinstance(self._function, Reference), "the code of an image is called in a sandbox"
+    def _in_the_host(self, call: RunningCall) -> Agent:
+        assert not isinstance(self._function, FunctionReference), "the code of an image is called in a sandbox"
         return as_agent(_bound(self._function, call.pieces.put))
 
     async def _keep(self, turn: FunctionTurn) -> None:
@@ -334,5 +334,5 @@ def _bound(function: Callable[..., Any], out: Callable[[str], None]) -> Callable
     return bound
 
 
-def _name_of(function: Callable[..., Any] | Reference) -> str:
-    return function.name if isinstance(function, Reference) else str(getattr(function, "__name__", "function"))
+def _name_of(function: Callable[..., Any] | FunctionReference) -> str:
+    return function.name if isinstance(function, FunctionReference) else str(getattr(function, "__name__", "function"))

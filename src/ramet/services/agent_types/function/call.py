@@ -16,9 +16,9 @@ from ramet.core.outcome import Result, Status
 from ramet.services.agent_types import kept_turns
 from ramet.services.agent_types.function.turn_log import FunctionTurn
 from ramet.services.agent_types.kept_turns import Said
-from ramet.services.agent_types.llm.resume_turn import Onward
+from ramet.services.agent_types.llm.resume_turn import ReplayFilter
 from ramet.services.agent_types.outcome import problem_of
-from ramet.services.problems import error_of, told
+from ramet.services.problems import error_of, public_message
 from ramet.spawn.handle import Handle
 from ramet.spawn.lifecycle.supervisor import RECORDED_CHARS
 
@@ -59,7 +59,7 @@ class Pieces:
         return await self._queue.get()
 
 
-class Call:
+class RunningCall:
     """It has `begun`, or had `ended` elsewhere. Its end is put on record, by `keep`, before its reader hears of it."""
 
     def __init__(self, turn: FunctionTurn, keep: Callable[[FunctionTurn], Awaitable[None]]) -> None:
@@ -78,7 +78,7 @@ class Call:
         self._handle: Handle | None = None
 
     @classmethod
-    def known(cls, turn: FunctionTurn) -> Call:
+    def known(cls, turn: FunctionTurn) -> RunningCall:
         """One that is over, as it is on record."""
 
         async def keep(_: FunctionTurn) -> None:
@@ -168,7 +168,7 @@ class Call:
         status, error = result.status, result.error
         if self.problem is not None:
             status, error = Status.FAILED, error_of(self.problem)
-        error = told(error) if error is not None else None
+        error = public_message(error) if error is not None else None
         text = said.text if self.place == "from the beginning" else self._before + said.text
         self.turn = replace(self.turn, said=text, status=status, error=error, used=result.usage_subtree)
         await self._keep(self.turn)
@@ -183,7 +183,7 @@ class Call:
 
     async def text(self, before: str = "") -> AsyncGenerator[str]:
         """What it says behind what its reader has heard of this turn, piece by piece, to its end, however that is."""
-        heard: _Heard | None = None
+        heard: _SentText | None = None
         self._before = before
         async with aclosing(self._items()) as items:
             async for piece in items:
@@ -195,8 +195,8 @@ class Call:
             if text:
                 yield text
 
-    def _heard(self, before: str) -> _Heard:
-        return _Heard(before, is_again=self.place == "from the beginning")
+    def _heard(self, before: str) -> _SentText:
+        return _SentText(before, is_again=self.place == "from the beginning")
 
     def _unheard(self, before: str) -> str:
         """What it had said elsewhere that is not in `before`, as far as that is known."""
@@ -218,12 +218,12 @@ class Call:
             await self._news.wait()
 
 
-class _Heard:
+class _SentText:
     """What a reader has heard of an answer, and what of it is new to him."""
 
     def __init__(self, before: str, *, is_again: bool) -> None:
         """`is_again`: what comes begins where what was heard `before` began."""
-        self._onward = Onward(before if is_again else "", BEGINS_AGAIN)
+        self._onward = ReplayFilter(before if is_again else "", BEGINS_AGAIN)
         self._ends_a_line = is_again or not before or before.endswith("\n")
 
     def pass_on(self, piece: str) -> str:

@@ -14,9 +14,9 @@ from ramet.services.agent_types.bundle_operations import LoadBundle, UnloadBundl
 from ramet.services.agent_types.function.agent import FunctionAgent
 from ramet.services.agent_types.function.turn_log import FunctionTurns
 from ramet.services.agent_types.gates import gate_of
-from ramet.services.agent_types.imports import Reference
+from ramet.services.agent_types.imports import FunctionReference
 from ramet.services.agent_types.sandbox import isolation_of, policy_of
-from ramet.services.contract import Opening, Served
+from ramet.services.contract import AgentSpec, RunningAgent
 from ramet.services.formats.registry import FORMATS
 from ramet.wire.code.capsule import pack
 
@@ -45,7 +45,7 @@ class FunctionType:
     def __init__(self, allowed: Sequence[str] = ()) -> None:
         self._allowed = tuple(allowed)
 
-    async def check(self, opening: Opening) -> None:
+    async def check(self, opening: AgentSpec) -> None:
         """Raises InvalidValue for what is no function, is not allowed, or is not there, and IsolationUnavailable.
 
         Raises Unknown for a safety policy that is not there, InvalidValue for a gate where it could be gone around.
@@ -56,7 +56,7 @@ class FunctionType:
         await _gate(opening)
         await isolation_of(opening.runtime, policy)
 
-    async def open(self, opening: Opening) -> Served:
+    async def open(self, opening: AgentSpec) -> RunningAgent:
         """One that waits for its first turn, or goes on where another server left it, in the middle of a turn."""
         policy = policy_of(opening)
         function = self._function(opening)
@@ -66,7 +66,7 @@ class FunctionType:
         await agent.take_up()
         return agent
 
-    def _function(self, opening: Opening) -> Callable[..., Any] | Reference:
+    def _function(self, opening: AgentSpec) -> Callable[..., Any] | FunctionReference:
         """The function itself, or where it is found inside. Raises InvalidValue, NotShippable."""
         called = imports.parsed(opening.info.function)
         if opening.policy is not None and imports.top_level(opening.image.folders).count(called.top):
@@ -79,7 +79,7 @@ class FunctionType:
             return function
         raise InvalidValue(imports.FIELD, opening.info.function, self._may_be_called(opening))
 
-    def _may_be_called(self, opening: Opening) -> str:
+    def _may_be_called(self, opening: AgentSpec) -> str:
         """For whoever asked for something else."""
         below = f"a function of {', '.join(self._allowed)}" if self._allowed else ""
         if opening.policy is None:
@@ -87,7 +87,7 @@ class FunctionType:
         return f"a function at the top of a module of the agent's image{', or ' if below else ''}{below}"
 
 
-async def _gate(opening: Opening) -> SafetyGate | None:
+async def _gate(opening: AgentSpec) -> SafetyGate | None:
     """Raises InvalidValue for one that would not hold: code in the host asks nobody."""
     if opening.info.gate and opening.policy is None:
         raise InvalidValue("spawn_info.gate", opening.info.gate, "none for a function in the host: say a policy")

@@ -22,10 +22,10 @@ from ramet.host.trees import reconfigure
 from ramet.services.agent_types import bundle_operations
 from ramet.services.agent_types.bundle_operations import LoadBundle, UnloadBundle
 from ramet.services.agent_types.llm import model_set
-from ramet.services.agent_types.llm.resume_turn import Onward, TurnAgain
-from ramet.services.agent_types.llm.settings import Outfit
+from ramet.services.agent_types.llm.resume_turn import ReplayFilter, ResumedTurn
+from ramet.services.agent_types.llm.settings import AgentSettings
 from ramet.services.agent_types.outcome import as_spent, problem_of, used_since
-from ramet.services.contract import Opening
+from ramet.services.contract import AgentSpec
 from ramet.services.formats.registry import format_of
 from ramet.services.formats.request import Stop
 
@@ -58,10 +58,10 @@ class LlmAgent:
     def __init__(
         self,
         session: Session,
-        opening: Opening,
+        opening: AgentSpec,
         isolation: str,
         model: Callable[[str], str | BaseChatModel],
-        outfit: Outfit,
+        outfit: AgentSettings,
         used_before: Usage,
     ) -> None:
         """`model` finds one by its name; `outfit` is what it wears, put on; `used_before` is of earlier trees."""
@@ -97,7 +97,7 @@ class LlmAgent:
         before = self._session.usage
         created = int(self._clock.now().timestamp())
         writer = shape.Writer(f"{self.run}-{self._root.turns + 1}", self._root.model, created)
-        said = _Said(self._show_tools)
+        said = TextAssembler(self._show_tools)
         has_begun = False
         async with aclosing(self._session.submit_message(text)) as items:
             async for item in items:
@@ -156,8 +156,8 @@ class LlmAgent:
         for chunk in first[len(said) :]:
             yield chunk
         texts = [shape.text_of(each) for each in said[len(first) :]]
-        turn = TurnAgain(self._session, journal.store, self._listening, number)
-        answer, onward = _Said(self._show_tools), Onward("".join(texts), BEGINS_AGAIN)
+        turn = ResumedTurn(self._session, journal.store, self._listening, number)
+        answer, onward = TextAssembler(self._show_tools), ReplayFilter("".join(texts), BEGINS_AGAIN)
         is_over = False
         try:
             async with aclosing(turn.items()) as items:
@@ -283,7 +283,7 @@ class LlmAgent:
         return "length" if _NO_ROOM & {told.get("finish_reason"), told.get("stop_reason")} else "end"
 
 
-class _Said:
+class TextAssembler:
     """What a turn has said so far, as one text: the replies of its model apart from each other, and from notes."""
 
     def __init__(self, show_tools: bool) -> None:

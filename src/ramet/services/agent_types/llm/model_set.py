@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import Final
 
-from ramet.services.contract import Opening
+from ramet.services.contract import AgentSpec
 from ramet.store.contract import Store
 
 KIND: Final = "agent model"
 
 
-async def read(opening: Opening) -> str:
+async def read(opening: AgentSpec) -> str:
     """The name; "" for an agent that was set to none."""
     found = await (await opening.runtime.open_store()).get(KIND, opening.id)
     return found.data.decode() if found is not None else ""
 
 
-async def write(opening: Opening, tree: str, name: str) -> None:
+async def write(opening: AgentSpec, tree: str, name: str) -> None:
     """Note it. Raises OwnedElsewhere where another kernel has the agent's tree, and StoreFailed."""
     await (await opening.runtime.open_store()).put(KIND, opening.id, name.encode(), tree=tree)
 

@@ -11,10 +11,10 @@ from langchain_core.messages import BaseMessage
 from ramet.core.budget import RESOURCES, Limits
 from ramet.core.errors import Damaged, Unknown
 from ramet.core.outcome import NOTHING_USED, Usage
-from ramet.host.recovery.resume import point_of, supplied_by
+from ramet.host.recovery.resume import fork_point, supplied_by
 from ramet.host.safety.gate import SafetyGate
 from ramet.services.agent_types.outcome import as_spent
-from ramet.services.contract import Opening
+from ramet.services.contract import AgentSpec
 from ramet.store.contract import Store
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 KIND: Final = "agent used"
 
 
-class TreesOver:
+class PreviousUsage:
     """Those of one agent that are over."""
 
     def __init__(self, store: Store, agent: str, used: Mapping[str, Usage], version: int) -> None:
@@ -43,7 +43,7 @@ class TreesOver:
             self._used[run] = used
 
 
-async def trees_over(opening: Opening) -> TreesOver:
+async def trees_over(opening: AgentSpec) -> PreviousUsage:
     """What is on record of them. Raises Damaged, StoreFailed."""
     store = await opening.runtime.open_store()
     found = await store.get(KIND, opening.id) if opening.run else None  # An agent that is new has had none.
@@ -51,7 +51,7 @@ async def trees_over(opening: Opening) -> TreesOver:
         used = msgspec.json.decode(found.data, type=dict[str, Usage]) if found is not None else {}
     except (msgspec.DecodeError, UnicodeError) as problem:
         raise Damaged(KIND, opening.id, str(problem)) from None
-    return TreesOver(store, opening.id, used, found.version if found is not None else 0)
+    return PreviousUsage(store, opening.id, used, found.version if found is not None else 0)
 
 
 async def clear(store: Store, agent: str) -> None:
@@ -60,8 +60,8 @@ async def clear(store: Store, agent: str) -> None:
 
 
 async def said_before(
-    opening: Opening,
-    over: TreesOver,
+    opening: AgentSpec,
+    over: PreviousUsage,
     model: str | BaseChatModel,
     tools: Sequence[BaseTool],
     gate: SafetyGate | None,
@@ -73,7 +73,7 @@ async def said_before(
     await opening.runtime.open_store()
     llm = None if isinstance(model, str) else model
     supplied = supplied_by(llm=llm, tools=tools, gate=gate)
-    point = await point_of(journal, opening.run, None, supplied)
+    point = await fork_point(journal, opening.run, None, supplied)
     await over.note(opening.run, point.used)  # However long its result was to be kept.
     return point.messages
 

@@ -32,7 +32,7 @@ _TOLD: Final = (TurnStarted, TurnEnded, MessageRecorded, MessageDiscarded, Sandb
 _TAGS: Final = frozenset(str(each.__struct_config__.tag) for each in _TOLD)
 
 
-class Onward:
+class ReplayFilter:
     """Lets through what was not said yet of a text that is told again from its beginning, reply by reply.
 
     A reply that was cut off is asked for again. One that begins as the first did goes on where that ended; of one that
@@ -80,7 +80,7 @@ class Onward:
         return f"\n\n{self._note}\n\n{self._reply.lstrip()}"
 
 
-class TurnAgain:
+class ResumedTurn:
     """The turn of a number, as its session's record has it, and then as it goes on."""
 
     def __init__(self, session: Session, store: Store, listening: TurnStream | None, number: int) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from langchain_core.tools import BaseTool
 
-from ramet.agent.files.search_paths import Place, plugin_places
+from ramet.agent.files.search_paths import SearchPath, plugin_places
 from ramet.agent.files.skills import load_skills, render_skills
 from ramet.core.policy.capabilities import Capability
 from ramet.disk.state_folder import state_folder
@@ -15,7 +15,7 @@ from ramet.host.runtime import AgentRuntime
 from ramet.host.trees import reconfigure
 from ramet.host.trees.reconfigure import Equipment
 from ramet.services.agent_types import imports
-from ramet.services.contract import CodeTool, Loadable, Opening
+from ramet.services.contract import AgentSpec, CodeTool, LoadableBundle
 from ramet.spawn.run import Run
 from ramet.tools.python import NAME as PYTHON
 from ramet.tools.workers.image_tools import imported_tool
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 SKILLS = "skills"
 
 
-class Outfit:
+class AgentSettings:
     """Of one run. A turn under way goes on with what it began with."""
 
-    def __init__(self, opening: Opening, run: Run) -> None:
+    def __init__(self, opening: AgentSpec, run: Run) -> None:
         self._opening, self._run = opening, run
         self._equipment = Equipment(run)
 
@@ -39,7 +39,7 @@ class Outfit:
         """What its next turn has."""
         return self._equipment.tools
 
-    def check(self, bundle: Loadable) -> None:
+    def check(self, bundle: LoadableBundle) -> None:
         """Whether its tools could be had beside those that there are. Raises InvalidValue."""
         self._opening.rules.check_tools("bundle", [each.reference for each in bundle.tools])
         self._equipment.check(code_tools(bundle.tools))
@@ -69,16 +69,16 @@ def code_tools(declared: Iterable[CodeTool]) -> tuple[BaseTool, ...]:
     return tuple(imported_tool(each.module, each.name, each.description, each.schema) for each in declared)
 
 
-def image_skills(opening: Opening) -> tuple[Place, ...]:
+def image_skills(opening: AgentSpec) -> tuple[SearchPath, ...]:
     """Where skills of its image lie: each of its folders is one of skills."""
     return tuple(place._replace(folder=each) for each in opening.image.skills for place in plugin_places([each], ""))
 
 
-def served_skills(runtime: AgentRuntime) -> tuple[Place, ...]:
+def served_skills(runtime: AgentRuntime) -> tuple[SearchPath, ...]:
     """Where the operator offers skills to all agents: `.ramet/skills` of the served folder, unless that is a home's."""
     if runtime.working_dir is None:
         return ()
     folder = state_folder(runtime.working_dir)
     if runtime.user_dir is not None and folder.resolve() == runtime.user_dir.resolve():
         return ()
-    return (Place(folder / SKILLS, "project", folder / SKILLS),)
+    return (SearchPath(folder / SKILLS, "project", folder / SKILLS),)

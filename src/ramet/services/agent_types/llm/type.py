@@ -11,10 +11,10 @@ from langchain_core.tools import BaseTool
 from msgspec import Struct
 
 from ramet.agent.definition import Agent
-from ramet.agent.files.search_paths import Place
+from ramet.agent.files.search_paths import SearchPath
 from ramet.agent.files.skills import load_skills, render_skills
-from ramet.agent.loop import MAX_TURNS, keep
-from ramet.concurrency.deadline import to_its_end
+from ramet.agent.loop import MAX_TURNS, record_message
+from ramet.concurrency.deadline import run_shielded
 from ramet.concurrency.threads import in_thread
 from ramet.core.errors import InvalidValue, Unknown
 from ramet.core.policy.capabilities import Capability
@@ -25,15 +25,15 @@ from ramet.services.agent_types.bundle_operations import LoadBundle, UnloadBundl
 from ramet.services.agent_types.gates import gate_of
 from ramet.services.agent_types.llm import model_set
 from ramet.services.agent_types.llm.agent import Compact, ListTools, LlmAgent, SetModel
-from ramet.services.agent_types.llm.restart import TreesOver, left_of, said_before, trees_over
-from ramet.services.agent_types.llm.settings import Outfit, code_tools, image_skills, served_skills
+from ramet.services.agent_types.llm.restart import PreviousUsage, left_of, said_before, trees_over
+from ramet.services.agent_types.llm.settings import AgentSettings, code_tools, image_skills, served_skills
 from ramet.services.agent_types.sandbox import isolation_of, policy_of
 from ramet.services.agent_types.tool_schemas import tools_of
-from ramet.services.contract import Image, Opening, Served
+from ramet.services.contract import AgentSpec, Image, RunningAgent
 from ramet.services.formats.registry import FORMATS
 from ramet.spawn.run import Run
 from ramet.tools.agents.agents import spawning_tools
-from ramet.tools.builtins import stock_tools
+from ramet.tools.builtins import builtin_tools
 from ramet.tools.python import NAME as PYTHON
 from ramet.tools.workspace import workspace_tools
 
@@ -83,7 +83,7 @@ class LlmType:
     def __init__(self, models: Mapping[str, str | BaseChatModel] | None = None, *, default: str = "") -> None:
         self._models, self._default = models or {}, default
 
-    async def check(self, opening: Opening) -> None:
+    async def check(self, opening: AgentSpec) -> None:
         """Raises Unknown for a model, tool, skill or safety policy that is not there, InvalidValue for what clashes.
 
         Raises MissingExtra and ModelFailed for a model that cannot be asked from here, IsolationUnavailable.
@@ -98,7 +98,7 @@ class LlmType:
         """Whether it has tools or may start agents, which may have some; a model that only talks stays in the host."""
         return bool(info.tools or info.spawn or image.tools)
 
-    async def open(self, opening: Opening) -> Served:
+    async def open(self, opening: AgentSpec) -> RunningAgent:
         """One that waits for its first turn, or goes on where another server left it. Raises like `check`.
 
         After a server that was killed or stopped it is the same run, in the middle of its turn if it was in one. After
@@ -112,7 +112,7 @@ class LlmType:
             session, outfit = await self._taken_up(opening, policy, over)
         else:
             session = await self._begun(opening, policy, over)
-            outfit = Outfit(opening, session.handle(session.id).run)
+            outfit = AgentSettings(opening, session.handle(session.id).run)
         return LlmAgent(session, opening, isolation, self.model, outfit, over.used_before(session.id))
 
     def model(self, name: str) -> str | BaseChatModel:
@@ -124,10 +124,10 @@ class LlmType:
 
     # ----
 
-    def _policy(self, opening: Opening) -> Policy | None:
+    def _policy(self, opening: AgentSpec) -> Policy | None:
         return policy_of(opening, may_spawn=opening.info.spawn)
 
-    async def _begun(self, opening: Opening, policy: Policy | None, over: TreesOver) -> Session:
+    async def _begun(self, opening: AgentSpec, policy: Policy | None, over: PreviousUsage) -> Session:
         session = Session(
             agent=await self._definition(opening),
             tools=await _tools(opening),
@@ -142,7 +142,9 @@ class LlmType:
         )
         return await session.start()  # A policy adapter may have to be asked.
 
-    async def _taken_up(self, opening: Opening, policy: Policy | None, over: TreesOver) -> tuple[Session, Outfit]:
+    async def _taken_up(
+        self, opening: AgentSpec, policy: Policy | None, over: PreviousUsage
+    ) -> tuple[Session, AgentSettings]:
         try:
             return await self._resumed(opening, policy)
         except Unknown:  # An older version closed it with its server.
@@ -150,23 +152,23 @@ class LlmType:
             said = await said_before(opening, over, self.model(opening.info.model), await _tools(opening), gate)
             session = await self._begun(opening, policy, over)
             for message in said:
-                keep(session.context, message)
-            outfit = Outfit(opening, session.handle(session.id).run)
+                record_message(session.context, message)
+            outfit = AgentSettings(opening, session.handle(session.id).run)
             try:
                 outfit.restore(await self._set(opening))
             except BaseException:
-                await to_its_end(session.close("it could not be gone on with"))
+                await run_shielded(session.close("it could not be gone on with"))
                 raise
             return session, outfit
 
-    async def _resumed(self, opening: Opening, policy: Policy | None) -> tuple[Session, Outfit]:
+    async def _resumed(self, opening: AgentSpec, policy: Policy | None) -> tuple[Session, AgentSettings]:
         model, last = self.model(opening.info.model), await self._set(opening)
-        found: list[Outfit] = []
+        found: list[AgentSettings] = []
 
         def prepare(run: Run) -> None:
             if opening.shelf is not None:
                 run.request = dataclasses.replace(run.request, shelf=opening.shelf.folder)
-            found.append(Outfit(opening, run))
+            found.append(AgentSettings(opening, run))
             found[-1].restore(last)
 
         session = await Session.resume(
@@ -182,18 +184,18 @@ class LlmType:
         )
         return session, found[-1]
 
-    async def _set(self, opening: Opening) -> str | BaseChatModel | None:
+    async def _set(self, opening: AgentSpec) -> str | BaseChatModel | None:
         """The model that it was set to last. Raises like `model`, and where no rule allows it."""
         name = await model_set.read(opening)
         if name:
             opening.rules.check_model("model", name)
         return self.model(name) if name else None
 
-    async def _definition(self, opening: Opening) -> Agent:
+    async def _definition(self, opening: AgentSpec) -> Agent:
         """Read it from the disk, without keeping the event loop. Raises Unknown, InvalidValue."""
         return await in_thread(lambda: self._read_definition(opening), name="ramet-definition")
 
-    def _read_definition(self, opening: Opening) -> Agent:
+    def _read_definition(self, opening: AgentSpec) -> Agent:
         info: LlmInfo = opening.info
         _read_tools(opening)
         _works_in(opening)
@@ -213,12 +215,12 @@ class LlmType:
         )
 
 
-def _skills(opening: Opening) -> Sequence[Place]:
+def _skills(opening: AgentSpec) -> Sequence[SearchPath]:
     """Where its skills may lie: in its image, then in the served folder."""
     return (*image_skills(opening), *served_skills(opening.runtime))
 
 
-def _works_in(opening: Opening) -> pathlib.Path | None:
+def _works_in(opening: AgentSpec) -> pathlib.Path | None:
     """Where it works; None is an empty folder of its sandbox. Raises InvalidValue."""
     if opening.info.in_image:
         if opening.policy is None or len(opening.image.folders) != 1:
@@ -227,12 +229,12 @@ def _works_in(opening: Opening) -> pathlib.Path | None:
     return opening.folder if opening.policy is None else None  # What is not mounted is not there, inside.
 
 
-async def _tools(opening: Opening) -> tuple[BaseTool, ...]:
+async def _tools(opening: AgentSpec) -> tuple[BaseTool, ...]:
     """Read them from the disk, without keeping the event loop. Raises like `_read_tools`."""
     return await in_thread(lambda: _read_tools(opening), name="ramet-tools")
 
 
-def _read_tools(opening: Opening) -> tuple[BaseTool, ...]:
+def _read_tools(opening: AgentSpec) -> tuple[BaseTool, ...]:
     """By their names, and those that its image declares.
 
     Raises Unknown, and InvalidValue for code that is to run in the host, for a function that is not there or cannot be
@@ -241,7 +243,7 @@ def _read_tools(opening: Opening) -> tuple[BaseTool, ...]:
     if len(opening.info.tools) > MAX_TOOLS:
         raise InvalidValue(FIELD, f"{len(opening.info.tools)} names", f"at most {MAX_TOOLS}")
     workspace = [each.name for each in workspace_tools()]
-    stock, chosen = stock_tools({}), dict[str, BaseTool]()
+    stock, chosen = builtin_tools({}), dict[str, BaseTool]()
     named = [each for each in opening.info.tools if ":" in each]
     if named and opening.policy is None:
         raise InvalidValue(FIELD, named[0], "it with a policy only: code of an image does not run in the host")

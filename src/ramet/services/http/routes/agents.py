@@ -17,11 +17,11 @@ from ramet.services.contract import (
 )
 from ramet.services.errors import BodyTooLarge
 from ramet.services.http.operation import Operation
-from ramet.services.http.request import Call
+from ramet.services.http.request import RequestContext
 from ramet.services.http.schemas import AgentFilter, AgentList, Rotated
 
 
-async def _spawn(call: Call) -> SpawnedAgent:
+async def _spawn(call: RequestContext) -> SpawnedAgent:
     await call.team()
     asked = await call.json(SpawnAgent)
     spawner, attempt = call.parts.spawner, call.attempt
@@ -32,7 +32,7 @@ async def _spawn(call: Call) -> SpawnedAgent:
     return await call.unless_left(spawner.spawn_agent(asked, call.key, entropy))
 
 
-async def _list(call: Call) -> AgentList:
+async def _list(call: RequestContext) -> AgentList:
     asked = call.query(AgentFilter)
     labels = {}
     for each in asked.label:
@@ -44,15 +44,15 @@ async def _list(call: Call) -> AgentList:
     return AgentList(await call.parts.spawner.list_agents(wanted, call.key))
 
 
-async def _get(call: Call) -> AgentInfo:
+async def _get(call: RequestContext) -> AgentInfo:
     return await call.parts.spawner.get_agent(call.path("agent"), call.key)
 
 
-async def _kill(call: Call) -> None:
+async def _kill(call: RequestContext) -> None:
     await call.parts.spawner.kill_agent(call.path("agent"), call.key)
 
 
-async def _supply_values(call: Call) -> AgentInfo:
+async def _supply_values(call: RequestContext) -> AgentInfo:
     spawner, agent = call.parts.spawner, call.path("agent")
     spawner.roster.admit(agent, call.key, "delegate")  # before a stranger's bytes are taken in
     try:
@@ -64,7 +64,7 @@ async def _supply_values(call: Call) -> AgentInfo:
     return await spawner.supply_values(agent, call.key, asked)
 
 
-async def _delegate(call: Call) -> DelegatedKey:
+async def _delegate(call: RequestContext) -> DelegatedKey:
     if call.sender is None:
         call.parts.spawner.roster.admit(
             call.path("agent"), call.key, "delegate"
@@ -73,16 +73,16 @@ async def _delegate(call: Call) -> DelegatedKey:
     return await call.parts.spawner.delegate(call.path("agent"), call.key, asked, entropy)
 
 
-async def _revoke(call: Call) -> None:
+async def _revoke(call: RequestContext) -> None:
     await call.parts.spawner.revoke(call.path("agent"), call.key, call.path("id"))
 
 
-async def _rotate(call: Call) -> Rotated:
+async def _rotate(call: RequestContext) -> Rotated:
     entropy = call.attempt.entropy if call.attempt is not None else None
     return Rotated(await call.parts.spawner.rotate(call.path("agent"), call.key, entropy))
 
 
-def _merged(call: Call, lists: Sequence[AgentList]) -> AgentList:
+def _merged(call: RequestContext, lists: Sequence[AgentList]) -> AgentList:
     agents = {each.id: each for part in lists for each in part.agents}
     return AgentList(sorted(agents.values(), key=lambda each: (each.created_at, each.path)))
 

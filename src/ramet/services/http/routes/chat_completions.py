@@ -21,8 +21,8 @@ from ramet.services.formats import anthropic, openai
 from ramet.services.formats.registry import Format, format_of
 from ramet.services.http.error_forms import provider_problem, provider_refusal
 from ramet.services.http.operation import Operation
-from ramet.services.http.request import Call
-from ramet.services.http.sse import BrokenOff
+from ramet.services.http.request import RequestContext
+from ramet.services.http.sse import StreamMoved
 from ramet.services.http.started_turns import begun
 from ramet.services.turns.turn import Batch, OnLeave, Turn
 
@@ -46,7 +46,7 @@ class Model(Struct):
     owned_by: str = "ramet"
 
 
-class Models(Struct):
+class ModelList(Struct):
     """The agent that the key is of."""
 
     data: Sequence[Model]
@@ -56,8 +56,8 @@ class Models(Struct):
     object: str = "list"
 
 
-def _asks(name: str) -> Callable[[Call], Any]:
-    async def ask(call: Call) -> Any:
+def _asks(name: str) -> Callable[[RequestContext], Any]:
+    async def ask(call: RequestContext) -> Any:
         format = format_of(name)
         agent = call.parts.agent_of(call.key)
         body = await call.body(call.parts.message_bytes)
@@ -86,7 +86,7 @@ async def _events(
                     return
     except RametError as error:
         if turn.lost is not None:
-            raise BrokenOff from None
+            raise StreamMoved from None
         found = provider_problem(error)
         yield _written(format, format.error(found.detail, found.status))
         return
@@ -156,11 +156,11 @@ def _folded(format: Format, said: Sequence[bytes]) -> bytes:
         raise Bug(f"an agent answered a client of models with what is no answer: {problem!r}") from None
 
 
-async def _models(call: Call) -> Any:
+async def _models(call: RequestContext) -> Any:
     info = call.parts.agents.info(call.parts.agent_of(call.key), call.key)
     created = int(datetime.fromisoformat(info.created_at).timestamp())
     model = Model(id=info.id, display_name=info.path, created=created, created_at=info.created_at)
-    return Models(data=[model], first_id=info.id, last_id=info.id)
+    return ModelList(data=[model], first_id=info.id, last_id=info.id)
 
 
 OPERATIONS: Final = (
@@ -201,7 +201,7 @@ OPERATIONS: Final = (
         path="/v1/models",
         summary="The agent that the key is of, as clients of models list it",
         handle=_models,
-        answers=Models,
+        answers=ModelList,
         own_refusals=True,
     ),
 )

@@ -6,18 +6,18 @@ from typing import Final
 
 from ramet.core.errors import Denied, NotYours
 from ramet.services.http.operation import TAR, Operation
-from ramet.services.http.request import Call
+from ramet.services.http.request import RequestContext
 from ramet.services.http.schemas import BundleList, ImageList
 from ramet.services.packaging.contract import OPERATOR, BundleInfo, CreateImage, ImageInfo, Job
 
 
-def _see_that_it_is_the_operator(call: Call, kind: str) -> None:
+def _see_that_it_is_the_operator(call: RequestContext, kind: str) -> None:
     """What several teams may have, the operator's above all, no team takes away from the others."""
     if not call.parts.spawner.roster.is_operator(call.key):
         raise NotYours(kind, call.path("id"))
 
 
-async def _upload(call: Call) -> BundleInfo:
+async def _upload(call: RequestContext) -> BundleInfo:
     owner = OPERATOR
     if call.parts.rules.bundles == "teams":
         owner = await call.team()
@@ -26,11 +26,11 @@ async def _upload(call: Call) -> BundleInfo:
     return await call.parts.packaging.upload(call.pieces(is_held=False), owner)
 
 
-async def _list_bundles(call: Call) -> BundleList:
+async def _list_bundles(call: RequestContext) -> BundleList:
     return BundleList(await call.parts.packaging.list_bundles(await call.team()))
 
 
-async def _delete_bundle(call: Call) -> None:
+async def _delete_bundle(call: RequestContext) -> None:
     _see_that_it_is_the_operator(call, "bundle")
     id = call.path("id")
     spawner = call.parts.spawner
@@ -39,7 +39,7 @@ async def _delete_bundle(call: Call) -> None:
     )
 
 
-async def _delete_image(call: Call) -> None:
+async def _delete_image(call: RequestContext) -> None:
     _see_that_it_is_the_operator(call, "image")
     id = call.path("id")
     spawner = call.parts.spawner
@@ -48,22 +48,22 @@ async def _delete_image(call: Call) -> None:
     )
 
 
-async def _create(call: Call) -> Job:
+async def _create(call: RequestContext) -> Job:
     team = await call.team()
     asked = await call.json(CreateImage)
     return await call.parts.packaging.create_image(asked.base, asked.bundles, team)
 
 
-async def _list(call: Call) -> ImageList:
+async def _list(call: RequestContext) -> ImageList:
     return ImageList(await call.parts.packaging.list_images(await call.team()))
 
 
-async def _get(call: Call) -> ImageInfo:
+async def _get(call: RequestContext) -> ImageInfo:
     team = await call.team()
     return await call.parts.packaging.image_info(call.path("id"), team)
 
 
-async def _job(call: Call) -> Job:
+async def _job(call: RequestContext) -> Job:
     team = await call.team()
     return await call.parts.packaging.job(call.path("id"), team)
 

@@ -7,11 +7,11 @@ from typing import Final
 from starlette.responses import Response
 
 from ramet.services.http.operation import Operation
-from ramet.services.http.request import Call
+from ramet.services.http.request import RequestContext
 from ramet.services.operator.prometheus import MEDIA_TYPE, exposition
 
 
-async def _metrics(call: Call) -> Response:
+async def _metrics(call: RequestContext) -> Response:
     metrics = call.parts.metrics
     if not metrics.is_public:
         await call.check_key()

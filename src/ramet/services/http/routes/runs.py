@@ -10,7 +10,7 @@ from starlette.responses import Response
 from ramet.host.control.run_queries import RunRow
 from ramet.services.http.event_stream import told
 from ramet.services.http.operation import BYTES, Operation
-from ramet.services.http.request import Call
+from ramet.services.http.request import RequestContext
 from ramet.services.http.schemas import Mail
 from ramet.services.http.sse import EventStream
 from ramet.services.operator.contract import (
@@ -19,7 +19,7 @@ from ramet.services.operator.contract import (
     ApprovalPage,
     EventOptions,
     KeepTree,
-    Kept,
+    KeptTree,
     Paging,
     RunFilter,
     RunPage,
@@ -31,59 +31,59 @@ from ramet.services.operator.contract import (
 from ramet.services.operator.service import KernelViews, paged
 
 
-def _kernel(call: Call) -> KernelViews:
+def _kernel(call: RequestContext) -> KernelViews:
     return call.parts.kernel.open(call.key, "run", call.request.path_params.get("run", ""))
 
 
-async def _list(call: Call) -> RunPage:
+async def _list(call: RequestContext) -> RunPage:
     return await _kernel(call).runs.runs(call.query(RunFilter))
 
 
-async def _get(call: Call) -> RunRow:
+async def _get(call: RequestContext) -> RunRow:
     return await _kernel(call).runs.run(call.path("run"))
 
 
-async def _tree(call: Call) -> RunPage:
+async def _tree(call: RequestContext) -> RunPage:
     return await _kernel(call).runs.tree(call.path("run"), call.query(Paging))
 
 
-async def _events(call: Call) -> EventStream:
+async def _events(call: RequestContext) -> EventStream:
     runs, options, run = _kernel(call).runs, call.query(EventOptions), call.path("run")
     options.after = call.after(options.after)
     await runs.tree_of(run)  # Whatever is wrong with it is said before the stream begins.
     return call.parts.streams.stream(told(runs.events(run, options)))
 
 
-async def _send(call: Call) -> Sent:
+async def _send(call: RequestContext) -> Sent:
     kernel, mail = _kernel(call), await call.json(Mail)
     return await kernel.send(call.path("run"), mail.text, mail.dedupe_s)
 
 
-async def _stop(call: Call) -> Stopped:
+async def _stop(call: RequestContext) -> Stopped:
     return await _kernel(call).stop(call.path("run"), (await call.json(StopRun)).reason)
 
 
-async def _file(call: Call) -> Response:
+async def _file(call: RequestContext) -> Response:
     content = await _kernel(call).read_file(call.path("run"), call.query(WhichFile).path)
     return Response(content, media_type=BYTES, headers={"x-content-type-options": "nosniff"})
 
 
-async def _keep(call: Call) -> Kept:
+async def _keep(call: RequestContext) -> KeptTree:
     return await _kernel(call).keep(call.path("run"), (await call.json(KeepTree)).on)
 
 
-async def _approvals(call: Call) -> ApprovalPage:
+async def _approvals(call: RequestContext) -> ApprovalPage:
     return await call.parts.kernel.open(call.key, "approval").approvals(call.query(Paging))
 
 
-async def _answer(call: Call) -> None:
+async def _answer(call: RequestContext) -> None:
     approval = call.path("approval")
     kernel = call.parts.kernel.open(call.key, "approval", approval)
     word = await call.json(AnswerApproval)
     await kernel.answer(approval, word.allowed, word.reason)
 
 
-def _merged(call: Call, pages: Sequence[ApprovalPage]) -> ApprovalPage:
+def _merged(call: RequestContext, pages: Sequence[ApprovalPage]) -> ApprovalPage:
     asked = call.query(Paging)
     waiting = {each.id: each for page in pages for each in page.approvals}
     return paged(sorted(waiting.values(), key=lambda each: each.asked_at), asked)
@@ -172,7 +172,7 @@ OPERATIONS: Final = (
         summary="Keep the tree of a run on record whatever its time is, or no longer",
         handle=_keep,
         takes=KeepTree,
-        answers=Kept,
+        answers=KeptTree,
     ),
     Operation(
         id="list_approvals",

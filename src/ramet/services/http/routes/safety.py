@@ -6,7 +6,7 @@ from typing import Final
 
 from ramet.services.http.event_stream import told
 from ramet.services.http.operation import Operation
-from ramet.services.http.request import Call
+from ramet.services.http.request import RequestContext
 from ramet.services.http.sse import EventStream
 from ramet.services.operator.contract import (
     GatePolicy,
@@ -20,28 +20,28 @@ from ramet.services.operator.contract import (
 from ramet.services.operator.safety import GateViews
 
 
-def _gates(call: Call) -> GateViews:
+def _gates(call: RequestContext) -> GateViews:
     return call.parts.kernel.open(call.key, "safety policy", call.request.path_params.get("policy", "")).gates
 
 
-async def _list(call: Call) -> GatePolicyPage:
+async def _list(call: RequestContext) -> GatePolicyPage:
     return await _gates(call).page(call.query(Paging))
 
 
-async def _get(call: Call) -> GatePolicy:
+async def _get(call: RequestContext) -> GatePolicy:
     return await _gates(call).get(call.path("policy"), call.query(WhichVersion).version)
 
 
-async def _put(call: Call) -> GatePolicy:
+async def _put(call: RequestContext) -> GatePolicy:
     gates = _gates(call)
     return await gates.put(call.path("policy"), await call.json(PutGatePolicy))
 
 
-async def _passed(call: Call) -> PassagePage:
+async def _passed(call: RequestContext) -> PassagePage:
     return await _gates(call).passed(call.query(PassageFilter))
 
 
-async def _passing(call: Call) -> EventStream:
+async def _passing(call: RequestContext) -> EventStream:
     gates, wanted = _gates(call), call.query(PassageFilter)
     wanted.after = call.after(wanted.after)
     return call.parts.streams.stream(told(gates.passing(wanted)))

@@ -6,45 +6,45 @@ from typing import Final
 
 from ramet.host.scheduler.view import ScheduleView
 from ramet.services.http.operation import Operation
-from ramet.services.http.request import Call
+from ramet.services.http.request import RequestContext
 from ramet.services.operator.contract import AddSchedule, Paging, SchedulePage, TickList
 from ramet.services.operator.schedules import ScheduleViews
 
 
-def _schedules(call: Call) -> ScheduleViews:
+def _schedules(call: RequestContext) -> ScheduleViews:
     return call.parts.kernel.open(call.key, "schedule", call.request.path_params.get("schedule", "")).schedules
 
 
-async def _list(call: Call) -> SchedulePage:
+async def _list(call: RequestContext) -> SchedulePage:
     return await _schedules(call).page(call.query(Paging))
 
 
-async def _add(call: Call) -> ScheduleView:
+async def _add(call: RequestContext) -> ScheduleView:
     schedules = _schedules(call)
     return await schedules.add(await call.json(AddSchedule))
 
 
-async def _get(call: Call) -> ScheduleView:
+async def _get(call: RequestContext) -> ScheduleView:
     return await _schedules(call).get(call.path("schedule"))
 
 
-async def _pause(call: Call) -> ScheduleView:
+async def _pause(call: RequestContext) -> ScheduleView:
     return await _schedules(call).pause(call.path("schedule"))
 
 
-async def _resume(call: Call) -> ScheduleView:
+async def _resume(call: RequestContext) -> ScheduleView:
     return await _schedules(call).resume(call.path("schedule"))
 
 
-async def _trigger(call: Call) -> ScheduleView:
+async def _trigger(call: RequestContext) -> ScheduleView:
     return await _schedules(call).trigger(call.path("schedule"))
 
 
-async def _remove(call: Call) -> None:
+async def _remove(call: RequestContext) -> None:
     await _schedules(call).remove(call.path("schedule"))
 
 
-async def _results(call: Call) -> TickList:
+async def _results(call: RequestContext) -> TickList:
     return TickList(results=await _schedules(call).results(call.path("schedule")))
 
 

@@ -5,25 +5,25 @@ from __future__ import annotations
 from typing import Final
 
 from ramet.services.http.operation import Operation
-from ramet.services.http.request import Call
+from ramet.services.http.request import RequestContext
 from ramet.services.http.schemas import Newest
 from ramet.services.operator.contract import Paging, RemovedSession, SessionPage, ShownSession
 from ramet.services.operator.sessions import SessionViews
 
 
-def _sessions(call: Call) -> SessionViews:
+def _sessions(call: RequestContext) -> SessionViews:
     return call.parts.kernel.open(call.key, "session", call.request.path_params.get("session", "")).sessions
 
 
-async def _list(call: Call) -> SessionPage:
+async def _list(call: RequestContext) -> SessionPage:
     return await _sessions(call).page(call.query(Paging))
 
 
-async def _get(call: Call) -> ShownSession:
+async def _get(call: RequestContext) -> ShownSession:
     return await _sessions(call).get(call.path("session"), call.query(Newest).last)
 
 
-async def _remove(call: Call) -> RemovedSession:
+async def _remove(call: RequestContext) -> RemovedSession:
     return await _sessions(call).remove(call.path("session"))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from ramet.services.http.operation import Operation
-from ramet.services.http.request import Call
+from ramet.services.http.request import RequestContext
 from ramet.services.operator.contract import (
     RecipeFilter,
     RecipePage,
@@ -16,16 +16,16 @@ from ramet.services.operator.contract import (
 )
 
 
-async def _recipes(call: Call) -> RecipePage:
+async def _recipes(call: RequestContext) -> RecipePage:
     return await call.parts.kernel.open(call.key, "recipe").states.recipes(call.query(RecipeFilter))
 
 
-async def _state(call: Call) -> StatePage:
+async def _state(call: RequestContext) -> StatePage:
     run = call.path("run")
     return await call.parts.kernel.open(call.key, "run", run).states.page(run, call.query(StateQuery))
 
 
-async def _versions(call: Call) -> StateVersions:
+async def _versions(call: RequestContext) -> StateVersions:
     run = call.path("run")
     states = call.parts.kernel.open(call.key, "run", run).states
     return await states.versions(run, call.query(VersionsOptions).limit)

@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from ramet.services.http import openapi
 from ramet.services.http.operation import Operation
-from ramet.services.http.request import Call
+from ramet.services.http.request import RequestContext
 from ramet.services.http.responses import Refusal
 from ramet.services.http.routes import (
     agents,
@@ -36,17 +36,17 @@ def document() -> bytes:
     return msgspec.json.encode(openapi.document(OPERATIONS, ramet_version()))
 
 
-async def _healthz(call: Call) -> Health:
+async def _healthz(call: RequestContext) -> Health:
     return Health(status="ok", version=ramet_version())
 
 
-async def _readyz(call: Call) -> Health:
+async def _readyz(call: RequestContext) -> Health:
     if why := call.parts.unready():
         raise Refusal(HTTPStatus.SERVICE_UNAVAILABLE, why, {"retry-after": "1"})
     return Health(status="ready", version=ramet_version())
 
 
-async def _openapi(call: Call) -> Response:
+async def _openapi(call: RequestContext) -> Response:
     return Response(document(), media_type="application/json")
 
 

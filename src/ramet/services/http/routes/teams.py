@@ -8,11 +8,11 @@ from typing import Final
 from ramet.core.errors import NotYours
 from ramet.services.contract import CreatedTeam, CreateTeam, TeamInfo
 from ramet.services.http.operation import Operation
-from ramet.services.http.request import Call
+from ramet.services.http.request import RequestContext
 from ramet.services.http.schemas import TeamList
 
 
-async def _create(call: Call) -> CreatedTeam:
+async def _create(call: RequestContext) -> CreatedTeam:
     if not call.parts.spawner.roster.is_operator(call.key):  # before a stranger's bytes are taken in
         raise NotYours("team", "")
     spawner, attempt = call.parts.spawner, call.attempt
@@ -23,19 +23,19 @@ async def _create(call: Call) -> CreatedTeam:
     return await spawner.create_team(await call.json(CreateTeam), call.key, entropy)
 
 
-async def _list(call: Call) -> TeamList:
+async def _list(call: RequestContext) -> TeamList:
     return TeamList(await call.parts.spawner.list_teams(call.key))
 
 
-async def _get(call: Call) -> TeamInfo:
+async def _get(call: RequestContext) -> TeamInfo:
     return await call.parts.spawner.get_team(call.path("team"), call.key)
 
 
-async def _delete(call: Call) -> None:
+async def _delete(call: RequestContext) -> None:
     await call.parts.spawner.delete_team(call.path("team"), call.key)
 
 
-def _merged(call: Call, lists: Sequence[TeamList]) -> TeamList:
+def _merged(call: RequestContext, lists: Sequence[TeamList]) -> TeamList:
     teams = {each.id: each for part in lists for each in part.teams}
     return TeamList(sorted(teams.values(), key=lambda each: (each.created_at, each.id)))
 

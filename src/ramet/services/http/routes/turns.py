@@ -11,16 +11,16 @@ from starlette.responses import Response
 from ramet.core.errors import RametError
 from ramet.services.http.event_stream import told
 from ramet.services.http.operation import BYTES, Operation
-from ramet.services.http.request import Call
+from ramet.services.http.request import RequestContext
 from ramet.services.http.schemas import After, History, Interrupted, Mail, Newest, TurnOptions, WhichTurn
-from ramet.services.http.sse import BrokenOff, EventStream
+from ramet.services.http.sse import EventStream, StreamMoved
 from ramet.services.http.started_turns import begun
-from ramet.services.problems import problem_of
+from ramet.services.problems import to_problem
 from ramet.services.turns.turn import Turn
 from ramet.wire.sse import encode
 
 
-async def _turn(call: Call) -> EventStream:
+async def _turn(call: RequestContext) -> EventStream:
     options = call.query(TurnOptions)
     agent, key = call.path("agent"), call.key
     call.parts.spawner.roster.admit(agent, key, "turn")  # before a stranger's bytes are taken in
@@ -29,13 +29,13 @@ async def _turn(call: Call) -> EventStream:
     return _stream(call, turn, 0)
 
 
-async def _read_turn(call: Call) -> EventStream:
+async def _read_turn(call: RequestContext) -> EventStream:
     agent, turn = call.path("agent"), call.path("turn")
     found = call.parts.agents.turn_of(agent, call.key, turn)
     return _stream(call, found, call.after(call.query(After).after, turn))
 
 
-def _stream(call: Call, turn: Turn, after: int) -> EventStream:
+def _stream(call: RequestContext, turn: Turn, after: int) -> EventStream:
     batches = call.parts.agents.batches(call.path("agent"), call.key, turn, after)
 
     async def events() -> AsyncGenerator[bytes, None]:
@@ -45,37 +45,37 @@ def _stream(call: Call, turn: Turn, after: int) -> EventStream:
                     yield batch.events
         except RametError as error:  # too slow: some of it is kept no more; or the key has lost the right
             if turn.lost is not None:
-                raise BrokenOff from None
-            yield encode("error", problem_of(error).encode())
+                raise StreamMoved from None
+            yield encode("error", to_problem(error).encode())
 
     where = f"/v1/agents/{call.path('agent')}/turns/{turn.id}"
     return call.parts.streams.stream(events(), headers={"location": where, "ramet-turn": turn.id})
 
 
-async def _interrupt(call: Call) -> Interrupted:
+async def _interrupt(call: RequestContext) -> Interrupted:
     turn = call.query(WhichTurn).turn
     return Interrupted(await call.parts.agents.interrupt(call.path("agent"), call.key, turn))
 
 
-async def _control(call: Call) -> Response:
+async def _control(call: RequestContext) -> Response:
     agent, key = call.path("agent"), call.key
     call.parts.spawner.roster.admit(agent, key, "control")
     operation = await call.body(call.parts.message_bytes)
     return Response(await call.parts.agents.control(agent, key, operation), media_type="application/json")
 
 
-async def _mail(call: Call) -> None:
+async def _mail(call: RequestContext) -> None:
     call.parts.spawner.roster.admit(call.path("agent"), call.key, "mail")
     mail = await call.json(Mail)
     await call.parts.agents.mail(call.path("agent"), call.key, mail.text, mail.dedupe_s)
 
 
-async def _history(call: Call) -> History:
+async def _history(call: RequestContext) -> History:
     last = call.query(Newest).last
     return History(await call.parts.agents.history(call.path("agent"), call.key, last))
 
 
-async def _events(call: Call) -> EventStream:
+async def _events(call: RequestContext) -> EventStream:
     after = call.after(call.query(After).after)
     found = call.parts.agents.events(call.path("agent"), call.key, after)
     return call.parts.streams.stream(told(found))

@@ -41,23 +41,23 @@ _TEXTS = re.compile(
 )
 
 
-class Manifest(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class BundleManifest(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Both may be empty."""
 
     tools: tuple[str, ...] = ()  #: "module:function"
     skills: tuple[str, ...] = ()  #: names of folders in `skills`
 
 
-def manifest_of(folder: Path) -> Manifest:
+def manifest_of(folder: Path) -> BundleManifest:
     """What a bundle's folder says; nothing if it has no manifest. Raises InvalidValue."""
     file = folder / MANIFEST
     if not file.is_file():
-        return Manifest()
+        return BundleManifest()
     data = read_bounded(file, MAX_SIZE, MANIFEST)
     if (marks := marks_of(data.decode(errors="replace"))) > MAX_MARKS:
         raise InvalidValue(MANIFEST, marks, f"at most {MAX_MARKS} dots and brackets outside of texts")
     try:
-        said = msgspec.toml.decode(data, type=Manifest)
+        said = msgspec.toml.decode(data, type=BundleManifest)
     except (msgspec.DecodeError, ValueError, RecursionError) as problem:  # ValueError: not UTF-8, or too many digits
         raise InvalidValue(MANIFEST, data[:80].decode(errors="replace"), f"TOML ({problem})") from None
     for field in ("tools", "skills"):
@@ -77,7 +77,7 @@ def marks_of(text: str) -> int:
     return sum(map(bare.count, ".[{"))
 
 
-def checked_manifest(folder: Path) -> Manifest:
+def checked_manifest(folder: Path) -> BundleManifest:
     """The same, when all that it names is there. Raises InvalidValue."""
     said = manifest_of(folder)
     tools_of(said.tools, [folder], f"{MANIFEST}: tools")

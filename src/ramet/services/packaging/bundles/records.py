@@ -56,7 +56,7 @@ class _Old(Struct, frozen=True, kw_only=True):
     owners: tuple[str, ...] = (OPERATOR,)
 
 
-class Record(Struct, frozen=True, kw_only=True):
+class BundleRecord(Struct, frozen=True, kw_only=True):
     """A bundle with the names of its files."""
 
     summary: Summary
@@ -91,24 +91,24 @@ def renew(file: Path) -> None:
         _old(file, first).write(file)
 
 
-def read_record(file: Path) -> Record:
+def read_record(file: Path) -> BundleRecord:
     """Return all of a record. Raises as `read_summary`."""
     first, *rest = _lines(file, 2)
     if not rest or not rest[0]:
         return _old(file, first)
     try:
         summary = msgspec.json.decode(first, type=Summary)
-        return Record(summary=summary, files=msgspec.json.decode(rest[0], type=tuple[str, ...]))
+        return BundleRecord(summary=summary, files=msgspec.json.decode(rest[0], type=tuple[str, ...]))
     except msgspec.DecodeError as problem:
         raise Damaged("the record of a bundle", file, str(problem)) from None
 
 
-def _old(file: Path, data: bytes) -> Record:
+def _old(file: Path, data: bytes) -> BundleRecord:
     try:
         old = msgspec.json.decode(data, type=_Old)
     except msgspec.DecodeError as problem:
         raise Damaged("the record of a bundle", file, str(problem)) from None
-    return Record.of(old.size, old.files, old.owners)
+    return BundleRecord.of(old.size, old.files, old.owners)
 
 
 def _lines(file: Path, count: int) -> list[bytes]:

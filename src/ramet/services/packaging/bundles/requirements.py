@@ -18,7 +18,7 @@ from pathlib import Path
 
 from ramet.concurrency import processes
 from ramet.concurrency.clock import Clock
-from ramet.concurrency.deadline import to_its_end
+from ramet.concurrency.deadline import run_shielded
 from ramet.concurrency.pipes import Capture
 from ramet.concurrency.threads import in_thread
 from ramet.core.errors import InvalidValue, RametError
@@ -127,7 +127,7 @@ class Packages:
                 raise InstallFailed(f"not done within {self._installs.timeout_s:g} s", _last(output))
             if ended.code:
                 raise InstallFailed(f"pip's exit code is {ended.code}", _last(output))
-            await to_its_end(in_thread(lambda: atomic_dirs.publish(draft, place), name="ramet-packages"))
+            await run_shielded(in_thread(lambda: atomic_dirs.publish(draft, place), name="ramet-packages"))
 
 
 def _last(output: Capture) -> str:

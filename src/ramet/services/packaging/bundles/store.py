@@ -13,13 +13,13 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, NamedTuple, TypeVar
 
-from ramet.concurrency.deadline import to_its_end
+from ramet.concurrency.deadline import run_shielded
 from ramet.concurrency.slots import Slots
 from ramet.concurrency.threads import in_thread
 from ramet.core.errors import Damaged, InvalidValue, Unknown
 from ramet.services.packaging import atomic_dirs
 from ramet.services.packaging.bundles.manifest import checked_manifest
-from ramet.services.packaging.bundles.records import Record, Summary, charge_of, read_record, read_summary, renew
+from ramet.services.packaging.bundles.records import BundleRecord, Summary, charge_of, read_record, read_summary, renew
 from ramet.services.packaging.bundles.unpack import digest_of, extract, scan
 from ramet.services.packaging.contract import OPERATOR, BundleInfo, BundleLimits, BundleTooLarge, OwnedBundle
 
@@ -246,7 +246,7 @@ class Bundles:
         """Write the record of a bundle, with owners beside those before: the same may be uploaded at this moment."""
         file = self._described(bundle.id)
         before = read_summary(file).owners if file.exists() else ()
-        Record.of(bundle.size, bundle.files, tuple(dict.fromkeys((*before, *bundle.owners)))).write(file)
+        BundleRecord.of(bundle.size, bundle.files, tuple(dict.fromkeys((*before, *bundle.owners)))).write(file)
 
     def _described(self, id: str) -> Path:
         return self._folder / f"{id}.json"
@@ -280,4 +280,4 @@ class _Spool:
 
 async def _off(work: Callable[[], T]) -> T:
     """What `work` returns, done in a thread. A cancel waits for it: what it writes to is not taken from under it."""
-    return await to_its_end(in_thread(work, name="ramet-bundle"))
+    return await run_shielded(in_thread(work, name="ramet-bundle"))

@@ -27,7 +27,7 @@ _LOOK_S: Final = 0.05
 _ID: Final = re.compile(r"[0-9a-f]{64}\Z")
 
 
-class Worker(Struct, frozen=True):
+class KernelEpoch(Struct, frozen=True):
     """A life of a kernel."""
 
     kernel: str
@@ -38,7 +38,7 @@ class Shared(Struct, frozen=True, kw_only=True):
     """What all these documents say. `going` is who is removing what it is of."""
 
     version: int = VERSION
-    going: Worker | None = None
+    going: KernelEpoch | None = None
 
 
 class KeptBundle(Shared, frozen=True, kw_only=True):
@@ -67,34 +67,34 @@ class KeptImage(Shared, frozen=True, kw_only=True):
 S = TypeVar("S", bound=Shared)
 
 
-class Found(NamedTuple, Generic[S]):
+class VersionedDocument(NamedTuple, Generic[S]):
     """What a document says, and of which of its versions that is."""
 
     said: S
     version: int
 
 
-class Workers:
+class KernelEpochs:
     """The kernels of a store, by their lives."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    async def me(self) -> Worker:
+    async def me(self) -> KernelEpoch:
         """This kernel."""
         seats = await self._store.kernels()
-        return next(Worker(each.name, each.epoch) for each in seats if each.name == self._store.kernel)
+        return next(KernelEpoch(each.name, each.epoch) for each in seats if each.name == self._store.kernel)
 
-    async def is_at_work(self, worker: Worker) -> bool:
+    async def is_at_work(self, worker: KernelEpoch) -> bool:
         """Whether that life of a kernel has not ended."""
         seats = await self._store.kernels()
-        return any(each.alive and worker == Worker(each.name, each.epoch) for each in seats)
+        return any(each.alive and worker == KernelEpoch(each.name, each.epoch) for each in seats)
 
 
 class Documents(Generic[S]):
     """The documents of one kind."""
 
-    def __init__(self, store: Store, workers: Workers, kind: str, type: type[S], clock: Clock) -> None:
+    def __init__(self, store: Store, workers: KernelEpochs, kind: str, type: type[S], clock: Clock) -> None:
         self._store, self._workers, self._kind, self._type, self._clock = store, workers, kind, type, clock
 
     async def get(self, key: str) -> S | None:
@@ -106,7 +106,7 @@ class Documents(Generic[S]):
         """Everything of the kind, in order of the keys; what is being removed as well, since it may yet stay."""
         return [self._read(each).said for each in await self._store.list(self._kind)]
 
-    async def settled(self, key: str) -> Found[S] | None:
+    async def settled(self, key: str) -> VersionedDocument[S] | None:
         """The same as `get` with its version, once no living kernel is removing it."""
         while True:
             found = await self._find(key)
@@ -153,18 +153,18 @@ class Documents(Generic[S]):
             raise
         await self.delete(key, expected=version)
 
-    async def _find(self, key: str) -> Found[S] | None:
+    async def _find(self, key: str) -> VersionedDocument[S] | None:
         document = await self._store.get(self._kind, key) if _ID.match(key) else None
         return self._read(document) if document is not None else None
 
     async def _is_going(self, said: S) -> bool:
         return said.going is not None and await self._workers.is_at_work(said.going)
 
-    def _read(self, document: Document) -> Found[S]:
+    def _read(self, document: Document) -> VersionedDocument[S]:
         try:
             said = msgspec.json.decode(document.data, type=self._type)
         except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:
             raise Damaged(self._kind, document.key, str(problem)) from None
         if said.version > VERSION:
             raise Damaged(self._kind, document.key, f"it is of version {said.version}, and this ramet reads {VERSION}")
-        return Found(said, document.version)
+        return VersionedDocument(said, document.version)

@@ -10,7 +10,14 @@ from typing import Final, Literal
 from ramet.concurrency.clock import Clock
 from ramet.core.errors import Conflict, Gone, Unknown
 from ramet.core.outcome import ErrorInfo
-from ramet.services.packaging.catalog.documents import Documents, KeptBundle, KeptImage, Shared, Worker, Workers
+from ramet.services.packaging.catalog.documents import (
+    Documents,
+    KeptBundle,
+    KeptImage,
+    KernelEpoch,
+    KernelEpochs,
+    Shared,
+)
 from ramet.services.packaging.contract import OPERATOR, Job, OwnedJob
 from ramet.services.packaging.images import Recorded
 from ramet.services.problems import error_of
@@ -23,7 +30,7 @@ class KeptJob(Shared, frozen=True, kw_only=True):
     """The making of an image: of what, and by whom; or that it failed."""
 
     id: str
-    by: Worker
+    by: KernelEpoch
     needs: tuple[str, ...]  #: bundles, and the base
     owner: str = OPERATOR  #: who asked for it
     state: Literal["queued", "running", "failed"] = "queued"
@@ -37,7 +44,7 @@ class SharedJobs:
     def __init__(
         self,
         store: Store,
-        workers: Workers,
+        workers: KernelEpochs,
         bundles: Documents[KeptBundle],
         images: Documents[KeptImage],
         clock: Clock,

@@ -16,7 +16,7 @@ from ramet.services.packaging.images import Recorded, Records
 Elsewhere = Callable[[], Awaitable[Sequence[str]]]
 
 
-async def nobody() -> Sequence[str]:
+async def no_other_users() -> Sequence[str]:
     """No agents of other kernels."""
     return ()
 

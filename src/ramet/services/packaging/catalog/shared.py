@@ -20,13 +20,13 @@ import msgspec
 from msgspec.structs import replace
 
 from ramet.concurrency.clock import Clock
-from ramet.concurrency.deadline import to_its_end
+from ramet.concurrency.deadline import run_shielded
 from ramet.concurrency.threads import in_thread
 from ramet.core.errors import Aborted, Conflict, Damaged, Unknown
 from ramet.core.outcome import ErrorInfo
 from ramet.services.errors import InUse
 from ramet.services.packaging.bundles.store import Bundle, Bundles
-from ramet.services.packaging.catalog.documents import Documents, KeptBundle, KeptImage, Worker, Workers
+from ramet.services.packaging.catalog.documents import Documents, KeptBundle, KeptImage, KernelEpoch, KernelEpochs
 from ramet.services.packaging.catalog.jobs import SharedJobs
 from ramet.services.packaging.catalog.local import Elsewhere, OwnCatalogue
 from ramet.services.packaging.contract import BundleInfo, BundleLimits, BundleTooLarge, Job, OwnedBundle, OwnedJob
@@ -39,7 +39,7 @@ PART_BYTES: Final = 1024 * 1024  #: what an event of an agent may have to wait f
 
 
 class _Draft(msgspec.Struct, frozen=True, kw_only=True):
-    by: Worker
+    by: KernelEpoch
     bundle: str
     parts: int
 
@@ -51,7 +51,7 @@ class SharedCatalogue:
 
     def __init__(self, store: Store, own: OwnCatalogue, local: Bundles, limits: BundleLimits, clock: Clock) -> None:
         self._store, self._own, self._local, self._limits = store, own, local, limits
-        self._workers = Workers(store)
+        self._workers = KernelEpochs(store)
         self._kept = Documents(store, self._workers, "bundle", KeptBundle, clock)
         self._made = Documents(store, self._workers, "image", KeptImage, clock)
         self._jobs = SharedJobs(store, self._workers, self._kept, self._made, clock)
@@ -266,7 +266,7 @@ class SharedCatalogue:
     async def _clear(self, id: str) -> None:
         self._cached.discard(id)
         with contextlib.suppress(Unknown):
-            await to_its_end(in_thread(lambda: self._local.delete(id), name="ramet-bundle"))
+            await run_shielded(in_thread(lambda: self._local.delete(id), name="ramet-bundle"))
 
     # ---- parts
 

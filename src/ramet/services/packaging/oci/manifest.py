@@ -44,7 +44,7 @@ class Descriptor(NamedTuple):
         return {"mediaType": self.media_type, "digest": self.digest, "size": self.size}
 
 
-class Manifest(NamedTuple):
+class ImageManifest(NamedTuple):
     """A manifest as its registry gave it, and what it names."""
 
     body: bytes
@@ -72,14 +72,14 @@ def places(image: Image) -> dict[str, Path]:
     return bundles | {f"{PLACE}/packages/{each.name}": each for each in image.packages}
 
 
-def read_manifest(body: bytes, media_type: str) -> Manifest:
+def read_manifest(body: bytes, media_type: str) -> ImageManifest:
     """A manifest with what it names. Raises InvalidValue for what is none."""
     said = _json(body, "manifest")
     try:
         kinds = [each["manifest"] for each in TYPES.values()]
         if media_type not in kinds:
             raise InvalidValue("manifest", media_type, " or ".join(kinds))
-        return Manifest(body, media_type, _descriptor(said["config"]), tuple(map(_descriptor, said["layers"])))
+        return ImageManifest(body, media_type, _descriptor(said["config"]), tuple(map(_descriptor, said["layers"])))
     except (KeyError, TypeError, ValueError, AttributeError) as problem:
         if isinstance(problem, InvalidValue):
             raise
@@ -107,7 +107,7 @@ def of_platform(index: bytes, platform: str) -> str:
 
 
 def append(
-    base: Manifest,
+    base: ImageManifest,
     config: bytes,
     layer: Layer,
     *,

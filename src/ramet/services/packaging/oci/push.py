@@ -6,13 +6,13 @@ import tempfile
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import IO, NamedTuple
 
-from ramet.concurrency.deadline import to_its_end
+from ramet.concurrency.deadline import run_shielded
 from ramet.concurrency.threads import in_thread
 from ramet.core.errors import InvalidValue, Unknown
 from ramet.services.contract import Image
 from ramet.services.packaging.oci.layers import Layer, write_layer
-from ramet.services.packaging.oci.manifest import Descriptor, Manifest, append, digest_of, places
-from ramet.services.packaging.oci.registry import Body, Reference, Registry, reference
+from ramet.services.packaging.oci.manifest import Descriptor, ImageManifest, append, digest_of, places
+from ramet.services.packaging.oci.registry import Body, ImageReference, Registry, reference
 
 LABEL = "ramet.image"
 _PIECE = 256 * 1024
@@ -29,7 +29,7 @@ class Progress(NamedTuple):
 Told = Callable[[Progress], object]  #: hears of progress, in the event loop
 
 
-def nobody(_: Progress) -> None:
+def no_progress(_: Progress) -> None:
     """For whoever does not want to hear."""
 
 
@@ -37,8 +37,8 @@ class Base(NamedTuple):
     """An image of a registry, which may be another than the one that is pushed to."""
 
     registry: Registry
-    name: Reference
-    manifest: Manifest
+    name: ImageReference
+    manifest: ImageManifest
     config: bytes
 
 
@@ -54,7 +54,7 @@ async def base_of(registry: Registry, name: str, platform: str) -> Base:
 
 
 async def publish(
-    image: Image, registry: Registry, *, base: str, to: str, platform: str = "linux/amd64", told: Told = nobody
+    image: Image, registry: Registry, *, base: str, to: str, platform: str = "linux/amd64", told: Told = no_progress
 ) -> str:
     """Push an image on top of `base` as `to`, both in one registry; its name by digest, "repository@sha256:…".
 
@@ -70,7 +70,7 @@ async def publish(
     disk = next((each.parent for each in folders.values()), None)  # A /tmp may be memory, and small.
     with tempfile.TemporaryFile(dir=disk) as packed:
         told(Progress("packing"))
-        layer = await to_its_end(in_thread(lambda: write_layer(packed, folders), name="ramet-layer"))
+        layer = await run_shielded(in_thread(lambda: write_layer(packed, folders), name="ramet-layer"))
         paths, labels = [f"/{place}" for place in folders], {LABEL: image.id}
         digest = await push(registry, name, below, layer, packed, paths=paths, labels=labels, told=told)
     return f"{name.repository}@{digest}"
@@ -78,7 +78,7 @@ async def publish(
 
 async def push(
     registry: Registry,
-    name: Reference,
+    name: ImageReference,
     below: Base,
     layer: Layer,
     packed: IO[bytes],
@@ -86,7 +86,7 @@ async def push(
     paths: Sequence[str] = (),
     labels: Mapping[str, str],
     comment: str = "bundles",
-    told: Told = nobody,
+    told: Told = no_progress,
 ) -> str:
     """Push an image that is a base and one layer, the tag last; the digest of its manifest. Raises RegistryFailed."""
     whole = append(below.manifest, below.config, layer, paths=paths, labels=labels, comment=comment)
@@ -99,14 +99,14 @@ async def push(
 
 async def push_whole(
     registry: Registry,
-    name: Reference,
+    name: ImageReference,
     layer: Layer,
     packed: IO[bytes],
     config: bytes,
     manifest: bytes,
     media_type: str,
     *,
-    told: Told = nobody,
+    told: Told = no_progress,
 ) -> str:
     """Push the last layer of an image, its config and its manifest; the digest of that. Raises RegistryFailed."""
     body = _counted(lambda: _read(packed), Progress("pushing", 0, layer.size), told)

@@ -14,7 +14,7 @@ from ramet.services.packaging.oci.auth import NOBODY, Login, RegistryFailed, aut
 from ramet.services.packaging.oci.manifest import (
     TYPES,
     Descriptor,
-    Manifest,
+    ImageManifest,
     digest_of,
     is_index,
     of_platform,
@@ -30,14 +30,14 @@ _PIECE = 256 * 1024
 Body = Callable[[], AsyncIterator[bytes]]  #: what is sent, from its beginning: a request may have to be repeated
 
 
-class Reference(NamedTuple):
+class ImageReference(NamedTuple):
     """What a name such as "team/base:1" or "team/base@sha256:…" means in a registry."""
 
     repository: str
     tag: str  #: or a digest
 
 
-def reference(text: str) -> Reference:
+def reference(text: str) -> ImageReference:
     """Read a name without the registry; without a tag it is "latest". Raises InvalidValue."""
     repository, at, digest = text.partition("@")
     name, colon, tag = (repository, "", digest) if at else repository.partition(":")
@@ -45,7 +45,7 @@ def reference(text: str) -> Reference:
         tag = "latest"
     if not _REPOSITORY.fullmatch(name) or not (_DIGEST if at else _TAG).fullmatch(tag) or len(name) > 255:
         raise InvalidValue("reference", text, "repository, repository:tag or repository@sha256:digest, in lower case")
-    return Reference(name, tag)
+    return ImageReference(name, tag)
 
 
 class Address(NamedTuple):
@@ -98,7 +98,7 @@ class Registry:
 
     # --- pull
 
-    async def manifest(self, name: Reference, platform: str = "linux/amd64") -> Manifest:
+    async def manifest(self, name: ImageReference, platform: str = "linux/amd64") -> ImageManifest:
         """The manifest of that name, for a platform, "" where it must not depend on one.
 
         Raises Unknown, InvalidValue, RegistryFailed.
@@ -112,7 +112,7 @@ class Registry:
             raise RegistryFailed(self.name, f"manifest {name.tag}", 200, "its content has another digest")
         kind = answer.headers.get("content-type", "").partition(";")[0]
         if is_index(kind) and platform:
-            return await self.manifest(Reference(name.repository, of_platform(answer.body, platform)), platform="")
+            return await self.manifest(ImageReference(name.repository, of_platform(answer.body, platform)), platform="")
         return read_manifest(answer.body, kind)
 
     async def small_blob(self, repository: str, blob: Descriptor) -> bytes:
@@ -127,7 +127,7 @@ class Registry:
         """Whether a blob is in a repository. Raises RegistryFailed."""
         return (await self._ask("HEAD", repository, f"blobs/{_checked(blob.digest)}")).status == 200
 
-    async def digest(self, name: Reference) -> str | None:
+    async def digest(self, name: ImageReference) -> str | None:
         """The digest of an image that can be pulled by that name; None if it, or any blob of it, is not there.
 
         Raises InvalidValue, RegistryFailed.
@@ -162,7 +162,7 @@ class Registry:
         )
         self._expect(answer, 201, f"upload of blob {digest}")
 
-    async def push_manifest(self, name: Reference, body: bytes, media_type: str) -> str:
+    async def push_manifest(self, name: ImageReference, body: bytes, media_type: str) -> str:
         """Give a manifest, all of whose blobs are there, its name; its digest."""
         where = self._url.join(f"/v2/{name.repository}/manifests/{name.tag}")
         answer = await self._send(

@@ -9,12 +9,12 @@ import zlib
 from pathlib import Path
 from typing import IO, cast
 
-from ramet.concurrency.deadline import to_its_end
+from ramet.concurrency.deadline import run_shielded
 from ramet.concurrency.threads import in_thread
 from ramet.core.errors import InvalidValue
 from ramet.services.packaging.oci.layers import Layer, write_tar
 from ramet.services.packaging.oci.manifest import TYPES, Descriptor, digest_of
-from ramet.services.packaging.oci.push import Progress, Told, nobody, push_whole
+from ramet.services.packaging.oci.push import Progress, Told, no_progress, push_whole
 from ramet.services.packaging.oci.registry import Registry, reference
 from ramet.services.packaging.runtime_image.files import here
 
@@ -23,7 +23,7 @@ _GZIP = b"\x1f\x8b"
 _MAGIC, _AT = b"ustar", 257
 
 
-async def push_base(registry: Registry, root: Path, to: str, *, told: Told = nobody) -> str:
+async def push_base(registry: Registry, root: Path, to: str, *, told: Told = no_progress) -> str:
     """Push a tar, plain or with gzip, as an image of one layer; its name by digest, "host/repository@sha256:…".
 
     The same tar is the same image. Raises InvalidValue, RegistryFailed, OSError.
@@ -33,7 +33,7 @@ async def push_base(registry: Registry, root: Path, to: str, *, told: Told = nob
         raise InvalidValue("to", to, "a repository, with a tag or without")
     with tempfile.TemporaryFile() as packed:
         told(Progress("packing"))
-        layer = await to_its_end(in_thread(lambda: _pack(root, packed), name="ramet-layer"))
+        layer = await run_shielded(in_thread(lambda: _pack(root, packed), name="ramet-layer"))
         system, _, architecture = here().partition("/")
         config = {
             "architecture": architecture,

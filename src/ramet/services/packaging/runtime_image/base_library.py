@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from typing import IO, NamedTuple
 
-from ramet.concurrency.deadline import to_its_end
+from ramet.concurrency.deadline import run_shielded
 from ramet.concurrency.threads import in_thread
 from ramet.services.packaging.oci.push import Base, Progress, Told
 
@@ -58,7 +58,7 @@ async def library_of(base: Base, version: str, folder: Path, told: Told) -> Base
                 done += len(piece)
                 told(Progress("reading the base", done, layer.size))
             if layer.media_type.endswith("gzip"):
-                await to_its_end(in_thread(lambda opened=spooled: _read(opened, keep), name="ramet-base"))  # type: ignore[misc]
+                await run_shielded(in_thread(lambda opened=spooled: _read(opened, keep), name="ramet-base"))  # type: ignore[misc]
     return BaseLibrary(sources, frozenset(versions))
 
 

@@ -11,15 +11,15 @@ from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple, NoReturn
 
-from ramet.concurrency.deadline import to_its_end
+from ramet.concurrency.deadline import run_shielded
 from ramet.concurrency.threads import in_thread
 from ramet.core.errors import InvalidValue
 from ramet.isolation.kubernetes.program import code_of
 from ramet.services.contract import Image
 from ramet.services.packaging.oci.layers import Entry, write_entries
 from ramet.services.packaging.oci.manifest import digest_of, places
-from ramet.services.packaging.oci.push import Base, Progress, Told, base_of, nobody, publish, push
-from ramet.services.packaging.oci.registry import Reference, Registry, reference
+from ramet.services.packaging.oci.push import Base, Progress, Told, base_of, no_progress, publish, push
+from ramet.services.packaging.oci.registry import ImageReference, Registry, reference
 from ramet.services.packaging.runtime_image.base_library import library_of
 from ramet.services.packaging.runtime_image.bytecode import compiled
 from ramet.services.packaging.runtime_image.files import LIB, PYTHON, Kind, content_digest, here, runtime_files
@@ -53,7 +53,7 @@ async def runtime_image(
     *,
     into: str = "",
     source: Registry | None = None,
-    told: Told = nobody,
+    told: Told = no_progress,
 ) -> RuntimeImage:
     """An image with ramet and what its guests import, on top of `base`, pushed if it is not there yet.
 
@@ -67,7 +67,7 @@ async def runtime_image(
     files = await in_thread(lambda: runtime_files(kind), name="ramet-runtime")
     content = await in_thread(lambda: content_digest(kind, files), name="ramet-runtime")
     made_of = digest_of(f"{_FORM}\n{digest_of(below.manifest.body)}\n{content}".encode())
-    name = Reference(repository, made_of.partition(":")[2])
+    name = ImageReference(repository, made_of.partition(":")[2])
     digest = await registry.digest(name)
     if digest is None:
         digest = await _push(registry, name, base, below, files, {RUNTIME_LABEL: kind, PYTHON_LABEL: PYTHON}, told)
@@ -75,7 +75,7 @@ async def runtime_image(
 
 
 async def image_on(
-    runtime: RuntimeImage, image: Image, registry: Registry, *, into: str = "ramet-images", told: Told = nobody
+    runtime: RuntimeImage, image: Image, registry: Registry, *, into: str = "ramet-images", told: Told = no_progress
 ) -> RuntimeImage:
     """An image of bundles on top of a runtime image of the same registry, pushed if it is not there yet.
 
@@ -86,7 +86,7 @@ async def image_on(
         return runtime
     base = runtime.reference.removeprefix(f"{registry.name}/")
     made_of = digest_of(f"{_FORM}\n{runtime.digest}\n{image.id}".encode())
-    name = Reference(registry.below(_repository(into)), made_of.partition(":")[2])
+    name = ImageReference(registry.below(_repository(into)), made_of.partition(":")[2])
     digest = await registry.digest(name)
     if digest is None:
         to = f"{name.repository}:{name.tag}"
@@ -110,7 +110,7 @@ def _repository(into: str) -> str:
 
 async def _push(
     registry: Registry,
-    name: Reference,
+    name: ImageReference,
     base: str,
     below: Base,
     files: Mapping[PurePosixPath, Path],
@@ -128,7 +128,7 @@ async def _push(
         whole = ours | {PurePosixPath(BYTECODE, *place.parts[1:]): out for place, out in made.items()}
         entries = [Entry(str(place)[1:], file) for place, file in whole.items()]
         told(Progress("packing"))
-        layer = await to_its_end(in_thread(lambda: write_entries(packed, entries), name="ramet-layer"))
+        layer = await run_shielded(in_thread(lambda: write_entries(packed, entries), name="ramet-layer"))
         return await push(registry, name, below, layer, packed, labels=labels, comment="runtime", told=told)
 
 

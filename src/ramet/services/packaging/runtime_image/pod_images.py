@@ -10,10 +10,10 @@ from contextlib import AbstractAsyncContextManager, suppress
 from pathlib import Path
 
 from ramet.core.errors import RametError
-from ramet.isolation.kubernetes.images import Furnished, PodImage
+from ramet.isolation.kubernetes.images import ImageWithMounts, PodImage
 from ramet.services.contract import PLAIN, Image
 from ramet.services.packaging.oci.manifest import places
-from ramet.services.packaging.oci.push import Told, nobody
+from ramet.services.packaging.oci.push import Told, no_progress
 from ramet.services.packaging.oci.registries import Opened
 from ramet.services.packaging.oci.registry import reference
 from ramet.services.packaging.runtime_image.build import RuntimeImage, image_on, runtime_image
@@ -31,7 +31,11 @@ class PodImages:
     """
 
     def __init__(
-        self, opening: Callable[[], AbstractAsyncContextManager[Opened]], kind: Kind = "llm", *, told: Told = nobody
+        self,
+        opening: Callable[[], AbstractAsyncContextManager[Opened]],
+        kind: Kind = "llm",
+        *,
+        told: Told = no_progress,
     ) -> None:
         """`opening` is called each time that the registry is asked: nothing of it stays open."""
         self._opening, self._kind, self._told = opening, kind, told
@@ -80,7 +84,7 @@ class PodImages:
         await self.image(lost)
         return True
 
-    async def having(self, mounts: Sequence[str]) -> Furnished | None:
+    async def having(self, mounts: Sequence[str]) -> ImageWithMounts | None:
         """An image of the store that has just those of these mounts that are folders of bundles and packages.
 
         None if there is no such image: as for a run that may see a part of one. Raises what `image` does.
@@ -88,7 +92,7 @@ class PodImages:
         wanted = frozenset(each for each in mounts if _DIGEST.fullmatch(Path(each).name))
         if not wanted or (image := await self._having(wanted)) is None:
             return None
-        return Furnished(await self.image(image), _seen(image))
+        return ImageWithMounts(await self.image(image), _seen(image))
 
     async def _having(self, wanted: frozenset[str]) -> Image | None:
         if wanted not in self._known and self.store is not None:

@@ -13,14 +13,14 @@ import tempfile
 from collections.abc import Iterator
 
 from ramet.core.policy.policy import Isolation
-from ramet.testing.conformance.isolation.harness import GRANT, Check, NotHere, Site, holds, replace_grant
+from ramet.testing.conformance.isolation.harness import GRANT, BackendFixture, Check, NotHere, holds, replace_grant
 
 _REFUSED = {"EACCES", "EPERM", "EROFS", "ENOENT", "ENOTDIR", "ENXIO", "EXDEV"}
 _UNREACHABLE = {"EACCES", "EPERM", "ENETUNREACH", "ECONNREFUSED", "EAFNOSUPPORT", "ENOENT", "EHOSTUNREACH"}
 _SECRET = "a secret of the host"
 
 
-async def the_level_is_as_told(site: Site) -> None:
+async def the_level_is_as_told(site: BackendFixture) -> None:
     """A sandbox has at least what was asked, and what the probe says that there is."""
     async with site.visit(grant=replace_grant(GRANT, isolation=site.probe.level)) as visit:
         holds(visit.sandbox.level.rank >= site.probe.level.rank, f"{visit.sandbox.level} is what was asked, or more")
@@ -29,7 +29,7 @@ async def the_level_is_as_told(site: Site) -> None:
     holds(await site.backend.probe() == site.probe, "the probe says the same again")
 
 
-async def fresh_is_as_told(site: Site) -> None:
+async def fresh_is_as_told(site: BackendFixture) -> None:
     """Who asks for no shared address space gets that, or a refusal (`endings`)."""
     if site.probe.level is not Isolation.L2:
         raise NotHere(f"fresh is L2 and more; {site.backend.name} offers {site.probe.level} here")
@@ -38,7 +38,7 @@ async def fresh_is_as_told(site: Site) -> None:
         holds((await visit.ask("who"))["env"].get("A") == "b", "and is a sandbox like another")
 
 
-async def privileges_are_gone(site: Site) -> None:
+async def privileges_are_gone(site: BackendFixture) -> None:
     """No capability, and no program that could give one."""
     site.needs_walls()
     async with site.visit() as visit:
@@ -49,7 +49,7 @@ async def privileges_are_gone(site: Site) -> None:
         holds(await visit.ask("core_limit") == 0, "a crash leaves no core file")
 
 
-async def nothing_else_can_be_written(site: Site) -> None:
+async def nothing_else_can_be_written(site: BackendFixture) -> None:
     """But the workspace, and what is in memory in /tmp and /dev/shm."""
     site.needs_walls()
     with _on_the_host() as folder:
@@ -71,7 +71,7 @@ async def nothing_else_can_be_written(site: Site) -> None:
         holds((folder / "secret").read_text() == _SECRET, "the host's file is as it was")
 
 
-async def files_of_the_host_cannot_be_read(site: Site) -> None:
+async def files_of_the_host_cannot_be_read(site: BackendFixture) -> None:
     """Files that any user of the host may read are not there."""
     site.needs_walls()
     with _on_the_host() as folder:
@@ -94,7 +94,7 @@ async def files_of_the_host_cannot_be_read(site: Site) -> None:
                 holds(not seen, f"{path} is not listed")
 
 
-async def mounts_can_be_read_and_not_written(site: Site) -> None:
+async def mounts_can_be_read_and_not_written(site: BackendFixture) -> None:
     """At their own path, as a folder and as the working directory; their owner's modes do not matter."""
     with _on_the_host() as folder:
         (folder / "below").mkdir()
@@ -110,7 +110,7 @@ async def mounts_can_be_read_and_not_written(site: Site) -> None:
         holds((folder / "secret").read_text() == _SECRET, "the host's file is as it was")
 
 
-async def a_shelf_is_filled_while_a_guest_looks_on(site: Site) -> None:
+async def a_shelf_is_filled_while_a_guest_looks_on(site: BackendFixture) -> None:
     """What the host puts there is read at its own path, and taken away again; nothing of it can be written."""
     shelf = site.ground.runs / "shelves" / "one"
     shelf.mkdir(parents=True)
@@ -137,7 +137,7 @@ async def a_shelf_is_filled_while_a_guest_looks_on(site: Site) -> None:
         holds(await visit.ask("listing", path=str(shelf)) == [], "what was taken away is gone")
 
 
-async def a_mount_around_the_workspace(site: Site) -> None:
+async def a_mount_around_the_workspace(site: BackendFixture) -> None:
     """Leaves the workspace writable and shows nobody else's, or is refused by name."""
     async with site.visit() as other:
         await other.ask("write", path="mine", text=_SECRET)
@@ -150,7 +150,7 @@ async def a_mount_around_the_workspace(site: Site) -> None:
                 holds(said in _REFUSED, f"another's workspace cannot be read through a mount: {said or 'it was'}")
 
 
-async def secrets_are_files_in_memory(site: Site) -> None:
+async def secrets_are_files_in_memory(site: BackendFixture) -> None:
     """In /run/secrets; not in the environment, the workspace, or where the host could see them."""
     async with site.visit_if_granted("secrets", {"token": _SECRET}) as visit:
         holds(await visit.ask("read", path="/run/secrets/token") == _SECRET, "a secret can be read")
@@ -161,7 +161,7 @@ async def secrets_are_files_in_memory(site: Site) -> None:
         holds(not os.access("/run/secrets/token", os.F_OK), "nor does the host see it")
 
 
-async def the_network_is_off(site: Site) -> None:
+async def the_network_is_off(site: BackendFixture) -> None:
     """The host's loopback and its abstract sockets are out of reach; so are pathname sockets in folders of the host."""
     site.needs_walls()
     with (
@@ -190,7 +190,7 @@ async def the_network_is_off(site: Site) -> None:
                 holds(said in _UNREACHABLE, f"{deed} {given} leads nowhere: {said or 'it did'}")
 
 
-async def the_hosts_processes_are_out_of_reach(site: Site) -> None:
+async def the_hosts_processes_are_out_of_reach(site: BackendFixture) -> None:
     """Neither signalled nor, in namespaces of its own, listed."""
     site.needs_walls()
     async with site.visit() as visit:
@@ -203,7 +203,7 @@ async def the_hosts_processes_are_out_of_reach(site: Site) -> None:
             holds(len(listed) <= 8 and os.getpid() not in listed, f"processes of the host are not listed: {listed}")
 
 
-async def two_sandboxes_do_not_see_each_other(site: Site) -> None:
+async def two_sandboxes_do_not_see_each_other(site: BackendFixture) -> None:
     """Neither files nor processes nor sockets nor signals, though they share a user and a backend."""
     site.needs_walls()
     async with site.visit() as one, site.visit() as other:

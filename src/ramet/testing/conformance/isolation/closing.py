@@ -17,12 +17,12 @@ from ramet.core.policy.policy import Isolation
 from ramet.isolation.contract import SandboxSpec
 from ramet.testing.conformance.isolation.harness import (
     GRANT,
+    BackendFixture,
     Check,
     Ended,
+    GuestSession,
     NotHere,
-    Site,
     Violation,
-    Visit,
     cgroups,
     eventually,
     holds,
@@ -34,7 +34,7 @@ _CROWD = 50
 _TIMES = 12  #: more than any number of descriptors that a backend may keep ready for each
 
 
-async def more_than_is_offered_is_refused(site: Site) -> None:
+async def more_than_is_offered_is_refused(site: BackendFixture) -> None:
     """IsolationUnavailable says what was asked, what there is, and what to do; nothing is left."""
     stronger = [level for level in Isolation if level.rank > site.probe.level.rank and level is not Isolation.FRESH]
     if not stronger:
@@ -49,7 +49,7 @@ async def more_than_is_offered_is_refused(site: Site) -> None:
         raise Violation(f"{stronger[0]} was asked, {site.probe.level} is offered, and it was started")
 
 
-async def what_cannot_be_started_leaves_nothing(site: Site) -> None:
+async def what_cannot_be_started_leaves_nothing(site: BackendFixture) -> None:
     """Neither descriptors nor cgroups nor anything in the workspace; others live on and can be started."""
     wrong: list[dict[str, Any]] = [
         {"workspace": site.ground.runs / "none"},
@@ -73,7 +73,7 @@ async def what_cannot_be_started_leaves_nothing(site: Site) -> None:
         holds(await visit.ask("who"), "and the next one starts")
 
 
-async def an_entry_that_is_not_there_is_a_failure(site: Site) -> None:
+async def an_entry_that_is_not_there_is_a_failure(site: BackendFixture) -> None:
     """Told when it starts, or by its end, with the name of what is missing on stderr or in the error."""
     for entry in ("ramet.testing.conformance.isolation.none:main", "ramet.testing.conformance.isolation.guest:none"):
         try:
@@ -89,7 +89,7 @@ async def an_entry_that_is_not_there_is_a_failure(site: Site) -> None:
             await sandbox.clean_up()
 
 
-async def a_start_that_is_given_up_leaves_nothing(site: Site) -> None:
+async def a_start_that_is_given_up_leaves_nothing(site: BackendFixture) -> None:
     """Cancelled at any moment: no process, no cgroup; the next one starts."""
     async with site.visit() as visit:
         before = _held(visit)
@@ -107,7 +107,7 @@ async def a_start_that_is_given_up_leaves_nothing(site: Site) -> None:
         holds(await visit.ask("who"), "and the next one starts")
 
 
-async def many_in_a_row_leave_nothing(site: Site) -> None:
+async def many_in_a_row_leave_nothing(site: BackendFixture) -> None:
     """The last one costs the host no descriptor and no cgroup more than the first."""
     async with site.visit() as stays:
         before = _held(stays)
@@ -118,7 +118,7 @@ async def many_in_a_row_leave_nothing(site: Site) -> None:
         await _are_flat(before, stays, within=_TIMES)
 
 
-async def a_crowd(site: Site) -> None:
+async def a_crowd(site: BackendFixture) -> None:
     """Fifty at once, each with its own workspace, channel and end."""
     async with contextlib.AsyncExitStack() as stack:
         visits = await asyncio.gather(*(stack.enter_async_context(site.visit()) for _ in range(_CROWD)))
@@ -132,7 +132,7 @@ async def a_crowd(site: Site) -> None:
         holds([each.code for each in ends] == list(range(_CROWD)), "each has its own end")
 
 
-async def closing_ends_all(site: Site) -> None:
+async def closing_ends_all(site: BackendFixture) -> None:
     """`close` ends whoever lives, deaf or not, and may be repeated, at once, too; whoever waits is told."""
     async with contextlib.AsyncExitStack() as stack:
         visits = [await stack.enter_async_context(site.visit()) for _ in range(3)]
@@ -156,11 +156,11 @@ async def closing_ends_all(site: Site) -> None:
         holds(not any(each.exists() for each in groups), "no cgroup is left when close returns")
 
 
-async def closing_at_any_moment_leaves_nothing(site: Site) -> None:
+async def closing_at_any_moment_leaves_nothing(site: BackendFixture) -> None:
     """While one starts, or one has just crashed: whoever started is told of an end or an error, and nobody is left."""
     for turns in range(0, 4 * _TIMES, 6):
         backend, spec = site.ground.make(), site.spec()
-        first = Visit(await backend.start(spec), spec, site)
+        first = GuestSession(await backend.start(spec), spec, site)
         await first.tell("end_by", number=signal.SIGSEGV)
         await first.closed()
         starting = asyncio.ensure_future(backend.start(site.spec()))
@@ -179,7 +179,7 @@ async def closing_at_any_moment_leaves_nothing(site: Site) -> None:
         await backend.close()
 
 
-async def what_lives_is_not_reaped(site: Site) -> None:
+async def what_lives_is_not_reaped(site: BackendFixture) -> None:
     """`reap`, by this backend or another of the same folder, touches nothing of a kernel that lives."""
     async with site.visit() as visit:
         await visit.ask("write", path="mine", text="text")
@@ -189,7 +189,7 @@ async def what_lives_is_not_reaped(site: Site) -> None:
         holds(await visit.ask("read", path="mine") == "text", "who lives is left alone")
 
 
-async def nothing_outlives_its_kernel(site: Site) -> None:
+async def nothing_outlives_its_kernel(site: BackendFixture) -> None:
     """After `kill -9` of the host process all are gone, deaf or not; the next `reap` removes what is left, once."""
     async with _doomed(site) as (kernel, specs, groups):
         files = [spec.workspace / "held" for spec in specs]
@@ -235,7 +235,7 @@ class _Doomed(NamedTuple):
 
 
 @contextlib.asynccontextmanager
-async def _doomed(site: Site) -> AsyncIterator[_Doomed]:
+async def _doomed(site: BackendFixture) -> AsyncIterator[_Doomed]:
     """Another process with a backend of the same kind and folder, and sandboxes that will not end by themselves."""
     specs = [site.spec() for _ in range(3)]
     kernel = await asyncio.create_subprocess_exec(
@@ -263,12 +263,12 @@ async def _doomed(site: Site) -> AsyncIterator[_Doomed]:
         await kernel.communicate()
 
 
-def _held(visit: Visit) -> tuple[int, int]:
+def _held(visit: GuestSession) -> tuple[int, int]:
     """How many descriptors are open, and how many cgroups, each counted once, are beside that of a living sandbox."""
     return len(os.listdir("/proc/self/fd")), len(_groups(visit))  # noqa: PTH208
 
 
-def _groups(visit: Visit) -> dict[str, set[str]]:
+def _groups(visit: GuestSession) -> dict[str, set[str]]:
     """The cgroups beside that of a living sandbox, each with the pids of who is in it, 0 for those we cannot see."""
     found: dict[str, set[str]] = {}
     for parent in {each.parent for each in cgroups(visit.sandbox.pid)}:
@@ -278,7 +278,7 @@ def _groups(visit: Visit) -> dict[str, set[str]]:
     return found
 
 
-async def _are_flat(before: tuple[int, int], visit: Visit, *, within: int) -> None:
+async def _are_flat(before: tuple[int, int], visit: GuestSession, *, within: int) -> None:
     """A backend may hold some in reserve, and may let go of what has ended a little later."""
 
     def is_flat() -> bool:

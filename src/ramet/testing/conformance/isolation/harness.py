@@ -76,7 +76,7 @@ async def eventually(
 
 
 @dataclass(frozen=True)
-class Ground:
+class Workdir:
     """Which backend is checked, and where. `scratch` is an empty folder, `backend` as in "package.module:Backend".
 
     What `backend` names is called with `runs=`, the folder that all workspaces lie below. If its sandboxes run on
@@ -99,20 +99,20 @@ class Ground:
         return backend
 
     @asynccontextmanager
-    async def open(self) -> AsyncIterator[Site]:
+    async def open(self) -> AsyncIterator[BackendFixture]:
         """A backend of its own, closed in the end."""
         self.runs.mkdir(exist_ok=True)
         backend = self.make()
         try:
-            yield Site(self, backend, await backend.probe())
+            yield BackendFixture(self, backend, await backend.probe())
         finally:
             await backend.close()
 
 
-class Visit:
+class GuestSession:
     """One sandbox, with the guest in it."""
 
-    def __init__(self, sandbox: Sandbox, spec: SandboxSpec, site: Site) -> None:
+    def __init__(self, sandbox: Sandbox, spec: SandboxSpec, site: BackendFixture) -> None:
         self.sandbox, self.spec, self._site = sandbox, spec, site
         self._reader = frames.FrameReader()
 
@@ -201,10 +201,10 @@ class Visit:
 
 
 @dataclass(frozen=True)
-class Site:
+class BackendFixture:
     """A backend that is open."""
 
-    ground: Ground
+    ground: Workdir
     backend: Backend
     probe: Probe
     _count: itertools.count[int] = field(default_factory=itertools.count)
@@ -246,18 +246,18 @@ class Site:
         return folder
 
     @asynccontextmanager
-    async def visit(self, spec: SandboxSpec | None = None, **given: Any) -> AsyncIterator[Visit]:
+    async def visit(self, spec: SandboxSpec | None = None, **given: Any) -> AsyncIterator[GuestSession]:
         """A sandbox with the guest in it, cleaned up in the end."""
         async with patience():
             spec = spec or self.spec(**given)
             sandbox = await self.backend.start(spec)
         try:
-            yield Visit(sandbox, spec, self)
+            yield GuestSession(sandbox, spec, self)
         finally:
             await sandbox.clean_up()
 
     @asynccontextmanager
-    async def visit_if_granted(self, field: str, value: object, **given: Any) -> AsyncIterator[Visit]:
+    async def visit_if_granted(self, field: str, value: object, **given: Any) -> AsyncIterator[GuestSession]:
         """A sandbox with one field of its grant set; refusing that field by name is an answer, too: NotHere."""
         try:
             async with self.visit(grant=replace_grant(GRANT, **{field: value}), **given) as visit:
@@ -275,7 +275,7 @@ def _named(field: str, name: str) -> Any:
         raise InvalidValue(field, name, f"{_MAKES} ({error})") from None
 
 
-Check = Callable[[Site], Awaitable[None]]
+Check = Callable[[BackendFixture], Awaitable[None]]
 
 
 def replace_grant(grant: Grant, **changes: Any) -> Grant:

@@ -12,10 +12,10 @@ import socket
 from ramet.core.errors import Gone
 from ramet.testing.conformance.isolation.harness import (
     PATIENCE_S,
+    BackendFixture,
     Check,
     Ended,
     NotHere,
-    Site,
     Violation,
     cgroups,
     eventually,
@@ -27,7 +27,7 @@ from ramet.testing.conformance.isolation.harness import (
 _DEAF = [signal.SIGTERM, signal.SIGHUP, signal.SIGINT]
 
 
-async def exit_status(site: Site) -> None:
+async def exit_status(site: BackendFixture) -> None:
     """What the entry point returns is the exit status; nothing returned is 0."""
     for code in (0, 7):
         async with site.visit() as visit:
@@ -36,7 +36,7 @@ async def exit_status(site: Site) -> None:
             holds((ended.code, ended.reason) == (code, "exited"), f"a guest that returns {code} ends so, not {ended}")
 
 
-async def closing_the_channel_ends_a_guest_in_order(site: Site) -> None:
+async def closing_the_channel_ends_a_guest_in_order(site: BackendFixture) -> None:
     """The host's end closed is an end of file inside."""
     async with site.visit() as visit:
         await visit.ask("who")
@@ -44,7 +44,7 @@ async def closing_the_channel_ends_a_guest_in_order(site: Site) -> None:
         holds((await visit.ended()).code == 0, "a guest sees the end of its channel")
 
 
-async def uncaught_exception(site: Site) -> None:
+async def uncaught_exception(site: BackendFixture) -> None:
     """An exception that nobody catches is an exit status other than 0, and is told on stderr."""
     async with site.visit() as visit:
         await visit.tell("crash")
@@ -54,7 +54,7 @@ async def uncaught_exception(site: Site) -> None:
         holds(b"a crash that was asked for" in err, f"a crash says what it was, not {err!r}")
 
 
-async def death_by_signal(site: Site) -> None:
+async def death_by_signal(site: BackendFixture) -> None:
     """A process that a signal ended is said to be so."""
     for number in (signal.SIGKILL, signal.SIGSEGV):
         async with site.visit() as visit:
@@ -63,7 +63,7 @@ async def death_by_signal(site: Site) -> None:
             holds((ended.code, ended.reason) == (-number, "signalled"), f"{number.name} is told as such, not {ended}")
 
 
-async def signals_are_delivered(site: Site) -> None:
+async def signals_are_delivered(site: BackendFixture) -> None:
     """To the main process, whether it handles them or not; after its end to nobody."""
     async with site.visit() as visit:
         await visit.ask("note", number=signal.SIGUSR1)
@@ -75,7 +75,7 @@ async def signals_are_delivered(site: Site) -> None:
         visit.sandbox.signal(signal.SIGKILL)
 
 
-async def kill_lets_it_end_in_order(site: Site) -> None:
+async def kill_lets_it_end_in_order(site: BackendFixture) -> None:
     """SIGTERM comes first, and who heeds it within the grace ends by itself."""
     async with site.visit() as visit:
         await visit.ask("leave_on", number=signal.SIGTERM, code=3)
@@ -83,7 +83,7 @@ async def kill_lets_it_end_in_order(site: Site) -> None:
         holds((ended.code, ended.reason) == (3, "exited"), f"a guest that heeds SIGTERM ends by itself, not {ended}")
 
 
-async def kill_ends_who_will_not(site: Site) -> None:
+async def kill_ends_who_will_not(site: BackendFixture) -> None:
     """Who is deaf, stopped, or working without end is gone when `kill` returns."""
     for name in ("ignore", "end_by", "spin"):
         async with site.visit() as visit:
@@ -102,7 +102,7 @@ async def kill_ends_who_will_not(site: Site) -> None:
             holds(not await visit.holding("held"), f"{name}: nobody is left when kill returns")
 
 
-async def descendants_end_with_it(site: Site) -> None:
+async def descendants_end_with_it(site: BackendFixture) -> None:
     """Whoever a guest leaves behind, deaf and in a session of its own, is gone when `wait` returns."""
     for quiet in (False, True):
         async with site.visit() as visit:
@@ -115,7 +115,7 @@ async def descendants_end_with_it(site: Site) -> None:
             await visit.output()
 
 
-async def killing_the_main_process_ends_all(site: Site) -> None:
+async def killing_the_main_process_ends_all(site: BackendFixture) -> None:
     """SIGKILL from outside takes whoever it had started along."""
     async with site.visit() as visit:
         await visit.ask("hide", hold="held", quiet=True)
@@ -124,7 +124,7 @@ async def killing_the_main_process_ends_all(site: Site) -> None:
         holds(not await visit.holding("held"), "nobody is left when wait returns")
 
 
-async def waiting_often_and_giving_up(site: Site) -> None:
+async def waiting_often_and_giving_up(site: BackendFixture) -> None:
     """Many may wait, and stop waiting: that ends nothing, and each gets the same answer."""
     async with site.visit() as visit:
         for _ in range(3):
@@ -141,7 +141,7 @@ async def waiting_often_and_giving_up(site: Site) -> None:
         holds(waiting[0].cancelled(), "who gives up waiting does not wait")
 
 
-async def killing_often_and_at_once(site: Site) -> None:
+async def killing_often_and_at_once(site: BackendFixture) -> None:
     """Together, again, by somebody who gives up, and beside somebody who waits: one end, one answer."""
     async with site.visit() as visit:
         await visit.ask("ignore", numbers=_DEAF)
@@ -156,7 +156,7 @@ async def killing_often_and_at_once(site: Site) -> None:
             await given_up
 
 
-async def killing_what_has_ended(site: Site) -> None:
+async def killing_what_has_ended(site: BackendFixture) -> None:
     """`kill` after the end changes nothing."""
     async with site.visit() as visit:
         await visit.tell("leave", code=4)
@@ -164,7 +164,7 @@ async def killing_what_has_ended(site: Site) -> None:
         holds(await visit.sandbox.kill() == ended, "an end that was is not changed by kill")
 
 
-async def cleaning_up(site: Site) -> None:
+async def cleaning_up(site: BackendFixture) -> None:
     """Kills what lives, lets go of all descriptors and cgroups, may be repeated, and leaves the workspace."""
     async with site.visit() as visit:
         sandbox = visit.sandbox
@@ -185,7 +185,7 @@ async def cleaning_up(site: Site) -> None:
             holds((await sandbox.wait()).code == -signal.SIGKILL, "what was killed is said to be, afterwards, too")
 
 
-async def descriptions(site: Site) -> None:
+async def descriptions(site: BackendFixture) -> None:
     """`describe` is data; `adopt` raises Gone, or gives back this very sandbox, and Gone after its end."""
     async with site.visit() as visit:
         described = visit.sandbox.describe()
@@ -208,7 +208,7 @@ async def descriptions(site: Site) -> None:
         raise Violation("what has ended cannot be adopted")
 
 
-async def use_is_told(site: Site) -> None:
+async def use_is_told(site: BackendFixture) -> None:
     """`metrics` follows what is used while it is used, and raises Gone afterwards; the end tells what was."""
     async with site.visit() as visit:
         before = await visit.sandbox.metrics()
@@ -237,7 +237,7 @@ async def use_is_told(site: Site) -> None:
         raise Violation("what has ended uses nothing: Gone")
 
 
-async def commands_run_beside_it(site: Site) -> None:
+async def commands_run_beside_it(site: BackendFixture) -> None:
     """In the same sandbox, with its files; output and time are bounded, and what they start ends with them."""
     async with site.visit() as visit:
         await visit.ask("write", path="file", text="text")
@@ -267,7 +267,7 @@ async def commands_run_beside_it(site: Site) -> None:
         raise Violation("nothing can be run in what has ended: Gone")
 
 
-async def the_first_process(site: Site) -> None:
+async def the_first_process(site: BackendFixture) -> None:
     """`pid` is a process of the host, each sandbox's its own; when it ends, all of that sandbox does, and no other."""
     if site.probe.remote:
         async with site.visit() as visit:

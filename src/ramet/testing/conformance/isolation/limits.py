@@ -8,12 +8,12 @@ from contextlib import AsyncExitStack
 from ramet.core.policy.reservation import Reservation
 from ramet.isolation.contract import ReservingBackend
 from ramet.testing.conformance.isolation.harness import (
+    BackendFixture,
     Check,
     Ended,
+    GuestSession,
     NotHere,
     Refused,
-    Site,
-    Visit,
     eventually,
     holds,
     patience,
@@ -24,14 +24,14 @@ _SPIN_S = 3.0  #: longer than it may take until one that was idle is looked at, 
 _SLACK_MB = 8  #: what a process needs besides, and what is counted in pieces
 
 
-async def memory(site: Site) -> None:
+async def memory(site: BackendFixture) -> None:
     """More than was granted is refused, or the end: `oom`."""
     async with site.visit_if_granted("memory_mb", _MEMORY_MB) as visit:
         await visit.ask("allocate", mb=_MEMORY_MB // 3)
         await _is_stopped(visit, "allocate", mb=4 * _MEMORY_MB)
 
 
-async def memory_of_all_together(site: Site) -> None:
+async def memory_of_all_together(site: BackendFixture) -> None:
     """The limit is the sandbox's, not each process's."""
     each = _MEMORY_MB // 2
     most = (_MEMORY_MB + _SLACK_MB) // each
@@ -46,7 +46,7 @@ async def memory_of_all_together(site: Site) -> None:
             holds(lived <= most, f"{lived} processes of {each} MiB live under {_MEMORY_MB}")
 
 
-async def memory_of_a_reservation(site: Site) -> None:
+async def memory_of_a_reservation(site: BackendFixture) -> None:
     """Those who share one have it together: with what one has, another gets less. Who does not share it is let be."""
     if "memory_mb" not in site.probe.together:
         raise NotHere(f"{site.backend.name} says that it bounds no memory together here")
@@ -79,14 +79,14 @@ async def memory_of_a_reservation(site: Site) -> None:
     await site.backend.disband("conformance")
 
 
-async def memory_that_is_shared(site: Site) -> None:
+async def memory_that_is_shared(site: BackendFixture) -> None:
     """Counts, too, whether it is mapped or only behind a descriptor."""
     for kind in ("mapping", "descriptor"):
         async with site.visit_if_granted("memory_mb", _MEMORY_MB) as visit:
             await _is_stopped(visit, "share", kind=kind, mb=4 * _MEMORY_MB)
 
 
-async def processes(site: Site) -> None:
+async def processes(site: BackendFixture) -> None:
     """And threads: no more than were granted, in one sandbox; another is not held back by it."""
     async with site.visit_if_granted("pids", 12) as visit, site.visit() as other:
         holds(await visit.ask("fork_until", count=4) == 4, "below the limit processes can be started")
@@ -96,7 +96,7 @@ async def processes(site: Site) -> None:
         holds(await other.ask("fork_until", count=10) == 10, "one sandbox's limit is not another's")
 
 
-async def processor(site: Site) -> None:
+async def processor(site: BackendFixture) -> None:
     """Work without a pause in several processes gets what was granted, over a while."""
     if site.probe.mechanisms.get("cgroup_cpu") is False:
         raise NotHere("without cgroups processor time is shared out, not limited")
@@ -105,7 +105,7 @@ async def processor(site: Site) -> None:
         holds(used <= 0.4, f"{used:.2f} processors were used under a limit of 0.2")
 
 
-async def temporary_files(site: Site) -> None:
+async def temporary_files(site: BackendFixture) -> None:
     """/tmp and /dev/shm hold what was granted, each, if they can be written at all; then they are full, or it ends."""
     for place in ("/tmp", "/dev/shm"):
         async with site.visit_if_granted("tmpfs_size_mb", 4) as visit:
@@ -123,7 +123,7 @@ async def temporary_files(site: Site) -> None:
                 holds(written >= 2, f"{place} holds what was granted, not {written} MiB")
 
 
-async def workspace(site: Site) -> None:
+async def workspace(site: BackendFixture) -> None:
     """It holds what was granted; beyond that it is full, or the end: `workspace`."""
     async with site.visit_if_granted("workspace_size_mb", 8) as visit:
         holds(await visit.ask("fill", path=".", mb=4) == 4, "below the limit files can be written")
@@ -140,14 +140,14 @@ async def workspace(site: Site) -> None:
         holds(ended.reason == "workspace", f"{written} MiB were written under a limit of 8, and it ended by {ended}")
 
 
-async def descriptors(site: Site) -> None:
+async def descriptors(site: BackendFixture) -> None:
     """Are used up inside before they are on the host."""
     async with site.visit() as visit:
         opened = await visit.ask("open_until", count=20_000)
         holds(32 <= opened < 20_000, f"{opened} of 20,000 descriptors were opened")
 
 
-async def a_limit_is_one_sandboxs(site: Site) -> None:
+async def a_limit_is_one_sandboxs(site: BackendFixture) -> None:
     """Who is killed for memory takes nobody along."""
     async with site.visit() as other, site.visit_if_granted("memory_mb", _MEMORY_MB) as visit:
         await _is_stopped(visit, "allocate", mb=4 * _MEMORY_MB)
@@ -169,7 +169,7 @@ CHECKS: tuple[Check, ...] = (
 )
 
 
-async def _is_stopped(visit: Visit, deed: str, **given: object) -> None:
+async def _is_stopped(visit: GuestSession, deed: str, **given: object) -> None:
     """Raises Violation unless the guest is refused that memory, or ends over it, now or when somebody looks."""
     try:
         await visit.ask(deed, **given)
@@ -184,7 +184,7 @@ async def _is_stopped(visit: Visit, deed: str, **given: object) -> None:
     await _is_oom(visit)
 
 
-async def _is_oom(visit: Visit) -> None:
+async def _is_oom(visit: GuestSession) -> None:
     task = asyncio.ensure_future(visit.sandbox.wait())
     try:
         await eventually(task.done, "who has more memory than was granted is ended")

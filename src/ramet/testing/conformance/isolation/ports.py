@@ -7,12 +7,20 @@ import socket
 
 from ramet.core.errors import Gone, InvalidValue
 from ramet.isolation.contract import Sandbox
-from ramet.testing.conformance.isolation.harness import GRANT, Check, Site, Violation, holds, patience, replace_grant
+from ramet.testing.conformance.isolation.harness import (
+    GRANT,
+    BackendFixture,
+    Check,
+    Violation,
+    holds,
+    patience,
+    replace_grant,
+)
 
 _UNREACHABLE = {"EACCES", "EPERM", "ENETUNREACH", "ECONNREFUSED", "EAFNOSUPPORT", "EHOSTUNREACH"}
 
 
-async def ports_are_reached_from_the_host_alone(site: Site) -> None:
+async def ports_are_reached_from_the_host_alone(site: BackendFixture) -> None:
     """A declared port is reached in the sandbox that serves there, and no other port, nor anybody else's."""
     port = _free_port()
     async with site.visit_if_granted("ports", {"web": port}) as one, site.visit() as other:

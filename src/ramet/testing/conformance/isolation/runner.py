@@ -12,15 +12,15 @@ from ramet.testing.conformance.isolation.harness import (
     CANARY,
     Check,
     Ended,
-    Ground,
     Refused,
     Violation,
+    Workdir,
     eventually,
     holds,
 )
 
 
-async def run(check: Check, ground: Ground) -> None:
+async def run(check: Check, ground: Workdir) -> None:
     """Raises Violation if the promise is not kept, NotHere if it does not apply here."""
     os.environ[CANARY] = secrets.token_hex(16)
     before = _Left.now(ground)
@@ -48,12 +48,12 @@ class _Left(NamedTuple):
     mounts: frozenset[str]
 
     @classmethod
-    def now(cls, ground: Ground) -> _Left:
+    def now(cls, ground: Workdir) -> _Left:
         """What there is."""
         return cls(frozenset(_descriptors()), frozenset(_children()), frozenset(_mounts(ground)))
 
 
-def _more(before: _Left, ground: Ground) -> list[str]:
+def _more(before: _Left, ground: Workdir) -> list[str]:
     return [each for was, have in zip(before, _Left.now(ground), strict=True) for each in have - was]
 
 
@@ -77,6 +77,6 @@ def _children() -> list[str]:
     return found
 
 
-def _mounts(ground: Ground) -> list[str]:
+def _mounts(ground: Workdir) -> list[str]:
     lines = pathlib.Path("/proc/self/mountinfo").read_text().splitlines()
     return [f"mount {line}" for line in lines if str(ground.scratch) in line]

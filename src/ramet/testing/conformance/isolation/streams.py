@@ -7,13 +7,13 @@ import os
 import socket
 
 from ramet.isolation.contract import BASE_ENV
-from ramet.testing.conformance.isolation.harness import CANARY, Check, Site, eventually, holds, patience
+from ramet.testing.conformance.isolation.harness import CANARY, BackendFixture, Check, eventually, holds, patience
 
 _LARGE = 8 * 1024 * 1024
 _PRINTED = 1024 * 1024
 
 
-async def a_channel_is_a_connected_stream(site: Site) -> None:
+async def a_channel_is_a_connected_stream(site: BackendFixture) -> None:
     """Non-blocking at the host's end; large messages go both ways whole; each sandbox has its own."""
     async with site.visit() as one, site.visit() as other:
         channel = one.sandbox.channel
@@ -26,7 +26,7 @@ async def a_channel_is_a_connected_stream(site: Site) -> None:
         holds(back == body and size == 1, "bytes arrive as they were sent, each in its own channel")
 
 
-async def a_channel_ends_with_its_guest(site: Site) -> None:
+async def a_channel_ends_with_its_guest(site: BackendFixture) -> None:
     """By whatever end; who prints on holds nothing up."""
     for told in ({"deed": "leave", "code": 0}, {"deed": "end_by", "number": 9}):
         async with site.visit() as visit:
@@ -35,7 +35,7 @@ async def a_channel_ends_with_its_guest(site: Site) -> None:
             await visit.ended()
 
 
-async def output_is_read_to_its_end(site: Site) -> None:
+async def output_is_read_to_its_end(site: BackendFixture) -> None:
     """Both streams, apart, from the guest and the programs it runs, past the end of the sandbox."""
     async with site.visit() as visit:
         reading = asyncio.ensure_future(visit.output())
@@ -49,7 +49,7 @@ async def output_is_read_to_its_end(site: Site) -> None:
         holds(err == b"e" * _PRINTED + b"program\n", f"stderr is what was printed there ({len(err)} bytes)")
 
 
-async def output_outlives_a_process(site: Site) -> None:
+async def output_outlives_a_process(site: BackendFixture) -> None:
     """What was printed before a violent end can be read after it."""
     async with site.visit() as visit:
         await visit.ask("say", stream=1, text="last words", times=1)
@@ -57,7 +57,7 @@ async def output_outlives_a_process(site: Site) -> None:
         holds((await visit.output())[0] == b"last words", "what was printed is not lost")
 
 
-async def output_that_nobody_reads_stops_no_end(site: Site) -> None:
+async def output_that_nobody_reads_stops_no_end(site: BackendFixture) -> None:
     """A guest that prints without end is stalled, not its killing."""
     async with site.visit() as visit:
         await visit.tell("say", stream=1, text="flood", times=_LARGE)
@@ -65,7 +65,7 @@ async def output_that_nobody_reads_stops_no_end(site: Site) -> None:
             await visit.sandbox.kill(0.1)
 
 
-async def the_environment_is_what_was_given(site: Site) -> None:
+async def the_environment_is_what_was_given(site: BackendFixture) -> None:
     """What was given, what a backend sets itself, and nothing of the host's in any that can be read inside."""
     holds(os.environ.get(CANARY), "a control: the host's environment has a canary")
     for env in ({}, {"ONE": "1", "EMPTY": "", "LINES": "a\nb=ü"}):
@@ -77,13 +77,13 @@ async def the_environment_is_what_was_given(site: Site) -> None:
             holds(os.environ[CANARY] not in readable, "no process inside shows the host's environment")
 
 
-async def standard_input_is_empty(site: Site) -> None:
+async def standard_input_is_empty(site: BackendFixture) -> None:
     """At its end from the start."""
     async with site.visit() as visit:
         holds(await visit.ask("from_stdin") == "", "there is nothing to be read on stdin")
 
 
-async def nothing_else_is_inherited(site: Site) -> None:
+async def nothing_else_is_inherited(site: BackendFixture) -> None:
     """No socket but the channel, no folder, and none of either goes on to programs."""
     read, write = os.pipe()
     try:
@@ -98,7 +98,7 @@ async def nothing_else_is_inherited(site: Site) -> None:
         os.close(write)
 
 
-async def a_guest_works_in_its_workspace(site: Site) -> None:
+async def a_guest_works_in_its_workspace(site: BackendFixture) -> None:
     """It is the working directory, writable, the same files on both sides, and the backend's owner's."""
     spec = site.spec()
     (spec.workspace / "from-host").write_text("host")
@@ -115,14 +115,14 @@ async def a_guest_works_in_its_workspace(site: Site) -> None:
             holds(made.stat().st_uid != 0, "a sandbox is nobody's root on the host")
 
 
-async def an_image_is_imported_before(site: Site) -> None:
+async def an_image_is_imported_before(site: BackendFixture) -> None:
     """`bare` and `llm` both start; only the second has langchain-core from the start."""
     async with site.visit(image="bare") as bare, site.visit(image="llm") as llm:
         holds(await llm.ask("has_imported", module="langchain_core.messages"), "`llm` has langchain-core")
         holds(not await bare.ask("has_imported", module="langchain_core.messages"), "`bare` has not")
 
 
-async def locks_are_seen_from_outside(site: Site) -> None:
+async def locks_are_seen_from_outside(site: BackendFixture) -> None:
     """A control of this suite: while a process inside holds a lock, the host sees it, and not afterwards."""
     async with site.visit() as visit:
         await visit.ask("write", path="held", text="")

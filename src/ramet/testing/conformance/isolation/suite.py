@@ -11,10 +11,10 @@ needed. Everything happens with real processes: an unkept promise may harm the h
 from __future__ import annotations
 
 from ramet.testing.conformance.isolation import boundaries, closing, lifecycle, limits, ports, streams
-from ramet.testing.conformance.isolation.harness import Check, Ground, NotHere, Violation
+from ramet.testing.conformance.isolation.harness import Check, NotHere, Violation, Workdir
 from ramet.testing.conformance.isolation.runner import run
 
-__all__ = ["CHECKS", "Check", "Ground", "NotHere", "Violation", "run"]
+__all__ = ["CHECKS", "Check", "NotHere", "Violation", "Workdir", "run"]
 
 CHECKS: tuple[Check, ...] = (
     *lifecycle.CHECKS,

@@ -12,12 +12,12 @@ from msgspec import json
 
 from ramet.core.policy.reservation import Reservation
 from ramet.isolation.contract import SandboxSpec
-from ramet.testing.conformance.isolation.harness import ENTRY, GRANT, Ground, replace_grant
+from ramet.testing.conformance.isolation.harness import ENTRY, GRANT, Workdir, replace_grant
 
 
 async def main(backend: str, scratch: str, *specs: str) -> None:
     """Start them, say so, and wait for the end that comes from outside."""
-    async with Ground(backend, pathlib.Path(scratch)).open() as site, contextlib.AsyncExitStack() as stack:
+    async with Workdir(backend, pathlib.Path(scratch)).open() as site, contextlib.AsyncExitStack() as stack:
         pids = []
         shared = Reservation(name="doomed", memory_mb=1024) if site.probe.together else None
         grant = replace_grant(GRANT, reservation=shared)

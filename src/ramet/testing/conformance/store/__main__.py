@@ -1,7 +1,7 @@
 """`python -m ramet.testing.conformance.store package.module:place`: hold a store to every promise, without a test
 framework.
 
-The named function is called once for each check, with an empty folder of its own, and returns a `Place`
+The named function is called once for each check, with an empty folder of its own, and returns a `StoreFixture`
 (`ramet.testing.conformance.store.suite`) where no store was yet. A line says what became of each check; the status is 1
 if a promise is not kept, and 2 for wrong usage.
 """
@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ramet.testing.conformance.store.suite import CHECKS, Check, NotHere, Place, Violation, run
+from ramet.testing.conformance.store.suite import CHECKS, Check, NotHere, StoreFixture, Violation, run
 
 _USAGE = "usage: python -m ramet.testing.conformance.store package.module:place [CHECK…]"
 _MAX_WORDS = 500
@@ -51,7 +51,7 @@ def _result_of(check: Check, place: Callable[[pathlib.Path], object]) -> str:
     with tempfile.TemporaryDirectory(prefix="ramet-conformance-") as folder:
         try:
             where = place(pathlib.Path(folder))
-            if not isinstance(where, Place):
+            if not isinstance(where, StoreFixture):
                 return f"broken  {name}: a value of type {type(where).__name__} was returned, not a Place"
             asyncio.run(run(check, where))
         except NotHere as why:

@@ -6,16 +6,20 @@ import asyncio
 import hashlib
 
 from ramet.core.errors import Conflict, InvalidValue
-from ramet.store.contract import Document, Put
-from ramet.testing.conformance.store.harness import Check, Place, cancelled, entry, holds, raises
+from ramet.store.contract import Document, DocumentWrite
+from ramet.testing.conformance.store.harness import Check, StoreFixture, cancelled, entry, holds, raises
 
 
-async def what_is_written_together(place: Place) -> None:
+async def what_is_written_together(place: StoreFixture) -> None:
     """All of it is there, as if it were written one after another; what was appended before is durable."""
     async with place.open() as store:
         await store.put("kind", "old", b"one")
         ticket = store.append(entry(1))
-        documents = [Put("kind", "new", b"1", 0), Put("kind", "old", b"two", 1), Put("kind", "any", b"\0\xff")]
+        documents = [
+            DocumentWrite("kind", "new", b"1", 0),
+            DocumentWrite("kind", "old", b"two", 1),
+            DocumentWrite("kind", "any", b"\0\xff"),
+        ]
         blobs = [b"", b"one", bytes(range(256)), b"one", b"x" * (1 << 20)]
         written = await store.put_together(blobs, documents)
         expected = [
@@ -38,12 +42,16 @@ async def what_is_written_together(place: Place) -> None:
         holds(await store.get_blob(_name(b"alone")) == b"alone", "blobs, too")
 
 
-async def all_or_nothing(place: Place) -> None:
+async def all_or_nothing(place: StoreFixture) -> None:
     """One document of another version: Conflict names it, and nothing at all was written."""
     async with place.open() as store:
         await store.put("kind", "b", b"here")
         for wrong in (0, 2):
-            documents = [Put("kind", "a", b"1", 0), Put("kind", "b", b"2", wrong), Put("kind", "c", b"3")]
+            documents = [
+                DocumentWrite("kind", "a", b"1", 0),
+                DocumentWrite("kind", "b", b"2", wrong),
+                DocumentWrite("kind", "c", b"3"),
+            ]
             conflict = await raises(Conflict, store.put_together([b"blob"], documents), "a document of another version")
             holds((conflict.kind, conflict.key) == ("kind", "b"), "Conflict says of which document")
             holds((conflict.expected, conflict.found) == (wrong, 1), "and which versions")
@@ -52,30 +60,36 @@ async def all_or_nothing(place: Place) -> None:
             holds(await store.get("kind", "b") == Document("kind", "b", 1, b"here"), "none was changed")
             holds(await store.get_blob(_name(b"blob")) is None, "no blob was written")
         for over in (b"her", b"", b"here "):
-            again = [Put("kind", "b", b"2", 1, over), Put("kind", "c", b"3")]
+            again = [DocumentWrite("kind", "b", b"2", 1, over), DocumentWrite("kind", "c", b"3")]
             await raises(Conflict, store.put_together([b"blob"], again), "a document with other data")
-        await raises(Conflict, store.put_together([b"blob"], [Put("kind", "a", b"1", 0, b"")]), "data of no document")
+        await raises(
+            Conflict, store.put_together([b"blob"], [DocumentWrite("kind", "a", b"1", 0, b"")]), "data of no document"
+        )
         holds([each.key for each in await store.list("kind")] == ["b"], "nothing was written")
         await store.delete("kind", "b")
         await store.put("kind", "b", b"anew")
-        await raises(Conflict, store.put_together([], [Put("kind", "b", b"2", 1, b"here")]), "one that was made anew")
-        (document,) = await store.put_together([], [Put("kind", "b", b"2", 1, b"anew")])
+        await raises(
+            Conflict, store.put_together([], [DocumentWrite("kind", "b", b"2", 1, b"here")]), "one that was made anew"
+        )
+        (document,) = await store.put_together([], [DocumentWrite("kind", "b", b"2", 1, b"anew")])
         holds(document == Document("kind", "b", 2, b"2"), "the same version and data are written over")
-        twice = [Put("kind", "d", b"1"), Put("kind", "d", b"2")]
+        twice = [DocumentWrite("kind", "d", b"1"), DocumentWrite("kind", "d", b"2")]
         await raises(InvalidValue, store.put_together([b"blob"], twice), "a document that is named twice")
-        await raises(InvalidValue, store.put_together([], [Put("kind", "\0", b"")]), "a name with NUL")
+        await raises(InvalidValue, store.put_together([], [DocumentWrite("kind", "\0", b"")]), "a name with NUL")
         holds(await store.get_blob(_name(b"blob")) is None, "what is refused writes nothing")
-        holds((await store.put_together([], [Put("kind", "d", b"1", 0)]))[0].version == 1, "the store goes on")
+        holds(
+            (await store.put_together([], [DocumentWrite("kind", "d", b"1", 0)]))[0].version == 1, "the store goes on"
+        )
 
 
-async def one_of_many_wins(place: Place) -> None:
+async def one_of_many_wins(place: StoreFixture) -> None:
     """Of many who write together over the same document exactly one wins, and only its other documents are there."""
     async with place.open() as store:
         for version in range(4):
             claims = (
                 store.put_together(
                     [b"%d %d" % (version, who)],
-                    [Put("own", f"{version}-{who}", b""), Put("head", "one", b"%d" % who, version)],
+                    [DocumentWrite("own", f"{version}-{who}", b""), DocumentWrite("head", "one", b"%d" % who, version)],
                 )
                 for who in range(15)
             )
@@ -89,11 +103,14 @@ async def one_of_many_wins(place: Place) -> None:
             holds(there == winners, "nor are their blobs")
 
 
-async def cancelled_together_is_whole_or_nothing(place: Place) -> None:
+async def cancelled_together_is_whole_or_nothing(place: StoreFixture) -> None:
     """Whoever is cancelled while writing leaves all of it or nothing."""
     async with place.open() as store:
         for turns in range(8):
-            blob, documents = b"blob %d" % turns, [Put("a", str(turns), b""), Put("b", str(turns), b"")]
+            blob, documents = (
+                b"blob %d" % turns,
+                [DocumentWrite("a", str(turns), b""), DocumentWrite("b", str(turns), b"")],
+            )
             writing = asyncio.ensure_future(store.put_together([blob], documents))
             for _ in range(turns % 5):
                 await asyncio.sleep(0)
@@ -107,7 +124,7 @@ async def cancelled_together_is_whole_or_nothing(place: Place) -> None:
             holds(len(there) == 1, "all of it or nothing")
 
 
-async def blobs_many_at_once(place: Place) -> None:
+async def blobs_many_at_once(place: StoreFixture) -> None:
     """Many blobs in one look, awaited or not; names that stand for nothing are left out."""
     async with place.open() as store:
         kept = {_name(data): data for data in (b"%d" % n * 50 for n in range(300))}

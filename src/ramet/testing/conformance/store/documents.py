@@ -7,10 +7,10 @@ import hashlib
 
 from ramet.core.errors import Conflict, InvalidValue
 from ramet.store.contract import Document
-from ramet.testing.conformance.store.harness import Check, Place, cancelled, entry, holds, raises
+from ramet.testing.conformance.store.harness import Check, StoreFixture, cancelled, entry, holds, raises
 
 
-async def a_document_changes(place: Place) -> None:
+async def a_document_changes(place: StoreFixture) -> None:
     """Versions count from 1; the newest is read; other kinds and keys are others."""
     async with place.open() as store:
         holds(await store.get("kind", "key") is None, "there is none at first")
@@ -24,7 +24,7 @@ async def a_document_changes(place: Place) -> None:
         holds(await store.get("key", "kind") is None, "kind and key are not exchanged")
 
 
-async def a_document_of_another_version(place: Place) -> None:
+async def a_document_of_another_version(place: StoreFixture) -> None:
     """`expected` is its version, 0 for none; otherwise Conflict says which, and nothing changed."""
     async with place.open() as store:
         conflict = await raises(Conflict, store.put("kind", "key", b"x", expected=1), "a version that is not there")
@@ -41,7 +41,7 @@ async def a_document_of_another_version(place: Place) -> None:
         holds(await store.get("kind", "key") == two, "a conflict changes nothing")
 
 
-async def one_claim_wins(place: Place) -> None:
+async def one_claim_wins(place: StoreFixture) -> None:
     """Of many who claim a document at once exactly one wins, each time, and the others are told of its version."""
     async with place.open() as store:
         for version in range(6):
@@ -54,7 +54,7 @@ async def one_claim_wins(place: Place) -> None:
             holds(await store.get("task", "one") == winners[0], "what the winner wrote is there")
 
 
-async def one_deletion_wins(place: Place) -> None:
+async def one_deletion_wins(place: StoreFixture) -> None:
     """Of many who delete a document exactly one is told that it was there."""
     async with place.open() as store:
         await store.put("kind", "key", b"")
@@ -62,7 +62,7 @@ async def one_deletion_wins(place: Place) -> None:
         holds(sorted(gone) == [False] * 9 + [True], "one removed it")
 
 
-async def a_document_comes_again(place: Place) -> None:
+async def a_document_comes_again(place: StoreFixture) -> None:
     """Deleting leaves nothing: the next one of that key begins at version 1."""
     async with place.open() as store:
         await store.put("kind", "key", b"one")
@@ -73,7 +73,7 @@ async def a_document_comes_again(place: Place) -> None:
         holds((await store.put("kind", "key", b"three", expected=0)).version == 1, "it begins anew")
 
 
-async def documents_are_listed(place: Place) -> None:
+async def documents_are_listed(place: StoreFixture) -> None:
     """Those of one kind whose keys begin alike, in order of their keys, as Unicode has them; nothing is a wildcard."""
     keys = (
         "a",
@@ -104,7 +104,7 @@ async def documents_are_listed(place: Place) -> None:
         holds(await store.list("none") == [], "none of a kind that is not there")
 
 
-async def a_document_makes_events_durable(place: Place) -> None:
+async def a_document_makes_events_durable(place: StoreFixture) -> None:
     """What was appended before a document or blob was written is committed when that returns."""
     async with place.open() as store:
         ticket = store.append(entry(1))
@@ -116,7 +116,7 @@ async def a_document_makes_events_durable(place: Place) -> None:
         holds(len(await store.read()) == 2, "they are there")
 
 
-async def a_cancelled_change_is_whole_or_nothing(place: Place) -> None:
+async def a_cancelled_change_is_whole_or_nothing(place: StoreFixture) -> None:
     """Whoever is cancelled while writing leaves a document of the old version or of the new one."""
     async with place.open() as store:
         for turns in range(12):
@@ -131,7 +131,7 @@ async def a_cancelled_change_is_whole_or_nothing(place: Place) -> None:
             holds(after in (before, Document("kind", "key", version, b"%d" % turns)), "the old one or the new one")
 
 
-async def what_cannot_be_written_is_refused(place: Place) -> None:
+async def what_cannot_be_written_is_refused(place: StoreFixture) -> None:
     """Names that UTF-8 cannot hold, or with NUL: InvalidValue, and the store goes on."""
     async with place.open() as store:
         for kind, key in (("a\0", "key"), ("kind", "a\0b"), ("\ud800", "key"), ("kind", "\udfff")):
@@ -139,7 +139,7 @@ async def what_cannot_be_written_is_refused(place: Place) -> None:
         holds((await store.put("kind", "key", b"")).version == 1, "the store goes on")
 
 
-async def blobs(place: Place) -> None:
+async def blobs(place: StoreFixture) -> None:
     """Bytes by their hash: the same bytes are the same blob."""
     async with place.open() as store:
         holds([*await store.list_blobs()] == [], "there are none at first")

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ramet.store.contract import Entry, Store, Stored
+from ramet.store.contract import Entry, Store, StoredEvent
 
 PATIENCE_S = 60.0  #: how long anything that must happen may take; passed in full only by a store that fails
 
@@ -22,7 +22,7 @@ class NotHere(Exception):
 
 
 @dataclass(frozen=True)
-class Place:
+class StoreFixture:
     """Where one store is, empty at first.
 
     `make` gives a store there that is not open yet: another object each time, except for one that is kept in memory.
@@ -66,7 +66,7 @@ class Place:
             await store.close()
 
 
-Check = Callable[[Place], Awaitable[None]]
+Check = Callable[[StoreFixture], Awaitable[None]]
 
 
 def holds(condition: object, promise: str) -> None:
@@ -102,7 +102,7 @@ def entry(number: int, *, tree: str = "tree", run: str = "run", data: bytes | No
     return Entry(tree, run, number, "notice", b'{"n":%d}' % number if data is None else data)
 
 
-def told(events: list[Stored]) -> list[Entry]:
+def told(events: list[StoredEvent]) -> list[Entry]:
     """What was appended, of what is read."""
     return [Entry(*event[1:]) for event in events]
 

@@ -7,11 +7,11 @@ import contextlib
 import itertools
 
 from ramet.core.errors import InvalidValue
-from ramet.store.contract import Entry, Rewritable, Stored
+from ramet.store.contract import Entry, Rewritable, StoredEvent
 from ramet.testing.conformance.store.harness import (
     Check,
     NotHere,
-    Place,
+    StoreFixture,
     cancelled,
     entry,
     holds,
@@ -24,7 +24,7 @@ from ramet.testing.conformance.store.harness import (
 _MANY = 2_500  #: more than one page, and more than a store may care to write at once
 
 
-async def tickets_count_from_one(place: Place) -> None:
+async def tickets_count_from_one(place: StoreFixture) -> None:
     """Each append answers 1, 2, 3, …; anew for each time that the store is opened."""
     async with place.open() as store:
         holds(store.committed == 0, "nothing is committed at first")
@@ -34,7 +34,7 @@ async def tickets_count_from_one(place: Place) -> None:
         holds(store.append(entry(4)) == 1, "tickets begin at 1 each time it is opened")
 
 
-async def what_is_durable_is_read(place: Place) -> None:
+async def what_is_durable_is_read(place: StoreFixture) -> None:
     """`durable` returns once the entry and all before it are committed; they are read as they were appended."""
     async with place.open() as store:
         entries = [entry(n) for n in range(1, 8)]
@@ -44,12 +44,12 @@ async def what_is_durable_is_read(place: Place) -> None:
         holds(store.committed >= last, "a durable ticket is committed")
         found = await store.read()
         holds(told(found) == entries, "entries are read as they were appended")
-        holds(all(isinstance(each, Stored) for each in found), "they come as Stored")
+        holds(all(isinstance(each, StoredEvent) for each in found), "they come as Stored")
         await store.durable(1)
         await asyncio.gather(*(store.durable(ticket) for ticket in range(last, 0, -1)))
 
 
-async def order_is_that_of_appending(place: Place) -> None:
+async def order_is_that_of_appending(place: StoreFixture) -> None:
     """Whatever tree and run they are of, events are read in the order in which they were appended."""
     async with place.open() as store:
         entries = [entry(n, tree=f"tree-{n % 7}", run=f"run-{n % 13}") for n in range(1, _MANY)]
@@ -60,7 +60,7 @@ async def order_is_that_of_appending(place: Place) -> None:
         holds(all(a < b for a, b in itertools.pairwise(cursors)) and cursors[0] > 0, "cursors grow, from above 0")
 
 
-async def what_nobody_waits_for_is_written_soon(place: Place) -> None:
+async def what_nobody_waits_for_is_written_soon(place: StoreFixture) -> None:
     """An entry is committed though nobody awaits it."""
     async with place.open() as store:
         heard = asyncio.Event()
@@ -70,7 +70,7 @@ async def what_nobody_waits_for_is_written_soon(place: Place) -> None:
         holds(store.committed == 1, "it is committed by itself")
 
 
-async def twenty_producers(place: Place) -> None:
+async def twenty_producers(place: StoreFixture) -> None:
     """Each gets its tickets, each entry is there once, in its producer's order."""
     async with place.open() as store:
         tickets = list[int]()
@@ -89,7 +89,7 @@ async def twenty_producers(place: Place) -> None:
             holds([each.seq for each in found] == [*range(1, 51)], "each producer's entries are in its order, once")
 
 
-async def listeners_hear_first(place: Place) -> None:
+async def listeners_hear_first(place: StoreFixture) -> None:
     """`on_commit` is called on the loop with growing tickets, before `durable` returns; and not after its way out."""
     async with place.open() as store:
         heard, left = list[int](), list[int]()
@@ -114,7 +114,7 @@ async def listeners_hear_first(place: Place) -> None:
         holds(before and left == before, "who has left is not called any more")
 
 
-async def a_listener_that_fails_hinders_nobody(place: Place) -> None:
+async def a_listener_that_fails_hinders_nobody(place: StoreFixture) -> None:
     """Others hear, waiters go on."""
 
     def fail(_: int) -> None:
@@ -130,7 +130,7 @@ async def a_listener_that_fails_hinders_nobody(place: Place) -> None:
         holds(heard[-1] == 2, "and go on hearing")
 
 
-async def a_listener_may_append(place: Place) -> None:
+async def a_listener_may_append(place: StoreFixture) -> None:
     """What is appended by a listener is told, too, and later."""
     async with place.open() as store:
         heard = list[int]()
@@ -148,7 +148,7 @@ async def a_listener_may_append(place: Place) -> None:
         holds(heard == [1, 2, 3], "each listener hears in order")
 
 
-async def a_cancelled_wait_undoes_nothing(place: Place) -> None:
+async def a_cancelled_wait_undoes_nothing(place: StoreFixture) -> None:
     """Whoever waited, what was appended is written, and the next waits as ever."""
     async with place.open() as store:
         for number in range(1, 30):
@@ -161,14 +161,14 @@ async def a_cancelled_wait_undoes_nothing(place: Place) -> None:
         holds([each.seq for each in await store.read()] == [*range(1, 31)], "all is there, once, in order")
 
 
-async def a_ticket_that_was_not_given(place: Place) -> None:
+async def a_ticket_that_was_not_given(place: StoreFixture) -> None:
     """Waiting for it is an error, not a wait without end."""
     async with place.open() as store:
         await keep(store, entry(1))
         await raises(InvalidValue, store.durable(2), "a ticket that was not given")
 
 
-async def reading_by_tree_and_run(place: Place) -> None:
+async def reading_by_tree_and_run(place: StoreFixture) -> None:
     """Only what was asked for, in order; nothing for names that are not there."""
     async with place.open() as store:
         entries = [entry(n, tree=f"tree-{n % 2}", run=f"run-{n % 3}") for n in range(1, 61)]
@@ -178,7 +178,7 @@ async def reading_by_tree_and_run(place: Place) -> None:
             holds(told(await store.read(tree=tree, run=run)) == expected, f"tree={tree} run={run} finds just those")
 
 
-async def reading_on(place: Place) -> None:
+async def reading_on(place: StoreFixture) -> None:
     """`after` and `limit` cut pages that together are the whole; behind the head there is nothing."""
     async with place.open() as store:
         entries = [entry(n, tree=f"tree-{n % 2}", run=f"run-{n % 4}") for n in range(1, 401)]
@@ -186,7 +186,7 @@ async def reading_on(place: Place) -> None:
         for tree, run in ((None, None), ("tree-1", None), (None, "run-2"), ("tree-1", "run-1")):
             whole = await store.read(tree=tree, run=run)
             for limit in (1, 7, 99, 400, 5_000):
-                found, after = list[Stored](), 0
+                found, after = list[StoredEvent](), 0
                 while page := await store.read(after, limit=limit, tree=tree, run=run):
                     holds(len(page) <= limit, "at most as many as asked for")
                     holds(len(page) == min(limit, len(whole) - len(found)), "as many as asked for while there are any")
@@ -199,7 +199,7 @@ async def reading_on(place: Place) -> None:
         holds(len(await store.read(-5)) == 400, "all is behind any number below 1")
 
 
-async def many_and_large(place: Place) -> None:
+async def many_and_large(place: StoreFixture) -> None:
     """Thousands of events between two waits, and events of a megabyte, come back unchanged."""
     async with place.open() as store:
         entries = [entry(n) for n in range(1, 8_001)]
@@ -209,7 +209,7 @@ async def many_and_large(place: Place) -> None:
         holds(told(await store.read(limit=10_000)) == entries, "all come back, unchanged")
 
 
-async def any_bytes(place: Place) -> None:
+async def any_bytes(place: StoreFixture) -> None:
     """Data is bytes: NUL, what is no UTF-8, and nothing at all, too."""
     every = bytes(range(256))
     async with place.open() as store:
@@ -218,7 +218,7 @@ async def any_bytes(place: Place) -> None:
         holds(told(await store.read()) == entries, "bytes come back as they were")
 
 
-async def any_names(place: Place) -> None:
+async def any_names(place: StoreFixture) -> None:
     """Names of trees, runs and types may be any text that UTF-8 can hold, except NUL."""
     names = ("ä", "e\u0301", "é", "𝔗", "run,1", "'", '"', "%", "_", "\\", " ", "a b", "\n", "RUN", "run", "\U0010ffff")
     async with place.open() as store:
@@ -230,7 +230,7 @@ async def any_names(place: Place) -> None:
             holds(told(await store.read(run=each.run)) == [each], f"a run of this name is no other: {each.run!r}")
 
 
-async def what_cannot_be_kept_is_refused_at_once(place: Place) -> None:
+async def what_cannot_be_kept_is_refused_at_once(place: StoreFixture) -> None:
     """By `append`, with InvalidValue; the store goes on as if nothing had been."""
     good = entry(1)
     async with place.open() as store:
@@ -250,7 +250,7 @@ async def what_cannot_be_kept_is_refused_at_once(place: Place) -> None:
         holds(told(await store.read()) == [good], "and is not there")
 
 
-async def forgetting(place: Place) -> None:
+async def forgetting(place: StoreFixture) -> None:
     """`forget` removes the events of one tree and no other; says how many; a tree of that name may come again."""
     async with place.open() as store:
         kept = [entry(n, tree="kept") for n in range(1, 6)]
@@ -265,7 +265,7 @@ async def forgetting(place: Place) -> None:
         holds(told(await store.read(tree="gone")) == [again], "a tree of that name may come again")
 
 
-async def cursors_are_never_used_twice(place: Place) -> None:
+async def cursors_are_never_used_twice(place: StoreFixture) -> None:
     """Whoever has read up to a cursor misses nothing, though the newest events were forgotten meanwhile."""
     async with place.open() as store:
         await keep(store, entry(1, tree="kept"), entry(1, tree="gone"), entry(2, tree="gone"))
@@ -281,7 +281,7 @@ async def cursors_are_never_used_twice(place: Place) -> None:
         holds(await store.head() == 0, "no head without events")
 
 
-async def order_holds_between_appending_and_forgetting(place: Place) -> None:
+async def order_holds_between_appending_and_forgetting(place: StoreFixture) -> None:
     """What is appended before is forgotten, what is appended after is not; nobody waits in between."""
     async with place.open() as store:
         store.append(entry(1))
@@ -294,7 +294,7 @@ async def order_holds_between_appending_and_forgetting(place: Place) -> None:
         holds([each.seq for each in await store.read()] == [2, 3], "what came after is there")
 
 
-async def rewriting(place: Place) -> None:
+async def rewriting(place: StoreFixture) -> None:
     """An event that is replaced keeps its place; others stay as they are, also once the store is opened again."""
     async with place.open() as store:
         if not isinstance(store, Rewritable):

@@ -5,15 +5,26 @@ from __future__ import annotations
 import asyncio
 
 from ramet.core.errors import Conflict, InvalidValue, OwnedElsewhere
-from ramet.store.contract import Document, Put, Seat, Store
-from ramet.testing.conformance.store.harness import Check, Place, comes_true, entry, holds, keep, raises, raises_now
+from ramet.store.contract import Document, DocumentWrite, KernelInfo, Store
+from ramet.testing.conformance.store.harness import (
+    Check,
+    StoreFixture,
+    comes_true,
+    entry,
+    holds,
+    keep,
+    raises,
+    raises_now,
+)
 
 
-async def a_kernel_is_seen(place: Place) -> None:
+async def a_kernel_is_seen(place: StoreFixture) -> None:
     """The one that has it open lives, and answers where it said."""
     async with place.open() as store:
         (seat,) = await store.kernels()
-        holds(seat == Seat(store.kernel, 1, "", alive=True), f"it is alive, of epoch 1, without an address: {seat}")
+        holds(
+            seat == KernelInfo(store.kernel, 1, "", alive=True), f"it is alive, of epoch 1, without an address: {seat}"
+        )
         await store.announce("http://here:1")
         await store.announce("http://here:2")
         holds(await store.kernels() == [seat._replace(address="http://here:2")], "it answers where it said last")
@@ -23,7 +34,7 @@ async def a_kernel_is_seen(place: Place) -> None:
         holds((seat.address, seat.alive) == ("", True), "what was announced ends with its kernel")
 
 
-async def a_tree_has_an_owner(place: Place) -> None:
+async def a_tree_has_an_owner(place: StoreFixture) -> None:
     """Whoever first writes to a tree has it, until it lets go; and may claim any that nobody has."""
     async with place.open() as store:
         holds(await store.owner_of("tree") is None, "nobody has what is not known")
@@ -47,7 +58,7 @@ async def a_tree_has_an_owner(place: Place) -> None:
         await raises(InvalidValue, store.claim_fallen(-1), "less than none")
 
 
-async def what_is_anothers_is_refused(place: Place) -> None:
+async def what_is_anothers_is_refused(place: StoreFixture) -> None:
     """What another kernel writes to a tree is refused, by name and address; the rest of what it writes is there."""
     async with place.open() as store, place.kernel("other") as other:
         await store.announce("http://one")
@@ -65,7 +76,9 @@ async def what_is_anothers_is_refused(place: Place) -> None:
         holds(await other.get("kind", "key") is None, "it is not there")
         holds(list(await other.claim(["tree", "mine"])) == ["mine"], "what lives is not claimed")
         await other.let_go("tree")
-        holds((await store.owner_of("tree") or Seat("", 0, "", alive=False)).name == store.kernel, "nor let go of")
+        holds(
+            (await store.owner_of("tree") or KernelInfo("", 0, "", alive=False)).name == store.kernel, "nor let go of"
+        )
         await keep(store, entry(2))
         there = [(each.tree, each.seq) for each in await store.read()]
         holds(
@@ -73,26 +86,32 @@ async def what_is_anothers_is_refused(place: Place) -> None:
         )
 
 
-async def what_is_taken_over_is_had_as_a_whole(place: Place) -> None:
+async def what_is_taken_over_is_had_as_a_whole(place: StoreFixture) -> None:
     """Trees and documents together, or nothing of it."""
     async with place.open() as store:
         await store.put("team", "a", b"one's")
-        taken = await store.take_over("one", ["tree"], [Put("team", "a", b"ours", 1), Put("team", "b", b"new", 0)])
+        taken = await store.take_over(
+            "one", ["tree"], [DocumentWrite("team", "a", b"ours", 1), DocumentWrite("team", "b", b"new", 0)]
+        )
         holds([each.version for each in taken or ()] == [2, 1], f"documents are as they were written: {taken}")
-        holds((await store.owner_of("tree") or Seat("", 0, "", alive=False)).name == store.kernel, "and trees had")
-        late = store.take_over("one", ["other"], [Put("team", "b", b"lost", 1), Put("team", "a", b"late", 1)])
+        holds(
+            (await store.owner_of("tree") or KernelInfo("", 0, "", alive=False)).name == store.kernel, "and trees had"
+        )
+        late = store.take_over(
+            "one", ["other"], [DocumentWrite("team", "b", b"lost", 1), DocumentWrite("team", "a", b"late", 1)]
+        )
         await raises(Conflict, late, "a document that somebody changed")
         holds((await store.get("team", "b") or Document("", "", 0, b"")).data == b"new", "nothing was written then")
         holds(await store.owner_of("other") is None, "nor claimed")
-        taken = await store.take_over(store.kernel, ["tree"], [Put("team", "a", b"again", 2)])
+        taken = await store.take_over(store.kernel, ["tree"], [DocumentWrite("team", "a", b"again", 2)])
         holds([each.version for each in taken or ()] == [3], "what is its own already")
         holds(list(await store.take_over("", [], []) or ()) == [], "nothing of nobody")
         await raises(InvalidValue, store.take_over("one", ["a\0"], []), "a tree of no name")
 
 
-async def what_lives_is_not_taken_over(place: Place) -> None:
+async def what_lives_is_not_taken_over(place: StoreFixture) -> None:
     """Not from a kernel that lives, nor with a tree that one has; from one that is gone, once."""
-    put = [Put("team", "a", b"theirs")]
+    put = [DocumentWrite("team", "a", b"theirs")]
     async with place.open() as store, place.kernel("other") as other:
         async with place.kernel("gone") as gone:
             await gone.claim(["left"])
@@ -100,7 +119,7 @@ async def what_lives_is_not_taken_over(place: Place) -> None:
             holds(await other.take_over("gone", ["left"], put) is None, "it lives")
         holds(await other.take_over("gone", ["left", "tree"], put) is None, "one of the trees is had")
         holds(await store.get("team", "a") is None, "and nothing was written")
-        holds((await store.owner_of("left") or Seat("", 0, "", alive=True)).name == "gone", "nor claimed")
+        holds((await store.owner_of("left") or KernelInfo("", 0, "", alive=True)).name == "gone", "nor claimed")
         holds(await other.take_over("gone", ["left"], put) is not None, "it is gone")
         holds(await store.has_left("gone", 1), "it left in order")
         holds(not await store.has_left("gone", 2), "it did not begin again")
@@ -109,7 +128,7 @@ async def what_lives_is_not_taken_over(place: Place) -> None:
         await keep(other, entry(1, tree="left"))
 
 
-async def what_a_kernel_left_is_shared(place: Place) -> None:
+async def what_a_kernel_left_is_shared(place: StoreFixture) -> None:
     """The trees of one that ended are claimed by those that live, each by exactly one, and written to by that one."""
     trees = [f"tree-{n:02}" for n in range(30)]
     async with place.kernel("one") as one, place.kernel("two") as two:
@@ -122,12 +141,15 @@ async def what_a_kernel_left_is_shared(place: Place) -> None:
         holds(sorted([*taken[0], *taken[1]]) == sorted([*trees, "never written"]), "each was claimed once")
         for store, claimed in zip((one, two), taken, strict=True):
             for tree in claimed:
-                holds((await one.owner_of(tree) or Seat("", 0, "", alive=False)).name == store.kernel, "by its owner")
+                holds(
+                    (await one.owner_of(tree) or KernelInfo("", 0, "", alive=False)).name == store.kernel,
+                    "by its owner",
+                )
             await keep(store, *(entry(2, tree=tree) for tree in claimed))
         holds({seat.name for seat in await one.kernels()} == {"one", "two"}, "who left nothing is forgotten")
 
 
-async def kernels_hear_of_each_other(place: Place) -> None:
+async def kernels_hear_of_each_other(place: StoreFixture) -> None:
     """One that begins, announces itself or ends is heard of by those that listen, and what it left is claimed."""
     async with place.open() as store:
         heard = asyncio.Event()

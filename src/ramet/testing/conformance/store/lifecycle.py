@@ -10,7 +10,7 @@ from ramet.store.contract import Store
 from ramet.testing.conformance.store.harness import (
     Check,
     NotHere,
-    Place,
+    StoreFixture,
     cancelled,
     entry,
     holds,
@@ -21,7 +21,7 @@ from ramet.testing.conformance.store.harness import (
 )
 
 
-async def what_it_is(place: Place) -> None:
+async def what_it_is(place: StoreFixture) -> None:
     """It has a name, and says whether another process may see it."""
     store = place.make()
     holds(store.name and isinstance(store.name, str), "it has a name")
@@ -29,7 +29,7 @@ async def what_it_is(place: Place) -> None:
     holds(store.durable_across_processes == (place.watch is not None), "what outlives a process is seen by another")
 
 
-async def opening_and_closing_twice(place: Place) -> None:
+async def opening_and_closing_twice(place: StoreFixture) -> None:
     """Both may be repeated, at once, too; `open` returns the store."""
     store = place.make()
     await store.close()
@@ -44,7 +44,7 @@ async def opening_and_closing_twice(place: Place) -> None:
     await store.close()
 
 
-async def what_is_kept(place: Place) -> None:
+async def what_is_kept(place: StoreFixture) -> None:
     """Events with their cursors, documents with their versions, blobs: all there when it is opened again."""
     entries = [entry(n, tree=f"tree-{n % 3}", run=f"run-{n % 5}") for n in range(1, 101)]
     async with place.open() as store:
@@ -62,7 +62,7 @@ async def what_is_kept(place: Place) -> None:
             holds((await store.read())[-1].seq == number, "what is new is behind what was there")
 
 
-async def closing_writes(place: Place) -> None:
+async def closing_writes(place: StoreFixture) -> None:
     """What was appended is there after `close`, though nobody waited for it; who waits is told, not left."""
     store = await place.make().open()
     for number in range(1, 501):
@@ -75,7 +75,7 @@ async def closing_writes(place: Place) -> None:
         holds([each.seq for each in await store.read()] == [*range(1, 501)], "all that was appended is there")
 
 
-async def a_cancelled_close_closes(place: Place) -> None:
+async def a_cancelled_close_closes(place: StoreFixture) -> None:
     """Whoever is cancelled, the store ends, and can be opened again, with all that was appended."""
     for turns in range(6):
         store = await place.make().open()
@@ -89,7 +89,7 @@ async def a_cancelled_close_closes(place: Place) -> None:
             holds(len(await store.read()) == turns + 1, "all is there")
 
 
-async def a_cancelled_open_opens_nothing(place: Place) -> None:
+async def a_cancelled_open_opens_nothing(place: StoreFixture) -> None:
     """Whoever is cancelled while opening leaves nothing behind that keeps the next one out."""
     for turns in range(6):
         store = place.make()
@@ -110,7 +110,7 @@ async def a_cancelled_open_opens_nothing(place: Place) -> None:
             holds(False, "the next one can open it")
 
 
-async def a_closed_store(place: Place) -> None:
+async def a_closed_store(place: StoreFixture) -> None:
     """Before `open` and after `close` every use raises StoreFailed, and nothing waits."""
     store = place.make()
     await _refuses(store)
@@ -120,7 +120,7 @@ async def a_closed_store(place: Place) -> None:
     await _refuses(store)
 
 
-async def two_kernels(place: Place) -> None:
+async def two_kernels(place: StoreFixture) -> None:
     """While one is open a second one is refused, in the same process, too, and says by whom; then it may."""
     if place.watch is None:
         raise NotHere("no other process can open it")

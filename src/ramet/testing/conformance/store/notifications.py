@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 
 from ramet.core.errors import StoreFailed
-from ramet.store.contract import Store, Stored
-from ramet.testing.conformance.store.harness import Check, Place, cancelled, entry, holds, keep, raises, told
+from ramet.store.contract import Store, StoredEvent
+from ramet.testing.conformance.store.harness import Check, StoreFixture, cancelled, entry, holds, keep, raises, told
 
 
-async def the_head(place: Place) -> None:
+async def the_head(place: StoreFixture) -> None:
     """0 at first, then the cursor of the newest event."""
     async with place.open() as store:
         holds(await store.head() == 0, "no events, no head")
@@ -18,7 +18,7 @@ async def the_head(place: Place) -> None:
             holds(await store.head() == (await store.read())[-1].cursor, "the head is the newest cursor")
 
 
-async def waiting_for_what_is_there(place: Place) -> None:
+async def waiting_for_what_is_there(place: StoreFixture) -> None:
     """Waiting for what is there takes no time; for what is not, as long as was said."""
     async with place.open() as store:
         holds(await store.wait(0, timeout_s=0) is False, "nothing is there")
@@ -29,7 +29,7 @@ async def waiting_for_what_is_there(place: Place) -> None:
         holds(await store.wait(head, timeout_s=0.01) is False, "nothing is behind the head")
 
 
-async def waiting_for_what_comes(place: Place) -> None:
+async def waiting_for_what_comes(place: StoreFixture) -> None:
     """Whoever waits goes on when it is there, and finds it; a wait that was cancelled hinders nobody."""
     async with place.open() as store:
         waiting = [asyncio.ensure_future(_next(store, 0)) for _ in range(20)]
@@ -41,7 +41,7 @@ async def waiting_for_what_comes(place: Place) -> None:
             holds(told(found) == [entry(1)], "who waited finds what came")
 
 
-async def what_was_forgotten_is_not_waited_for(place: Place) -> None:
+async def what_was_forgotten_is_not_waited_for(place: StoreFixture) -> None:
     """A wait ends with an event that can be read."""
     async with place.open() as store:
         await keep(store, entry(1, tree="kept"), entry(1, tree="gone"))
@@ -54,7 +54,7 @@ async def what_was_forgotten_is_not_waited_for(place: Place) -> None:
         holds(told(await waiting) == [entry(2, tree="kept")], "the next one is")
 
 
-async def a_wait_ends_with_its_store(place: Place) -> None:
+async def a_wait_ends_with_its_store(place: StoreFixture) -> None:
     """`close` lets nobody wait for ever."""
     async with place.open() as store:
         waiting = asyncio.ensure_future(store.wait(0))
@@ -63,7 +63,7 @@ async def a_wait_ends_with_its_store(place: Place) -> None:
         await raises(StoreFailed, waiting, "a wait of a store that is closed")
 
 
-async def following_while_it_grows(place: Place) -> None:
+async def following_while_it_grows(place: StoreFixture) -> None:
     """A follower that reads and waits gets each event once, in order, whatever is appended meanwhile."""
     async with place.open() as store:
         following = asyncio.ensure_future(_follow(store, 1_000))
@@ -77,7 +77,7 @@ async def following_while_it_grows(place: Place) -> None:
         holds(told(await following) == entries, "each event once, in order")
 
 
-async def a_reader_beside(place: Place) -> None:
+async def a_reader_beside(place: StoreFixture) -> None:
     """Another reader sees what is durable, at once, and documents and blobs; nothing can be written through it."""
     async with place.open() as store:
         await keep(store, entry(1))
@@ -102,7 +102,7 @@ async def a_reader_beside(place: Place) -> None:
             await raises(StoreFailed, reader.forget("tree"), "forgetting through a reader")
 
 
-async def a_reader_beside_waits(place: Place) -> None:
+async def a_reader_beside_waits(place: StoreFixture) -> None:
     """Another reader is woken by what this one writes, and follows it."""
     async with place.open() as store, place.beside() as reader:
         holds(await reader.wait(0, timeout_s=0.01) is False, "nothing is there")
@@ -115,7 +115,7 @@ async def a_reader_beside_waits(place: Place) -> None:
         holds(told(await following) == entries, "it follows")
 
 
-async def a_reader_stays(place: Place) -> None:
+async def a_reader_stays(place: StoreFixture) -> None:
     """Another reader goes on when the writer ends, and when the next one begins."""
     async with place.open() as store:
         await keep(store, entry(1))
@@ -127,13 +127,13 @@ async def a_reader_stays(place: Place) -> None:
             holds(told(await waiting) == [entry(2)], "and is woken by the next one")
 
 
-async def _next(store: Store, after: int) -> list[Stored]:
+async def _next(store: Store, after: int) -> list[StoredEvent]:
     holds(await store.wait(after) is True, "waiting without a time ends with an event")
     return await store.read(after)
 
 
-async def _follow(store: Store, count: int) -> list[Stored]:
-    found, after = list[Stored](), 0
+async def _follow(store: Store, count: int) -> list[StoredEvent]:
+    found, after = list[StoredEvent](), 0
     while len(found) < count:
         await store.wait(after)
         page = await store.read(after, limit=64)

@@ -13,9 +13,9 @@ import asyncio
 
 from ramet.testing.conformance.store import atomicity, documents, journal, kernels, lifecycle, notifications
 from ramet.testing.conformance.store import harness as _ground
-from ramet.testing.conformance.store.harness import Check, NotHere, Place, Violation
+from ramet.testing.conformance.store.harness import Check, NotHere, StoreFixture, Violation
 
-__all__ = ["CHECKS", "Check", "NotHere", "Place", "Violation", "run"]
+__all__ = ["CHECKS", "Check", "NotHere", "StoreFixture", "Violation", "run"]
 
 CHECKS: tuple[Check, ...] = (
     *journal.CHECKS,
@@ -27,7 +27,7 @@ CHECKS: tuple[Check, ...] = (
 )
 
 
-async def run(check: Check, place: Place) -> None:
+async def run(check: Check, place: StoreFixture) -> None:
     """Raises Violation if the promise is not kept, NotHere if it does not apply here."""
     try:
         async with asyncio.timeout(_ground.PATIENCE_S):

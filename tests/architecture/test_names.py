@@ -1,0 +1,236 @@
+"""Names of modules and classes keep the rules of the glossary: one name means one thing, a folder fits on a page."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "src" / "ramet"
+GLOSSARY = ROOT / "docs" / "glossary.md"
+
+MAX_MODULES = 16
+#: Metaphors, bare participles and function words. A module is named by the standard term for what it is.
+STOP_LIST = frozenset(
+    (
+        "again ahead alone answering apart asked asking begun beneath_it beside born brake brought calling checking "
+        "collecting come compare deeds desk dialling door doorbell doomed early ends errands fetched forked forking "
+        "found fresh furnish gating given going_on gone ground heir home housing inside intake kept leftovers left "
+        "lifeline lives looking lookout made misfits moments news opened opening outfit outside owning passes passing "
+        "picture places portal post printed reaching reading reuse reviving roster room rooms said seen sending sent "
+        "several shelf shelves showing sights sole spares stated steering stock story survivors taken taking_up "
+        "talking tape telling told travel uses vigil walls way whose working writing word words "
+    ).split()
+)
+#: Names that recur in several folders, and the one thing that each of them means there.
+RECURRING = {
+    "addresses": "network addresses, public or private",
+    "admission": "the decision that something may start now",
+    "agent": "the running agent of one agent type",
+    "agents": "agents as a resource: their routes, commands, tools, tables",
+    "answer": "the final answer, for a reader",
+    "approvals": "questions of runs that a person answers",
+    "arguments": "arguments of a call, checked",
+    "attach": "attaching to a pod",
+    "auth": "authentication to a peer",
+    "authoring": "agents that write agents",
+    "backend": "an isolation backend",
+    "board": "the board of tasks",
+    "bubblewrap": "bubblewrap",
+    "build": "building one thing from its parts",
+    "call": "one call, from its start to its end",
+    "cgroups": "control groups",
+    "channel": "the channel between host and guest",
+    "checkpoint": "a saved point that is continued from",
+    "client": "the client of one server or process",
+    "commands": "commands as a user writes them",
+    "commit_queue": "writes that are committed together",
+    "compaction": "making something smaller without losing what counts",
+    "config": "configuration as a user writes it",
+    "connection": "one connection",
+    "context": "what a run knows and may reach",
+    "contract": "the contract that implementations keep",
+    "control": "control of something that runs",
+    "dial": "opening a connection outward",
+    "dispatch": "starting what is due",
+    "documents": "documents of a store",
+    "errors": "errors of one layer",
+    "events": "events of a tree",
+    "files": "files of one component",
+    "gates": "gates: what is closed, tried, or decides",
+    "gc": "garbage collection",
+    "grants": "rights that were given",
+    "handle": "a handle on something that runs",
+    "harness": "what a conformance suite runs in",
+    "images": "images",
+    "journal": "the journal",
+    "kernels": "the kernels of one store",
+    "launcher": "a program that confines itself and starts another",
+    "ledger": "an account of what was begun and done",
+    "lifecycle": "from start to end",
+    "limits": "numbers that bound something",
+    "line": "a line of messages to a machine or pod",
+    "listener": "what accepts connections",
+    "local": "what is on this machine or in this process",
+    "logs": "logs",
+    "loop": "the loop that does the work",
+    "main": "the entry point of a program",
+    "manifest": "the description of what something consists of",
+    "masking": "masking of secrets",
+    "memory": "what is remembered, in files or in memory",
+    "messages": "the messages of one protocol",
+    "metrics": "metrics",
+    "model": "a chat model",
+    "mounts": "mounts",
+    "namespaces": "namespaces, of Linux, Kubernetes or states",
+    "notifications": "telling listeners of commits",
+    "operator": "what the operator may do",
+    "options": "options of a command line",
+    "outcome": "how something ended",
+    "output": "what a run puts out",
+    "ownership": "which kernel owns a store or a tree",
+    "packets": "packets of one connection",
+    "paths": "names of files, resolved safely",
+    "permissions": "permission rules",
+    "ports": "what is reached through an interface or a TCP port",
+    "probe": "finding out what is possible here",
+    "process": "one process",
+    "project": "a project's folder",
+    "question": "one question",
+    "reader": "reads what a writer wrote",
+    "records": "records in a store",
+    "recovery": "continuing after a kill",
+    "registry": "things by their names",
+    "repair": "repair of a journal",
+    "request": "one request, parsed",
+    "requests": "the requests of one protocol",
+    "result_cache": "results that are used again",
+    "router": "finds who handles a request",
+    "run": "a run",
+    "runs": "runs as a resource",
+    "safety": "the safety gate",
+    "sandbox": "a sandbox",
+    "schedule": "one schedule",
+    "schedules": "schedules as a resource",
+    "schema": "a schema: of JSON, or of a database",
+    "serve": "serving until it is told to stop",
+    "server": "the server",
+    "service": "one service of the server",
+    "sessions": "conversations as a resource",
+    "settings": "settings of one component",
+    "shared": "what several owners share",
+    "sse": "server-sent events",
+    "state": "the state of agents",
+    "states": "states as a resource",
+    "store": "a store",
+    "streams": "streams of bytes",
+    "suite": "a conformance suite",
+    "sync": "the face without an event loop",
+    "table": "a table of rows or routes",
+    "tables": "tables of a database",
+    "takeover": "taking over from a kernel that died",
+    "task_result": "a result that an agent declares",
+    "tree": "a tree",
+    "trust": "whether a folder may run code",
+    "turn": "one turn",
+    "type": "one agent type",
+    "validation": "checking of input",
+    "validators": "checks of single values",
+    "values": "values as data",
+    "version": "a version",
+    "websocket": "WebSocket",
+    "words": "words of a command line",
+    "writer": "writes what a reader reads",
+}
+
+
+def modules() -> Iterator[Path]:
+    """Each module of ramet, below its package; examples are programs to copy, and named for their readers."""
+    for path in sorted(PACKAGE.rglob("*.py")):
+        if path.name not in ("__init__.py", "__main__.py") and "examples" not in path.parts:
+            yield path.relative_to(PACKAGE)
+
+
+def crowded(paths: list[Path]) -> dict[str, int]:
+    """The folders with more modules than fit on a page."""
+    count: dict[str, int] = defaultdict(int)
+    for path in paths:
+        count[str(path.parent)] += 1
+    return {folder: number for folder, number in count.items() if number > MAX_MODULES}
+
+
+def metaphors(paths: list[Path]) -> list[str]:
+    """The modules whose name is on the stop list."""
+    return [str(path) for path in paths if path.stem in STOP_LIST and path.stem not in RECURRING]
+
+
+def unexplained(paths: list[Path]) -> dict[str, list[str]]:
+    """The names that several folders have and that nothing explains."""
+    folders: dict[str, list[str]] = defaultdict(list)
+    for path in paths:
+        folders[path.stem].append(str(path.parent))
+    return {name: found for name, found in folders.items() if len(found) > 1 and name not in RECURRING}
+
+
+def glossary() -> list[tuple[str, str]]:
+    """The words of the glossary, with the modules that own them."""
+    rows = re.findall(r"^\| (.+?) \| .+? \| `(.+?)` \|$", GLOSSARY.read_text(), re.M)
+    return [(word.strip(), module) for words, module in rows for word in words.split(",")]
+
+
+def test_a_folder_holds_no_more_modules_than_fit_on_a_page() -> None:
+    """A reader finds the module from the tree alone."""
+    assert crowded(list(modules())) == {}
+    assert crowded([Path(f"core/m{number}.py") for number in range(17)]) == {"core": 17}
+
+
+def test_no_module_is_named_by_a_metaphor_or_a_participle() -> None:
+    """Its name is the term that an engineer would search for."""
+    assert metaphors(list(modules())) == []
+    assert metaphors([Path("host/doorbell.py"), Path("host/journal.py")]) == ["host/doorbell.py"]
+
+
+def test_a_module_name_that_recurs_means_one_thing() -> None:
+    """And no explanation is left of a name that no longer recurs."""
+    paths = list(modules())
+    stems = [path.stem for path in paths]
+
+    assert unexplained(paths) == {}
+    assert unexplained([Path("host/heap.py"), Path("spawn/heap.py")]) == {"heap": ["host", "spawn"]}
+    assert [name for name in RECURRING if stems.count(name) < 2] == []
+
+
+def test_each_word_of_the_glossary_is_there_once_and_has_its_module() -> None:
+    """One word for one concept, owned by one module."""
+    words = [word for word, _ in glossary()]
+
+    assert len(words) > 90
+    assert [word for word in words if words.count(word) > 1 and word not in ("commit", "fork", "replay")] == []
+    assert [module for _, module in glossary() if not (PACKAGE / module).is_file()] == []
+
+
+@pytest.mark.parametrize("package", sorted(path.parent.name for path in PACKAGE.glob("*/__init__.py")))
+def test_no_two_public_classes_of_a_package_share_a_name(package: str) -> None:
+    """Whoever reads a name in a traceback knows which one it is."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for path in (PACKAGE / package).rglob("*.py"):
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                found[node.name].append(str(path.relative_to(PACKAGE)))
+
+    shared = {name: places for name, places in found.items() if len(places) > 1}
+    assert {name: places for name, places in shared.items() if name not in SHARED.get(package, ())} == {}
+    assert [name for name in SHARED.get(package, ()) if name not in shared] == []
+
+
+#: Names that two classes of a package still share. A row goes when one of the two has its own name.
+SHARED: dict[str, tuple[str, ...]] = {
+    "services": ("Writer",),  # each module of a format has one, by this name
+    "testing": ("NotHere", "Violation"),  # each suite can be run without the others
+    "wire": ("Answer", "Done"),  # two protocols, which no module imports together
+}
