@@ -23,7 +23,7 @@ class JoinToken(Struct, frozen=True, kw_only=True):
     pod: str
 
     def __repr__(self) -> str:
-        return f"Invitation(url={self.url!r}, pod={self.pod!r})"
+        return f"JoinToken(url={self.url!r}, pod={self.pod!r})"
 
 
 class _Words(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -1,4 +1,4 @@
-"""Modules that had another name in November 2026: packed functions on record name their objects' classes by it."""
+"""Earlier names of modules, classes and functions, by which packed functions in a journal refer to them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pickle
 from collections.abc import Mapping
 from typing import Any, Final
 
-#: Of what a function may hold: its arguments, its globals, and what it was wrapped in.
+#: Modules whose objects a function may hold: as an argument, as a global, or as what it was wrapped in.
 MODULES: Final[Mapping[str, str]] = {
     "ramet.agent.adopted.adopting": "ramet.agent.adopted.adopt",
     "ramet.agent.compaction": "ramet.agent.history.compaction",
@@ -51,13 +51,32 @@ MODULES: Final[Mapping[str, str]] = {
     "ramet.wire.values": "ramet.wire.values.values",
 }
 
+#: Classes and functions of such modules, by the present names of the modules.
+NAMES: Final[Mapping[tuple[str, str], str]] = {
+    ("ramet.agent.hooks.answers", "HookBroken"): "HookError",
+    ("ramet.agent.hooks.answers", "Opinion"): "HookAnswer",
+    ("ramet.core.policy.permissions", "Rule"): "PermissionRule",
+    ("ramet.core.policy.policy", "describe"): "to_public_dict",
+    ("ramet.core.safety", "Ballot"): "VoterAnswer",
+    ("ramet.host.safety.inspection", "Filter"): "GateEventFilter",
+    ("ramet.store.contract", "Put"): "DocumentWrite",
+    ("ramet.store.contract", "Seat"): "KernelInfo",
+    ("ramet.store.contract", "Stored"): "StoredEvent",
+    ("ramet.tools.context", "Conclusion"): "DeclaredResult",
+    ("ramet.tools.context", "GateWord"): "SafetyDecision",
+    ("ramet.tools.context", "LeftRunning"): "OrphanedThread",
+    ("ramet.tools.context", "Ran"): "CodeResult",
+    ("ramet.tools.context", "calling"): "require_current_call",
+}
+
 
 def loads(data: bytes) -> Any:
-    """`pickle.loads`, which finds what is named by a module's earlier name. Only ever called inside a sandbox."""
+    """Unpickle, with earlier names understood. Only ever called inside a sandbox."""
     return _Unpickler(io.BytesIO(data)).load()
 
 
 class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str, /) -> Any:
-        """Look it up under the present name of its module."""
-        return super().find_class(MODULES.get(module, module), name)
+        """Return the class or function, which may have had another name, in a module that had another one."""
+        module = MODULES.get(module, module)
+        return super().find_class(module, NAMES.get((module, name), name))

@@ -1,0 +1,46 @@
+"""wire/code/renamed.py: a packed function that names a class by an earlier name finds the class of today."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+import pytest
+
+from ramet.core.policy.policy import Policy
+from ramet.tools.context import require_current_call
+from ramet.wire.code import renamed
+
+
+def by_name(module: str, name: str) -> object:
+    """Unpickle a reference to a class or function."""
+    return renamed.loads(f"c{module}\n{name}\n.".encode())
+
+
+def test_a_class_is_found_by_the_earlier_name_of_its_module() -> None:
+    """And by the present one."""
+    assert by_name("ramet.core.policy", "Policy") is Policy
+    assert by_name("ramet.core.policy.policy", "Policy") is Policy
+
+
+def test_a_function_is_found_by_its_earlier_name() -> None:
+    """And by the present one."""
+    assert by_name("ramet.tools.context", "calling") is require_current_call
+    assert by_name("ramet.tools.context", "require_current_call") is require_current_call
+
+
+def test_a_name_that_never_was_is_an_error() -> None:
+    """As `pickle` has it."""
+    with pytest.raises(AttributeError):
+        by_name("ramet.core.policy", "Policies")
+
+
+@pytest.mark.parametrize("module", sorted(renamed.MODULES.values()))
+def test_each_present_module_is_there(module: str) -> None:
+    """A later move must change the table."""
+    assert import_module(module)
+
+
+@pytest.mark.parametrize(("module", "name"), sorted((module, new) for (module, _), new in renamed.NAMES.items()))
+def test_each_present_name_is_there(module: str, name: str) -> None:
+    """A later rename must change the table."""
+    assert hasattr(import_module(module), name)
