@@ -1,1 +1,1 @@
-"""Each run in a pod of its own, made and watched through the API of a cluster."""
+"""The Kubernetes backend: each run gets its own pod, created and watched through the cluster's API."""

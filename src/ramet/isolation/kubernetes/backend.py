@@ -1,4 +1,4 @@
-"""Agents as pods: each run in a pod of its own, made, watched and removed through the API of a cluster."""
+"""The Kubernetes backend: each run gets a pod, which is created, watched and removed through the cluster's API."""
 
 from __future__ import annotations
 
@@ -29,20 +29,21 @@ from ramet.isolation.kubernetes.reaper import Reaper
 from ramet.isolation.remote.host_agent import NO_PORTS, OnThreshold
 from ramet.isolation.zygote.admission import absolute, paths_of
 
-_START_S = 300.0  #: from a pod's making to a run in it
+_START_S = 300.0  #: from a pod's creation until a run has started in it
 
 
 class Marks(NamedTuple):
-    """Values of labels: of all kernels of a place, and of this one."""
+    """Values of labels: for all kernels of a place, and for this kernel."""
 
     place: str
     owner: str
 
 
 class KubernetesBackend:
-    """A backend whose sandboxes are pods of one namespace. `runs` holds all workspaces, here and in each pod.
+    """A backend whose sandboxes are pods of one namespace.
 
-    Nothing is asked of the cluster before `probe`. Raises MissingExtra without the extra `kubernetes`.
+    `runs` holds all workspaces, at the same path on the host and in each pod. No request goes to the cluster before
+    `probe`. Raises MissingExtra without the extra `kubernetes`.
     """
 
     name: Literal["kubernetes"] = "kubernetes"
@@ -69,16 +70,20 @@ class KubernetesBackend:
         warm: int = 0,
         on_unplaced: Callable[[], object] | None = None,
     ) -> None:
-        """`image` is one for all, or one for each kind of `SandboxSpec.image`, or finds out when it is needed first.
+        """Configure the backend; no request is sent.
 
-        `image_with` is asked for each run that has mounts: what the image that it finds has does not travel.
-        `image_again` is told of an image that a node could not pull: if it is there again, the run has another try.
-        `runtime_classes` name the RuntimeClass of "L3" and "L4"; `placement` has fields of a pod's spec out of
-        `manifest.PLACEMENT`; `cpu_reserved` the share of a run's processor time that a
-        node must have free. Without `standing`, kernels of one folder of runs know of each other by locks there.
-        `team`: runs with that reservation share a pod of its amounts, as far as what stands between them there is all
-        that they ask for. `warm`: so many pods wait for runs like those that were started, of each kind. `on_unplaced`
-        is told when no node takes a pod: others may have room to give.
+        `image` is one image for all runs, a mapping by kind of `SandboxSpec.image`, or a function that is called on
+        first use. `image_with` is called for each run that has mounts; mounts that the found image contains are not
+        copied to the pod. `image_again` is called with an image that a node could not pull; if the image is available
+        again, the run gets one more attempt.
+
+        `runtime_classes` name the RuntimeClass of "L3" and "L4". `placement` has fields of a pod's spec out of
+        `manifest.PLACEMENT`. `cpu_reserved` is the share of a run's processor time that a node must have free. Without
+        `standing`, kernels of one folder of runs detect each other by locks there.
+
+        `team`: runs with that reservation share a pod of its amounts, if the isolation between runs of that pod
+        satisfies their policy. `warm` is the number of pods of each kind that wait for runs like those already started.
+        `on_unplaced` is called when no node takes a pod: other backends may be able to free capacity.
         """
         self._runs = Path(absolute(runs))
         self._images = ImageProvider(image, image_with, image_again)
@@ -101,7 +106,7 @@ class KubernetesBackend:
         self._unschedulable_s = unschedulable_s
         self.on_threshold = on_threshold
         self._api: Api | None = None
-        self._first: KernelIdentity | None = None  #: what was said of this kernel's when that was asked first
+        self._first: KernelIdentity | None = None  #: the first answer of `standing`
         self._kernels: Kernels | None = None
         self._reaper: Reaper | None = None
         self._pods: Pods | None = None
@@ -115,16 +120,16 @@ class KubernetesBackend:
 
     @property
     def marks(self) -> Marks:
-        """What is ours in the cluster bears these; known once the cluster was asked."""
+        """The labels of this kernel's objects in the cluster; available after `probe`."""
         return Marks(self._kin.place, self._owner)
 
     @property
     def owner(self) -> tuple[int, int] | None:
-        """Files here are this user's; in pods they belong to the pod's."""
+        """None: files here belong to this process's user, and files in a pod to the pod's user."""
         return None
 
     async def probe(self) -> Probe:
-        """Asks the cluster what this kernel may do in the namespace; remembered once it has answered."""
+        """Find out what this kernel may do in the namespace. A final result is cached."""
         async with self._probing:
             if self._probe is None:
                 await self._images.find()
@@ -143,7 +148,7 @@ class KubernetesBackend:
         return self._probe
 
     async def start(self, spec: SandboxSpec) -> PodSandbox:
-        """See `ramet.isolation.contract.Backend`. Raises SpawnRefused, too, where a quota leaves no room."""
+        """See `ramet.isolation.contract.Backend`. Raises SpawnRefused, too, if a quota leaves no room."""
         probe = await self.probe()
         level, runtime_class = self._level(probe, spec.grant.isolation)
         self._check(spec)
@@ -152,7 +157,10 @@ class KubernetesBackend:
         return await self._alone.start(spec, level, runtime_class)
 
     async def adopt(self, description: Mapping[str, Any], spec: SandboxSpec) -> PodSandbox:
-        """See `ramet.isolation.contract.Backend`: a pod of its own that dials. Raises Gone for any other."""
+        """Adopt a run; see `ramet.isolation.contract.Backend`.
+
+        Only a run with its own pod that dials can be adopted. Raises Gone for any other run.
+        """
         try:
             level, _ = self._level(await self.probe(), spec.grant.isolation)
         except IsolationUnavailable as problem:
@@ -167,20 +175,23 @@ class KubernetesBackend:
         )
 
     async def reap(self) -> Sequence[str]:
-        """Delete pods, secrets and policies of this place's dead kernels; later, what waits for another kernel."""
+        """Delete pods, secrets and policies of this place's dead kernels.
+
+        Pods that another kernel may adopt are deleted later.
+        """
         if (await self.probe()).level is Isolation.L0:
             return ()
         return await self.reap_in(self.namespace)
 
     async def reap_in(self, namespace: str) -> Sequence[str]:
-        """The same in another namespace. Raises Forbidden, Unreachable."""
+        """Reap as `reap` does, in another namespace. Raises Forbidden, Unreachable."""
         await self.probe()
         if self._reaper is None:
             self._reaper = Reaper(self._kin, lambda each: Api(each, self._kubeconfig))
         return await self._reaper.reap(namespace)
 
     async def close(self) -> None:
-        """Delete all its pods; idempotent."""
+        """Delete all pods of this backend. Idempotent."""
         self._is_closed = True
         if self._reaper is not None:
             await self._reaper.close()
@@ -191,7 +202,7 @@ class KubernetesBackend:
         if self._pods is not None:
             await self._pods.close()
         if self._api is not None and self._probe is not None and self._reach.egress is not None:
-            with contextlib.suppress(RametError):  # Whoever reaps finds it: its kernel lives no more.
+            with contextlib.suppress(RametError):  # The next reap finds the policy: its kernel is no longer alive.
                 await self._api.delete_policy(manifest.way_out_of(self._owner))
         api, kernels = self._api, self._kernels
         self._api = self._kernels = None
@@ -203,7 +214,10 @@ class KubernetesBackend:
     # ---- one run ----------------------------------------------------------------------------------------------------
 
     def _level(self, probe: Probe, asked: Isolation) -> tuple[Isolation, str | None]:
-        """What a run gets, and the RuntimeClass that its pod needs. A pod shares no address space with another one."""
+        """Return the isolation level of a run, and the RuntimeClass that its pod needs.
+
+        A pod shares no address space with another pod.
+        """
         if probe.level is Isolation.L0:
             raise IsolationUnavailable(asked, probe.level, probe.missing, probe.remedy)
         if asked.rank <= Isolation.FRESH.rank:
@@ -214,7 +228,7 @@ class KubernetesBackend:
         raise IsolationUnavailable(asked, probe.level, probe.missing, probe.remedy)
 
     def _check(self, spec: SandboxSpec) -> None:
-        """Refuse what cannot be, before anything is made. Raises InvalidValue, SandboxFailed."""
+        """Reject an invalid spec before anything is created. Raises InvalidValue, SandboxFailed."""
         runs = str(self._runs)
         workspace, mounts, _ = paths_of(spec, runs)
         if not spec.workspace.is_dir():
@@ -231,16 +245,16 @@ class KubernetesBackend:
         self._check_open()
 
     def _check_open(self) -> None:
-        """Raises SandboxFailed."""
+        """Raise SandboxFailed if the backend was closed."""
         if self._is_closed:
             raise SandboxFailed("the backend was closed")
 
     # ---- the runs of a team -----------------------------------------------------------------------------------------
 
     async def warm(self) -> None:
-        """Probe, and have the pod be made that its team's runs share, or those that wait for runs of the usual policy.
+        """Probe, then start creating the team's shared pod, and warm pods for the default policy.
 
-        As far as there are to be any, and can be.
+        Do nothing if no pod can be created or the backend was closed.
         """
         probe = await self.probe()
         if probe.level is Isolation.L0 or self._is_closed:
@@ -250,12 +264,12 @@ class KubernetesBackend:
         self._alone.warm(*self._level(probe, DEFAULTS.isolation))
 
     def make_way(self) -> None:
-        """Let go of the pods that wait: that of somebody else's run has no place."""
+        """Release the waiting pods, because the pod of another run has no place."""
         if self._own is not None:
             self._own.make_way()
 
     def _share(self, team: Reservation) -> SharedPod | None:
-        """The pod of a team; None if there is nothing to measure it by."""
+        """Return the shared pod of a team; None if the reservation gives no size for it."""
         measure = TeamPodSize.of(team)
         if self._shared is None and measure is not None:
             self._shared = SharedPod(
@@ -270,7 +284,7 @@ class KubernetesBackend:
         return self._shared
 
     async def _start_in_shared(self, spec: SandboxSpec) -> PodSandbox | None:
-        """None if a run is to have a pod of its own."""
+        """Start a run in the team's shared pod; return None if the run needs its own pod."""
         team = self._team
         if team is None or spec.grant.reservation is None or spec.grant.reservation.name != team.name:
             return None

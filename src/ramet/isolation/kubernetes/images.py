@@ -1,4 +1,4 @@
-"""What pods start from: an image with ramet in it, and perhaps with some of what a run is to see of the host."""
+"""The images of pods: each contains ramet, and some contain mounts of the host that a run needs."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from ramet.isolation.contract import Image, SandboxSpec
 from ramet.isolation.kubernetes.program import code_of
 from ramet.isolation.zygote.admission import absolute
 
-USUAL: Image = "llm"  #: of a pod that is made before its runs are known: a bare one can be had in it, too
-LIB = "/opt/ramet/site-packages"  #: where a runtime image has ramet and what its guests import
+USUAL: Image = "llm"  #: for a pod that is created before its runs are known; a bare run works in it, too
+LIB = "/opt/ramet/site-packages"  #: the folder of a runtime image with ramet and the imports of its guests
 
 
 class PodImage(Protocol):
-    """An image with ramet in it, and how to start a module of it."""
+    """An image that contains ramet, and the command that starts a module of ramet in it."""
 
     @property
     def reference(self) -> str: ...
     def program(self, module: str) -> Sequence[str]:
-        """The command line that calls `main` of a module of ramet."""
+        """Return the command line that calls `main` of a module of ramet."""
 
 
 Images = PodImage | Mapping[Image, PodImage]
 
 
 class PlainImage(NamedTuple):
-    """An image with a Python of our version on its PATH, and ramet in LIB."""
+    """An image with ramet in LIB, and a Python of this version on its PATH."""
 
     reference: str
 
@@ -38,28 +38,31 @@ class PlainImage(NamedTuple):
 
 
 class ImageWithMounts(NamedTuple):
-    """An image that has some of the mounts of a run, so that these do not travel."""
+    """An image that already contains some mounts of a run. These mounts are not copied to the pod."""
 
     image: PodImage
-    places: Mapping[str, str]  #: by the path of a mount on the host: where the image has the same
+    places: Mapping[str, str]  #: the path of a mount on the host -> its path in the image
 
     def beside(self, mounts: Sequence[str]) -> ImageWithMounts:
-        """But for what lies in another one of these mounts, and travels with that."""
+        """Return this image without the places that lie inside another one of `mounts`.
+
+        Such a place is copied together with the mount that contains it.
+        """
         alone = [each for each in self.places if not any(Path(other) in Path(each).parents for other in mounts)]
         return self._replace(places={each: self.places[each] for each in alone})
 
 
-#: Finds an image that has the bundles among these mounts, paths of the host; None if there is none. Whatever it raises
-#: is why a run cannot be started.
+#: Finds an image that has the bundles among these mounts (paths of the host); None if there is none. An error of this
+#: function is the reason why a run cannot start.
 FindImage = Callable[[Sequence[str]], Awaitable[ImageWithMounts | None]]
 
-#: Told of an image that a node could not pull: whether it was lost, and can be asked for anew. Whatever it raises is
-#: why it cannot.
+#: Called with an image that a node could not pull. Returns whether the image was lost and can be pulled again. An error
+#: of this function is the reason why it cannot.
 PushAgain = Callable[[PodImage], Awaitable[bool]]
 
 
 class ImageProvider:
-    """What a backend's pods start from, found when it is needed first and again when it was lost."""
+    """The images of a backend's pods. They are found on first use, and again after an image was lost."""
 
     def __init__(
         self,
@@ -76,16 +79,16 @@ class ImageProvider:
         self._image_with, self._image_again = image_with, image_again
 
     async def find(self) -> None:
-        """Have one of each kind. Raises what finding them does."""
+        """Find one image of each kind, once. Raises what the function that finds them raises."""
         if self._find is not None and not self._plain:
             self._plain = _by_kind(await self._find())
 
     def plain(self, kind: Image) -> PodImage:
-        """One that has no run's mounts; after `find`."""
+        """Return the image of a kind, without a run's mounts; call after `find`."""
         return self._plain[kind]
 
     async def furnished(self, spec: SandboxSpec) -> ImageWithMounts:
-        """The image that a run starts from, with what it has of its mounts. Raises SandboxFailed."""
+        """Return the image of a run, with the mounts that the image contains. Raises SandboxFailed."""
         mounts = [absolute(each) for each in spec.grant.readonly_mounts]
         found = None
         if self._image_with is not None and mounts:
@@ -96,7 +99,10 @@ class ImageProvider:
         return ImageWithMounts(self.plain(spec.image), {}) if found is None else found.beside(mounts)
 
     async def is_there_again(self, image: PodImage, failure: SandboxFailed) -> bool:
-        """Whether an image that a node could not pull is there by now. Raises SandboxFailed where pushing it fails."""
+        """Return whether an image that a node could not pull is available again.
+
+        Raises SandboxFailed if pushing the image fails.
+        """
         if self._image_again is None:
             return False
         try:
@@ -110,7 +116,7 @@ class ImageProvider:
 
 
 def _by_kind(image: str | Images) -> Mapping[Image, PodImage]:
-    """One for each kind of `SandboxSpec.image`."""
+    """Return one image for each kind of `SandboxSpec.image`."""
     if isinstance(image, Mapping):
         return dict(image)
     plain = PlainImage(image) if isinstance(image, str) else image

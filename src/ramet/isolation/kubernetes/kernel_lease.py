@@ -1,6 +1,6 @@
-"""Which kernels of a working directory live: each holds the lock of a file there, and whoever ends lets go of it.
+"""The liveness of the kernels of a working directory: each kernel holds the lock of a file until it ends.
 
-No clock is asked, and nothing is renewed: a lock is let go of when its process ends, however that is.
+No clock is used, and nothing is renewed. The operating system releases a lock when its process ends, for any reason.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ _PLACE = "place"
 
 
 class KernelLease:
-    """That this kernel lives, from now until `leave`."""
+    """The proof that this kernel is alive, from construction until `leave`."""
 
     def __init__(self, runs: Path) -> None:
         self._folder = runs / _FOLDER
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.place = _place(self._folder)
         self.kernel = secrets.token_hex(8)
-        new = self._folder / f".{self.kernel}"  # Under its name it is locked from the first moment on.
+        new = self._folder / f".{self.kernel}"  # The file is locked before it gets its name.
         self._fd = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         fcntl.flock(self._fd, fcntl.LOCK_EX)
         new.rename(self._folder / self.kernel)
 
     def lives(self, kernel: str) -> bool:
-        """Whether a kernel of this place does."""
+        """Check whether a kernel of this place is alive."""
         if kernel == self.kernel:
             return self._fd >= 0
         try:
@@ -45,16 +45,16 @@ class KernelLease:
         return False
 
     def forget(self, kernel: str) -> None:
-        """One that does not live has left nothing any more."""
+        """Delete the lock file of a kernel that is not alive."""
         with contextlib.suppress(FileNotFoundError):
             (self._folder / kernel).unlink()
 
     def known(self) -> list[str]:
-        """All kernels that have left a word here."""
+        """Return the names of all kernels that have a lock file here."""
         return [each.name for each in self._folder.iterdir() if each.name != _PLACE and each.name[0] != "."]
 
     def leave(self) -> None:
-        """This one lives no more. Idempotent."""
+        """Mark this kernel as no longer alive. Idempotent."""
         if self._fd >= 0:
             self.forget(self.kernel)
             os.close(self._fd)
@@ -62,7 +62,7 @@ class KernelLease:
 
 
 def _place(folder: Path) -> str:
-    """The name of a working directory: another one at the same path of another machine has another."""
+    """Return the name of a working directory. The same path on another machine has a different name."""
     file = folder / _PLACE
     with contextlib.suppress(FileExistsError):
         made = folder / f".{secrets.token_hex(8)}"

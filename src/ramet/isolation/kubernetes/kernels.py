@@ -1,4 +1,4 @@
-"""This kernel among those of its place: what it is called there, and which others live."""
+"""The identity of this kernel among the kernels of its place, and the set of living kernels."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from ramet.isolation.kubernetes.kernel_lease import KernelLease
 
 
 class KernelIdentity(NamedTuple):
-    """A kernel among those of a place, where they share a database and no disk."""
+    """A kernel's identity in a place whose kernels share a database but no disk."""
 
     place: str
-    kernel: str  #: a name that no other process has, or has had
-    living: Collection[str]  #: kernels that live, by such names
+    kernel: str  #: a name that no other process has or ever had
+    living: Collection[str]  #: the names of the kernels that are alive
 
 
 class Kernels:
-    """Those of a place. They share a database, or else the folder of all workspaces, where each that lives has a lock.
+    """The kernels of one place. They share either a database or the folder of all workspaces.
 
-    No clock is asked.
+    Without a database, each living kernel holds a lock in that folder. No clock is used.
     """
 
     def __init__(
@@ -29,33 +29,33 @@ class Kernels:
         standing: KernelIdentity | None,
         ask: Callable[[], Awaitable[KernelIdentity]] | None,
     ) -> None:
-        """`standing` is what `ask` has answered first; None of both: there is no database."""
+        """Create the registry. `standing` is the first answer of `ask`; both are None without a database."""
         self._presence, self._ask = presence, ask
         self.place = presence.place if standing is None else standing.place
         self.kernel = presence.kernel if standing is None else standing.kernel
 
     def owner(self, namespace: str, kernel: str | None = None) -> str:
-        """What a kernel's pods there bear as their owner; this one's if none is named."""
+        """Return the owner label of a kernel's pods in `namespace`; the default is this kernel."""
         return labels.digest(namespace, self.place, kernel or self.kernel)
 
     async def living(self) -> frozenset[str]:
-        """Their names, with this one's."""
+        """Return the names of all living kernels, including this one."""
         if self._ask is not None:
             return frozenset((self.kernel, *(await self._ask()).living))
         return frozenset(each for each in self._presence.known() if self._presence.lives(each)) | {self.kernel}
 
     async def owners(self, namespace: str) -> frozenset[str]:
-        """What pods there bear whose kernels live."""
+        """Return the owner labels in `namespace` of all living kernels."""
         return frozenset(self.owner(namespace, each) for each in await self.living())
 
     def dead(self) -> list[str]:
-        """Kernels that have left a lock which nobody holds."""
+        """Return the kernels whose lock file exists but is held by no process."""
         return [each for each in self._presence.known() if not self._presence.lives(each)] if self._ask is None else []
 
     def forget(self, kernel: str) -> None:
-        """One of those has left nothing any more."""
+        """Delete the lock file of a dead kernel."""
         self._presence.forget(kernel)
 
     def leave(self) -> None:
-        """This one lives no more. Idempotent."""
+        """Mark this kernel as no longer alive. Idempotent."""
         self._presence.leave()

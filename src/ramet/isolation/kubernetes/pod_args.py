@@ -1,4 +1,4 @@
-"""What the program of a pod is told, behind what its way to the kernel takes: whose the pod is, and its folders."""
+"""The command line of a pod's program after the arguments of its transport: how the pod is used, and its folders."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from ramet.isolation.contract import Image
 
-SHARED = "--shared"  #: and how many processes all runs in it may have together
-LLM = "--llm"  #: its run is of that image
+SHARED = "--shared"  #: followed by the number of processes that all runs in the pod may have together
+LLM = "--llm"  #: the pod's run uses that image
 
 
 class PodArgs(NamedTuple):
-    """A pod's command line."""
+    """The parsed command line of a pod."""
 
-    pids: int | None  #: of a pod that several runs share; None: it belongs to one at a time
+    pids: int | None  #: of a pod that several runs share; None: the pod has one run at a time
     runs: Path  #: the folder of all workspaces
     places: Sequence[Path]  #: the folders of mounts
-    image: Image = "bare"  #: of its run, as far as that is known
+    image: Image = "bare"  #: of the pod's run, if that is known
 
     @property
     def is_shared(self) -> bool:
-        """Whether several runs are in it at once, and nothing of it is one run's own."""
+        """Whether several runs use the pod at once. No part of such a pod belongs to one run alone."""
         return self.pids is not None
 
 
 def read(words: Sequence[str]) -> PodArgs:
-    """The end of a command line."""
+    """Parse the end of a pod's command line."""
     pids = None
     image: Image = "bare"
     if words[0] == SHARED:
@@ -41,6 +41,9 @@ def read(words: Sequence[str]) -> PodArgs:
 
 
 def limit_processes(asked: PodArgs) -> None:
-    """Have this process, and all that it starts, be no more than that many: no pod has its user in common."""
+    """Limit the number of processes of this process and all its descendants to `asked.pids`.
+
+    The limit counts per user, and no two pods share a user.
+    """
     if asked.pids is not None:
         resource.setrlimit(resource.RLIMIT_NPROC, (asked.pids, asked.pids))

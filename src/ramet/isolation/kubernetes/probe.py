@@ -1,4 +1,4 @@
-"""What a kernel may do in a namespace, found by asking, and by having a pod checked without making it."""
+"""The probe of a namespace: it asks for rights, and has the API validate a pod without creating one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ramet.isolation.kubernetes.api import manifest
 from ramet.isolation.kubernetes.api.client import Api
 from ramet.isolation.kubernetes.api.errors import Forbidden, Missing, Unreachable
 
-#: What is needed, by the mechanism's name: verb, resource, subresource.
+#: The rights that are needed, by the mechanism's name: verb, resource, subresource.
 _NEEDED = {
     "pods_create": ("create", "pods", ""),
     "pods_delete": ("delete", "pods", ""),
@@ -22,14 +22,14 @@ _NEEDED = {
     "pods_patch": ("patch", "pods", ""),
     "pods_watch": ("watch", "pods", ""),
 }
-#: Over a WebSocket it is a GET, which older API servers take for "get" and newer ones for "create" as well.
+#: Attaching over a WebSocket is a GET. Older API servers check it as "get", newer ones as "create", too.
 _ATTACH = {"attach_create": ("create", "pods", "attach"), "attach_get": ("get", "pods", "attach")}
-NAMESPACE, API = "namespace", "api"  #: mechanisms that are lacking where there is no such namespace, and nobody answers
+NAMESPACE, API = "namespace", "api"  #: missing mechanisms if the namespace does not exist, or the API does not answer
 _SECRETS = {f"secrets_{verb}": (verb, "secrets", "") for verb in ("create", "delete", "list", "patch")}
 
 
 class ProbeResult(NamedTuple):
-    """What a probe found, and whether asking again would say the same."""
+    """The result of a probe, and whether it is final."""
 
     probe: Probe
     is_final: bool = True
@@ -41,16 +41,16 @@ async def probe(
     classes: Mapping[Isolation, str],
     way_out: Mapping[str, Any] | None = None,
 ) -> ProbeResult:
-    """`trial` is a pod that is checked by the API and not made; `classes` are looked for.
+    """Probe the namespace. The API validates the pod `trial` without creating it, and looks up `classes`.
 
-    `way_out` is a policy that lets this kernel's agents reach it.
+    `way_out` is a policy that lets this kernel's agents reach the kernel.
     """
     try:
         needed = {**_NEEDED, **_ATTACH, **_SECRETS}
         answers = await asyncio.gather(*(api.may(verb, what, subresource=sub) for verb, what, sub in needed.values()))
         found = dict(zip(needed, answers, strict=True))
         refusal = await _refusal(api, trial) if all(found.values()) else None
-        is_nowhere = isinstance(refusal, Missing)  # Of all that a pod is made with, only its namespace is looked up.
+        is_nowhere = isinstance(refusal, Missing)  # Of all names in the manifest, only the namespace is looked up.
         found["pod_admitted"] = all(found.values()) and refusal is None
         found["network_policy"] = found["pod_admitted"] and await _fenced(api, way_out)
         has = {level: await api.runtime_class(name) for level, name in classes.items()}
@@ -71,7 +71,7 @@ async def probe(
 
 
 async def _refusal(api: Api, trial: Mapping[str, Any]) -> RametError | None:
-    """Why the API would not take a pod; a quota that is used up now is no reason."""
+    """Return the reason why the API would reject a pod. A quota that is used up now is no reason."""
     try:
         await api.create_pod(trial, dry_run=True)
     except (Unreachable, SpawnRefused) as problem:
@@ -83,7 +83,7 @@ async def _refusal(api: Api, trial: Mapping[str, Any]) -> RametError | None:
 
 
 async def _fenced(api: Api, way_out: Mapping[str, Any] | None) -> bool:
-    """Whether the namespace's agents are kept off the network by policies; these are made if need be."""
+    """Return whether network policies keep the namespace's agents off the network. Create missing policies."""
     wanted = [manifest.network_policy(api.namespace), *([] if way_out is None else [way_out])]
     for each in wanted:
         try:

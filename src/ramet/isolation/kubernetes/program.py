@@ -1,9 +1,9 @@
-"""What a pod's Python is told to do: be a module of ramet, and leave word of what it dies of."""
+"""The Python code that a pod runs: it calls a module of ramet, and reports the exception that ends it."""
 
 from __future__ import annotations
 
-_MOST = 1000  #: bytes of last words; a node keeps 4096
-#: Before anything of ramet is imported: an image may not have it, or not all of it.
+_MOST = 1000  #: bytes of the termination message; a node keeps 4096
+#: Runs before anything of ramet is imported: an image may lack ramet, or a part of it.
 _CODE = """\
 import sys
 
@@ -23,8 +23,9 @@ main()
 
 
 def code_of(module: str, lib: str) -> str:
-    """The code that calls `main` of a module of what is in the folder `lib`.
+    """Return the code that calls `main` of a module of ramet, which is in the folder `lib`.
 
-    What ends it by an exception is told as the container's termination message, in one line.
+    If an exception ends the program, the code writes that exception as the container's termination message, in one
+    line.
     """
     return _CODE.format(most=_MOST, lib=lib, module=module)

@@ -1,4 +1,4 @@
-"""What dead kernels of a place left: removed at once, but for pods that another kernel may still take up."""
+"""The removal of what dead kernels of a place left. Pods that another kernel may adopt are kept for a time."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from ramet.isolation.kubernetes.api.pod_status import ObservedPod
 from ramet.isolation.kubernetes.kernels import Kernels
 from ramet.isolation.kubernetes.pods.delete import delete
 
-#: Beside a pod's own patience: it counts from when the pod knows that its kernel is gone, up to 15 s later than that.
+#: Added to a pod's own patience, which starts when the pod detects the loss of its kernel: up to 15 s after that loss.
 _SLACK_S = 20.0
-_AGAIN_S = 5.0  #: after a look that failed
+_AGAIN_S = 5.0  #: after a scan that failed
 _LATER_S = 60.0  #: after something could not be removed
 _CLOSE_S = 10.0
 
@@ -25,21 +25,21 @@ _log = logging.getLogger("ramet.kubernetes")
 
 
 class Reaper:
-    """Of one kernel, in all namespaces. Make it on a running event loop; close it."""
+    """The reaper of one kernel, for all namespaces. Create it on a running event loop; close it."""
 
     def __init__(self, kernels: Kernels, api_of: Callable[[str], Api]) -> None:
-        """`api_of` makes one for a namespace, which is closed here."""
+        """Create the reaper. `api_of` creates a client for a namespace; the reaper closes it."""
         self._kernels, self._api_of = kernels, api_of
-        #: Pods that were left alone, by namespace, uid and owner, and until when by the loop's clock.
+        #: Kept objects, by namespace, uid and owner; the value is the end of the time on the loop's clock.
         self._spared: dict[tuple[str, str, str], float] = {}
         self._looking: asyncio.Task[None] | None = None
 
     async def reap(self, namespace: str) -> Sequence[str]:
-        """Remove what dead kernels left there, and say what. Raises Forbidden, Unreachable where it cannot be seen.
+        """Remove what dead kernels left in a namespace; return what was removed.
 
-        What cannot be removed, or not now, keeps nothing else from that, and is tried again later. A pod that waits for
-        another kernel is left alone for as long as it does: then it has ended by itself. Both are seen to until
-        `close`.
+        An object that cannot be removed now does not prevent the removal of others, and is tried again later. A pod
+        that waits for another kernel is kept for as long as it waits; after that it has ended by itself. Both are
+        retried until `close`. Raises Forbidden, Unreachable if the namespace cannot be listed.
         """
         api = self._api_of(namespace)
         try:
@@ -51,7 +51,10 @@ class Reaper:
         return removed
 
     async def close(self) -> None:
-        """Look no more. What waits for another kernel goes at once if there is none. Idempotent."""
+        """Stop scanning. Idempotent.
+
+        If no other kernel is alive, remove pods that wait for a kernel at once.
+        """
         looking, self._looking = self._looking, None
         if looking is not None:
             looking.cancel()
@@ -60,7 +63,7 @@ class Reaper:
         self._spared.clear()
         if not namespaces:
             return
-        with contextlib.suppress(RametError, TimeoutError):  # Whoever reaps next finds it.
+        with contextlib.suppress(RametError, TimeoutError):  # The next reap finds what is left.
             async with asyncio.timeout(_CLOSE_S):
                 if await self._kernels.living() == {self._kernels.kernel}:
                     for namespace in namespaces:
@@ -79,7 +82,7 @@ class Reaper:
                 try:
                     for each in await self._reap(api, self._spares):
                         _log.info("removed, since no kernel has taken it up: %s", each)
-                except Exception as problem:  # Whatever a store may say.
+                except Exception as problem:  # A store may raise any error.
                     _log.warning("what dead kernels have left in %s stays for now: %s", namespace, problem)
                     again = loop.time() + _AGAIN_S
                     self._spared |= {key: max(again, at) for key, at in self._spared.items() if key[0] == namespace}
@@ -87,7 +90,7 @@ class Reaper:
                     await api.close()
 
     def _spares(self, namespace: str, pod: ObservedPod) -> bool:
-        """Whether a dead kernel's pod stays this time."""
+        """Return whether a dead kernel's pod is kept this time."""
         if not pod.outlives_s or not pod.node or pod.trouble is not None or pod.owner == labels.NOBODY:
             return False
         now = asyncio.get_running_loop().time()
@@ -95,7 +98,7 @@ class Reaper:
 
     async def _reap(self, api: Api, spares: Callable[[str, ObservedPod], bool]) -> Sequence[str]:
         selector = labels.selector(place=self._kernels.place)
-        # Listed before it is asked who lives: a kernel that comes up in between has nothing in the list.
+        # Listed before the living kernels are read: a kernel that starts in between has nothing in the list.
         (_, pods), secrets, policies = await asyncio.gather(
             api.pods(selector), api.secrets(selector), _policies(api, selector)
         )
@@ -134,7 +137,10 @@ class Reaper:
 
 
 async def _policies(api: Api, selector: Mapping[str, str]) -> list[ObservedPod]:
-    """Those of kernels; none where nobody may see them. They select only pods of a kernel that is gone."""
+    """Return the policies of kernels; an empty list if this kernel may not list them.
+
+    A leftover policy selects only pods of a dead kernel.
+    """
     try:
         return await api.policies(selector)
     except Forbidden:

@@ -1,4 +1,4 @@
-"""The backend `kubernetes` with teams: pods in the namespace that it is given, a team's in one of its own."""
+"""The backend `kubernetes` with teams: each team has its own namespace; all other pods use the given one."""
 
 from __future__ import annotations
 
@@ -23,15 +23,16 @@ from ramet.isolation.kubernetes.placement.sandbox import PodSandbox
 from ramet.isolation.kubernetes.placement.shared import TeamPodSize
 
 Per = Literal["run", "team"]
-PER: tuple[Per, ...] = ("run", "team")  #: whose a pod may be
+PER: tuple[Per, ...] = ("run", "team")  #: the possible owners of a pod
 
 
 class TeamNamespaces:
-    """A `ReservingBackend`: what is reserved is the quota of a namespace, made with the team and removed with it.
+    """A `ReservingBackend` that reserves by the quota of a namespace.
 
-    A quota keeps a team within its amounts, and `kubectl` shows it; no node is kept free for it. With `per` "team" its
-    runs share a pod there, which is begun with the namespace, as far as that keeps what they ask for. `options` are
-    those of `KubernetesBackend`, and of the backends of all namespaces alike.
+    The namespace is created with the team and removed with it. A quota keeps a team within its amounts, and `kubectl`
+    shows it; no node is kept free for the team. With `per` "team", the team's runs share a pod there, where that gives
+    the isolation that they ask for. That pod is created together with the namespace. `options` are options of
+    `KubernetesBackend`; the backends of all namespaces get the same ones.
     """
 
     name: Literal["kubernetes"] = "kubernetes"
@@ -48,10 +49,12 @@ class TeamNamespaces:
         warm: int = 0,
         **options: Any,
     ) -> None:
-        """`door` is what all pods dial, begun and ended with this; else they are reached through the API server.
+        """Configure the backend. Raises InvalidValue.
 
-        `pull_secrets` are those of `namespace`; a team's has copies. `warm` pods of each kind wait there, and none in
-        a team's, which is for what the team has asked for. Raises InvalidValue.
+        `door` is the listener that all pods dial; it begins and ends with this backend. Without `door`, pods are
+        reached through the API server. `pull_secrets` are Secrets of `namespace`; a team's namespace gets copies.
+        `warm` pods of each kind wait in `namespace`. None wait in a team's namespace, because its quota is for what the
+        team asks for.
         """
         if per not in PER:
             raise InvalidValue("per", per, " or ".join(PER))
@@ -76,13 +79,13 @@ class TeamNamespaces:
         return self._home.owner
 
     async def probe(self) -> Probe:
-        """Of the namespace of who is in no team. Raises what `SharedListener.begin` does."""
+        """Probe the namespace of runs without a team. Raises what `SharedListener.begin` raises."""
         if self._door is not None:
             await self._door.begin()
         return await self._home.probe()
 
     async def start(self, spec: SandboxSpec) -> PodSandbox:
-        """In the namespace of its reservation, if it has one. Raises as `KubernetesBackend.start` does."""
+        """Start a run in the namespace of its reservation, if it has one. Raises as `KubernetesBackend.start` does."""
         await self.probe()
         reservation = spec.grant.reservation
         if reservation is None:
@@ -102,14 +105,15 @@ class TeamNamespaces:
         return await backend.adopt(description, spec)
 
     async def reserve(self, reservation: Reservation) -> None:
-        """Make its namespace, with its quota. Raises SandboxFailed, in the cluster's words; nothing is left then.
+        """Create the namespace of a reservation, with its quota.
 
-        And where there can be no pods: IsolationUnavailable, InvalidValue for a namespace that is not there.
+        Raises SandboxFailed with the cluster's message; nothing is left then. Raises IsolationUnavailable if there can
+        be no pods, and InvalidValue if the configured namespace does not exist.
         """
         await self._team(reservation)
 
     async def disband(self, name: str) -> None:
-        """Delete what is there, and its namespace. Raises SandboxFailed. Idempotent."""
+        """Delete a reservation's pods and its namespace. Raises SandboxFailed. Idempotent."""
         making = self._teams.pop(name, None)
         if making is not None:
             making.cancel()
@@ -122,12 +126,15 @@ class TeamNamespaces:
             raise SandboxFailed(f"namespace {quotas.name_of(name)}: {problem}") from problem
 
     async def keep(self, names: Callable[[], Awaitable[Collection[str]]]) -> Sequence[str]:
-        """Delete the namespaces of all other teams of this place, whichever kernel has them; says which."""
+        """Delete the namespaces of all teams of this place except `names`; return what was deleted.
+
+        A namespace is deleted whichever kernel created it.
+        """
         try:
             spaces = await self._open()
-            # Before the teams are asked for: one that another kernel makes meanwhile is on record before it has one.
+            # Listed before the teams: a team of another kernel is recorded before it has a namespace.
             known = await spaces.known(self._home.marks.place)
-        except Forbidden:  # Where no namespace can be seen, none was made.
+        except Forbidden:  # A kernel that may not list namespaces has created none.
             return ()
         kept = {quotas.name_of(each) for each in await names()}
         left = [each for each in known if each not in kept]
@@ -136,13 +143,16 @@ class TeamNamespaces:
         return [f"namespace {each}" for each in left]
 
     async def warm(self) -> None:
-        """Have pods wait in its own namespace, if any are to: in that of a team, its shared pod does."""
+        """Have warm pods wait in the configured namespace, if `warm` is not 0.
+
+        In a team's namespace, only the shared pod waits.
+        """
         if self._warm:
             await self.probe()
             await self._home.warm()
 
     async def reap(self) -> Sequence[str]:
-        """Pods and secrets of dead kernels, in the namespaces of teams, too."""
+        """Delete pods, secrets and policies of dead kernels, in the namespaces of teams, too."""
         if (await self.probe()).level is Isolation.L0:
             return ()
         gone = list(await self._home.reap())
@@ -170,7 +180,10 @@ class TeamNamespaces:
             await self._door.end()
 
     async def _open(self) -> Spaces:
-        """Where there can be pods. Raises IsolationUnavailable, InvalidValue, SandboxFailed if nobody answers."""
+        """Return the client for namespaces, if pods can be created.
+
+        Raises IsolationUnavailable, InvalidValue, or SandboxFailed if the API does not answer.
+        """
         probe, home = await self.probe(), self._home.namespace
         if not probe.mechanisms.get(probing.NAMESPACE, True):
             raise InvalidValue("namespace", home, f"one that is there; make it with: kubectl create namespace {home}")
@@ -183,7 +196,7 @@ class TeamNamespaces:
         return self._spaces
 
     async def _team(self, reservation: Reservation) -> KubernetesBackend:
-        """The backend of a reservation's namespace, which is made if need be, once for all who ask."""
+        """Return the backend of a reservation's namespace. Concurrent callers share one creation."""
         name = reservation.name
         making = self._teams.get(name)
         if making is None or (making.done() and (making.cancelled() or making.exception() is not None)):

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _SUBPROTOCOL = "v4.channel.k8s.io"
 _PIECE = 32 * 1024  #: bytes of one message to an attached container
 _MAX_MESSAGE = 1 << 20
-_MESSAGES = 16  #: that were received, and wait for who reads them
+_MESSAGES = 16  #: received messages that wait for a reader
 
 
 @asynccontextmanager
@@ -31,7 +31,7 @@ async def attached(http: httpx2.AsyncClient, namespace: str, pod: str, *, output
             subprotocols=[_SUBPROTOCOL],
             max_message_size_bytes=_MAX_MESSAGE,
             queue_size=_MESSAGES,
-            keepalive_ping_interval_seconds=None,  # What is said over it has signs of life of its own.
+            keepalive_ping_interval_seconds=None,  # The protocol on this stream sends its own keepalive packets.
         ) as socket:
             yield AttachStream(socket)
     except BaseException as error:
@@ -39,19 +39,22 @@ async def attached(http: httpx2.AsyncClient, namespace: str, pod: str, *, output
 
 
 class AttachStream:
-    """What goes to and comes from an attached container. Channels are numbered: 0 to 2 as descriptors, 3 is its end."""
+    """The streams of an attached container.
+
+    Channels are numbered: 0 to 2 as file descriptors; 3 carries the end of the attachment.
+    """
 
     def __init__(self, socket: AsyncWebSocketSession) -> None:
         self._socket = socket
 
     async def send(self, data: bytes) -> None:
-        """To its standard input. Raises Unreachable."""
+        """Write to the container's standard input. Raises Unreachable."""
         with _unbroken():
             for at in range(0, len(data), _PIECE):
                 await self._socket.send_bytes(b"\0" + data[at : at + _PIECE])
 
     async def receive(self) -> tuple[int, bytes]:
-        """From which channel, and what. Raises Unreachable at its end."""
+        """Return the channel and the data of the next message. Raises Unreachable at the end of the stream."""
         with _unbroken():
             message = await self._socket.receive_bytes()
         return (message[0], message[1:]) if message else (0, b"")
@@ -70,7 +73,7 @@ def _unbroken() -> Iterator[None]:
 
 
 def _meant(error: BaseException) -> BaseException:
-    """What it means that a stream could not be had, or broke; everything else as it was."""
+    """Translate the error of a stream that failed or broke; return any other error unchanged."""
     import httpx2
     from httpx2.websockets import HTTPXWSException, WebSocketUpgradeError
 

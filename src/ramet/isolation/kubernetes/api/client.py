@@ -1,4 +1,4 @@
-"""What a kernel has in one namespace of a cluster, as it is made, found, changed and deleted through the API."""
+"""The typed client for this kernel's objects in one namespace: pods, Secrets and NetworkPolicies."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ramet.isolation.kubernetes.api.pod_status import ObservedPod, parse_status
 
 
 class Change(NamedTuple):
-    """A pod that has changed."""
+    """A change of a pod."""
 
     seen: ObservedPod
     is_gone: bool
@@ -22,7 +22,7 @@ class Change(NamedTuple):
 
 
 class Api:
-    """One namespace. Made on a running event loop; close it."""
+    """The API client of one namespace. Create it on a running event loop; close it."""
 
     def __init__(self, namespace: str, kubeconfig: os.PathLike[str] | str | None) -> None:
         self.namespace = namespace
@@ -33,41 +33,53 @@ class Api:
         await self._objects.close()
 
     async def create_pod(self, manifest: Mapping[str, Any], *, dry_run: bool = False) -> ObservedPod:
-        """Raises Taken, Forbidden, SpawnRefused for a quota, SandboxFailed if it is refused, Unreachable."""
+        """Create a pod.
+
+        Raises Taken, Forbidden, SpawnRefused for a quota, SandboxFailed if the API refuses the pod, Unreachable.
+        """
         from lightkube.resources.core_v1 import Pod
 
         return parse_status(await self._objects.create(Pod, manifest, dry_run=dry_run))
 
     async def pod(self, name: str) -> ObservedPod:
-        """Raises Missing, Forbidden, Unreachable."""
+        """Return a pod. Raises Missing, Forbidden, Unreachable."""
         from lightkube.resources.core_v1 import Pod
 
         return parse_status(await self._objects.get(Pod, name))
 
     async def patch_pod(self, name: str, patch: Mapping[str, Any]) -> None:
-        """Merge into a pod's object. Raises Missing, Forbidden, Unreachable, Taken if the patch is of another one."""
+        """Merge a patch into a pod's object.
+
+        Raises Missing, Forbidden, Unreachable, and Taken if the patch names another object or version.
+        """
         from lightkube.resources.core_v1 import Pod
 
         await self._objects.patch(Pod, name, patch)
 
     async def delete_pod(self, name: str, *, uid: str = "") -> None:
-        """At once, without a grace; what is not there is no error.
+        """Delete a pod at once, without a grace period. A missing pod is no error.
 
-        With `uid`, only a pod that has that. Raises Taken for any other, Forbidden, Unreachable.
+        With `uid`, delete only the pod with that uid. Raises Taken for any other pod, Forbidden, Unreachable.
         """
         known = {"uid": uid} if uid else {}
         options = {"kind": "DeleteOptions", "apiVersion": "v1", "gracePeriodSeconds": 0, "preconditions": known}
         await self._objects.delete_with(f"/api/v1/namespaces/{self.namespace}/pods/{name}", options)
 
     async def pods(self, selector: Mapping[str, str]) -> tuple[str, list[ObservedPod]]:
-        """Pods with these labels, and the version from which changes can be watched. Raises Forbidden, Unreachable."""
+        """Return the version from which changes can be watched, and the pods with these labels.
+
+        Raises Forbidden, Unreachable.
+        """
         from lightkube.resources.core_v1 import Pod
 
         found = await self._objects.list(Pod, labels=selector)
         return found.version, [parse_status(each) for each in found.items]
 
     async def changes(self, selector: Mapping[str, str], version: str) -> AsyncIterator[Change]:
-        """Pods with these labels as they change, until the API has had enough. Raises Stale, Forbidden, Unreachable."""
+        """Yield the changes of pods with these labels, until the API ends the watch.
+
+        Raises Stale, Forbidden, Unreachable.
+        """
         from lightkube.resources.core_v1 import Pod
 
         async for kind, pod in self._objects.watch(Pod, labels=selector, version=version):
@@ -75,72 +87,75 @@ class Api:
             yield Change(parse_status(pod), kind == "DELETED", pod.metadata.resourceVersion or "")
 
     def attach(self, name: str, *, outputs: bool = True) -> AbstractAsyncContextManager[AttachStream]:
-        """The streams of a pod's container, or its standard input alone.
+        """Attach to the streams of a pod's container, or only to its standard input.
 
-        Raises NotYet, Forbidden, Unreachable, also while they are used.
+        Raises NotYet, Forbidden, Unreachable, also while the streams are used.
         """
         return attached(self._objects.http, self.namespace, name, outputs=outputs)
 
     async def create_secret(self, manifest: Mapping[str, Any]) -> None:
-        """Raises Taken, Forbidden, SandboxFailed, Unreachable."""
+        """Create a Secret. Raises Taken, Forbidden, SandboxFailed, Unreachable."""
         from lightkube.resources.core_v1 import Secret
 
         await self._objects.create(Secret, manifest)
 
     async def patch_secret(self, name: str, patch: Mapping[str, Any]) -> None:
-        """Raises Missing, Forbidden, Unreachable."""
+        """Merge a patch into a Secret. Raises Missing, Forbidden, Unreachable."""
         from lightkube.resources.core_v1 import Secret
 
         await self._objects.patch(Secret, name, patch)
 
     async def delete_secret(self, name: str) -> None:
-        """Raises Forbidden, Unreachable; what is not there is no error."""
+        """Delete a Secret. A missing Secret is no error. Raises Forbidden, Unreachable."""
         from lightkube.resources.core_v1 import Secret
 
         await self._objects.delete(Secret, name)
 
     async def secrets(self, selector: Mapping[str, str]) -> list[ObservedPod]:
-        """Secrets with these labels: their names and owners. Raises Forbidden, Unreachable."""
+        """Return the names and owners of the Secrets with these labels. Raises Forbidden, Unreachable."""
         from lightkube.resources.core_v1 import Secret
 
         return await self._marked(Secret, selector)
 
     async def ensure_policy(self, manifest: Mapping[str, Any]) -> None:
-        """Have a NetworkPolicy there. Raises Forbidden, Unreachable."""
+        """Create a NetworkPolicy unless it exists. Raises Forbidden, Unreachable."""
         from lightkube.resources.networking_v1 import NetworkPolicy
 
         await self._objects.ensure(NetworkPolicy, manifest)
 
     async def delete_policy(self, name: str) -> None:
-        """Raises Forbidden, Unreachable; what is not there is no error."""
+        """Delete a NetworkPolicy. A missing policy is no error. Raises Forbidden, Unreachable."""
         from lightkube.resources.networking_v1 import NetworkPolicy
 
         await self._objects.delete(NetworkPolicy, name)
 
     async def policies(self, selector: Mapping[str, str]) -> list[ObservedPod]:
-        """NetworkPolicies with these labels: their names and owners. Raises Forbidden, Unreachable."""
+        """Return the names and owners of the NetworkPolicies with these labels. Raises Forbidden, Unreachable."""
         from lightkube.resources.networking_v1 import NetworkPolicy
 
         return await self._marked(NetworkPolicy, selector)
 
     async def has_policy(self, name: str) -> bool:
-        """Whether a NetworkPolicy is there; False, too, if nobody says. Raises Unreachable."""
+        """Check whether a NetworkPolicy exists; False, too, if the API may not be asked. Raises Unreachable."""
         from lightkube.resources.networking_v1 import NetworkPolicy
 
         return await self._objects.has(NetworkPolicy, name)
 
     async def runtime_class(self, name: str) -> bool:
-        """Whether the cluster has it; False, too, if nobody says. Raises Unreachable."""
+        """Check whether the cluster has a RuntimeClass; False, too, if the API may not be asked.
+
+        Raises Unreachable.
+        """
         from lightkube.resources.node_v1 import RuntimeClass
 
         return await self._objects.has(RuntimeClass, name)
 
     async def may(self, verb: str, resource: str, *, subresource: str = "") -> bool:
-        """Whether this kernel may do something here. Raises Unreachable."""
+        """Check whether this kernel may do something in this namespace. Raises Unreachable."""
         return await self._objects.may(verb, resource, self.namespace, subresource=subresource)
 
     async def _marked(self, kind: type[Any], selector: Mapping[str, str]) -> list[ObservedPod]:
-        """Objects that are no pods."""
+        """Return objects that are not pods, with their names, uids and owners."""
         found = await self._objects.list(kind, labels=selector)
         return [
             ObservedPod(each.metadata.name, each.metadata.uid or "", (each.metadata.labels or {}).get(labels.OWNER, ""))

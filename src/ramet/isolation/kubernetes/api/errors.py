@@ -1,4 +1,4 @@
-"""What the API of a cluster says instead of doing what it was asked, as errors."""
+"""The errors of a cluster's API."""
 
 from __future__ import annotations
 
@@ -11,47 +11,47 @@ from ramet.core.errors import RametError, SandboxFailed, SpawnRefused
 if TYPE_CHECKING:
     from lightkube import ApiError
 
-_LONG = 600  #: of the API's words, so many letters are passed on
+_LONG = 600  #: the number of characters of the API's message that are passed on
 
 
 class Unreachable(RametError):
-    """The API does not answer, or not now: it may later."""
+    """The API does not answer, or not now. A retry may succeed."""
 
     @classmethod
     def by(cls, error: BaseException) -> Unreachable:
-        """What a connection has broken by, and where it was to lead, if the error says."""
+        """Create the error for a broken connection, with the server's address if the cause has it."""
         import httpx2
 
         server = ""
-        with contextlib.suppress(RuntimeError):  # It was never about a request.
+        with contextlib.suppress(RuntimeError):  # The error belongs to no request.
             if isinstance(error, httpx2.RequestError):
                 server = f" at {error.request.url.copy_with(path='', query=None, userinfo=b'')}"
         return cls(f"the API of the cluster{server} does not answer: {said(error)}")
 
 
 class Missing(RametError, LookupError):
-    """What was asked for is not there."""
+    """The requested object does not exist."""
 
 
 class Taken(RametError):
-    """What was to be made is there already."""
+    """The object to be created already exists, or has changed since it was read."""
 
 
 class Forbidden(RametError):
-    """The kernel may not do this in this namespace; in the API's words."""
+    """The kernel may not do this in this namespace. The message is the API's."""
 
 
 class NotYet(RametError):
-    """A container cannot be attached to, or not yet; in the API's words."""
+    """A container cannot be attached to, or not yet. The message is the API's."""
 
 
 class Stale(RametError):
-    """What changed since then is not known any more: it has to be listed."""
+    """The changes since the given version are no longer known. The objects must be listed again."""
 
 
 @contextlib.contextmanager
 def translated() -> Iterator[None]:
-    """What the client raises inside comes out as one of these, or as SpawnRefused for a quota, SandboxFailed."""
+    """Translate the client's errors into the errors of this module, SpawnRefused for a quota, or SandboxFailed."""
     import httpx2
     from lightkube import ApiError
     from lightkube.core.exceptions import ConfigError
@@ -63,15 +63,15 @@ def translated() -> Iterator[None]:
     except (
         httpx2.HTTPError,
         OSError,
-        ConfigError,  # of a program that was to sign in, and could not
-        ValueError,  # of an answer that is not the API's: a proxy's, or a server's that lets nobody in for now
+        ConfigError,  # of a login program that failed
+        ValueError,  # of an answer that is not the API's: from a proxy, or from a server that accepts no one now
         LookupError,
     ) as error:
         raise Unreachable.by(error) from error
 
 
 def said(error: BaseException) -> str:
-    """An error's words, or what it is if it has none."""
+    """Return the message of an error, or the name of its class if it has no message."""
     return str(error) or type(error).__name__
 
 
@@ -83,7 +83,7 @@ def _refusal(error: ApiError) -> RametError:
         case 404:
             return Missing(message)
         case 409 if error.status.reason == "Conflict" and error.request.method == "POST":
-            return Unreachable(message)  # A quota changed while this was counted: nothing of that name is there.
+            return Unreachable(message)  # A quota changed while the request was counted: no object of that name exists.
         case 409:
             return Taken(message)
         case 410:

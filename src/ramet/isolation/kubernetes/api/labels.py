@@ -1,4 +1,4 @@
-"""How what belongs to us in a cluster is marked, so that it can be found, counted and removed by whoever is left."""
+"""The labels and annotations of ramet's objects in a cluster, by which any kernel can find, count and remove them."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ DOMAIN = "ramet.dev"
 MANAGED = "app.kubernetes.io/managed-by"
 OURS = "ramet"
 
-PLACE = f"{DOMAIN}/place"  #: the working directory, or the database, whose kernels may clear up after each other
-OWNER = f"{DOMAIN}/owner"  #: the kernel that has made it
-NOBODY = "nobody"  #: whose a pod is that is being deleted: none can take it up any more
+PLACE = f"{DOMAIN}/place"  #: the working directory, or the database, whose kernels may remove each other's objects
+OWNER = f"{DOMAIN}/owner"  #: the kernel that created or adopted the object
+NOBODY = "nobody"  #: the owner of a pod that is being deleted: no kernel can adopt it
 RUN = f"{DOMAIN}/run"
 TREE = f"{DOMAIN}/tree"
 TEAM = f"{DOMAIN}/team"
-WAITING = f"{DOMAIN}/waiting"  #: of a pod that no run has yet
-#: An annotation: for how many seconds a pod waits for another kernel to take it up; without it, none can.
+WAITING = f"{DOMAIN}/waiting"  #: of a pod without a run
+#: An annotation: the seconds that a pod waits for another kernel to adopt it; without it, none can.
 PATIENCE = f"{DOMAIN}/patience"
 NAME = f"{DOMAIN}/path"  #: an annotation, as are the ids in full
 
@@ -31,7 +31,7 @@ _KEPT = (DOMAIN, "kubernetes.io", "k8s.io")
 
 
 class PodLabels(NamedTuple):
-    """What is known of a run beside its id, for whoever looks at the cluster; empty is unknown."""
+    """Facts of a run for people who look at the cluster; an empty string is unknown."""
 
     tree: str = ""
     team: str = ""
@@ -42,17 +42,17 @@ UNKNOWN = PodLabels()
 
 
 def value_of(word: str) -> str:
-    """A label's value for an id or a name: the word itself where it can be one, else a digest of it."""
+    """Return a label's value for an id or a name: the word itself if it is valid, else a digest of it."""
     return word if _VALUE.match(word) else f"sha256-{hashlib.sha256(word.encode()).hexdigest()[:40]}"
 
 
 def digest(*words: str) -> str:
-    """One value for several words, in this order."""
+    """Return one value for several words, in this order."""
     return hashlib.sha256("\0".join(words).encode()).hexdigest()[:32]
 
 
 def of_run(run: str, about: PodLabels, *, place: str, owner: str) -> dict[str, str]:
-    """The labels of what is made for a run."""
+    """Return the labels of an object of a run."""
     known = {RUN: run, TREE: about.tree, TEAM: about.team}
     return {
         MANAGED: OURS,
@@ -63,13 +63,16 @@ def of_run(run: str, about: PodLabels, *, place: str, owner: str) -> dict[str, s
 
 
 def in_full(run: str, about: PodLabels) -> dict[str, str]:
-    """The annotations: the words of which labels may hold a digest only."""
+    """Return the annotations: the full words, because a label may hold only a digest."""
     known = {RUN: run, TREE: about.tree, TEAM: about.team, NAME: about.path}
     return {key: word for key, word in known.items() if word}
 
 
 def checked(field: str, labels: Mapping[str, str]) -> dict[str, str]:
-    """A user's own labels. Raises InvalidValue for one that the API would refuse, or that is ours or the system's."""
+    """Return a user's labels.
+
+    Raises InvalidValue for a label that the API would refuse, or whose key belongs to ramet or the system.
+    """
     for key, value in labels.items():
         domain, slash, name = key.rpartition("/")
         if any(domain == each or domain.endswith(f".{each}") for each in _KEPT):
@@ -82,6 +85,6 @@ def checked(field: str, labels: Mapping[str, str]) -> dict[str, str]:
 
 
 def selector(*, place: str = "", owner: str = "") -> dict[str, str]:
-    """What is ours, of a place or a kernel."""
+    """Return the labels that select ramet's objects of a place or a kernel."""
     known = {PLACE: place, OWNER: owner}
     return {MANAGED: OURS, **{key: value for key, value in known.items() if value}}

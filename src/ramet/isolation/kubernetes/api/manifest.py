@@ -1,4 +1,4 @@
-"""What is asked of a cluster, as data: the pod of a run or of several; what keeps a namespace off the network."""
+"""The manifests that are sent to a cluster: the pod of one run or of several, Secrets, and NetworkPolicies."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from ramet.isolation.kubernetes.api import labels
 CONTAINER = "agent"
 POLICY = "ramet-agents"  #: the name of a namespace's NetworkPolicy; others, of a kernel each, begin with it
 
-#: MiB that the keeper and the process that agents are forked from need beside what an agent has: 35 were seen, and 80
-#: with langchain-core.
+#: MiB that the keeper and the zygote need in addition to an agent's memory. 35 were measured, and 80 with
+#: langchain-core.
 KEEPER_MB = 96
-#: Processor that the keeper has beside an agent's, in cores: an agent that uses all of its own does not stop it.
+#: Processor of the keeper, in cores, in addition to an agent's: an agent that uses its whole share does not stop it.
 KEEPER_CORES = 0.2
-#: MiB of what is said over an attach stream that a node keeps as the container's log: its kubelet's default.
+#: MiB of an attach stream's data that a node keeps as the container's log: the kubelet's default.
 LOGS_MB = 64
-#: From a pod's creation to its agent's start, and from the agent's time to the end that comes from the cluster.
+#: Seconds added to the agent's timeout: for the start of the pod, and until the cluster ends the pod.
 SLACK_S = 120
 RUN_MB = 8  #: of /run, in memory: sockets and secrets
 
-#: Where a mount that is one file cannot be: what else is in its folder would not be seen.
+#: Folders that cannot contain a mount of one file: the mount would hide the other files of the folder.
 _FULL = frozenset(
     map(PurePosixPath, ("/", "/bin", "/dev", "/etc", "/lib", "/lib64", "/opt", "/proc", "/sbin", "/sys", "/usr"))
 )
-#: What a user may say of where pods go.
+#: The fields of a pod's spec by which a user may control its placement.
 PLACEMENT = ("affinity", "nodeSelector", "priorityClassName", "schedulerName", "tolerations")
 
 
 @dataclass(frozen=True, kw_only=True)
 class PodTemplate:
-    """What all pods of a kernel have in common."""
+    """The settings that all pods of a kernel have in common."""
 
     namespace: str
     image: str
@@ -48,34 +48,34 @@ class PodTemplate:
     owner: str
     labels: Mapping[str, str] = field(default_factory=dict)
     pull_secrets: Sequence[str] = ()
-    placement: Mapping[str, Any] = field(default_factory=dict)  #: of PLACEMENT
+    placement: Mapping[str, Any] = field(default_factory=dict)  #: with keys of PLACEMENT
     cpu_reserved: float = 0.1  #: the share of a processor's limit that a node keeps free for it
-    outlives_s: float = 0.0  #: so long a pod of one run waits for another kernel to take it up; 0: none can
+    outlives_s: float = 0.0  #: how long a pod of one run waits for another kernel to adopt it; 0: not at all
 
 
 @dataclass(frozen=True, kw_only=True)
 class PodRequest:
-    """One pod: what a run asks of it, or what several have in it together."""
+    """The settings of one pod: what its run needs, or what several runs need together."""
 
     name: str
-    run: str  #: empty: of several, or of one that is not known yet, and that it waits for
+    run: str  #: empty: several runs, or one that is not known yet
     grant: Grant
-    uid: int  #: of its own on any node: what a user may have of processes counts for all of its pods there
+    uid: int  #: unique on any node: the limit of processes counts for all pods of a user there
     about: labels.PodLabels = labels.UNKNOWN
-    image: Image = "bare"  #: of its run: what that needs is imported while its line is made
+    image: Image = "bare"  #: of its run: the pod imports what that needs while it connects
     runtime_class: str | None = None
-    folders: Sequence[str] = ()  #: of the host, to be had at the same path: readonly mounts that are folders
-    files: Sequence[str] = ()  #: likewise, single files, and links to what the image has
-    size_mb: int = 0  #: of both
+    folders: Sequence[str] = ()  #: of the host, at the same path in the pod: readonly mounts that are folders
+    files: Sequence[str] = ()  #: likewise, single files, and links to files of the image
+    size_mb: int = 0  #: of folders and files together
     secret: str | None = None  #: a Secret whose keys are files below SECRET
-    shared_pids: int | None = None  #: of all processes in one that several runs share; it has no end of its own
+    shared_pids: int | None = None  #: limit of processes of a pod that several runs share; it has no deadline
 
 
 SECRET = "/run/ramet/secret"
 
 
 def pod(form: PodTemplate, berth: PodRequest) -> dict[str, Any]:
-    """The pod of a berth. Raises InvalidValue for a mount that no pod can have."""
+    """Return the Pod of a request. Raises InvalidValue for a mount that no pod can have."""
     grant = berth.grant
     shared = () if berth.shared_pids is None else (pod_args.SHARED, str(berth.shared_pids))
     image = (pod_args.LLM,) if berth.image == "llm" else ()
@@ -92,7 +92,7 @@ def pod(form: PodTemplate, berth: PodRequest) -> dict[str, Any]:
         "shareProcessNamespace": False,
         "hostname": "sandbox",
         "dnsPolicy": "None",
-        "dnsConfig": {"nameservers": ["127.0.0.1"]},  # One is needed; nobody listens there.
+        "dnsConfig": {"nameservers": ["127.0.0.1"]},  # One is required; nothing listens there.
         "terminationGracePeriodSeconds": 0,
         "securityContext": {
             "runAsNonRoot": True,
@@ -146,7 +146,10 @@ def pod(form: PodTemplate, berth: PodRequest) -> dict[str, Any]:
 
 
 def claim_patch(form: PodTemplate, berth: PodRequest, *, waited_s: float) -> dict[str, Any]:
-    """A patch: a pod that has waited is now as one that was made for this run. Its time began with its own start."""
+    """Return the patch that turns a waiting pod into the pod of this run.
+
+    The deadline of a pod counts from the pod's own start, so the waiting time is added.
+    """
     made = pod(form, berth)
     marks = {**made["metadata"]["labels"], labels.WAITING: None}
     return {
@@ -156,7 +159,10 @@ def claim_patch(form: PodTemplate, berth: PodRequest, *, waited_s: float) -> dic
 
 
 def resources(grant: Grant, *, cpu_reserved: float, extra_mb: int = 0) -> dict[str, dict[str, str]]:
-    """What a node keeps for a run, and the most that it gives. Memory is reserved in full, processor time in part."""
+    """Return what a node reserves for a run, and its limits.
+
+    Memory is reserved in full, processor time in part.
+    """
     memory, cpu = memory_of(grant), millicores_of(grant)
     disk = grant.workspace_size_mb + extra_mb + LOGS_MB
     limits = {"cpu": f"{cpu}m", "memory": f"{memory}Mi", "ephemeral-storage": f"{disk}Mi"}
@@ -164,12 +170,12 @@ def resources(grant: Grant, *, cpu_reserved: float, extra_mb: int = 0) -> dict[s
 
 
 def memory_of(grant: Grant) -> int:
-    """MiB of the whole pod."""
+    """Return the memory of the whole pod in MiB."""
     return grant.memory_mb + KEEPER_MB + 2 * grant.tmpfs_size_mb + RUN_MB
 
 
 def millicores_of(grant: Grant) -> int:
-    """Processor of the whole pod, in thousandths of a core."""
+    """Return the processor of the whole pod in thousandths of a core."""
     return math.ceil((grant.cpu_cores + KEEPER_CORES) * 1000)
 
 
@@ -200,7 +206,10 @@ def _volumes(
 
 
 def _places(runs: str, berth: PodRequest) -> list[str]:
-    """The folders that have to be there for mounts: not those that lie in another one, or in that of all workspaces."""
+    """Return the folders that must exist for mounts.
+
+    Folders inside another one, or inside the folder of all workspaces, are left out.
+    """
     wanted = set(map(PurePosixPath, berth.folders))
     for file in map(PurePosixPath, berth.files):
         if file.parent in _FULL:
@@ -215,7 +224,7 @@ def _places(runs: str, berth: PodRequest) -> list[str]:
 
 
 def network_policy(namespace: str) -> dict[str, Any]:
-    """Nothing in and nothing out for all agents of a namespace."""
+    """Return the NetworkPolicy that denies all traffic of all agents of a namespace."""
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
@@ -233,12 +242,15 @@ def network_policy(namespace: str) -> dict[str, Any]:
 
 
 def way_out_of(owner: str) -> str:
-    """The name of the policy that lets a kernel's agents reach it."""
+    """Return the name of the policy that lets a kernel's agents reach the kernel."""
     return f"{POLICY}-{owner[:16]}"
 
 
 def egress_policy(form: PodTemplate, egress: Mapping[str, Any]) -> dict[str, Any]:
-    """But for this: `egress` (`to` and `ports`) leads a kernel's own agents to it. Policies add up."""
+    """Return the exception to `network_policy`: `egress` (`to` and `ports`) lets a kernel's own agents reach it.
+
+    Policies add up.
+    """
     marks = labels.selector(place=form.place, owner=form.owner)
     return {
         "apiVersion": "networking.k8s.io/v1",
@@ -249,7 +261,10 @@ def egress_policy(form: PodTemplate, egress: Mapping[str, Any]) -> dict[str, Any
 
 
 def secret(form: PodTemplate, name: str, run: str, about: labels.PodLabels, data: Mapping[str, str]) -> dict[str, Any]:
-    """A Secret of a run; `data` as text. It gets its pod as owner once that is there (`owned_by`)."""
+    """Return a Secret of a run; `data` as text.
+
+    The Secret gets its pod as owner once the pod exists (`owned_by`).
+    """
     return {
         "apiVersion": "v1",
         "kind": "Secret",
@@ -265,12 +280,15 @@ def secret(form: PodTemplate, name: str, run: str, about: labels.PodLabels, data
 
 
 def adopt_patch(owner: str, *, uid: str = "", version: str = "") -> dict[str, Any]:
-    """A patch: what has it belongs to that kernel. With `uid` and `version`, only what has these takes it."""
+    """Return the patch that gives an object to a kernel.
+
+    With `uid` and `version`, the API applies it only to an object that has these.
+    """
     known = {"uid": uid, "resourceVersion": version}
     return {"metadata": {**{key: each for key, each in known.items() if each}, "labels": {labels.OWNER: owner}}}
 
 
 def owned_by(name: str, uid: str) -> dict[str, Any]:
-    """A patch: what has it goes with a pod."""
+    """Return the patch that makes the cluster delete an object together with a pod."""
     reference = {"apiVersion": "v1", "kind": "Pod", "name": name, "uid": uid, "blockOwnerDeletion": False}
     return {"metadata": {"ownerReferences": [reference]}}

@@ -1,4 +1,4 @@
-"""The namespaces of teams in a cluster, through its API: made with their bounds, found again, removed."""
+"""The namespaces of teams in a cluster, through its API: created with their limits, found, and removed."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from ramet.isolation.kubernetes.api.errors import Forbidden, Missing, Taken
 from ramet.isolation.kubernetes.api.objects import Objects
 
 _ACCOUNT = "system:serviceaccount:"
-_OVER_S = 60.0  #: how long a namespace of that name may take to go, before it can be made anew
+_OVER_S = 60.0  #: how long the deletion of a namespace may take before its name can be used again
 _LOOK_S = 0.2
-#: How long a right may take to be in force once it was given: each API server has to hear of it.
+#: How long a new right may take to be in force: it must reach each API server.
 _GRANTED_S = 10.0
 
 
 class Spaces:
-    """On a running event loop; close it."""
+    """The client for namespaces of teams. Create it on a running event loop; close it."""
 
     def __init__(self, kubeconfig: os.PathLike[str] | str | None) -> None:
         self._objects = Objects(kubeconfig, "default")
@@ -36,10 +36,10 @@ class Spaces:
         await self._objects.close()
 
     async def make(self, reservation: Reservation, *, place: str, owner: str, shared: Grant | None = None) -> str:
-        """Have a namespace with this reservation's bounds, and its name; `shared` as of `bounds.quota`. Idempotent.
+        """Create a namespace with the limits of this reservation, and return its name. Idempotent.
 
-        A kernel that works as a service account gives itself there what it needs. Raises Forbidden, SandboxFailed,
-        Unreachable.
+        `shared` as in `quotas.quota`. A kernel that uses a service account gives itself the roles that it needs there.
+        Raises Forbidden, SandboxFailed, Unreachable.
         """
         from lightkube.resources.core_v1 import LimitRange, ResourceQuota
         from lightkube.resources.rbac_authorization_v1 import RoleBinding
@@ -56,10 +56,10 @@ class Spaces:
         return name
 
     async def copy_secret(self, name: str, source: str, to: str) -> None:
-        """Have a namespace's Secret in another one as well. Raises SandboxFailed where there is none, Forbidden, …"""
+        """Copy a Secret of a namespace into another one. Raises SandboxFailed if there is none, Forbidden, …"""
         from lightkube.resources.core_v1 import Secret
 
-        # By listing: the right to it is one that a kernel has.
+        # A kernel has the right to list Secrets, but not to get one.
         found = (await self._objects.list(Secret, namespace=source, fields={"metadata.name": name})).items
         if not found:
             raise SandboxFailed(f"there is no Secret {name} in namespace {source}, by which nodes are to pull images")
@@ -68,20 +68,26 @@ class Spaces:
         await self._objects.ensure(Secret, {"apiVersion": "v1", "kind": "Secret", **made})
 
     async def remove(self, name: str) -> None:
-        """Remove a namespace with all in it; the cluster does so in its own time. Raises Forbidden, Unreachable."""
+        """Delete a namespace and all its objects; the cluster does so asynchronously.
+
+        Raises Forbidden, Unreachable.
+        """
         from lightkube.resources.core_v1 import Namespace
 
         await self._objects.delete(Namespace, name, grace_s=0)
 
     async def known(self, place: str) -> list[str]:
-        """The namespaces of teams that a place's kernels have made. Raises Forbidden, Unreachable."""
+        """Return the team namespaces that kernels of a place have created. Raises Forbidden, Unreachable."""
         from lightkube.resources.core_v1 import Namespace
 
         found = await self._objects.list(Namespace, labels={labels.MANAGED: labels.OURS, labels.PLACE: place})
         return [each.metadata.name or "" for each in found.items if each.metadata is not None]
 
     async def _create(self, manifest: Mapping[str, Any], place: str) -> None:
-        """Make a namespace, or find it as ours; one of before that is going is waited for."""
+        """Create a namespace, or accept an existing one of this place.
+
+        Wait for the end of an earlier namespace that is being deleted.
+        """
         from lightkube.resources.core_v1 import Namespace
 
         name = manifest["metadata"]["name"]
@@ -93,7 +99,7 @@ class Spaces:
                         return
                     try:
                         there = await self._objects.get(Namespace, name)
-                    except Missing:  # It went in this moment.
+                    except Missing:  # Its deletion has just completed.
                         continue
                     assert there.metadata is not None, "the API gives no namespace without metadata"
                     if (there.metadata.labels or {}).get(labels.PLACE) != place:
@@ -105,7 +111,10 @@ class Spaces:
             raise SandboxFailed(f"namespace {name}, of an earlier team, has not gone within {_OVER_S:g} s") from None
 
     async def _have_soon(self, kind: Any, manifest: Mapping[str, Any]) -> None:
-        """By a right that may have been given just now. Raises Forbidden if it is not in force within _GRANTED_S."""
+        """Create an object with a right that may be new.
+
+        Raises Forbidden if the right is not in force within _GRANTED_S.
+        """
         loop = asyncio.get_running_loop()
         until = loop.time() + (_GRANTED_S if self._account is not None else 0.0)
         while True:
@@ -117,7 +126,10 @@ class Spaces:
             await asyncio.sleep(_LOOK_S)
 
     async def _may_soon(self, namespace: str) -> None:
-        """Wait until this kernel may make pods there; who never may is told so by the probe. Raises Unreachable."""
+        """Wait until this kernel may create pods in a namespace, at most _GRANTED_S. Raises Unreachable.
+
+        If it never may, the probe reports that.
+        """
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_GRANTED_S):
                 while True:
@@ -127,7 +139,7 @@ class Spaces:
 
 
 def _account(token: str | None) -> quotas.Account | None:
-    """The service account that a token is of, if it is of one; nothing depends on its being genuine."""
+    """Return the service account of a token, if it belongs to one. The token's signature is not checked."""
     try:
         payload = (token or "").split(".")[1]
         subject = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))["sub"]

@@ -1,4 +1,4 @@
-"""The objects of a cluster, of whatever kind, through its API. The only module that knows how the client asks."""
+"""Generic access to objects of any kind through the cluster's API. Only this module uses the client's requests."""
 
 from __future__ import annotations
 
@@ -23,37 +23,41 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _CALL_S = 10.0
-#: A watch is asked anew this often: one that the network has forgotten is not waited for without end.
+#: A watch is requested again after this time, so that a lost connection does not block it forever.
 _WATCH_S = 45
 
 
 class Listing(NamedTuple, Generic[T]):
-    """What was there."""
+    """The objects that a list request returned."""
 
-    version: str  #: from which changes can be watched
+    version: str  #: the version from which changes can be watched
     items: list[T]
 
 
 class Objects:
-    """Those of one namespace, for kinds that have one. Made on a running event loop; close it.
+    """The objects of one namespace, for kinds that have one. Create it on a running event loop; close it.
 
-    What is asked raises Forbidden, Unreachable, SandboxFailed if it is refused, and what is said there.
+    Each request raises Forbidden, Unreachable, SandboxFailed if the API refuses it, and the errors that its method
+    names.
     """
 
     def __init__(self, kubeconfig: os.PathLike[str] | str | None, namespace: str) -> None:
-        """Raises InvalidValue for a cluster that is not named as kubectl would, MissingExtra."""
-        #: Its overloads, of kinds with and without a namespace, take no type that may be either.
+        """Open the client. Raises InvalidValue if the cluster is not configured as for kubectl, MissingExtra."""
+        #: Any: the client's overloads, for kinds with and without a namespace, accept no type that may be either.
         self._config, self._client = _opened(kubeconfig, namespace)
         self._http: httpx2.AsyncClient | None = None
 
     @property
     def token(self) -> str | None:
-        """By which the kernel is known there, if it is by a token."""
+        """The token that authenticates the kernel, if it uses one."""
         return None if self._config.user is None else self._config.user.token
 
     @property
     def http(self) -> httpx2.AsyncClient:
-        """For streams, which stay open: no pool of a size. And for what the client cannot ask."""
+        """The HTTP client for streams that stay open, without a limit of connections.
+
+        It also sends requests that the API client cannot express.
+        """
         if self._http is None:
             self._http = _http(self._config)
         return self._http
@@ -65,24 +69,24 @@ class Objects:
             await self._http.aclose()
 
     async def create(self, kind: type[T], manifest: Mapping[str, Any], *, dry_run: bool = False) -> T:
-        """Raises Taken, SpawnRefused for a quota."""
+        """Create an object. Raises Taken, SpawnRefused for a quota."""
         with translated():
             created: T = await self._client.create(_made(kind, manifest), dry_run=dry_run)
         return created
 
     async def ensure(self, kind: type[Any], manifest: Mapping[str, Any]) -> None:
-        """Have an object there; one that is there already stays as it is."""
+        """Create an object unless it exists; an existing object stays unchanged."""
         with contextlib.suppress(Taken):
             await self.create(kind, manifest)
 
     async def get(self, kind: type[T], name: str) -> T:
-        """Raises Missing."""
+        """Return an object. Raises Missing."""
         with translated():
             found: T = await self._client.get(kind, name)
         return found
 
     async def has(self, kind: type[Any], name: str) -> bool:
-        """Whether an object is there; False, too, if nobody says."""
+        """Check whether an object exists; False, too, if the kernel may not ask."""
         try:
             await self.get(kind, name)
         except (Missing, Forbidden):
@@ -90,19 +94,20 @@ class Objects:
         return True
 
     async def patch(self, kind: type[Any], name: str, patch: Mapping[str, Any]) -> None:
-        """Merge into an object. Raises Missing, Taken if the patch is of another one."""
+        """Merge a patch into an object. Raises Missing, and Taken if the patch names another object or version."""
         with translated():
             await self._client.patch(kind, name, dict(patch))
 
     async def delete(self, kind: type[Any], name: str, *, grace_s: int | None = None) -> None:
-        """What is not there is no error."""
+        """Delete an object. A missing object is no error."""
         with contextlib.suppress(Missing), translated():
             await self._client.delete(kind, name, grace_period=grace_s)
 
     async def delete_with(self, path: str, options: Mapping[str, Any]) -> None:
-        """The same, with more to say of it than a grace: `DeleteOptions`. Raises Taken for what has not what they ask.
+        """Delete an object with `DeleteOptions`. A missing object is no error.
 
-        The client has no way to.
+        The client library does not support these options. Raises Taken if the object does not satisfy their
+        preconditions.
         """
         from lightkube import ApiError
 
@@ -119,16 +124,16 @@ class Objects:
         fields: Mapping[str, str] | None = None,
         namespace: str | None = None,
     ) -> Listing[T]:
-        """Objects with all of these labels and fields."""
+        """Return the objects that have all of these labels and fields."""
         found = self._client.list(kind, labels=labels, fields=fields, namespace=namespace)
         with translated():
             items = [each async for each in found]
         return Listing(found.resourceVersion, items)
 
     async def watch(self, kind: type[T], *, labels: Mapping[str, str], version: str) -> AsyncIterator[tuple[str, T]]:
-        """Objects with these labels as they change, and how. Raises Stale.
+        """Yield the kind of change and the object for objects with these labels. Raises Stale.
 
-        It ends when the API has had enough, or when nothing has come for so long that nobody may be there.
+        The iteration ends when the API ends the watch, or when nothing has arrived for too long.
         """
         from lightkube.types import on_error_raise
 
@@ -145,7 +150,7 @@ class Objects:
             yield each
 
     async def may(self, verb: str, resource: str, namespace: str, *, subresource: str = "") -> bool:
-        """Whether this kernel may do something there."""
+        """Check whether this kernel may do something in a namespace."""
         from lightkube.resources.authorization_v1 import SelfSubjectAccessReview
 
         asked = {"namespace": namespace, "verb": verb, "resource": resource, "subresource": subresource or None}
@@ -154,13 +159,13 @@ class Objects:
 
 
 def _made(kind: type[T], manifest: Mapping[str, Any]) -> T:
-    """An object of the client's; its own `from_dict` does not say of which type it is."""
+    """Return an object of the client library; the type of `from_dict` there is not precise."""
     made: T = kind.from_dict(dict(manifest))  # type: ignore[attr-defined]
     return made
 
 
 def _opened(kubeconfig: os.PathLike[str] | str | None, namespace: str) -> tuple[SingleConfig, Any]:
-    """What a file says, and a client that goes by it. Raises InvalidValue, MissingExtra."""
+    """Read a kubeconfig file, and create a client for it. Raises InvalidValue, MissingExtra."""
     try:
         from lightkube import KubeConfig
         from lightkube.core.exceptions import ConfigError
@@ -173,7 +178,7 @@ def _opened(kubeconfig: os.PathLike[str] | str | None, namespace: str) -> tuple[
         if urlsplit(config.cluster.server).scheme not in ("http", "https"):
             raise ConfigError(f"the server {config.cluster.server!r} is no URL")
         return config, _client(config, namespace)
-    # Whatever the file holds, lightkube takes it for what it should be, and fails as that goes.
+    # lightkube does not validate the file, so a wrong value raises whatever its use raises.
     except (ConfigError, OSError, LookupError, ValueError, TypeError, AttributeError, YAMLError) as error:
         accepted = "a file as kubectl reads it, with a current context, or a service account of a pod"
         why = " ".join(f"{type(error).__name__}: {error}".split())

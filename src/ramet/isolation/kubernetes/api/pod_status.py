@@ -1,4 +1,4 @@
-"""What a cluster says of a pod, as what it means for the run in it. Pure: the same words give the same verdict."""
+"""The meaning of a pod's status for its run. Pure: the same status gives the same result."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from lightkube.models.core_v1 import ContainerStatus, PodStatus
     from lightkube.resources.core_v1 import Pod
 
-#: Why a container does not start, that nobody there will mend by waiting: of the image, or of what was asked.
+#: Reasons why a container does not start that waiting does not fix: of the image, or of the configuration.
 _IMAGE = frozenset(
     (
         "ErrImageNeverPull",
@@ -27,16 +27,16 @@ _IMAGE = frozenset(
 _CONFIG = frozenset(
     ("CreateContainerConfigError", "CreateContainerError", "PostStartHookError", "RunContainerError", "StartError")
 )
-#: A base that was taken for one with ramet in it: where there is a registry_url, ramet is put on top.
+#: The error of a base image without ramet. With a registry_url, ramet is added to the base image.
 _NO_RAMET = "No module named 'ramet'"
 _PUT_IT_THERE = "have a base_image with ramet in it, or a registry_url, where one is pushed"
-_LONG = 600  #: of what others say, so much is passed on
+_LONG = 600  #: the number of characters of a message that are passed on
 
 Kind = Literal["config", "deadline", "deleted", "disk", "exited", "image", "lost", "oom", "unschedulable"]
 
 
 class PodFailure(NamedTuple):
-    """Why a pod does not work, or no more, in the words of whoever said so."""
+    """The reason why a pod does not work, or no longer works, in the words of its source."""
 
     kind: Kind
     words: str
@@ -44,26 +44,26 @@ class PodFailure(NamedTuple):
 
     @property
     def is_final(self) -> bool:
-        """Whether waiting cannot help; a pod that has no place may get one."""
+        """Whether waiting cannot help. A pod without a node may still get one."""
         return self.kind != "unschedulable"
 
 
 class ObservedPod(NamedTuple):
-    """A pod, as it was told last."""
+    """The last observed state of a pod."""
 
     name: str
     uid: str = ""
     owner: str = ""  #: of its labels
     place: str = ""  #: likewise
-    version: str = ""  #: of its object; empty: it is out of sight
-    node: str = ""  #: empty: it has no place yet
-    is_running: bool = False  #: its container is said to run, which is told some time after it does
-    outlives_s: float = 0.0  #: so long it waits for another kernel when its own is gone; 0: it cannot be taken up
+    version: str = ""  #: of its object; empty: the object is not visible
+    node: str = ""  #: empty: the pod has no node yet
+    is_running: bool = False  #: the cluster reports a running container, some time after its start
+    outlives_s: float = 0.0  #: how long it waits for another kernel after its own is gone; 0: it cannot be adopted
     trouble: PodFailure | None = None
 
 
 def parse_status(pod: Pod) -> ObservedPod:
-    """What a pod's object says."""
+    """Convert a pod's object into its observed state."""
     meta, spec, status = pod.metadata, pod.spec, pod.status
     assert meta is not None, "the API gives no pod without metadata"
     container = status.containerStatuses[0] if status is not None and status.containerStatuses else None
@@ -82,12 +82,12 @@ def parse_status(pod: Pod) -> ObservedPod:
 
 
 def gone(name: str) -> ObservedPod:
-    """A pod that is out of sight: it is not there, or not this kernel's any more."""
+    """Return the state of a pod that does not exist, or no longer belongs to this kernel."""
     return ObservedPod(name, trouble=PodFailure("deleted", f"pod {name} was deleted, and not by this kernel"))
 
 
 def exit_of(trouble: PodFailure) -> Exit:
-    """How a run ended whose pod is in this trouble."""
+    """Return the exit of a run whose pod failed."""
     killed = -int(signal.SIGKILL)
     match trouble.kind:
         case "oom":
@@ -151,16 +151,16 @@ def _trouble(status: PodStatus, container: ContainerStatus | None) -> PodFailure
 
 
 def _seconds(word: str) -> float:
-    """Of an annotation, which anybody may have written."""
+    """Parse an annotation, which anyone may have written."""
     return float(word) if re.fullmatch(r"[0-9]{1,5}(\.[0-9]{1,3})?", word) else 0.0
 
 
 def _is_in_memory(message: str) -> bool:
-    """Whether an eviction is for a volume whose bytes are memory."""
+    """Return whether a pod was evicted because of a volume in memory."""
     return "volume" in message and any(f'"{name}"' in message for name in ("tmp", "shm", "run"))
 
 
 def _short(words: str) -> str:
-    """In one line, and not too long a one: some of it was said in the pod."""
+    """Return a message in one line of limited length: some of it comes from the pod."""
     words = "".join(each if each.isprintable() else " " for each in words)
     return words if len(words) <= _LONG else f"{words[:_LONG]}…"

@@ -1,4 +1,4 @@
-"""What makes a namespace a team's: its quota, what its containers get by default, and who may work in it. As data."""
+"""The manifests of a team's namespace: its quota, the defaults of its containers, and its role bindings."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from ramet.core.policy.reservation import Reservation
 from ramet.isolation.kubernetes.api import labels
 from ramet.isolation.kubernetes.api.manifest import KEEPER_CORES, KEEPER_MB, RUN_MB, memory_of, millicores_of
 
-PREFIX = "ramet-team-"  #: of each namespace of a team, and of no other: deploy/teams/guard.yaml holds kernels to it
+PREFIX = "ramet-team-"  #: of each team's namespace, and of no other; deploy/teams/guard.yaml enforces it for kernels
 BOUNDS = "ramet-team"  #: the name of a namespace's ResourceQuota and LimitRange
-#: The roles that a kernel gives itself there (deploy/base/access.yaml, deploy/teams/access.yaml).
+#: The roles that a kernel gives itself in a team's namespace (deploy/base/access.yaml, deploy/teams/access.yaml).
 ROLES = ("ramet-team-bounds", "ramet-agents")
-#: MiB that a pod has beside the memory of its agent: what keeps it, and files in memory.
+#: MiB that a pod has in addition to the memory of its agent: for the keeper, and for files in memory.
 _BESIDE_MB = KEEPER_MB + RUN_MB + 2 * DEFAULTS.tmpfs_size_mb
-#: How many sandboxes are counted on where nobody says how many.
+#: The assumed number of sandboxes if a reservation names none.
 USUAL = 16
 
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,40}[a-z0-9])?\Z")
 
 
 class Account(NamedTuple):
-    """A service account that a kernel works as."""
+    """The service account that a kernel uses."""
 
     namespace: str
     name: str
 
 
 def name_of(reservation: str) -> str:
-    """The namespace of a reservation: its own name if it can be one, else a digest of it."""
+    """Return the namespace of a reservation: the reservation's name if that is valid, else a digest of it."""
     word = reservation.removeprefix("team-")
     if not _NAME.match(word):
         word = hashlib.sha256(reservation.encode()).hexdigest()[:32]
@@ -41,7 +41,7 @@ def name_of(reservation: str) -> str:
 
 
 def namespace(reservation: Reservation, *, place: str, owner: str) -> dict[str, Any]:
-    """The namespace itself; its pods are held to the restricted profile where the cluster knows that."""
+    """Return the Namespace. The cluster enforces the restricted profile on its pods, if it supports profiles."""
     marks = {
         labels.MANAGED: labels.OURS,
         labels.PLACE: place,
@@ -54,12 +54,12 @@ def namespace(reservation: Reservation, *, place: str, owner: str) -> dict[str, 
 
 
 def quota(reservation: Reservation, shared: Grant | None = None) -> dict[str, Any]:
-    """All pods of a team together: what it reserves, and what each of its sandboxes costs beside that.
+    """Return the quota of a team's pods: what it reserves, plus the overhead of each of its sandboxes.
 
-    `shared` is what a pod has that its runs share: what other pods may have is as it would be without that one.
+    `shared` is what the team's shared pod uses. It is added, so that other pods may have as much as without it.
     """
     many = reservation.sandboxes or USUAL
-    hard: dict[str, str] = {}  # Not how many pods: what agents start below them has pods, too.
+    hard: dict[str, str] = {}  # The number of pods has no limit: child agents have pods, too.
     if reservation.cpu_cores is not None:
         cpu = math.ceil((reservation.cpu_cores + many * KEEPER_CORES) * 1000)
         hard["limits.cpu"] = f"{cpu + (0 if shared is None else millicores_of(shared))}m"
@@ -70,7 +70,10 @@ def quota(reservation: Reservation, shared: Grant | None = None) -> dict[str, An
 
 
 def limit_range(reservation: Reservation) -> dict[str, Any]:
-    """What a container has that says nothing: as much as an agent that says nothing. None of ours does."""
+    """Return the defaults of a container without limits: those of an agent without limits.
+
+    Every container of ramet has limits.
+    """
     memory = f"{DEFAULTS.memory_mb}Mi"
     cpu = f"{math.ceil(DEFAULTS.cpu_cores * 1000)}m"
     container = {"type": "Container", "default": {"memory": memory, "cpu": cpu}, "defaultRequest": {"memory": memory}}
@@ -78,7 +81,7 @@ def limit_range(reservation: Reservation) -> dict[str, Any]:
 
 
 def binding(reservation: Reservation, role: str, account: Account) -> dict[str, Any]:
-    """A role of the cluster, in this namespace only."""
+    """Return a RoleBinding that gives a cluster's role in this namespace only."""
     return {
         "apiVersion": "rbac.authorization.k8s.io/v1",
         "kind": "RoleBinding",
