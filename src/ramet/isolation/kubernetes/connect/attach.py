@@ -1,4 +1,4 @@
-"""How the kernel talks to the program in a pod: over an attach stream, or as another `PodTransport` does."""
+"""The transport between the kernel and the program in a pod: an attach stream, or another `PodTransport`."""
 
 from __future__ import annotations
 
@@ -18,80 +18,86 @@ from ramet.isolation.kubernetes.connect.packets import PacketReader, pack
 from ramet.isolation.remote.line import Line
 
 _STDOUT, _STDERR, _ERROR = 1, 2, 3
-#: Before the first try to attach: no kubelet has mounted a pod's volumes by then, and no container runs.
+#: Delay before the first attempt to attach. No kubelet has mounted a pod's volumes before, and no container runs.
 _FIRST_S = 0.3
-#: Between two tries: while a container starts, and once that has taken _QUICK_S.
+#: Delay between two attempts: while a container starts, and after that has taken _QUICK_S.
 _SOON_S, _LATER_S = 0.1, 0.25
 _QUICK_S = 5.0
-#: The same with many pods that start at once, for each of them: a try is a handshake and three programs' work, which
-#: those who start would do without. Of one that runs the cluster tells, a second late.
+#: Minimum delay for each pod that starts at this time. An attempt costs a handshake and work in three programs, which
+#: slows the start of the others. The cluster reports a running container about a second late.
 _EACH_S = 0.05
-_MAKING_S = 2.0  #: for a connection that is being made when it is not wanted any more
-_WORDS = 2000  #: of standard error, so much is kept
+_MAKING_S = 2.0  #: for a connection attempt that is under way when it is no longer wanted
+_WORDS = 2000  #: the number of kept characters of standard error
 
 _log = logging.getLogger("ramet.kubernetes")
 
 
 class PodConnection(Protocol):
-    """A pod's line, and what its program has said on standard error last."""
+    """The line of a pod, and the last output of its program on standard error."""
 
     @property
     def line(self) -> Line: ...
     @property
     def words(self) -> str: ...
     def runs(self) -> None:
-        """Take note that the cluster says its container runs."""
+        """Record that the cluster reports a running container."""
 
     async def close(self) -> None:
-        """Let go of it, without a word to the other end. Idempotent."""
+        """Close the connection without notice to the other end. Idempotent."""
 
 
 class PodTransport(Protocol):
-    """One way to pods."""
+    """A way to connect to pods."""
 
     @property
     def module(self) -> str:
-        """Whose `main` is the pod's program; called with `arguments`, the folder of workspaces, those of mounts."""
+        """The module whose `main` is the pod's program.
+
+        Its arguments are `arguments`, the folder of workspaces, and the folders of mounts.
+        """
 
     @property
     def arguments(self) -> Sequence[str]: ...
     @property
     def egress(self) -> Mapping[str, Any] | None:
-        """Where pods must get to, as a rule of a NetworkPolicy; None: nowhere."""
+        """The address that pods must reach, as a rule of a NetworkPolicy; None: no address."""
 
     @property
     def outlives_s(self) -> float:
-        """How long a pod waits for another kernel that comes `again`, when its own is gone; 0: none can."""
+        """The time in seconds that a pod waits for another kernel after its own is gone; 0: none can adopt it.
+
+        The other kernel connects by `again`.
+        """
 
     def secret(self, pod: str) -> Mapping[str, str]:
-        """Files of a Secret that a pod of this name is given, below `manifest.SECRET`; empty: none."""
+        """Return the files of the Secret of a pod of this name, below `manifest.SECRET`; empty: no Secret."""
 
     def open(self, api: Api, pod: str, uid: str) -> PodConnection:
-        """A line to a pod that is there and has a place on a node; on a running event loop."""
+        """Open a line to a pod that exists and has a node. Call on a running event loop."""
 
     def again(self, api: Api, pod: str, uid: str) -> PodConnection:
-        """A new line to a pod that another kernel had; where `outlives_s` is not 0."""
+        """Open a new line to a pod that another kernel had. Call only if `outlives_s` is not 0."""
 
     def forget(self, pod: str) -> None:
-        """It has been deleted, or is another kernel's."""
+        """Forget a pod that was deleted, or that belongs to another kernel."""
 
 
 class Attach:
-    """Over the attach stream, through the API server: for kernels that pods cannot reach."""
+    """The transport by attach streams, through the API server: for kernels that pods cannot reach."""
 
     module = "ramet.isolation.kubernetes.entrypoint.attached"
     egress: Mapping[str, Any] | None = None
-    #: What a dead kernel has left half said in the stream, the next one could not tell from an answer to itself.
+    #: The next kernel could not tell the rest of a dead kernel's message in the stream from an answer to itself.
     outlives_s = 0.0
 
     def __init__(self, *, patience_s: float = 60.0) -> None:
-        """After `patience_s` without a connection both ends give up."""
+        """Configure the transport. Both ends give up after `patience_s` without a connection."""
         self._patience_s = patience_s
         self._starting: set[Attached] = set()
         self.arguments = (f"{patience_s:g}",)
 
     def secret(self, pod: str) -> Mapping[str, str]:
-        """None is needed: whoever may attach to a pod is its kernel."""
+        """Return no files: the right to attach to a pod identifies its kernel."""
         return {}
 
     def open(self, api: Api, pod: str, uid: str) -> Attached:
@@ -99,24 +105,24 @@ class Attach:
         return Attached(api, pod, self._patience_s, self._starting)
 
     def again(self, api: Api, pod: str, uid: str) -> Attached:
-        """Raises Gone: a pod's program knows one kernel by the stream."""
+        """Raise Gone: a pod's program is bound to the kernel of its stream."""
         raise Gone(f"pod {pod} is reached through the attach stream, and ends with its kernel")
 
     def forget(self, pod: str) -> None:
-        """Nothing is kept."""
+        """Do nothing: no data is kept."""
 
 
 class Attached:
-    """A line over attach streams of one pod, one after the other."""
+    """A line over successive attach streams of one pod."""
 
     def __init__(self, api: Api, pod: str, patience_s: float, starting: set[Attached]) -> None:
-        """`starting` has all that were not attached to yet."""
+        """Begin to attach. `starting` has all connections that have not attached yet."""
         self._starting, self._running = starting, asyncio.Event()
         self._api, self._pod, self._patience_s = api, pod, patience_s
         self._line = ReconnectingLine(patience_s)
         self._connection = 0
         self._tail: deque[bytes] = deque(maxlen=8)
-        self._is_settled = asyncio.Event()  #: no connection is being made at this moment
+        self._is_settled = asyncio.Event()  #: set while no connection attempt is under way
         self._is_settled.set()
         self._holding = asyncio.get_running_loop().create_task(self._hold())
 
@@ -137,7 +143,7 @@ class Attached:
     async def close(self) -> None:
         """See `PodConnection`."""
         self._line.fail("the pod was let go of")
-        with contextlib.suppress(TimeoutError):  # Of one that is cut off in its TLS handshake, the client lets go late.
+        with contextlib.suppress(TimeoutError):  # The client is slow to end a TLS handshake that was cut off.
             async with asyncio.timeout(_MAKING_S):
                 await self._is_settled.wait()
         self._holding.cancel()
@@ -166,7 +172,7 @@ class Attached:
                 _log.debug("pod %s: %s", self._pod, problem)
                 if isinstance(problem, Forbidden) and not self._line.heard_at:
                     return self._line.lost(str(problem))
-                # What was allowed may be again: an API server that has just begun knows nobody's rights.
+                # A later attempt may be allowed: an API server that has just started knows no rights.
                 if self._line.heard_at and loop.time() > self._line.heard_at + self._patience_s:
                     return self._line.lost(f"no connection to the pod for {self._patience_s:g} s: {problem}")
             finally:
@@ -175,7 +181,7 @@ class Attached:
             await self._wait(max(_SOON_S if is_early else _LATER_S, _EACH_S * len(self._starting)))
 
     async def _wait(self, most_s: float) -> None:
-        """Until then, or until its container is said to run."""
+        """Wait until `most_s` has passed, or the cluster reports a running container."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(most_s):
                 await self._running.wait()

@@ -1,4 +1,4 @@
-"""A line whose wire comes and goes: frames wait, and are said again, until one of both ends has had enough."""
+"""A line over connections that break: frames wait, and are sent again, until one end gives up."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from ramet.core.errors import Gone, ProtocolError
 from ramet.wire.frames import Frame
 from ramet.wire.resumable_stream import ResumableStream, buffered_size
 
-#: How often a side that has nothing else to say says so, at the longest; a wire that is silent for SILENT times that is
-#: broken, whatever it says of itself.
+#: The longest interval in seconds between two packets of a side. A connection that is silent for SILENT such intervals
+#: counts as broken, even if it reports no error.
 ALIVE_S = 10.0
 SILENT = 3
-#: Of what was taken in: told to the other end at once, and not only with the next thing said.
+#: Bytes of received frames that are acknowledged at once, and not only with the next frame.
 _MANY = 256 * 1024
 _PARTING_S = 2.0
 
@@ -23,25 +23,29 @@ Write = Callable[[bytes], Awaitable[None]]
 
 
 class ReconnectingLine:
-    """`ramet.isolation.remote.line.Line` over whatever `carry` is given, one wire after the other.
+    """A `ramet.isolation.remote.line.Line` over successive connections that are given to `carry`.
 
-    Its maker has wires carry it until it has ended, or calls `fail` when it has waited for long enough.
-    Unlike a `ramet.isolation.transport.resuming.ResumingLine` it acknowledges by the heap (each packet costs the API
-    server work), tells its reader why it was `lost`, and leaves it to its maker what a silent wire means.
+    The owner calls `carry` with connections until the line has ended, or calls `fail` after its own timeout. Unlike a
+    `ramet.isolation.transport.resuming.ResumingLine`, the line acknowledges in batches, because each packet costs the
+    API server work. It also tells its reader why it was `lost`, and leaves it to its owner how to handle a silent
+    connection.
     """
 
     def __init__(self, patience_s: float) -> None:
-        """`patience_s` is how long both ends wait for each other: signs of life are far more frequent."""
+        """Create the line.
+
+        `patience_s` is how long both ends wait for each other. Keepalive packets are far more frequent.
+        """
         self._alive_s = min(ALIVE_S, patience_s / (SILENT + 2))
         self._session = ResumableStream()
         self._inbox: deque[tuple[int, Frame]] = deque()
-        self._received, self._size = 0, 0  #: number of the last frame that was received; bytes of it not acknowledged
-        self._has_said = False  #: there may be frames that this wire has not seen
+        self._received, self._size = 0, 0  #: number of the last received frame; bytes received but not acknowledged
+        self._has_said = False  #: there may be frames that were not sent on this connection
         self._is_closing = self._has_ended = self._is_lost = False
         self._why = ""
         self._arrived, self._news, self._settled = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._parted = asyncio.Event()
-        self.heard_at = 0.0  #: by the event loop's clock, when something came from the other end last; 0: never
+        self.heard_at = 0.0  #: the event loop's time of the last packet from the other end; 0: never
 
     @property
     def has_ended(self) -> bool:
@@ -50,11 +54,14 @@ class ReconnectingLine:
 
     @property
     def why(self) -> str:
-        """What ended it; empty while it has not."""
+        """The reason for the end of the line; empty before its end."""
         return self._why
 
     async def send(self, frame: Frame) -> None:
-        """Send a frame; waits while too much is under way. Raises Gone, ProtocolError for one that is too large."""
+        """Send a frame; wait while too much is under way.
+
+        Raises Gone once the line has ended, and ProtocolError for a frame that is too large.
+        """
         while not self._is_closing and not self._session.has_room(frame):
             self._settled.clear()
             await self._settled.wait()
@@ -65,7 +72,10 @@ class ReconnectingLine:
         self._news.set()
 
     async def receive(self) -> Frame | None:
-        """The next frame; None once the line has ended for good. Raises ConnectionError if it was `lost`."""
+        """Return the next frame; None once the line has ended permanently.
+
+        Raises ConnectionError if the line was `lost`.
+        """
         while not self._inbox:
             if self._is_lost:
                 raise ConnectionAbortedError(self._why)
@@ -80,7 +90,7 @@ class ReconnectingLine:
         return frame
 
     async def close(self) -> None:
-        """Say that this is the end, if somebody hears it, and end. Idempotent."""
+        """Send the end of the line if the other end was ever there, and end the line. Idempotent."""
         if not self._is_closing:
             self._is_closing = True
             self._session.end()
@@ -92,7 +102,7 @@ class ReconnectingLine:
         self.fail("the line was closed")
 
     def fail(self, why: str) -> None:
-        """End it at once: nobody is there any more. What had come can still be received."""
+        """End the line at once, because the other end is gone. Frames that have arrived can still be received."""
         if not self._has_ended:
             self._has_ended = self._is_closing = True
             self._why = why
@@ -100,15 +110,15 @@ class ReconnectingLine:
             event.set()
 
     def lost(self, why: str) -> None:
-        """End it at once; who waits in `receive` is told why."""
+        """End the line at once; `receive` raises an error with this reason."""
         self._is_lost = not self._has_ended
         self.fail(why)
 
     async def carry(self, packets: AsyncIterator[bytes], write: Write) -> None:
-        """Use a wire until it breaks or the line has ended, with whoever is at the other end or here.
+        """Use a connection until it breaks or the line ends, by either end.
 
-        Raises what `packets` and `write` raise, TimeoutError if nothing comes for too long. What breaks the rules of
-        the session ends the line.
+        Raises what `packets` and `write` raise, and TimeoutError if nothing arrives for too long. A violation of the
+        session's protocol ends the line.
         """
         self._session.connected()
         self._has_said = True
@@ -136,7 +146,7 @@ class ReconnectingLine:
                 frame = self._session.feed(packet)
             except ProtocolError as error:
                 return self.fail(str(error))
-            if is_first:  # A hello: now something may be said.
+            if is_first:  # A hello: frames may be sent now.
                 is_first = False
                 self._news.set()
             self.heard_at = asyncio.get_running_loop().time()

@@ -1,4 +1,4 @@
-"""Pods that dial the kernel's door: frames do not pass through the API server."""
+"""The transport in which pods dial the kernel's listener: frames do not pass through the API server."""
 
 from __future__ import annotations
 
@@ -19,30 +19,31 @@ from ramet.isolation.transport.join_token import JoinToken, format_token, secret
 from ramet.isolation.transport.listener import PodListener
 from ramet.isolation.transport.resuming import LineTimeouts, ResumingLine
 
-_HELD_S = 5.0  #: so long a pod has to come, until it is invited once more
+_HELD_S = 5.0  #: how long a pod may take to connect before it is invited again
 _AGAIN_S = 0.25
 
 _log = logging.getLogger("ramet.kubernetes")
 
 
 def egress_to(address: str, port: int) -> Mapping[str, Any]:
-    """The rule of a NetworkPolicy that leads there, and nowhere else."""
+    """Return a NetworkPolicy rule that allows this address and port, and nothing else."""
     to = {"ipBlock": {"cidr": ipaddress.ip_network(address).with_prefixlen}}
     return {"to": [to], "ports": [{"protocol": "TCP", "port": port}]}
 
 
 class DialTransport:
-    """A `Reach`: a pod has a Secret that says where the kernel is, whom to trust there, and the key that opens once."""
+    """A `PodTransport` that gives each pod a Secret: the kernel's address, the trusted CA, and a one-time key."""
 
     module = "ramet.isolation.kubernetes.entrypoint.dialing"
 
     def __init__(
         self, landing: PodListener, *, url: str, ca: str, patience_s: float = 60.0, join_s: float = 600.0
     ) -> None:
-        """`url` is the door as pods reach it, by an IP address; `ca` is the PEM of who signed its certificate.
+        """Configure the transport.
 
-        A pod has `join_s` from its making to its first word, for its image may have to be pulled; after `patience_s`
-        without a connection it ends.
+        `url` is the listener's URL as pods reach it, by an IP address; `ca` is the PEM of the authority that signed its
+        certificate. A pod must send its first packet within `join_s` of its creation, because its image may have to be
+        pulled. It ends after `patience_s` without a connection.
         """
         self._landing, self._url, self._ca, self._join_s = landing, url, ca, join_s
         self._keys: dict[str, str] = {}  #: of pods that have no uid yet
@@ -51,21 +52,24 @@ class DialTransport:
 
     @property
     def egress(self) -> Mapping[str, Any]:
-        """See `Reach`: the door's address and port."""
+        """See `PodTransport`: the listener's address and port."""
         parts = urlsplit(self._url)
         return egress_to(parts.hostname or "", parts.port or 443)
 
     def secret(self, pod: str) -> Mapping[str, str]:
-        """See `Reach`."""
+        """See `PodTransport`."""
         key = self._keys[pod] = new_key()
         return secret_data(JoinToken(url=self._url, ca=self._ca, key=key, pod=""))
 
     def open(self, api: Api, pod: str, uid: str) -> DialConnection:
-        """See `Reach`."""
+        """See `PodTransport`."""
         return DialConnection(self._expected(pod, uid, self._keys.pop(pod)))
 
     def again(self, api: Api, pod: str, uid: str) -> DialConnection:
-        """See `Reach`: it is invited through its standard input, which whoever may attach to it can write to."""
+        """See `PodTransport`. The pod gets a token on its standard input.
+
+        Anyone who may attach to the pod can write there.
+        """
         invitation = JoinToken(url=self._url, ca=self._ca, key=new_key(), pod=uid)
         line = self._expected(pod, uid, invitation.key)
         return DialConnection(line, _invite(api, pod, invitation, line))
@@ -77,34 +81,34 @@ class DialTransport:
         return line
 
     def forget(self, pod: str) -> None:
-        """See `Reach`."""
+        """See `PodTransport`."""
         self._keys.pop(pod, None)
         self._landing.forget(self._uids.pop(pod, ""))
 
 
 class DialConnection:
-    """The line of a pod that comes by itself, as often as it must. It ends with the pod, and not before."""
+    """The line of a pod that dials as often as needed. It ends with the pod, and not before."""
 
     def __init__(self, line: ResumingLine, inviting: Coroutine[None, None, None] | None = None) -> None:
-        """`inviting` has the pod come, where it would not by itself."""
+        """Create the connection. `inviting` has the pod connect if it would not by itself."""
         self._line = line
         self._inviting = None if inviting is None else asyncio.get_running_loop().create_task(inviting)
 
     @property
     def line(self) -> Line:
-        """See `Reached`."""
+        """See `PodConnection`."""
         return self._line
 
     @property
     def words(self) -> str:
-        """See `Reached`. What it says there is in the container's log alone."""
+        """See `PodConnection`. Empty: this transport does not receive standard error; the container's log has it."""
         return ""
 
     def runs(self) -> None:
-        """See `Reached`. It comes by itself."""
+        """See `PodConnection`. Do nothing: the pod connects by itself."""
 
     async def close(self) -> None:
-        """See `Reached`."""
+        """See `PodConnection`."""
         self._line.give_up()
         if self._inviting is not None:
             self._inviting.cancel()
@@ -112,9 +116,10 @@ class DialConnection:
 
 
 async def _invite(api: Api, pod: str, invitation: JoinToken, line: ResumingLine) -> None:
-    """Until it has come, or is not waited for any more. It takes no notice of what it was told before.
+    """Write a token to a pod until it has connected, or its line has ended.
 
-    Who has written cannot know whether it was read: the stream is held until the pod is there.
+    The pod ignores a token that it already has. The writer cannot know whether the token was read, so it holds the
+    stream until the pod has connected.
     """
     while not line.greetings and not line.has_ended:
         try:

@@ -1,4 +1,4 @@
-"""The door that all pods of a kernel dial, as one thing to open and to close."""
+"""The listener that all pods of a kernel dial, as one object to begin and to end."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ramet.isolation.transport.listener import PATH, PodListener
 
 
 class SharedListener:
-    """A `Reach` for the backends of all namespaces. Nothing listens before `begin`."""
+    """A `PodTransport` for the backends of all namespaces. It does not listen before `begin`."""
 
     module = DialTransport.module
 
@@ -27,9 +27,10 @@ class SharedListener:
         identify: Callable[[], ServerIdentity],
         patience_s: float = 60.0,
     ) -> None:
-        """`address` is the IP address and the port at which pods reach what listens at `listen`.
+        """Configure the listener.
 
-        `identify` may read and write files.
+        `address` is the IP address and the port at which pods reach the socket of `listen`. `identify` may read and
+        write files.
         """
         self._address, self._listen, self._identify, self._patience_s = address, listen, identify, patience_s
         self._landing: PodListener | None = None
@@ -38,11 +39,14 @@ class SharedListener:
 
     @property
     def egress(self) -> Mapping[str, Any]:
-        """See `Reach`: this address, and this port."""
+        """See `PodTransport`: this address, and this port."""
         return egress_to(*self._address)
 
     async def begin(self) -> None:
-        """Listen. Idempotent. Raises InvalidValue for where nobody can, and what is no identity; MissingExtra."""
+        """Listen. Idempotent.
+
+        Raises InvalidValue for an address that cannot be used and for an invalid identity; MissingExtra.
+        """
         if self._dial is not None:
             return
         identity = await in_thread(self._identify, name="ramet-door")
@@ -60,25 +64,25 @@ class SharedListener:
         )
 
     async def end(self) -> None:
-        """Let nobody in any more, and let go of who is. Idempotent."""
+        """Stop listening, and close all connections. Idempotent."""
         landing, self._landing, self._dial = self._landing, None, None
         if landing is not None:
             await landing.__aexit__()
 
     def secret(self, pod: str) -> Mapping[str, str]:
-        """See `Reach`."""
+        """See `PodTransport`."""
         return self._open.secret(pod)
 
     def open(self, api: Api, pod: str, uid: str) -> DialConnection:
-        """See `Reach`."""
+        """See `PodTransport`."""
         return self._open.open(api, pod, uid)
 
     def again(self, api: Api, pod: str, uid: str) -> DialConnection:
-        """See `Reach`."""
+        """See `PodTransport`."""
         return self._open.again(api, pod, uid)
 
     def forget(self, pod: str) -> None:
-        """See `Reach`."""
+        """See `PodTransport`."""
         if self._dial is not None:
             self._dial.forget(pod)
 

@@ -1,8 +1,7 @@
-"""Packets on a stream of bytes that may lose any part of itself, and be cut and joined anew: whole ones, or none.
+"""Packets on a byte stream that may lose any part, and break and reconnect. A packet arrives whole, or not at all.
 
-A packet goes as one line: its check sum, the number of the connection that it is said on, its bytes, without line ends.
-What was torn, and what an earlier connection left under way, is passed over; `ramet.wire.resumable_stream` says it
-again.
+A packet is one line: its checksum, the number of its connection, and its bytes, without line ends. The reader skips
+damaged packets and rests of an earlier connection; `ramet.wire.resumable_stream` sends the packets again.
 """
 
 from __future__ import annotations
@@ -16,34 +15,37 @@ from ramet.wire.resumable_stream import MAX_PACKET
 
 END = b"\n"
 _head = struct.Struct("!II")
-_MOST = 2 * (MAX_PACKET + _head.size)  #: of a line whose every byte had to be written as two
+_MOST = 2 * (MAX_PACKET + _head.size)  #: the length of a line in which every byte is escaped to two
 
 
 class StdioPacket(NamedTuple):
-    """One packet, and on which connection it was said."""
+    """A packet, and the number of its connection."""
 
     connection: int
     data: bytes
 
 
 def pack(connection: int, data: bytes) -> bytes:
-    """A packet as it goes, with a line end before it, too: what was torn ends there."""
+    """Encode a packet. A line end before it ends any damaged packet."""
     number = connection.to_bytes(4, "big")
     whole = zlib.crc32(data, zlib.crc32(number)).to_bytes(4, "big") + number + data
     return END + whole.replace(b"\x1b", b"\x1b\x01").replace(b"\n", b"\x1b\x02") + END
 
 
 class PacketReader:
-    """Takes bytes as they come and gives back the packets that are whole. Raises ProtocolError at a line too long."""
+    """A decoder that takes bytes in any pieces and returns whole packets.
+
+    Raises ProtocolError for a line that is too long.
+    """
 
     __slots__ = ("_buffer", "_seen")
 
     def __init__(self) -> None:
         self._buffer = bytearray()
-        self._seen = 0  #: of the buffer, where no line ends
+        self._seen = 0  #: the length of the buffer's start that has no line end
 
     def feed(self, data: bytes) -> list[StdioPacket]:
-        """Take what has arrived; returns the packets that it completes."""
+        """Take received bytes; return the packets that they complete."""
         self._buffer += data
         if (end := self._buffer.rfind(END, self._seen)) < 0:
             self._seen = len(self._buffer)

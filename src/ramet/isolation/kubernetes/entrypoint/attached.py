@@ -1,6 +1,7 @@
 """The program of a pod that is reached through the attach stream: its standard input and output are the line.
 
-What it prints goes nowhere but to the container's log, on standard error. Nobody there for `patience_s`: it ends.
+Its own output goes to standard error, which is the container's log. The program ends after `patience_s` without a
+kernel.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from ramet.isolation.kubernetes.entrypoint import warmup
 
 
 def main() -> None:
-    """Called with the patience in seconds, and what `ramet.isolation.kubernetes.pod_args` reads."""
+    """Run the program. Arguments: the patience in seconds, and those of `ramet.isolation.kubernetes.pod_args`."""
     patience, *words = sys.argv[1:]
     pod = pod_args.read(words)
     pod_args.limit_processes(pod)

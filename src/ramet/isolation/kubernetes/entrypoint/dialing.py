@@ -1,6 +1,6 @@
-"""The program of a pod that dials its kernel, or whichever invites it on standard input.
+"""The program of a pod that dials its kernel, or any kernel that invites it on standard input.
 
-What it keeps goes on from one line to the next. Nobody there for `patience_s`: it ends, and says so.
+Its sandboxes continue from one line to the next. The program ends with an error after `patience_s` without a kernel.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 
 
 def main() -> None:
-    """Take the Secret's folder, the patience in seconds, and what `ramet.isolation.kubernetes.pod_args` reads."""
+    """Run the program.
+
+    Arguments: the Secret's folder, the patience in seconds, and those of `ramet.isolation.kubernetes.pod_args`.
+    """
     secret, patience, *words = sys.argv[1:]
     pod = pod_args.read(words)
     pod_args.limit_processes(pod)
@@ -37,7 +40,7 @@ def main() -> None:
 
 
 def _aside(descriptor: int) -> int:
-    """What it leads to, where no other program finds it; -1 if it is closed."""
+    """Move a descriptor to a number that no other program knows; return -1 if it is closed."""
     try:
         taken = os.dup(descriptor)
     except OSError:
@@ -49,7 +52,7 @@ def _aside(descriptor: int) -> int:
 
 
 async def run(told: JoinToken, source: int, patience_s: float, pod: pod_args.PodArgs, trying: threading.Thread) -> None:
-    """Serve one kernel after the other, once `trying` has ended, until one says that it is over. Raises Gone."""
+    """Serve successive kernels, once `trying` has ended, until one ends the pod. Raises Gone."""
     import asyncio
 
     from ramet.concurrency.threads import in_thread
@@ -69,7 +72,7 @@ async def run(told: JoinToken, source: int, patience_s: float, pod: pod_args.Pod
 async def _follow(
     told: JoinToken, invitations: TokenStream, kept: NodeAgent, tried: Awaitable[None], patience_s: float
 ) -> JoinToken | None:
-    """Serve one kernel; the next one's invitation, or None if this one has said that it is over. Raises Gone."""
+    """Serve one kernel; return the token of the next one, or None if this kernel has ended the pod. Raises Gone."""
     import asyncio
 
     from ramet.core.errors import Gone
@@ -86,7 +89,7 @@ async def _follow(
                 line.give_up()
             if await serving:
                 return None
-            # A kernel that lives, and has lost the pod to another one, ends the line: that one may be on its way.
+            # A living kernel that lost the pod to another one ends the line. The other one's token may still arrive.
             await asyncio.wait((invited,), timeout=patience_s if line.is_parted else 0)
             if invited.done():
                 return invited.result()

@@ -1,4 +1,4 @@
-"""A line over two descriptors of a pod's program, which lead to whoever is attached to it, or to nobody."""
+"""A line over two descriptors of a pod's program. Their other ends are the attached client, if there is one."""
 
 from __future__ import annotations
 
@@ -16,11 +16,14 @@ from ramet.isolation.kubernetes.pod_args import PodArgs
 from ramet.isolation.remote.node_agent import serve
 
 _READ = 1 << 16
-_HELLO = 1  #: how the first packet of a connection begins, as in `ramet.wire.resumable_stream`
+_HELLO = 1  #: the first byte of a connection's first packet, as in `ramet.wire.resumable_stream`
 
 
 async def run(given: int, taken: int, patience_s: float, pod: PodArgs, trying: Thread) -> None:
-    """Serve that line until it says so, once `trying` has. Raises Gone if it ends before that, and why."""
+    """Serve the line until the kernel ends the pod, once `trying` has ended.
+
+    Raises Gone, with the reason, if the line ends before that.
+    """
     wire = StandardStreams(given, taken, patience_s)
     waiting = asyncio.ensure_future(wire.hold())
     try:
@@ -34,18 +37,18 @@ async def run(given: int, taken: int, patience_s: float, pod: PodArgs, trying: T
 
 
 class StandardStreams:
-    """A line over two descriptors. Whoever says hello with a higher number than before is the new connection."""
+    """A line over two descriptors. A hello with a higher number than before begins a new connection."""
 
     def __init__(self, given: int, taken: int, patience_s: float) -> None:
         self.line = ReconnectingLine(patience_s)
         self._given, self._taken, self._patience_s = given, taken, patience_s
         self._connection = 0
-        #: One packet at a time: what nobody has taken in yet stays in the pipe, and stops whoever writes there.
+        #: One packet at a time: unread packets stay in the pipe, and so slow down the writer.
         self._packets: asyncio.Queue[bytes] = asyncio.Queue(1)
         self._carrying: asyncio.Task[None] | None = None
 
     async def hold(self) -> None:
-        """Have the line carried until it has ended, or nobody has said anything for too long."""
+        """Have the line carried until it has ended, or nothing has arrived for too long."""
         loop = asyncio.get_running_loop()
         os.set_blocking(self._given, False)
         os.set_blocking(self._taken, False)
@@ -79,7 +82,7 @@ class StandardStreams:
             self._connection, self._packets = packet.connection, asyncio.Queue(1)
             self._carrying = asyncio.ensure_future(self._carry(packet.connection, self._packets))
         if packet.connection == self._connection and self._carrying is not None:
-            # Its taker takes in all that comes, until it has ended: then nothing is taken, and nothing kept.
+            # The carrying task takes every packet until it has ended. After that, packets are dropped.
             taking = asyncio.ensure_future(self._packets.put(packet.data))
             try:
                 await asyncio.wait((taking, self._carrying), return_when=asyncio.FIRST_COMPLETED)
@@ -94,7 +97,7 @@ class StandardStreams:
         async def write(packet: bytes) -> None:
             await self._write(pack(connection, packet))
 
-        with contextlib.suppress(TimeoutError):  # It is silent; a new one will come, or nobody.
+        with contextlib.suppress(TimeoutError):  # The connection is silent; there may be a new one, or none.
             await self.line.carry(come(), write)
 
     async def _write(self, data: bytes) -> None:

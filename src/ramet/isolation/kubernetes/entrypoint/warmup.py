@@ -1,4 +1,4 @@
-"""What a pod's program begins first: what the node can do is tried while the rest is imported, and a line is made."""
+"""The first step of a pod's program: it probes the node while it imports modules and opens a line."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ if TYPE_CHECKING:
 
 
 def start_warmup(pod: PodArgs) -> threading.Thread:
-    """Begin; done once that thread is. Called by a program that has no other thread yet.
+    """Start the probe; it is done when the returned thread has ended. Call while there is no other thread.
 
-    A pod that is one run's has a zygote of the program itself, too; several runs have one that nothing came before.
+    In a pod of one run, fork a zygote from the program itself, too. A shared pod uses a zygote of a new process.
     """
-    gc.disable()  # What is imported stays.
+    gc.disable()  # Imported objects are never freed.
     if not pod.is_shared:
         from ramet.isolation.linux.trials import background
 
         background.begin()
-    # What both the program and its zygote need is imported once.
+    # Modules that both the program and its zygote need are imported once.
     import asyncio  # noqa: F401
 
     from ramet.isolation import probe

@@ -1,1 +1,1 @@
-"""Which pod a run gets: its own, a warm one, or a share of its team's."""
+"""The choice of a run's pod: its own, a warm one, or a share of its team's."""

@@ -1,4 +1,4 @@
-"""Pods of one run each, as a backend has them: one that waited or a new one, and what is tried until a run is in it."""
+"""Pods of one run each: a run gets a waiting pod or a new one, with retries if its start fails."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ from ramet.isolation.remote.host_agent import OnThreshold
 
 
 class OwnPods:
-    """Those of one namespace. Make it on a running event loop; close it before its pods."""
+    """The pods of one namespace that have one run each.
+
+    Create it on a running event loop; close it before its `Pods`.
+    """
 
     def __init__(
         self,
@@ -30,7 +33,11 @@ class OwnPods:
         within_s: float,
         on_threshold: OnThreshold,
     ) -> None:
-        """`warm` pods wait of each shape; `within_s` is a pod's time from its making to a run in it."""
+        """Create the placement.
+
+        `warm` is the number of pods of each shape that wait. `within_s` is the time from a pod's creation until a run
+        has started in it.
+        """
         self._pods, self._images, self._form_of = pods, images, form_of
         self._within_s, self._on_threshold = within_s, on_threshold
         self._spares = WarmPool(pods, warm, within_s=within_s, on_threshold=on_threshold)
@@ -39,7 +46,7 @@ class OwnPods:
     async def start(
         self, spec: SandboxSpec, level: Isolation, runtime_class: str | None, *, is_last: bool = False
     ) -> PodSandbox:
-        """A run in a pod of its own; in another one, once, where its image had to be pushed again.
+        """Start a run in a pod of its own. If its image had to be pushed again, try once more in a new pod.
 
         Raises SandboxFailed, SpawnRefused, IsolationUnavailable, InvalidValue; nothing is left then.
         """
@@ -75,15 +82,15 @@ class OwnPods:
         return sandbox
 
     def warm(self, level: Isolation, runtime_class: str | None) -> None:
-        """Have pods wait for runs of the usual policy, before there was one. Waits for nothing."""
+        """Have pods wait for runs of the default policy, before the first such run. Does not block."""
         usual = PodRequest(name="", run="", grant=DEFAULTS, uid=0, image=USUAL, runtime_class=runtime_class)
         self._spares.want(PodShape.of(self._form_of(self._images.plain(USUAL)), usual, level))
 
     def make_way(self) -> None:
-        """Let go of those that wait: the pod of a run, here or elsewhere, has no place. Waits for nothing."""
+        """Release the waiting pods, because the pod of a run, here or elsewhere, has no place. Does not block."""
         self._spares.make_way()
 
     async def close(self) -> None:
-        """Let go of those that wait, and start none any more. Idempotent."""
+        """Release the waiting pods, and start no more. Idempotent."""
         self._is_closed = True
         await self._spares.close()

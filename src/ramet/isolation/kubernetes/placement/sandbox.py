@@ -1,4 +1,4 @@
-"""One run in a pod, as its owner sees it."""
+"""The sandbox of one run in a pod."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from ramet.isolation.kubernetes.pods.pod import Pod, removed
 from ramet.isolation.remote.host_agent import NodeClient
 from ramet.isolation.remote.sandbox import RemoteSandbox
 
-#: How long `clean_up` waits for the API to have deleted the pod, which goes in any case.
+#: How long `clean_up` waits for the deletion of the pod, which continues in any case.
 _GONE_S = 10.0
 
 
 class PodLease(Protocol):
-    """What a run has of a pod: all of it, or a part."""
+    """The share of a pod that a run has: all of it, or a part."""
 
     @property
     def deaf_s(self) -> float:
-        """How long a kill may be without an answer before the pod is deleted."""
+        """The time that a kill may be without an answer before the pod is deleted."""
 
     async def end(self) -> None:
-        """The pod does not answer: delete it, with all that is in it, and have all know that their runs have ended."""
+        """Delete a pod that does not answer, with all its runs, and mark all of these as ended."""
 
     async def leave(self) -> None:
-        """The run was cleaned up. Idempotent."""
+        """Release the share after the run was cleaned up. Idempotent."""
 
 
 class ExclusiveLease:
-    """The whole of a pod, which goes with its run."""
+    """A lease of a whole pod, which is deleted with its run."""
 
     deaf_s = 10.0
 
@@ -89,7 +89,7 @@ class PodSandbox:
         self._inner.signal(number)
 
     async def kill(self, grace_s: float = KILL_GRACE_S) -> Exit:
-        """Over the line; whoever cannot be reached so is deleted with its pod."""
+        """Kill the run over the line; if its pod does not answer, delete the pod."""
         try:
             async with asyncio.timeout(grace_s + self._stay.deaf_s):
                 return await self._inner.kill(grace_s)
@@ -110,16 +110,19 @@ class PodSandbox:
         await self._inner.sync()
 
     async def clean_up(self) -> None:
-        """What it left comes here, and then it is no more in its pod."""
+        """Fetch the files that the run left, and then remove the run from its pod."""
         try:
             await self._inner.clean_up()
         finally:
             await self._stay.leave()
 
     def drop(self) -> None:
-        """Nobody has it: what it has here is closed, and it ends in its pod; waits for nothing."""
+        """Drop a sandbox without an owner: close it here and end it in its pod. Does not block."""
         self._inner.drop()
 
     def describe(self) -> Mapping[str, Any]:
-        """Empty for a run that ends with its kernel: in its team's pod, or reached through the attach stream."""
+        """Return the data for an adoption.
+
+        Empty for a run that ends with its kernel: in its team's pod, or reached through the attach stream.
+        """
         return self._described

@@ -1,7 +1,7 @@
-"""A pod that runs of a team share: made before it is needed, made anew once it has died, let go of with the team.
+"""The pod that runs of a team share: created in advance, replaced after its end, and released with the team.
 
-Between its runs stand Landlock and seccomp, as of the backend `local`; limits and a root of its own are the pod's. What
-that does not keep for one run alone is not for this pod: `fits` says so, and whoever asks makes a pod for that run.
+Landlock and seccomp separate its runs, as in the backend `local`; the pod has the resource limits and the root file
+system. Runs that need more isolation than that get a pod of their own: `fits` decides, and the caller creates that pod.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from ramet.isolation.kubernetes.pods.pods import Pods, new_name, new_uid, unless
 from ramet.isolation.remote.host_agent import NodeClient, OnThreshold
 from ramet.isolation.remote.sandbox import RemoteSandbox
 
-#: MiB that each run has beside its own: what it does not share any more of what it was forked from.
+#: MiB of each run in addition to its own: memory of the zygote that it no longer shares.
 _FORKED_MB = 4
-_KEEPER_PIDS = 64  #: of the keeper, what agents are forked from, and those that wait to be some
-_TMPFS_MB = 8  #: no run has any of it
-_AGAIN_S = 60.0  #: after a pod could not be had, before the next is tried
+_KEEPER_PIDS = 64  #: of the keeper, the zygotes, and the processes that wait to become agents
+_TMPFS_MB = 8  #: no run uses it
+_AGAIN_S = 60.0  #: after the creation of a pod failed, before the next attempt
 
 _log = logging.getLogger("ramet.kubernetes")
 
 
 class Capacity(NamedTuple):
-    """How much of a pod is free, or taken."""
+    """The free or used capacity of a pod."""
 
     memory_mb: int = 0
     pids: int = 0
@@ -46,53 +46,56 @@ class Capacity(NamedTuple):
 
     @classmethod
     def of(cls, grant: Grant) -> Capacity:
-        """What a run takes. Not its processor time: that is shared out by the moment."""
+        """Return the capacity that a run uses, without processor time, which is shared dynamically."""
         return cls(grant.memory_mb, grant.pids, grant.workspace_size_mb)
 
     def holds(self, other: Capacity) -> bool:
-        """Whether all of that is there."""
+        """Check whether this capacity includes all of `other`."""
         return all(mine >= theirs for mine, theirs in zip(self, other, strict=True))
 
     def plus(self, other: Capacity) -> Capacity:
-        """Both together."""
+        """Return the sum of both."""
         return Capacity(*(mine + theirs for mine, theirs in zip(self, other, strict=True)))
 
     def minus(self, other: Capacity) -> Capacity:
-        """What is left."""
+        """Return the difference."""
         return Capacity(*(mine - theirs for mine, theirs in zip(self, other, strict=True)))
 
 
 @dataclass(frozen=True, kw_only=True)
 class TeamPodSize:
-    """What a team's pod is made for."""
+    """The size of a team's pod."""
 
     room: Capacity  #: for runs
-    grant: Grant  #: of the pod: as if it were one run's
-    pids: int  #: of all in it
+    grant: Grant  #: of the pod, as if it had one run
+    pids: int  #: of all processes in it
 
     @classmethod
     def of(cls, reservation: Reservation) -> TeamPodSize | None:
-        """All that a team reserves; None if that is no memory, for then there is nothing to go by."""
+        """Return the size for all that a team reserves; None if it reserves no memory, which gives no size."""
         if reservation.memory_mb is None:
             return None
         many = reservation.sandboxes or USUAL
         room = Capacity(math.ceil(reservation.memory_mb), many * DEFAULTS.pids, many * DEFAULTS.workspace_size_mb)
         grant = Grant(
             cpu_cores=reservation.cpu_cores or many * DEFAULTS.cpu_cores,
-            memory_mb=room.memory_mb + KEEPER_MB + many * _FORKED_MB,  # There may be two that agents are forked from.
+            memory_mb=room.memory_mb + KEEPER_MB + many * _FORKED_MB,  # There may be two zygotes.
             tmpfs_size_mb=_TMPFS_MB,
             workspace_size_mb=room.disk_mb,
         )
         return cls(room=room, grant=grant, pids=room.pids + _KEEPER_PIDS)
 
     def berth(self, team: str) -> PodRequest:
-        """A new pod of that."""
+        """Return the request for a new pod of this size."""
         about = PodLabels(team=team)
         return PodRequest(name=new_name(), run="", grant=self.grant, uid=new_uid(), about=about, shared_pids=self.pids)
 
 
 def fits(spec: SandboxSpec, offered: Isolation = Isolation.L1) -> bool:
-    """Whether what stands between runs of one pod is all that a run asks for: it has no part of the pod to itself."""
+    """Check whether the isolation between runs of one pod is all that a run asks for.
+
+    A run in a shared pod has no part of the pod to itself.
+    """
     grant = spec.grant
     apart = grant.secrets or grant.allowed_endpoints or spec.proxy is not None  # /run and loopback are the pod's.
     mounts = grant.readonly_mounts or (spec.cwd is not None and not spec.cwd.is_relative_to(spec.workspace))
@@ -100,7 +103,7 @@ def fits(spec: SandboxSpec, offered: Isolation = Isolation.L1) -> bool:
 
 
 class _Home(NamedTuple):
-    """A pod that runs can be in."""
+    """A pod in which runs can start."""
 
     pod: Pod
     machine: NodeClient
@@ -108,7 +111,7 @@ class _Home(NamedTuple):
 
 
 class SharedPod:
-    """The pod of a team, one after the other. Make it on a running event loop."""
+    """The current shared pod of a team; a new pod replaces one that has ended. Create it on a running event loop."""
 
     def __init__(
         self,
@@ -121,7 +124,7 @@ class SharedPod:
         patience_s: float,
         on_threshold: OnThreshold,
     ) -> None:
-        """`make` begins one; `room` is what all runs in it have together."""
+        """Configure the pod. `make` begins a pod; `room` is the capacity for all its runs together."""
         self._team, self._namespace, self._pods, self._make_pod = team, namespace, pods, make
         self._room, self._patience_s, self._on_threshold = room, patience_s, on_threshold
         self._taken: dict[NodeClient, Capacity] = {}
@@ -130,15 +133,15 @@ class SharedPod:
         self._is_closed = False
 
     def warm(self) -> None:
-        """See that there is one, or will be."""
+        """Begin a new pod unless there is a usable one or one in creation."""
         if not self._is_there():
             self._making = asyncio.get_running_loop().create_task(self._make())
             self._making.add_done_callback(self._was_made)
 
     async def start(self, spec: SandboxSpec) -> PodSandbox | None:
-        """A run in it, that `fits`; None if it has no room, or none can be had: that was logged.
+        """Start a run that `fits`; return None if the pod has no capacity, or there can be no pod, which is logged.
 
-        Raises what `NodeClient.start` does, with the cluster's words where the pod got into trouble.
+        Raises what `NodeClient.start` raises, with the cluster's message if the pod failed.
         """
         home = await self._home()
         wanted = Capacity.of(spec.grant)
@@ -154,13 +157,13 @@ class SharedPod:
         return PodSandbox(inner, stay, home.pod.name, {})
 
     def close(self) -> None:
-        """Make no more. The pod itself goes with all others. Idempotent."""
+        """Create no more pods. The pod itself is deleted with all others. Idempotent."""
         self._is_closed = True
         if self._making is not None:
             self._making.cancel()
 
     def _is_there(self) -> bool:
-        """Whether one is being made, or can be used."""
+        """Return whether a pod is being created, or can be used."""
         making = self._making
         if making is None or not making.done():
             return making is not None
@@ -227,17 +230,17 @@ class SharedPod:
         return ended._replace(detail=f"the pod that runs of team {self._team} share: {ended.detail}")
 
     def _end(self, pod: Pod, machine: NodeClient, run: str) -> None:
-        """Whoever cannot be ended inside goes with the pod, and all others there, too."""
+        """Delete the pod, with all its runs, because a run in it could not be ended."""
         words = f"the pod that runs of team {self._team} share did not end run {run} when told to, and was deleted"
         _log.warning("%s: %s", pod.name, words)
-        machine.lost(Exit(-signal.SIGKILL, "lost", words))  # First: with the pod the line goes, which has no words.
+        machine.lost(Exit(-signal.SIGKILL, "lost", words))  # First: the end of the line has no reason.
         pod.release()
 
 
 class _Stay:
-    """A run's time in a pod that others have, too."""
+    """The lease of one run in a pod that it shares with others."""
 
-    deaf_s = 20.0  #: a line that is cut for a while is to cost nobody else the pod
+    deaf_s = 20.0  #: a line that is cut for a while must not end the pod of the other runs
 
     def __init__(self, team: SharedPod, home: _Home, room: Capacity, run: str) -> None:
         self._team, self._home, self._room, self._run = team, home, room, run
@@ -249,7 +252,7 @@ class _Stay:
         await removed(self._home.pod)
 
     async def leave(self) -> None:
-        """See there: the pod stays."""
+        """See `PodLease`; the pod stays."""
         if not self._has_left:
             self._has_left = True
             self._team._give_back(self._home, self._room)

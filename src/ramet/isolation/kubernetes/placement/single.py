@@ -1,4 +1,4 @@
-"""A run in a pod of its own: started in a new one or one that waited, or gone on with in one of another kernel."""
+"""A run in a pod of its own: started in a new or a waiting pod, or adopted in a pod of another kernel."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ from ramet.isolation.remote.host_agent import NodeClient, OnThreshold
 from ramet.isolation.remote.sandbox import RemoteSandbox
 from ramet.isolation.zygote.admission import absolute
 
-_ADOPT_S = 25.0  #: from the claim of a pod to its run's first word
-_ANSWER_S = 5.0  #: for a pod that has waited to say a word: its node may be gone, which the cluster knows minutes later
-_GONE_S = 5.0  #: for a pod to be deleted whose run cannot go on
+_ADOPT_S = 25.0  #: from the claim of a pod to its run's first message
+_ANSWER_S = 5.0  #: for an answer of a waiting pod: its node may be gone, which the cluster detects minutes later
+_GONE_S = 5.0  #: for the deletion of a pod whose run cannot continue
 
 Begin = Callable[[NodeClient], Awaitable[RemoteSandbox]]
 
 
 class ConnectedPod(NamedTuple):
-    """A pod whose program has said hello."""
+    """A pod whose program has sent its hello."""
 
     pod: Pod
     machine: NodeClient
 
 
 class SandboxRef(Struct, frozen=True, kw_only=True):
-    """What another kernel must know to go on with a run: the same from kernel to kernel. It opens nothing."""
+    """The data by which another kernel adopts a run. It is the same from kernel to kernel, and grants no access."""
 
     run: str
     namespace: str
@@ -53,7 +53,10 @@ class SandboxRef(Struct, frozen=True, kw_only=True):
 
 
 def berth_of(spec: SandboxSpec, places: Mapping[str, str], runtime_class: str | None) -> manifest.PodRequest:
-    """What a run asks of its pod. `places` are the mounts that its image has, and where: these do not travel."""
+    """Return the pod request of a run.
+
+    `places` are the mounts that its image has, and their paths there; these are not copied.
+    """
     sources = mounts.located(map(absolute, spec.grant.readonly_mounts), spec.mount_roots)
     travel = {
         each: Path(source)
@@ -67,7 +70,7 @@ def berth_of(spec: SandboxSpec, places: Mapping[str, str], runtime_class: str | 
         grant=spec.grant,
         uid=new_uid(),
         about=PodLabels(tree=spec.tree, team=team, path=spec.path),
-        image="bare" if spec.grant.isolation is Isolation.FRESH else spec.image,  # That imports all of it by itself.
+        image="bare" if spec.grant.isolation is Isolation.FRESH else spec.image,  # A FRESH run imports all by itself.
         runtime_class=runtime_class,
         folders=tuple(each for each, source in travel.items() if source.is_dir()),
         files=(*(each for each, source in travel.items() if not source.is_dir()), *places),
@@ -85,9 +88,9 @@ async def start(
     within_s: float,
     on_threshold: OnThreshold | None,
 ) -> PodSandbox:
-    """A new run in a new pod. `places` as of `berth_of`.
+    """Start a new run in a new pod. `places` as in `berth_of`.
 
-    Raises SandboxFailed, SpawnRefused, IsolationUnavailable; the pod goes then.
+    Raises SandboxFailed, SpawnRefused, IsolationUnavailable; the pod is deleted then.
     """
 
     async def begun() -> PodSandbox:
@@ -106,7 +109,10 @@ async def start_in(
     places: Mapping[str, str],
     within_s: float,
 ) -> PodSandbox:
-    """The same in a pod that waited, and is the run's by this patch. Raises Gone, too, if the pod is of no use."""
+    """Start a run in a waiting pod, which belongs to the run after this patch.
+
+    Raises as `start` does, and Gone if the pod is of no use.
+    """
 
     async def begin(machine: NodeClient) -> RemoteSandbox:
         was_taken = False
@@ -116,7 +122,7 @@ async def start_in(
             was_taken = True
             return await machine.start(spec, places)
         except RametError as problem:
-            if was_taken and machine.is_open:  # It is the run's own.
+            if was_taken and machine.is_open:  # The error concerns the run, not the pod.
                 raise
             raise Gone(f"pod {home.pod.name}: {problem}") from problem
 
@@ -149,7 +155,10 @@ async def adopt(
     level: Isolation,
     on_threshold: OnThreshold | None,
 ) -> PodSandbox:
-    """Go on with a run in the pod that it has. Raises Gone: the pod goes then, unless another kernel has it."""
+    """Adopt a run in its existing pod.
+
+    Raises Gone; the pod is deleted then, unless another kernel has it.
+    """
     try:
         told = msgspec.convert(dict(description), SandboxRef)
     except msgspec.ValidationError:
@@ -182,7 +191,7 @@ async def adopt(
 
 
 async def opened(pods: Pods, pod: Pod, level: Isolation, on_threshold: OnThreshold | None) -> ConnectedPod:
-    """A pod, once it can have a run. Raises SandboxFailed, SpawnRefused, IsolationUnavailable, Gone."""
+    """Connect to a pod, once a run can start in it. Raises SandboxFailed, SpawnRefused, IsolationUnavailable, Gone."""
     machine = await pods.open(pod, ends=exit_of, level=level, on_threshold=on_threshold)
     try:
         hello = await machine.hello()
@@ -209,7 +218,7 @@ async def _begun(pods: Pods, home: ConnectedPod, begin: Begin) -> PodSandbox:
 
 
 def _size_mb(path: Path) -> int:
-    """What a folder or file takes on a disk, rounded up."""
+    """Return the disk usage of a folder or file in MiB, rounded up."""
     files = (
         [path] if not path.is_dir() else [Path(folder, name) for folder, _, names in os.walk(path) for name in names]
     )

@@ -1,8 +1,8 @@
-"""Pods that wait for runs: what takes long of a pod is done before anybody asks for it.
+"""Pods that wait for runs: the slow part of a pod's start is done before a run needs it.
 
-One is as if it had been made for such a run, but for labels and a deadline, which it gets when it is taken. Nobody was
-in it before, and it goes with its run. It never keeps room from a run: for one that has none, those that wait are let
-go of.
+A waiting pod equals a pod created for such a run, except for labels and a deadline, which it gets when it is taken. No
+run was in it before, and it is deleted with its run. Waiting pods never take capacity from a run: they are released for
+a run that has none.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from ramet.isolation.kubernetes.pods.pod import Pod, on_failure
 from ramet.isolation.kubernetes.pods.pods import Pods, new_name, new_uid, unless_troubled
 from ramet.isolation.remote.host_agent import OnThreshold
 
-_SHAPES = 4  #: at once: agents are of few kinds, and what waits has its share of a node all the time
-_KEPT_S = 600.0  #: after a shape was asked for last: a person may have thought for so long, and then has gone
-_AGAIN_S = 60.0  #: after one could not be had, or its room was needed
-_GONE_S = 10.0  #: for pods to be deleted whose room is needed
-_COUNTED_S = 5.0  #: from then until the cluster does not count them any more, at the latest
-_LOOK_S = 0.1  #: meanwhile, between two tries
+_SHAPES = 4  #: at the same time: agents are of few kinds, and a waiting pod occupies its share of a node
+_KEPT_S = 600.0  #: after the last request for a shape: a person who pauses for longer is probably gone
+_AGAIN_S = 60.0  #: after a pod could not be created, or its capacity was needed
+_GONE_S = 10.0  #: for the deletion of pods whose capacity is needed
+_COUNTED_S = 5.0  #: from their deletion until the cluster no longer counts them, at the latest
+_LOOK_S = 0.1  #: between two attempts during that time
 
 _log = logging.getLogger("ramet.kubernetes")
 
 
 class PodShape(NamedTuple):
-    """What cannot be changed of a pod that is there: any that has the same will do for a run."""
+    """The properties that cannot be changed in an existing pod. Any pod with the same shape suits a run."""
 
     form: PodTemplate
     berth: PodRequest
@@ -44,7 +44,10 @@ class PodShape(NamedTuple):
 
     @classmethod
     def of(cls, form: PodTemplate, berth: PodRequest, level: Isolation) -> PodShape | None:
-        """That of the pod of a run; None if something of the host travels to it, which has a place by its size."""
+        """Return the shape of a run's pod; None if files of the host are copied to it.
+
+        Such a pod has a volume of the size of these files.
+        """
         if berth.size_mb:
             return None
         asked = berth.grant
@@ -65,7 +68,7 @@ class _Spare:
 
     @property
     def is_ready(self) -> bool:
-        """Whether a run can start in it now, for all that is known here."""
+        """Whether a run can start in it now, as far as this kernel knows."""
         if not self.opening.done() or self.opening.cancelled() or self.opening.exception() is not None:
             return False
         return self.opening.result().machine.is_open and not self.pod.troubled.done()
@@ -79,25 +82,32 @@ class PodKind:
 
 
 class WarmPool:
-    """Those of one namespace. Make it on a running event loop; close it before its pods."""
+    """The waiting pods of one namespace. Create it on a running event loop; close it before its `Pods`."""
 
     def __init__(self, pods: Pods, each: int, *, within_s: float, on_threshold: OnThreshold) -> None:
-        """`each` is how many wait of a shape; `within_s` how long one may take to be ready, and then to start a run."""
+        """Create the pool.
+
+        `each` is the number of waiting pods of a shape. `within_s` is how long a pod may take to become ready, and then
+        again to start a run.
+        """
         self._pods, self._each, self._within_s, self._on_threshold = pods, each, within_s, on_threshold
-        self._shelves: list[PodKind] = []  #: what was asked for last is the last
+        self._shelves: list[PodKind] = []  #: ordered by last request, the most recent last
         self._opening: set[asyncio.Task[single.ConnectedPod]] = set()
         self._leaving: set[Pod] = set()
         self._not_before = self._counted_at = 0.0
 
     @property
     def ready(self) -> list[str]:
-        """The names of those in which a run could start now."""
+        """The names of the pods in which a run can start now."""
         return [each.pod.name for shelf in self._shelves for each in shelf.spares if each.is_ready]
 
     async def start(
         self, spec: SandboxSpec, shape: PodShape | None, berth: PodRequest, places: Mapping[str, str]
     ) -> PodSandbox | None:
-        """A run in a pod that waited; None if there is none of this shape. Raises what `alone.start_in` does."""
+        """Start a run in a waiting pod; return None if there is none of this shape.
+
+        Raises what `single.start_in` raises, except Gone.
+        """
         while shape is not None and (spare := self._take(shape)) is not None:
             waited_s = asyncio.get_running_loop().time() - spare.since
             patch = manifest.claim_patch(shape.form, berth, waited_s=waited_s)
@@ -111,7 +121,7 @@ class WarmPool:
         return None
 
     def want(self, shape: PodShape | None) -> None:
-        """Have as many wait as there should: a run of that shape was started. Waits for nothing."""
+        """Fill up the waiting pods of a shape, because a run of that shape was started. Does not block."""
         if shape is None or not self._each:
             return
         loop = asyncio.get_running_loop()
@@ -129,13 +139,16 @@ class WarmPool:
             shelf.spares.append(self._make(shelf))
 
     def make_way(self) -> None:
-        """Let go of all that wait, and have none for a while: a run needs their room. Waits for nothing."""
+        """Release all waiting pods and create none for a while: a run needs their capacity. Does not block."""
         self._not_before = asyncio.get_running_loop().time() + _AGAIN_S
         for shelf in self._shelves:
             self._empty(shelf)
 
     async def make_room(self) -> bool:
-        """The same, until they are gone; whether there may be more room now than there was just before."""
+        """Release as `make_way` does, and wait until a pod is gone.
+
+        Return whether there may be more capacity than before.
+        """
         self.make_way()
         loop = asyncio.get_running_loop()
         if self._leaving:
@@ -150,7 +163,7 @@ class WarmPool:
         return True
 
     async def close(self) -> None:
-        """Let go of all, and have none any more. Idempotent."""
+        """Release all pods, and create no more. Idempotent."""
         self._each = 0
         for shelf in [*self._shelves]:
             self._drop(shelf)
@@ -162,7 +175,7 @@ class WarmPool:
         return next((each for each in self._shelves if each.shape == shape), None)
 
     def _take(self, shape: PodShape) -> _Spare | None:
-        """The one that has waited for longest. What is of no use by now goes."""
+        """Return the ready pod that has waited longest; release pods that are of no use."""
         if (shelf := self._shelf(shape)) is None:
             return None
         for spare in [*shelf.spares]:
@@ -194,7 +207,7 @@ class WarmPool:
             self._fail(shelf, spare, said(problem))
 
     def _fail(self, shelf: PodKind, spare: _Spare, words: str) -> None:
-        """One cannot be had: that is told, and not tried again at once."""
+        """Log that no pod can wait now, and delay the next attempt."""
         if not self._let_go(shelf, spare):
             return
         now = asyncio.get_running_loop().time()
@@ -203,7 +216,7 @@ class WarmPool:
         self._not_before = now + _AGAIN_S
 
     def _let_go(self, shelf: PodKind, spare: _Spare) -> bool:
-        """False if that was done before, or a run has it."""
+        """Release a pod; return False if it was released before, or a run has it."""
         if spare not in shelf.spares:
             return False
         shelf.spares.remove(spare)
@@ -217,7 +230,7 @@ class WarmPool:
             self._let_go(shelf, spare)
 
     def _drop(self, shelf: PodKind) -> None:
-        """Nobody has asked for it for long, or for too many others."""
+        """Remove a shape: its last request was too long ago, or there are too many shapes."""
         if shelf.end is not None:
             shelf.end.cancel()
         self._shelves.remove(shelf)

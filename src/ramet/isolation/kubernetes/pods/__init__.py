@@ -1,1 +1,1 @@
-"""The life of a pod: created, watched, claimed, and deleted."""
+"""The lifecycle of a pod: created, watched, claimed, and deleted."""

@@ -1,4 +1,4 @@
-"""A pod that another kernel had made, as this one's from now on."""
+"""The takeover of a pod that another kernel created."""
 
 from __future__ import annotations
 
@@ -18,23 +18,29 @@ _AGAIN_S = 0.25
 
 @dataclass(frozen=True, kw_only=True)
 class PodClaim:
-    """Which pod, and whose it may be. Kernels by their labels."""
+    """A pod to claim, and the kernels that may own it. Kernels are named by their labels."""
 
     pod: str
     uid: str
     place: str
-    living: Callable[[], Awaitable[Collection[str]]]  #: kernels whose pods are their own
+    living: Callable[[], Awaitable[Collection[str]]]  #: the living kernels, whose pods cannot be claimed
 
 
 class OwnedPod(Pod):
-    """Its labels say whose it is: who changes them first has it, and watches it from before that on."""
+    """A claimed pod. Its labels name its owner: the first kernel that changes them gets it.
+
+    The kernel watches the pod from before that change on.
+    """
 
     def __init__(self, ground: PodContext, claim: PodClaim) -> None:
         super().__init__(ground, {"metadata": {"name": claim.pod}}, None)
         self._claim = claim
 
     async def _make(self) -> None:
-        """Raises Gone, and what the API says. What is not another kernel's is removed then."""
+        """Claim the pod. Raises Gone, and the API's errors.
+
+        If the claim fails, the pod is removed unless it belongs to another kernel.
+        """
         claim, ground = self._claim, self._ground
         while not self._released.is_set():
             try:
@@ -46,7 +52,7 @@ class OwnedPod(Pod):
                 self._owners, self._secret = {ground.owner, found.owner}, {"metadata": {"name": self.name}}
                 if found.trouble is not None:
                     raise Gone(found.trouble.words)
-                if not found.node:  # That it runs is told some time after it does.
+                if not found.node:  # The report that it runs comes some time after its start.
                     raise Gone(f"pod {self.name} does not run")
                 patch = manifest.adopt_patch(ground.owner, uid=found.uid, version=found.version)
                 await ground.api.patch_pod(self.name, patch)
@@ -55,7 +61,7 @@ class OwnedPod(Pod):
                 await self._take_secret()
             except Missing:
                 raise Gone(f"pod {self.name} is not there any more") from None
-            except Taken:  # It has changed since it was read, and maybe its owner.
+            except Taken:  # The pod, and possibly its owner, has changed since it was read.
                 self._was_made, self._secret = False, None
             except Unreachable:
                 await asyncio.sleep(_AGAIN_S)
@@ -63,14 +69,17 @@ class OwnedPod(Pod):
                 return
 
     async def _may_have(self, found: ObservedPod) -> None:
-        """Raises Gone where another kernel has it by now, or is deleting it."""
+        """Raise Gone if another kernel has the pod by now, or is deleting it."""
         if found.owner == labels.NOBODY:
             raise Gone(f"pod {self.name} is being deleted")
         if found.owner != self._ground.owner and found.owner in await self._claim.living():
             raise Gone(f"another kernel has taken up pod {self.name}")
 
     async def _take_secret(self) -> None:
-        """It opens nothing any more, and goes with its pod: until then, no reaper is to find it a dead kernel's."""
+        """Take over the pod's Secret, so that no reaper removes it as a dead kernel's.
+
+        Its key is void by now, and the Secret is deleted with its pod.
+        """
         try:
             await self._ground.api.patch_secret(self.name, manifest.adopt_patch(self._ground.owner))
         except Missing:

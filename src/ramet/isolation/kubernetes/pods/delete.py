@@ -1,7 +1,8 @@
-"""How a pod is deleted that another kernel may take up at any moment: as its owner's, or not at all.
+"""The deletion of a pod that another kernel may adopt at any moment: as its owner's pod, or not at all.
 
-A deletion without a grace that depends on the version of a pod is half done: the API server changes the pod, and then
-finds that it has. The kubelet does the rest, seconds later. So the pod is made nobody's first, on that condition.
+A deletion without a grace period that depends on the version of a pod is not atomic: the API server changes the pod,
+and then finds that the version differs. The kubelet completes the deletion seconds later. Therefore the pod's owner is
+first set to NOBODY, on the condition that the version is unchanged.
 """
 
 from __future__ import annotations
@@ -13,11 +14,10 @@ from ramet.isolation.kubernetes.api.pod_status import ObservedPod
 
 
 async def delete(api: Api, pod: ObservedPod, *owners: str) -> bool:
-    """Have no pod of that name be one of these owners'; False: it is another kernel's.
+    """Delete the pod if one of `owners` owns it; return False if it belongs to another kernel.
 
-    `pod` is what was seen of it last. What is not known for certain is asked for first: a watch says of a pod that has
-    got another owner what it says of one that was deleted, with the newest version that there is. Raises Forbidden,
-    Unreachable.
+    `pod` is its last observed state. An uncertain state is read again first: a watch reports a pod that changed its
+    owner exactly like a deleted pod, with the newest version that exists. Raises Forbidden, Unreachable.
     """
     while True:
         try:
@@ -30,7 +30,7 @@ async def delete(api: Api, pod: ObservedPod, *owners: str) -> bool:
             await api.delete_pod(pod.name, uid=pod.uid)
         except Missing:
             return True
-        except Taken:  # It has changed meanwhile: most likely its status alone.
+        except Taken:  # The pod has changed meanwhile: most likely only its status.
             pod = pod._replace(version="")
         else:
             return True

@@ -1,4 +1,4 @@
-"""The line to a pod, whose end waits a moment for the cluster to say why: it knows later than the line, and better."""
+"""The line to a pod. Its end waits briefly for the cluster's reason, which is better than the line's, but later."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from ramet.isolation.kubernetes.pods.pod import Pod
 from ramet.isolation.remote.line import Line
 from ramet.wire.frames import Frame
 
-_KNOWN_S = 5.0  #: from a program's end to the word of it; passed only where the API is away, or a program lies
+_KNOWN_S = 5.0  #: from a program's end to the report of it; exceeded only if the API is away, or a program lies
 
 
 class PodLine:
-    """A `Line`: as the other, and as long as that."""
+    """A `Line` that wraps another line, and has the same lifetime."""
 
     def __init__(self, line: Line, pod: Pod) -> None:
         self._line, self._pod = line, pod
@@ -22,7 +22,7 @@ class PodLine:
         await self._line.send(frame)
 
     async def receive(self) -> Frame | None:
-        """See `Line`. The pod's program has ended the line: that is told once the pod's trouble is, or not soon."""
+        """See `Line`. After the end of the line, wait up to 5 s for the pod's failure or removal."""
         frame = await self._line.receive()
         if frame is None:
             await asyncio.wait((self._pod.troubled, self._pod.gone), timeout=_KNOWN_S, return_when="FIRST_COMPLETED")

@@ -1,4 +1,4 @@
-"""One pod, from its making to its removal. A task of its own sees to both, whatever becomes of who wanted it."""
+"""One pod, from its creation to its removal. A task of its own performs both, even if the caller is gone."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from ramet.isolation.kubernetes.pods.delete import delete
 from ramet.isolation.kubernetes.pods.watch import PodWatch
 
 _AGAIN_S = (0.1, 0.5, 1.0, 2.0, 5.0)
-_LATER_S = 30.0  #: likewise, to remove a pod: no reaper takes what is a living kernel's
-_LONG_S = 60.0  #: for one to be removed whose run is over, and who waits for that alone
+_LATER_S = 30.0  #: likewise, to remove a pod: no reaper removes the pod of a living kernel
+_LONG_S = 60.0  #: for the removal of a pod whose run has ended, if the caller waits only for that
 
 _log = logging.getLogger("ramet.kubernetes")
 T = TypeVar("T")
@@ -28,40 +28,43 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class PodContext:
-    """What all pods of a kernel share."""
+    """The objects and settings that all pods of a kernel share."""
 
     api: Api
     owner: str  #: the kernel, by its label
     lookout: PodWatch
     reach: PodTransport
-    unschedulable_s: float  #: how long a pod may wait for a place
+    unschedulable_s: float  #: how long a pod may wait for a node
 
 
 class Pod:
-    """A pod that is wanted, until `release`. Make it on a running event loop."""
+    """A pod that exists until `release`. Create it on a running event loop."""
 
     def __init__(self, ground: PodContext, pod: Mapping[str, Any], secret: Mapping[str, Any] | None) -> None:
-        """`pod` and `secret` are manifests."""
+        """Begin the creation of the pod. `pod` and `secret` are manifests."""
         self.name: str = pod["metadata"]["name"]
         self.uid = ""
         loop = asyncio.get_running_loop()
-        self.reached: asyncio.Future[PodConnection] = loop.create_future()  #: an error: it could not be made
-        self.troubled: asyncio.Future[PodFailure] = loop.create_future()  #: once it does not work, or no more
-        self.unplaced: asyncio.Future[PodFailure] = loop.create_future()  #: once no node has taken it; one may, later
+        self.reached: asyncio.Future[PodConnection] = loop.create_future()  #: an error: the pod could not be created
+        self.troubled: asyncio.Future[PodFailure] = loop.create_future()  #: set once it does not work
+        self.unplaced: asyncio.Future[PodFailure] = loop.create_future()  #: set once no node took it; one may later
         self._ground, self._pod, self._secret = ground, pod, secret
-        self._owners = {ground.owner}  #: whose it may be to be removed here
+        self._owners = {ground.owner}  #: the owners whose pod may be removed here
         self._seen = ObservedPod(self.name)
         self._changed, self._released = asyncio.Event(), asyncio.Event()
         self._was_made = self._was_taken = False
-        self.gone = loop.create_task(self._live())  #: done once it was removed, or is another kernel's
+        self.gone = loop.create_task(self._live())  #: done once it was removed, or belongs to another kernel
 
     def release(self) -> None:
-        """It is not wanted any more, and goes. Idempotent; waits for nothing."""
+        """Have the pod removed, because it is no longer wanted. Idempotent. Does not block."""
         self._released.set()
         self._changed.set()
 
     async def take(self, patch: Mapping[str, Any]) -> None:
-        """It has waited, and is one run's from now on: `manifest.taken`. Raises Missing and what else the API says."""
+        """Turn a waiting pod into the pod of one run, by `manifest.claim_patch`.
+
+        Raises Missing, and the API's other errors.
+        """
         self._was_taken = True
         await self._ground.api.patch_pod(self.name, patch)
         if self._secret is not None:
@@ -69,7 +72,7 @@ class Pod:
 
     @property
     def words(self) -> str:
-        """What its program has said on standard error last."""
+        """The last output of the pod's program on standard error."""
         return "" if (reached := self._there) is None else reached.words
 
     @property
@@ -90,7 +93,7 @@ class Pod:
                     self.reached.set_result(reached)
             except Exception as error:
                 self.reached.set_exception(error)
-                self.reached.exception()  # Seen: nobody need wait for it.
+                self.reached.exception()  # Mark the exception as retrieved: there may be no waiter.
                 self._released.set()
             if not self.reached.done():
                 self.reached.set_exception(SandboxFailed(f"pod {self.name} was let go of before it could be reached"))
@@ -107,12 +110,12 @@ class Pod:
         return self._ground.reach.open(self._ground.api, self.name, self.uid)
 
     async def _make(self) -> None:
-        """Raises SpawnRefused, SandboxFailed, Unreachable and what else the API says."""
+        """Create the pod. Raises SpawnRefused, SandboxFailed, Unreachable, and the API's other errors."""
         api, secret = self._ground.api, self._secret
         if secret is not None:
-            with contextlib.suppress(Taken):  # By a request before, whose answer was lost.
+            with contextlib.suppress(Taken):  # Created by an earlier request whose answer was lost.
                 await self._asked(lambda: api.create_secret(secret))
-        self._was_made = True  # For all we know from now on.
+        self._was_made = True  # The pod may exist from now on.
         try:
             self.uid = await self._asked(self._created)
         except Unreachable:
@@ -125,14 +128,17 @@ class Pod:
             await self._asked(lambda: api.patch_secret(self.name, manifest.owned_by(self.name, self.uid)))
 
     async def _created(self) -> str:
-        """Its uid."""
+        """Create the pod; return its uid."""
         try:
             return (await self._ground.api.create_pod(self._pod)).uid
         except Taken:  # As above.
             return (await self._ground.api.pod(self.name)).uid
 
     async def _asked(self, ask: Callable[[], Awaitable[T]]) -> T:
-        """What the API answers once it does, as long as the pod is wanted. Raises Unreachable when it has not."""
+        """Repeat a request until the API answers, as long as the pod is wanted.
+
+        Raises Unreachable if the API has not answered.
+        """
         for again in _AGAIN_S:
             try:
                 return await ask()
@@ -143,7 +149,7 @@ class Pod:
         return await ask()
 
     async def _placed(self) -> None:
-        """Wait until it has a node, or is in trouble. Raises SandboxFailed if it finds none in time."""
+        """Wait until the pod has a node, or fails. Raises SandboxFailed if it finds no node in time."""
         loop, until = asyncio.get_running_loop(), None
         while not (self._seen.node or self.troubled.done() or self._released.is_set()):
             self._changed.clear()
@@ -169,10 +175,10 @@ class Pod:
         self._changed.set()
 
     async def _remove(self) -> None:
-        """Delete it, and what it had, however often the API has to be asked; not what another kernel has taken up."""
+        """Delete the pod and its Secret, and repeat until that succeeds. A pod that another kernel adopted is kept."""
         tries, is_told = 0, False
         while self._was_made or self._secret is not None:
-            # What is told of one that was taken may be from before: by now, another kernel can have taken it up.
+            # The last state of a taken pod may be outdated: another kernel can have adopted the pod by now.
             seen = self._seen._replace(version="") if self._was_taken else self._seen
             try:
                 is_ours = not self._was_made or await delete(self._ground.api, seen, *self._owners)
@@ -189,12 +195,12 @@ class Pod:
 
 
 async def removed(pod: Pod, within_s: float = _LONG_S) -> None:
-    """Wait for a released pod to be gone, not for longer than that: it goes on without us."""
+    """Wait until a released pod is gone, at most `within_s`. The removal continues after that."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(within_s):
             await asyncio.shield(pod.gone)
 
 
 def on_failure(pod: Pod, tell: Callable[[PodFailure], object]) -> None:
-    """Have somebody told of a pod's trouble, now or when it comes."""
+    """Call `tell` with the pod's failure, now or when it happens."""
     pod.troubled.add_done_callback(lambda done: None if done.cancelled() else tell(done.result()))

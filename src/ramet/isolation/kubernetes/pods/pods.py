@@ -1,4 +1,4 @@
-"""All pods of a kernel in one namespace: made, watched, reached, and removed in the end."""
+"""All pods of a kernel in one namespace: created, watched, connected, and removed in the end."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ramet.isolation.kubernetes.pods.pod import Pod, PodContext, on_failure
 from ramet.isolation.kubernetes.pods.watch import PodWatch
 from ramet.isolation.remote.host_agent import NodeClient, OnDeaf, OnThreshold
 
-#: Users of pods: none of an ordinary image, and far too many for two pods of a node to get the same by chance.
+#: User ids of pods: none of an ordinary image, and too many for two pods of a node to get the same one by chance.
 UIDS = range(1_000_000, 2_000_000_000)
 _CLOSE_S = 30.0
 
@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 
 class Pods:
-    """The pods of one kernel, `owner` by its label. Make it on a running event loop."""
+    """The pods of one kernel; `owner` is its label. Create it on a running event loop."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class Pods:
         unschedulable_s: float,
         on_unplaced: Callable[[], object] | None = None,
     ) -> None:
-        """`on_unplaced` is told when no node takes one of them, or not yet."""
+        """Create the set of pods. `on_unplaced` is called when no node takes a pod, or not yet."""
         self._api, self._reach, self._owner, self._on_unplaced = api, reach, owner, on_unplaced
         lookout = PodWatch(api, labels.selector(owner=owner), self._remove_stray)
         self._ground = PodContext(api=api, owner=owner, lookout=lookout, reach=reach, unschedulable_s=unschedulable_s)
@@ -53,12 +53,12 @@ class Pods:
 
     @property
     def namespace(self) -> str:
-        """Where they are."""
+        """The namespace of the pods."""
         return self._api.namespace
 
     @property
     def owner(self) -> str:
-        """Whose they are, by their labels."""
+        """The label of the kernel that owns the pods."""
         return self._owner
 
     @property
@@ -67,7 +67,7 @@ class Pods:
         return self._reach.outlives_s
 
     def make(self, form: manifest.PodTemplate, berth: manifest.PodRequest) -> Pod:
-        """Have one made; waits for nothing. Raises InvalidValue for a mount that no pod can have."""
+        """Begin the creation of a pod. Does not block. Raises InvalidValue for a mount that no pod can have."""
         files = self._reach.secret(berth.name)
         secret = manifest.secret(form, berth.name, berth.run, berth.about, files) if files else None
         try:
@@ -78,7 +78,7 @@ class Pods:
         return self._known(Pod(self._ground, made, secret))
 
     def claim(self, claim: PodClaim) -> Pod:
-        """Have one be this kernel's that another one had made; waits for nothing. Raises Gone for one of our own."""
+        """Begin the claim of another kernel's pod. Does not block. Raises Gone for a pod of this kernel."""
         if any(each.name == claim.pod for each in self._pods):
             raise Gone(f"pod {claim.pod} is this kernel's own, and at work")
         return self._known(OwnedPod(self._ground, claim))
@@ -99,9 +99,10 @@ class Pods:
         on_threshold: OnThreshold | None = None,
         on_deaf: OnDeaf | None = None,
     ) -> NodeClient:
-        """What keeps sandboxes in a pod, once that is there; `ends` says how they end by its trouble. Close it.
+        """Return the client of a pod's sandboxes, once the pod is connected. Close it.
 
-        Raises SandboxFailed, SpawnRefused where a quota leaves no room, Gone for one that could not be claimed.
+        `ends` converts the pod's failure into the exit of its sandboxes. Raises SandboxFailed, SpawnRefused if a quota
+        leaves no room, Gone for a pod that could not be claimed.
         """
         try:
             reached = await asyncio.shield(pod.reached)
@@ -116,12 +117,12 @@ class Pods:
         return machine
 
     async def close(self) -> None:
-        """Delete all of them. Idempotent."""
+        """Delete all pods. Idempotent."""
         for pod in self._pods:
             pod.release()
         if self._pods:
             _, late = await asyncio.wait([pod.gone for pod in self._pods], timeout=_CLOSE_S)
-            for each in late:  # The API is away: they end by themselves, and go with the next reap.
+            for each in late:  # The API is away: these pods end by themselves, and the next reap removes them.
                 each.cancel()
             await asyncio.gather(*late, return_exceptions=True)
         await asyncio.gather(*(machine.close() for machine in list(self._machines)))
@@ -141,9 +142,10 @@ class Pods:
 
 
 async def unless_troubled(pod: Pod, work: Coroutine[Any, Any, T], *, drop: Callable[[T], object] | None = None) -> T:
-    """Have something done in a pod. Raises SandboxFailed with the cluster's words if that gets into trouble first.
+    """Run `work` in a pod; return its result.
 
-    `drop` is told of what was done in the moment in which whoever wants it is cancelled.
+    Raises SandboxFailed, with the cluster's message, if the pod fails first. `drop` is called with the result if the
+    caller is cancelled at the moment when `work` is done.
     """
     working = asyncio.ensure_future(work)
     try:
@@ -165,12 +167,12 @@ async def unless_troubled(pod: Pod, work: Coroutine[Any, Any, T], *, drop: Calla
 
 
 def new_name() -> str:
-    """For a pod; no other has it."""
+    """Return a unique name for a pod."""
     return f"ramet-{secrets.token_hex(6)}"
 
 
 def new_uid() -> int:
-    """A user for a pod."""
+    """Return a user id for a pod."""
     return UIDS.start + secrets.randbelow(len(UIDS))
 
 

@@ -1,4 +1,4 @@
-"""One watch for all pods of a kernel: whoever has a pod is told what the cluster says of it, at once."""
+"""One watch for all pods of a kernel: it passes each status change to the owner of the pod at once."""
 
 from __future__ import annotations
 
@@ -11,41 +11,44 @@ from ramet.isolation.kubernetes.api.client import Api
 from ramet.isolation.kubernetes.api.errors import Missing, Stale
 from ramet.isolation.kubernetes.api.pod_status import ObservedPod, gone
 
-_AGAIN_S = (0.2, 0.5, 1.0, 2.0)  #: between two tries to reach the API
+_AGAIN_S = (0.2, 0.5, 1.0, 2.0)  #: between two attempts to reach the API
 
 _log = logging.getLogger("ramet.kubernetes")
 
 
 class PodWatch:
-    """Pods with some labels, by name. `on_stray` is told of one that nobody expects: made, and then not wanted."""
+    """A watch of pods with some labels, by name.
+
+    `on_stray` is called with a pod that no one expects: it was created, and then was no longer wanted.
+    """
 
     def __init__(self, api: Api, selector: Mapping[str, str], on_stray: Callable[[str], object]) -> None:
         self._api, self._selector, self._on_stray = api, dict(selector), on_stray
         self._told: dict[str, Callable[[ObservedPod], object]] = {}
-        self._there: set[str] = set()  #: expected, and made or seen
+        self._there: set[str] = set()  #: expected, and created or seen
         self._watching: asyncio.Task[None] | None = None
 
     def expect(self, name: str, told: Callable[[ObservedPod], object]) -> None:
-        """Have somebody told of a pod, from now on. Before it is made."""
+        """Call `told` with each observed state of a pod from now on. Call this before the pod is created."""
         self._told[name] = told
         if self._watching is None:
             self._watching = asyncio.get_running_loop().create_task(self._watch())
 
     def made(self, name: str) -> None:
-        """It is there from now on at the latest: a list without it says that it is gone."""
+        """Record that a pod exists now: a later list without the pod means that it is gone."""
         self._there.add(name)
 
     def forget(self, name: str, *, was_made: bool) -> None:
-        """Nobody is to be told any more: it was deleted, or never made."""
+        """Stop the calls for a pod that was deleted, or never created."""
         if was_made and name in self._told:
-            self._told[name] = _nobody  # Until it is seen to be gone, it is no stray.
+            self._told[name] = _nobody  # Until its end is observed, it is no stray.
             self._there.add(name)
         else:
             self._told.pop(name, None)
             self._there.discard(name)
 
     async def close(self) -> None:
-        """Look no more. Idempotent."""
+        """Stop watching. Idempotent."""
         if self._watching is not None:
             self._watching.cancel()
             await asyncio.gather(self._watching, return_exceptions=True)
@@ -64,7 +67,7 @@ class PodWatch:
             except RametError as problem:
                 if not failures:
                     _log.warning("the pods of this kernel cannot be watched for now: %s", problem)
-                version = ""  # What happened meanwhile is in a list for certain.
+                version = ""  # A new list contains every change since then.
                 await asyncio.sleep(_AGAIN_S[min(failures, len(_AGAIN_S) - 1)])
                 failures += 1
 
@@ -81,7 +84,10 @@ class PodWatch:
         return version
 
     async def _look_for(self, name: str) -> None:
-        """Tell of a pod that was made while a list was waited for, if it is gone: it may be older than the list."""
+        """Report a pod as gone if it was created during a list request, and no longer exists.
+
+        The list may be older than the pod, so its absence there proves nothing.
+        """
         try:
             await self._api.pod(name)
         except Missing:
@@ -95,11 +101,11 @@ class PodWatch:
                 self._on_stray(seen.name)
             return
         if is_gone:
-            self.forget(seen.name, was_made=False)  # Nothing comes after that.
+            self.forget(seen.name, was_made=False)  # There are no changes after that.
         else:
             self._there.add(seen.name)
         told(seen)
 
 
 def _nobody(seen: ObservedPod) -> None:
-    """What is said of a pod that was deleted here."""
+    """Ignore the state of a pod that was deleted here."""
