@@ -24,7 +24,7 @@ class PodArgs(NamedTuple):
 
     @property
     def is_shared(self) -> bool:
-        """Whether several runs use the pod at once. No part of such a pod belongs to one run alone."""
+        """Return whether several runs use the pod at once. No part of such a pod belongs to one run alone."""
         return self.pids is not None
 
 

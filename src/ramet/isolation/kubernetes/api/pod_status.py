@@ -44,7 +44,7 @@ class PodFailure(NamedTuple):
 
     @property
     def is_final(self) -> bool:
-        """Whether waiting cannot help. A pod without a node may still get one."""
+        """Return whether waiting cannot help. A pod without a node may still get one."""
         return self.kind != "unschedulable"
 
 

@@ -49,7 +49,7 @@ class ReconnectingLine:
 
     @property
     def has_ended(self) -> bool:
-        """Whether nothing can be sent any more."""
+        """Return whether nothing can be sent any more."""
         return self._has_ended
 
     @property

@@ -52,7 +52,7 @@ class OwnedPod(Pod):
                 self._owners, self._secret = {ground.owner, found.owner}, {"metadata": {"name": self.name}}
                 if found.trouble is not None:
                     raise Gone(found.trouble.words)
-                if not found.node:  # The report that it runs comes some time after its start.
+                if not found.node:  # The node is checked, because a running container is reported late.
                     raise Gone(f"pod {self.name} does not run")
                 patch = manifest.adopt_patch(ground.owner, uid=found.uid, version=found.version)
                 await ground.api.patch_pod(self.name, patch)

@@ -1,4 +1,4 @@
-"""One pod, from its creation to its removal. A task of its own performs both, even if the caller is gone."""
+"""A pod, from its creation to its removal. A task of its own performs both, even if the caller is gone."""
 
 from __future__ import annotations
 

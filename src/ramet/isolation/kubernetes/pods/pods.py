@@ -1,4 +1,4 @@
-"""All pods of a kernel in one namespace: created, watched, connected, and removed in the end."""
+"""The pods of a kernel in one namespace: created, watched, connected, and removed in the end."""
 
 from __future__ import annotations
 

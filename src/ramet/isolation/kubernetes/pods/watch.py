@@ -1,4 +1,4 @@
-"""One watch for all pods of a kernel: it passes each status change to the owner of the pod at once."""
+"""The watch of all pods of a kernel: it passes each status change to the owner of the pod at once."""
 
 from __future__ import annotations
 
