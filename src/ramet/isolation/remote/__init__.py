@@ -1,1 +1,1 @@
-"""Sandboxes on another machine: the backend `local` at work there, and what it starts as the kernel sees it."""
+"""Sandboxes on another machine: a node agent that runs the backend `local` there, and its client in the kernel."""

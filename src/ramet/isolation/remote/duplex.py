@@ -1,4 +1,4 @@
-"""Both directions of a socket over a line."""
+"""The transfer of both directions of a socket over a line."""
 
 from __future__ import annotations
 
@@ -12,12 +12,15 @@ from ramet.isolation.remote.streams import Incoming, Outgoing, Post
 
 
 class Duplex:
-    """One stream each way; what comes before there is a socket is kept. The socket is closed when both have ended."""
+    """A stream in each direction between a socket and a line.
+
+    Data that arrives before `attach` is kept. The socket is closed when both directions have ended.
+    """
 
     def __init__(
         self, number: int, stream: int, post: Post, *, first: bytes = b"", on_done: Callable[[], None] = lambda: None
     ) -> None:
-        """`first` is written to the socket before what comes: see `Incoming`."""
+        """Create the streams. `first` is written to the socket before other data: see `Incoming`."""
         self._number, self._stream, self._post, self._on_done = number, stream, post, on_done
         self._socket: socket.socket | None = None
         self._outgoing: Outgoing | None = None
@@ -32,7 +35,10 @@ class Duplex:
         first: bytes = b"",
         on_data: Callable[[bytes], None] = lambda _: None,
     ) -> None:
-        """From now on it is this one, and ours; `before`, `first` and `on_data` are of `Outgoing`."""
+        """Use the socket `end`, and own it from now on.
+
+        `before`, `first` and `on_data` are parameters of `Outgoing`.
+        """
         self._socket = end
         self._outgoing = Outgoing(
             end.fileno(),
@@ -48,7 +54,7 @@ class Duplex:
 
     @property
     def unwritten(self) -> bytes:
-        """What came and the socket has not taken."""
+        """The data that arrived, but was not written to the socket."""
         return self._incoming.unwritten
 
     def take(self, data: bytes) -> None:
@@ -67,25 +73,25 @@ class Duplex:
             self._outgoing.drain()
 
     def fail(self) -> None:
-        """There will be no socket: the other side sees its end."""
+        """End both directions, because there will be no socket: the other side sees the end."""
         self._post(Data(number=self._number, stream=self._stream), b"")
         self._has_gone = True
         self._incoming.abandon()
 
     def stop_sending(self) -> None:
-        """Nobody reads it at the other end."""
+        """Stop sending: the other end no longer reads."""
         if self._outgoing is not None:
             self._outgoing.close()
         self._has_gone = True
         self._look()
 
     def over(self) -> None:
-        """The other end has gone: what came is written, and nothing more goes there."""
+        """Write the data that has arrived, and send no more: the other end is gone."""
         self._incoming.end()
         self.stop_sending()
 
     def close(self) -> None:
-        """Drop everything. Idempotent."""
+        """Drop all data, and close the socket. Idempotent."""
         self._is_closed = True
         self._incoming.close()
         if self._outgoing is not None:

@@ -1,7 +1,8 @@
-"""Folders that travel, as tars: packed with what changed since the last time, unpacked as if an enemy had packed them.
+"""The transfer of folders as tars: packed with the changes since the last time, unpacked as untrusted input.
 
-Nothing is written outside of the folder, through no link, and nothing but files, folders and links that stay inside.
-Modes arrive without setuid and its like; owners and times do not. Both sides work in threads, on pipes.
+Nothing is written outside of the folder or through a link, and only files, folders and links that stay inside are
+written. Modes are transferred without setuid and similar bits; owners and times are not transferred. Both sides work in
+threads, on pipes.
 """
 
 from __future__ import annotations
@@ -22,32 +23,32 @@ from ramet.isolation.linux.beneath import open_without_links
 from ramet.isolation.mounts import is_in_private
 from ramet.wire import tar
 
-MAX_DEPTH = 128  #: folders below the one that travels
-MAX_TOLD = 20  #: names that are told, of what did not travel
+MAX_DEPTH = 128  #: depth of folders below the transferred folder
+MAX_TOLD = 20  #: number of reported names of entries that were not transferred
 _MAX_PART = 255  #: bytes of a name
 _CHUNK = 256 * 1024
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
 _HANDLE = getattr(os, "O_PATH", _FILE) | os.O_CLOEXEC
 _DRAFT = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-_YOUNG_NS = 100_000_000  #: what was changed so recently may change once more without looking so
-_TICK_NS = 10_000_000  #: by which a folder's time must differ to be seen to
+_YOUNG_NS = 100_000_000  #: an entry changed so recently may change again without a new time
+_TICK_NS = 10_000_000  #: the minimum difference of a folder's time to be detected
 
-#: By path from the folder down: what a look at each entry said, None if it may not be trusted.
+#: The observed state of each entry, by path below the folder; None if that state is not reliable.
 Known = dict[str, tuple[int, ...] | None]
 
 
 class Packed(NamedTuple):
-    """What was packed, and what was not."""
+    """The result of `pack`."""
 
     known: Known  #: for the next time
-    gone: tuple[str, ...]  #: what was known and is no longer there
+    gone: tuple[str, ...]  #: known entries that no longer exist
     size: int  #: bytes of content
-    refused: tuple[str, ...]  #: what cannot travel: too deep, FIFOs, sockets, devices; the first few
+    refused: tuple[str, ...]  #: entries that cannot be transferred: too deep, FIFOs, sockets, devices; the first few
 
 
 def look(folder: Path) -> Known:
-    """What there is, for `pack` to leave out, if nobody has changed it lately. Raises OSError."""
+    """Return the state of a folder's entries, for `pack` to skip, if no one has changed it lately. Raises OSError."""
     with safe_walk.opened(folder) as root, contextlib.closing(safe_walk.walk(root, max_depth=MAX_DEPTH)) as entries:
         return {entry.path: _seen(entry.stat) for entry in entries if entry.stat is not None}
 
@@ -55,11 +56,11 @@ def look(folder: Path) -> Known:
 def pack(
     place: Path, out: Callable[[bytes], object], known: Known | None = None, *, max_bytes: int, is_source: bool = False
 ) -> Packed:
-    """Pack a folder, or a single file as a member ".", but for what is as it was `known` to be.
+    """Pack a folder, or a single file as a member ".", without the entries that are unchanged since `known`.
 
-    The place itself is no link; a source of a mount has none on the way to it either, or ELOOP is raised. What is
-    private in a state folder below a source stays here.
-    Raises OutputTooLarge for more content than `max_bytes`, OSError, and what `out` raises.
+    The place itself is no link; the path of a mount's source has no link either, or ELOOP is raised. Private parts of a
+    state folder below a source are left out. Raises OutputTooLarge for more content than `max_bytes`, OSError, and what
+    `out` raises.
     """
     before, now, refused = known or {}, Known(), list[str]()
     left = [max_bytes]
@@ -100,7 +101,7 @@ def pack(
                 else:
                     here, own = entry.folder, entry.name
                     say(path, found, lambda here=here, own=own: safe_walk.open_file(here, own))  # type: ignore[misc]
-            except FileNotFoundError:  # It has just gone.
+            except FileNotFoundError:  # It was just removed.
                 del now[path]
     out(tar.END)
     gone = tuple(path for path in before if path not in now)
@@ -116,10 +117,10 @@ def unpack(
     whole: bool = False,
     any_links: bool = False,
 ) -> tuple[str, ...]:
-    """Put what `pack` packed where it belongs; returns what was refused: links that lead out, unless `any_links`.
+    """Unpack the output of `pack` into a folder; return refused links, which lead out, unless `any_links`.
 
-    A file appears whole, in place of whatever was there. With `whole` what does not come goes. Raises InvalidValue for
-    what nobody honest packs, OutputTooLarge, OSError; some of it is there then.
+    A file appears whole, in place of any earlier entry. With `whole`, entries that are not in the tar are removed.
+    Raises InvalidValue for a tar that `pack` never produces, OutputTooLarge, OSError; a part of the files exists then.
     """
     packed = tar.Tar(read, links=True, max_extended=max_entries * 1024)
     target, came, refused, total = _Target(place), set[str](), list[str](), 0
@@ -154,7 +155,7 @@ def unpack(
 
 
 def remove(place: Path, paths: Iterable[bytes]) -> None:
-    """Remove what has gone at the other end. Raises InvalidValue for a path that leads out, OSError."""
+    """Remove the paths that were removed at the other end. Raises InvalidValue for a path that leads out, OSError."""
     target = _Target(place)
     try:
         target.remove("/".join(parts_of(path)) for path in paths)
@@ -163,7 +164,7 @@ def remove(place: Path, paths: Iterable[bytes]) -> None:
 
 
 def parts_of(name: bytes) -> tuple[str, ...]:
-    """The parts of a path below a folder. Raises InvalidValue for any other."""
+    """Return the parts of a path below a folder. Raises InvalidValue for any other path."""
     parts = name.rstrip(b"/").split(b"/")
     wrong = any(part in (b"", b".", b"..") or len(part) > _MAX_PART or b"\0" in part for part in parts)
     if wrong or len(parts) > MAX_DEPTH + 1:
@@ -172,17 +173,17 @@ def parts_of(name: bytes) -> tuple[str, ...]:
 
 
 class _Target:
-    """A folder that is written to, by descriptors and never through a link. Times of what changed become new."""
+    """A folder that is written to by descriptors, never through a link. Changed folders get a new time."""
 
     def __init__(self, place: Path) -> None:
         self._place = place
         self._root = -1
-        self._at: tuple[tuple[str, ...], int] = ((), -1)  #: the folder that was written to last
-        self._changed: dict[tuple[str, ...], int] = {}  #: folders, and the time that each had
+        self._at: tuple[tuple[str, ...], int] = ((), -1)  #: the last folder that was written to
+        self._changed: dict[tuple[str, ...], int] = {}  #: changed folders, and their times before
         self._modes: dict[tuple[str, ...], int] = {}
 
     def file_itself(self, content: Iterator[bytes], mode: int) -> None:
-        """Not a folder, but a file at its path."""
+        """Write a file at the target's own path, instead of a folder."""
         draft = self._place.with_name(f".ramet-{secrets.token_hex(8)}")
         try:
             _write(os.open(draft, _DRAFT, 0o600), content, mode)
@@ -191,30 +192,30 @@ class _Target:
             draft.unlink(missing_ok=True)
 
     def folder(self, parts: tuple[str, ...], mode: int) -> None:
-        """Have a folder there."""
+        """Create a folder unless it exists."""
         self._enter(parts)
         if parts:
             self._modes[parts] = mode
 
     def file(self, parts: tuple[str, ...], content: Iterator[bytes], mode: int) -> None:
-        """Have a file there."""
+        """Write a file."""
         self._replace(parts, lambda fd, draft: _write(os.open(draft, _DRAFT, 0o600, dir_fd=fd), content, mode))
 
     def link(self, parts: tuple[str, ...], to: bytes) -> None:
-        """Have a link there."""
+        """Create a link."""
         self._replace(parts, lambda fd, draft: os.symlink(to, draft, dir_fd=fd))
 
     def remove(self, paths: Iterable[str]) -> None:
-        """Remove what is there of these."""
+        """Remove those of these paths that exist."""
         for path in sorted(paths):
             *above, name = path.split("/")
-            with contextlib.suppress(OSError):  # It is not there, or below what is no folder any more.
+            with contextlib.suppress(OSError):  # It does not exist, or its parent is no longer a folder.
                 fd = self._enter(tuple(above), make=False)
                 self._note(tuple(above), fd)
                 safe_walk.remove(fd, name)
 
     def close(self) -> None:
-        """Done: modes are as they were said to be, and folders look changed."""
+        """Set the modes of folders and new times of changed folders, and close the descriptors."""
         with contextlib.suppress(OSError):
             for parts, before_ns in self._changed.items():
                 changed_ns = max(time.time_ns(), before_ns + _TICK_NS)
@@ -247,7 +248,10 @@ class _Target:
             self._changed[parts] = os.fstat(fd).st_mtime_ns
 
     def _enter(self, parts: tuple[str, ...], *, make: bool = True) -> int:
-        """A folder below, made on the way, in place of what is none; open until the next is asked for."""
+        """Return a descriptor of a folder below, valid until the next call.
+
+        Missing folders are created; an entry that is no folder is replaced.
+        """
         if self._root < 0:
             with contextlib.suppress(FileExistsError):
                 self._place.mkdir(0o700)
@@ -282,7 +286,7 @@ class _Target:
 
 @contextmanager
 def _opened(place: Path, *, is_source: bool) -> Iterator[int]:
-    """A folder or file to be read, which is no link. Raises OSError."""
+    """Open a folder or file, which is no link, for reading. Raises OSError."""
     handle = open_without_links(str(place)) if is_source else os.open(place, _HANDLE | os.O_NOFOLLOW)
     try:
         if stat.S_ISDIR(os.fstat(handle).st_mode):
@@ -306,7 +310,7 @@ def _say_file(
     left: list[int],
     max_bytes: int,
 ) -> None:
-    """A file as it is now, cut or filled up to the size that it has when it is opened."""
+    """Write a file to the tar, cut or zero-padded to the size that it had when it was opened."""
     fd = opened()
     try:
         size = os.fstat(fd).st_size
@@ -326,14 +330,14 @@ def _say_file(
 
 
 def _seen(found: os.stat_result) -> tuple[int, ...]:
-    """What a later look is compared with."""
-    if stat.S_ISDIR(found.st_mode):  # Its content is looked at anyhow, and its time is of that.
+    """Return the state of an entry, for comparison with a later one."""
+    if stat.S_ISDIR(found.st_mode):  # Its entries are compared anyway, and its time only reflects them.
         return found.st_mode, found.st_ino
     return found.st_mode, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
 def _is_young(found: os.stat_result) -> bool:
-    """Whether it may change once more, and its time not."""
+    """Return whether an entry may change again without a new time."""
     return not stat.S_ISDIR(found.st_mode) and abs(time.time_ns() - found.st_ctime_ns) < _YOUNG_NS
 
 
@@ -342,7 +346,7 @@ def _may_travel(found: os.stat_result) -> bool:
 
 
 def _stays(parts: tuple[str, ...], to: bytes) -> bool:
-    """Whether a link leads to something below the folder, as it is written."""
+    """Return whether a link's text leads to a path below the folder."""
     if not to or to.startswith(b"/") or b"\0" in to:
         return False
     depth = len(parts) - 1

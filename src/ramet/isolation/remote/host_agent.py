@@ -1,7 +1,7 @@
-"""A machine that keeps sandboxes for this kernel, and each of them as a `Sandbox` like any other.
+"""The client of a machine that keeps sandboxes for this kernel. Each of them is a `Sandbox`.
 
-What is at the other end may be taken over by who works there: it can lie about its own sandboxes, and no more. Memory
-is bounded by windows; a word out of turn, or one about what is not there, is the end of the line.
+An attacker may control the other end: it can then lie about its own sandboxes, and nothing else. Windows bound the
+memory; a message out of turn, or about an unknown sandbox, ends the line.
 """
 
 from __future__ import annotations
@@ -50,23 +50,23 @@ from ramet.isolation.remote.sandbox import RemoteSandbox
 from ramet.isolation.zygote.admission import absolute
 from ramet.wire.error_codec import clean
 
-#: Told of a run, what it uses most of, how much, and its limit: as of `ramet.isolation.zygote.backend`.
+#: Called with a run, the resource it uses most of, the amount, and the limit: see `ramet.isolation.zygote.backend`.
 OnThreshold = Callable[[str, str, float, float], object]
-#: Told of a run that was let go of here, and that its machine did not say to have forgotten: it may live on there.
+#: Called with a run that was released here without a confirmation of its machine: it may still run there.
 OnDeaf = Callable[[str], object]
 
-START_S = 60.0  #: once files are there
-NO_PORTS = "none where sandboxes are on another machine"  #: of `ports`: their loopback is not reached from here
-_FILES_S = 120.0  #: for files to get there, and 1 s for each MiB that a workspace may hold
+START_S = 60.0  #: after the files have arrived
+NO_PORTS = "none where sandboxes are on another machine"  #: for `ports`: that loopback cannot be reached from here
+_FILES_S = 120.0  #: for the transfer of files, plus 1 s for each MiB that a workspace may hold
 _THRESHOLDS = frozenset(("cpu", "memory"))
 _LAST_WORDS_S = 2.0
-_UNREAD_S = 300.0  #: how long a machine may read nothing, while its words lead to more than may wait for it
-_OTHERS_TURN = 64  #: frames after which everybody else may do something
+_UNREAD_S = 300.0  #: how long a machine may read nothing while the outbox is full
+_OTHERS_TURN = 64  #: frames after which other tasks get a turn
 _log = logging.getLogger("ramet.remote")
 
 
 class NodeClient:
-    """One line to one machine. Make it on a running event loop; it reads the line at once."""
+    """A client on one line to one machine. Create it on a running event loop; it reads the line at once."""
 
     def __init__(
         self,
@@ -76,9 +76,11 @@ class NodeClient:
         on_threshold: OnThreshold | None = None,
         on_deaf: OnDeaf | None = None,
     ) -> None:
-        """`level` is what stands between its sandboxes and the host, if that is more than the machine itself has.
+        """Begin to read the line.
 
-        Whoever gives it has compared it with what a run asks for; the machine is then not asked about isolation.
+        `level` is the isolation between the machine's sandboxes and the host, if that is more than the machine itself
+        provides. The caller has compared it with the level that a run asks for; the machine is then not asked about
+        isolation.
         """
         loop = asyncio.get_running_loop()
         self._line, self._level = line, level
@@ -95,23 +97,26 @@ class NodeClient:
 
     @property
     def is_open(self) -> bool:
-        """Whether sandboxes can be started: the line has not ended, nothing was lost, nobody closed it."""
+        """Return whether sandboxes can start: the line has not ended, nothing is lost, and nothing was closed."""
         return not self._ended.done() and self._closing is None
 
     @property
     def living(self) -> int:
-        """How many sandboxes were started, or are about to be, and are not yet cleaned up."""
+        """The number of sandboxes that were started, or are starting, and are not yet cleaned up."""
         return len(self._boxes)
 
     async def hello(self) -> Hello:
-        """What it said first; waits for that, without end. Raises SandboxFailed if the line ends before or after."""
+        """Wait for the machine's first message without a time limit, and return it.
+
+        Raises SandboxFailed if the line has ended, before or after that message.
+        """
         await asyncio.wait((self._hello, self._ended), return_when=asyncio.FIRST_COMPLETED)
         if self._ended.done():
             raise SandboxFailed(f"the machine is gone: {self._ended.result().detail}")
         return self._hello.result()
 
     async def check(self, within_s: float) -> None:
-        """Nothing, once it has answered. Raises SandboxFailed if it has not in time, or has gone."""
+        """Wait until the machine has answered. Raises SandboxFailed if it does not answer in time, or is gone."""
         try:
             async with asyncio.timeout(within_s):
                 await self._questions.ask(lambda ask: Forget(ask=ask, number=0))  # There is no sandbox 0.
@@ -119,16 +124,18 @@ class NodeClient:
             raise SandboxFailed(f"the machine has not answered within {within_s:g} s") from None
 
     async def start(self, spec: SandboxSpec, there: Mapping[str, str] | None = None) -> RemoteSandbox:
-        """As of a `Backend`: files go there, it starts. Raises InvalidValue, IsolationUnavailable, SandboxFailed.
+        """Send the files of a run and start it, as `Backend.start`.
 
-        A mount that is in `there`, or lies below one that is, does not go: the machine's image has it at that path.
+        Raises InvalidValue, IsolationUnavailable, SandboxFailed.
+
+        A mount that is in `there`, or lies below a path in it, is not sent: the machine's image has it at that path.
         """
         hello = await self.hello()
         if not self.is_open:
             raise SandboxFailed("the machine is closed")
         _check(spec)
         for each in [each for each in self._boxes.values() if each.spec.workspace == spec.workspace]:
-            await each.clean_up()  # An attempt before this one: what it left there goes first.
+            await each.clean_up()  # An earlier attempt: its files there are removed first.
         box = self._box_of(self._last_number + 1, spec, hello)
         try:
             async with asyncio.timeout(_FILES_S + spec.grant.workspace_size_mb):
@@ -145,9 +152,9 @@ class NodeClient:
         return box
 
     async def adopt(self, number: int, spec: SandboxSpec) -> RemoteSandbox:
-        """Go on with what another kernel had it start under that number.
+        """Adopt the sandbox that another kernel started on the machine under that number.
 
-        What is not answered on its channel comes there again. Raises Gone where that cannot be, SandboxFailed.
+        The unanswered messages of its channel arrive again. Raises Gone if it cannot be adopted, SandboxFailed.
         """
         hello = await self.hello()
         if not self.is_open:
@@ -168,7 +175,7 @@ class NodeClient:
         return box
 
     def lost(self, exit: Exit) -> None:
-        """The machine is known to be gone: all its sandboxes end so, at once. The first word of it stands."""
+        """Declare the machine lost: all its sandboxes end with `exit` at once. Only the first call has an effect."""
         if self._ended.done():
             return
         self._ended.set_result(exit)
@@ -179,11 +186,11 @@ class NodeClient:
         self._do(self._hang_up())
 
     async def wait_ended(self) -> Exit:
-        """Wait until the line has ended or the machine is lost; how its sandboxes ended by that."""
+        """Wait until the line has ended or the machine is lost; return the exit of its sandboxes."""
         return await asyncio.shield(self._ended)
 
     async def close(self) -> None:
-        """Tell it to leave, and end the line: all its sandboxes end. Idempotent; they may be cleaned up later."""
+        """Send `Leave`, and end the line: all its sandboxes end. Idempotent. They may be cleaned up later."""
         if self._closing is None:
             self._closing = asyncio.get_running_loop().create_task(self._close())
         await asyncio.shield(self._closing)
@@ -202,7 +209,7 @@ class NodeClient:
         await self._line.close()
 
     def _box_of(self, number: int, spec: SandboxSpec, hello: Hello) -> RemoteSandbox:
-        """Raises IsolationUnavailable, SandboxFailed."""
+        """Create the client of a sandbox. Raises IsolationUnavailable, SandboxFailed."""
         level, post = self._level_of(hello, spec.grant.isolation), self._outbox.post
         box = RemoteSandbox(number, spec, level, post, self._questions, on_done=self._let_go, do=self._do)
         self._boxes[number], self._last_number = box, max(self._last_number, number)
@@ -225,7 +232,7 @@ class NodeClient:
             _log.warning("a sandbox on another machine: %s", error)
 
     def _level_of(self, hello: Hello, asked: Isolation) -> Isolation:
-        """What a run gets. Raises IsolationUnavailable."""
+        """Return the isolation level of a run. Raises IsolationUnavailable."""
         if self._level is not None:
             return self._level
         if asked is Isolation.FRESH and hello.level is Isolation.L2:
@@ -267,7 +274,7 @@ class NodeClient:
         if body and not isinstance(word, Data | Answer):
             raise ProtocolError("a body where none belongs")
         if isinstance(word, Ended | Threshold) and self._is_not_adopted(word.number):
-            return  # The program of an older ramet says it unasked, and its end again when it is adopted.
+            return  # An older version of ramet sends it before an adoption, and sends the end again after it.
         match word:
             case Hello():
                 raise ProtocolError("a machine says hello once")
@@ -305,7 +312,7 @@ class NodeClient:
 
 
 def _check(spec: SandboxSpec) -> None:
-    """What only this side can see."""
+    """Check what only the kernel's side can check. Raises InvalidValue."""
     if not spec.workspace.is_dir():
         raise InvalidValue("workspace", str(spec.workspace), "a folder")
     workspace = spec.workspace.resolve()
@@ -319,7 +326,7 @@ def _check(spec: SandboxSpec) -> None:
 
 
 def _started(number: int, spec: SandboxSpec, *, is_asked: bool) -> Start:
-    """What the machine is told of a sandbox."""
+    """Return the message that starts a sandbox."""
     grant = spec.grant if is_asked else msgspec.structs.replace(spec.grant, isolation=Isolation.L0)
     return Start(
         number=number,

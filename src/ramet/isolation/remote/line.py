@@ -1,4 +1,4 @@
-"""A way between a kernel and a machine, whatever it is made of: whole frames, in order, each once."""
+"""The connection between a kernel and a machine, over any transport: whole frames, in order, each exactly once."""
 
 from __future__ import annotations
 
@@ -8,13 +8,16 @@ from ramet.wire.frames import Frame
 
 
 class Line(Protocol):
-    """One connection of two ends. What it is made of may break and be made anew: whoever uses it notices a pause."""
+    """A connection with two ends. Its transport may break and reconnect; the user only notices a pause."""
 
     async def send(self, frame: Frame) -> None:
-        """Send a frame; waits while too much is under way. Raises Gone once the line has ended."""
+        """Send a frame; wait while too much is under way. Raises Gone once the line has ended."""
 
     async def receive(self) -> Frame | None:
-        """The next frame; None once the line has ended for good, or OSError with the reason. One reader at a time."""
+        """Return the next frame; None once the line has ended permanently. One reader at a time.
+
+        Raises OSError if the line ended for a reason, which is in the error.
+        """
 
     async def close(self) -> None:
-        """End it; who waits in `receive` gets None. Idempotent."""
+        """End the line; a waiting `receive` returns None. Idempotent."""

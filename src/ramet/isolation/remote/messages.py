@@ -1,10 +1,10 @@
-"""What a kernel and a machine that keeps sandboxes for it say to each other, in frames of `ramet.wire.frames`.
+"""The protocol between a kernel and a machine that keeps sandboxes for it, in frames of `ramet.wire.frames`.
 
-Sandboxes have numbers, given by the kernel, never used twice on one machine. Bytes go in streams: `Data` of at most
-MAX_PIECE, an empty body is the stream's end. A sender has WINDOW bytes of each stream to send, and more as it is given
-`Credit`: whoever does not read slows down nobody but that stream. What breaks these rules is a ProtocolError, and the
-end of the line. The kernel believes nothing that comes from there but about sandboxes on that machine.
-`body` in a docstring is the frame's body.
+Sandboxes have numbers, which the kernel assigns and never uses twice on one machine. Bytes are sent in streams: `Data`
+of at most MAX_PIECE; an empty body is the stream's end. A sender may send WINDOW bytes of each stream, and more for
+each `Credit`: a slow reader slows down only that stream. A violation of these rules is a ProtocolError, and ends the
+line. The kernel trusts a machine's messages only about sandboxes on that machine. `body` in a docstring is the frame's
+body.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ VERSION = 2
 MAX_PIECE = 64 * 1024  #: bytes of one `Data`
 WINDOW = 256 * 1024  #: bytes of one stream that may be under way
 
-#: Streams that every sandbox has. Others are numbered by who opens them: even by the kernel, odd by the machine.
+#: Streams that every sandbox has. The side that opens another stream numbers it: the kernel even, the machine odd.
 CHANNEL, STDOUT, STDERR = 0, 1, 2
 FIRST_OF_KERNEL, FIRST_OF_MACHINE = 4, 5
 
@@ -32,21 +32,21 @@ Number = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 
 
 class NodeMessage(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="type", omit_defaults=True):
-    """Anything that either says."""
+    """A message of either side."""
 
 
 # ---- both ways -----------------------------------------------------------------------------------------------------
 
 
 class Data(NodeMessage, frozen=True, kw_only=True, tag="data"):
-    """Body: the next bytes of a stream; empty is its end."""
+    """The next bytes of a stream, as the body; an empty body is the stream's end."""
 
     number: Number
     stream: Number
 
 
 class Credit(NodeMessage, frozen=True, kw_only=True, tag="credit"):
-    """So many bytes more of a stream may be sent: they were read here."""
+    """A permission to send `size` more bytes of a stream, because as many bytes were read."""
 
     number: Number
     stream: Number
@@ -57,11 +57,11 @@ class Credit(NodeMessage, frozen=True, kw_only=True, tag="credit"):
 
 
 class Put(NodeMessage, frozen=True, kw_only=True, tag="put"):
-    """Have the tar that comes in a stream at a folder, before the sandbox starts or while it lives.
+    """Store the tar of a stream as a folder, before the sandbox starts or while it runs.
 
-    `root` is a path below one that the machine keeps for this. What is in the folder and not in the tar goes; a member
-    "." is no folder but a file at that path. Answered by whether it is there now: a path that the machine does not keep
-    is as its image has it, and the stream is not read.
+    `root` is a path below a folder that the machine keeps for mounts. Files in the folder that are not in the tar are
+    removed; a member "." is a file at that path instead of a folder. The answer is whether the machine stored it. A
+    path outside the machine's folders stays as its image has it, and the stream is not read.
     """
 
     ask: Number
@@ -71,7 +71,10 @@ class Put(NodeMessage, frozen=True, kw_only=True, tag="put"):
 
 
 class Link(NodeMessage, frozen=True, kw_only=True, tag="link"):
-    """Have at a path below one that the machine keeps what its image has at another; answered once it is there."""
+    """Create a link at `root`, below a folder that the machine keeps, to the image's path `to`.
+
+    Answered once it exists.
+    """
 
     ask: Number
     root: str
@@ -79,9 +82,10 @@ class Link(NodeMessage, frozen=True, kw_only=True, tag="link"):
 
 
 class Start(NodeMessage, frozen=True, kw_only=True, tag="start"):
-    """Start a sandbox; answered by `Started` or `Refused`. Fields as in `SandboxSpec`, paths as on the kernel's host.
+    """Start a sandbox; answered by `Started` or `Refused`.
 
-    What it is given of files, its workspace included, was `Put` before.
+    Fields as in `SandboxSpec`, paths as on the kernel's host. The sandbox's files, including its workspace, were sent
+    by `Put` before.
     """
 
     number: Number
@@ -92,15 +96,15 @@ class Start(NodeMessage, frozen=True, kw_only=True, tag="start"):
     image: Image = "bare"
     entry: str = "ramet.guest.__main__:main"
     env: Mapping[str, str] = {}
-    proxied: bool = False  #: connections to the host's proxy come as streams that the machine opens
+    proxied: bool = False  #: connections to the host's proxy are streams that the machine opens
     shelf: str | None = None
 
 
 class Adopt(NodeMessage, frozen=True, kw_only=True, tag="adopt"):
-    """Go on with a sandbox that another kernel had started here, on another line; answered once it is this line's.
+    """Adopt a sandbox that another kernel started here over another line; answered once it belongs to this line.
 
-    What is not answered on its channel comes again, and its end does; streams to a proxy have broken. Answered with
-    Gone where there is none, or it cannot go on without that kernel.
+    The unanswered messages of its channel are sent again, and so is its end. Its streams to a proxy have broken. The
+    answer is Gone if the sandbox does not exist, or cannot continue without its former kernel.
     """
 
     ask: Number
@@ -108,21 +112,24 @@ class Adopt(NodeMessage, frozen=True, kw_only=True, tag="adopt"):
 
 
 class Signal(NodeMessage, frozen=True, kw_only=True, tag="signal"):
-    """A signal to its main process; SIGKILL to all of it."""
+    """Send a signal to the main process of a sandbox; SIGKILL goes to all its processes."""
 
     number: Number
     signal: Number
 
 
 class Measure(NodeMessage, frozen=True, kw_only=True, tag="measure"):
-    """What does it use? Answered with a `Metrics` as a list."""
+    """Measure a sandbox. The answer is a `Metrics` as a list."""
 
     ask: Number
     number: Number
 
 
 class Run(NodeMessage, frozen=True, kw_only=True, tag="run"):
-    """Run a command beside it; answered with its code and the size of its stdout. Body of the answer: both outputs."""
+    """Run a command inside a sandbox.
+
+    The answer is the exit code and the size of stdout. Body of the answer: stdout, then stderr.
+    """
 
     ask: Number
     number: Number
@@ -132,10 +139,10 @@ class Run(NodeMessage, frozen=True, kw_only=True, tag="run"):
 
 
 class Fetch(NodeMessage, frozen=True, kw_only=True, tag="fetch"):
-    """What changed in its workspace since it was fetched last, as a tar in a stream.
+    """Send the changes of a sandbox's workspace since the last fetch, as a tar in a stream.
 
-    Answered, after the stream's end, with the first few names that cannot travel. Body of the answer: the paths,
-    relative to the workspace, that have gone, a NUL after each.
+    Answered after the stream's end, with the first few names that cannot be sent. Body of the answer: the removed
+    paths, relative to the workspace, a NUL after each.
     """
 
     ask: Number
@@ -144,21 +151,21 @@ class Fetch(NodeMessage, frozen=True, kw_only=True, tag="fetch"):
 
 
 class Forget(NodeMessage, frozen=True, kw_only=True, tag="forget"):
-    """End a sandbox and let go of all that it had, its workspace too; answered when nothing is left."""
+    """End a sandbox and remove all its data, including its workspace; answered when nothing is left."""
 
     ask: Number
     number: Number
 
 
 class Leave(NodeMessage, frozen=True, kw_only=True, tag="leave"):
-    """End everything, and the machine's own program."""
+    """End all sandboxes, and the machine's own program."""
 
 
 # ---- from the machine ----------------------------------------------------------------------------------------------
 
 
 class Hello(NodeMessage, frozen=True, kw_only=True, tag="hello"):
-    """The first word: who is there, and what `local` found there to keep a process in with."""
+    """The first message of a machine: its identity, and the isolation mechanisms that `local` found there."""
 
     version: int
     python: str
@@ -166,18 +173,21 @@ class Hello(NodeMessage, frozen=True, kw_only=True, tag="hello"):
     mechanisms: Mapping[str, bool]
     missing: tuple[str, ...] = ()
     remedy: str = ""
-    kept: tuple[Number, ...] = ()  #: sandboxes that it has from lines before this one
-    last: Number = 0  #: the highest number that it ever had
+    kept: tuple[Number, ...] = ()  #: sandboxes that it keeps from earlier lines
+    last: Number = 0  #: the highest number ever used there
 
 
 class Started(NodeMessage, frozen=True, kw_only=True, tag="started"):
-    """All gates are shut; its entry point is called."""
+    """The sandbox is confined completely, and its entry point is called."""
 
     number: Number
 
 
 class Refused(NodeMessage, frozen=True, kw_only=True, tag="refused"):
-    """It was not started, and nothing of it is left. `error` and `fields` as in `ramet.wire.error_codec`."""
+    """The sandbox was not started, and nothing of it is left.
+
+    `error` and `fields` as in `ramet.wire.error_codec`.
+    """
 
     number: Number
     error: ErrorInfo
@@ -185,7 +195,7 @@ class Refused(NodeMessage, frozen=True, kw_only=True, tag="refused"):
 
 
 class Ended(NodeMessage, frozen=True, kw_only=True, tag="ended"):
-    """No process of it is left. Fields as in `Exit`."""
+    """All processes of the sandbox have ended. Fields as in `Exit`."""
 
     number: Number
     code: int
@@ -196,14 +206,14 @@ class Ended(NodeMessage, frozen=True, kw_only=True, tag="ended"):
 
 
 class Connected(NodeMessage, frozen=True, kw_only=True, tag="connected"):
-    """Somebody inside connects to the proxy: what is said there comes in this stream, and goes back in it."""
+    """A process in the sandbox connects to the proxy; this stream carries both directions."""
 
     number: Number
     stream: Number
 
 
 class Threshold(NodeMessage, frozen=True, kw_only=True, tag="threshold"):
-    """It comes near a limit: see `OnThreshold`."""
+    """The sandbox approaches a limit: see `OnThreshold`."""
 
     number: Number
     resource: str
@@ -212,7 +222,7 @@ class Threshold(NodeMessage, frozen=True, kw_only=True, tag="threshold"):
 
 
 class Answer(NodeMessage, frozen=True, kw_only=True, tag="answer"):
-    """To what was asked: a value, or an error as in `ramet.wire.error_codec`."""
+    """The answer to a request: a value, or an error as in `ramet.wire.error_codec`."""
 
     ask: Number
     value: Any = None
@@ -229,18 +239,18 @@ _from_machine = msgspec.json.Decoder(FromMachine)
 
 
 def encode(word: NodeMessage) -> bytes:
-    """The control part of a frame."""
+    """Encode a message as the control part of a frame."""
     return _encoder.encode(word)
 
 
 def from_kernel(control: bytes) -> FromKernel:
-    """What a kernel says. Raises ProtocolError."""
+    """Decode a message of a kernel. Raises ProtocolError."""
     word: FromKernel = _decoded(_from_kernel, control)
     return word
 
 
 def from_machine(control: bytes) -> FromMachine:
-    """What a machine says. Raises ProtocolError."""
+    """Decode a message of a machine. Raises ProtocolError."""
     word: FromMachine = _decoded(_from_machine, control)
     return word
 

@@ -1,7 +1,7 @@
-"""The program of a machine: it keeps sandboxes there by the backend `local`, and does what a line says.
+"""The program of a machine: it keeps sandboxes there by the backend `local`, and executes the messages of a line.
 
-What it keeps outlives a line: a kernel that comes on the next one may adopt it. What the next one does not adopt ends
-with the machine.
+Its sandboxes outlive a line: a kernel on the next line may adopt them. Sandboxes that are not adopted end with the
+machine.
 """
 
 from __future__ import annotations
@@ -49,16 +49,15 @@ from ramet.isolation.zygote.admission import absolute
 from ramet.wire.error_codec import encode_error
 
 _LAST_WORDS_S = 2.0
-_OTHERS_TURN = 64  #: frames after which everybody else may do something
+_OTHERS_TURN = 64  #: frames after which other tasks get a turn
 
 
 @contextlib.asynccontextmanager
 async def keeper(runs: Path, places: Sequence[Path] = (), *, pod: bool = False) -> AsyncIterator[NodeAgent]:
-    """What is kept here, line by line; nothing is left of it in the end.
+    """Provide the node agent of this machine, for successive lines; remove all its data at the end.
 
-    `runs` is the same path as on the kernel's host. `places` are other folders that mounts may be written to: a mount
-    at one of them or below it comes from the host, any other is what this machine has there. `pod` is as of
-    `LocalBackend`.
+    `runs` is the same path as on the kernel's host. `places` are other folders that mounts may be written to. A mount
+    at one of them or below comes from the host; any other is what this machine has there. `pod` as in `LocalBackend`.
     """
     made = NodeAgent(runs, places, pod=pod)
     try:
@@ -68,13 +67,13 @@ async def keeper(runs: Path, places: Sequence[Path] = (), *, pod: bool = False) 
 
 
 async def serve(line: Line, runs: Path, places: Sequence[Path] = (), *, pod: bool = False) -> bool:
-    """A `keeper` of one line: whether that said that it is over."""
+    """Serve one line with a new `keeper`; return whether the kernel ended it by `Leave`."""
     async with keeper(runs, places, pod=pod) as kept:
         return await kept.serve(line)
 
 
 def main(runs: str, *places: str) -> None:
-    """Serve the line that standard input and output are, two pipes, and end with it. What is printed goes to stderr."""
+    """Serve the line on standard input and output, two pipes, and end with it. Other output goes to stderr."""
     asyncio.run(_main(Path(runs), [Path(each) for each in places]))
 
 
@@ -95,24 +94,24 @@ async def _main(runs: Path, places: Sequence[Path]) -> None:
 
 
 class NodeAgent:
-    """What is kept here, on whichever line there is; `close` it, or use `keeper`."""
+    """The sandboxes of this machine, served on the current line. Call `close`, or use `keeper`."""
 
     def __init__(self, runs: Path, places: Sequence[Path] = (), *, pod: bool = False) -> None:
         self._runs = runs
         self._places = [runs, *places]
         self._backend = LocalBackend(runs, on_threshold=self._near_a_limit, pod=pod, places=places)
-        self._outbox: Outbox | None = None  #: of the line that there is
+        self._outbox: Outbox | None = None  #: of the current line
         self._kept: dict[int, NodeSandbox] = {}
-        self._last = 0  #: the highest number that there was
-        self._used: dict[Path, set[int]] = {}  #: who has what was put there
+        self._last = 0  #: the highest number used so far
+        self._used: dict[Path, set[int]] = {}  #: the sandboxes that use each folder
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_closed = False
 
     async def serve(self, line: Line) -> bool:
-        """Say hello and do what is said, until the line ends for good or says that all is over; whether it said so.
+        """Send a hello and execute messages until the line ends or a `Leave` arrives; return whether one arrived.
 
-        Nothing is left if it did. Otherwise what was started goes on, and waits for a kernel that adopts it on the
-        next line. Raises ProtocolError.
+        After a `Leave`, nothing is left. Otherwise the started sandboxes continue, and wait for a kernel that adopts
+        them on the next line. Raises ProtocolError.
         """
         outbox = self._outbox = Outbox(line)
         try:
@@ -151,7 +150,7 @@ class NodeAgent:
         return False
 
     async def close(self) -> None:
-        """End all. What was put here goes, as far as it can. Idempotent."""
+        """End all sandboxes, and remove their files as far as possible. Idempotent."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -163,7 +162,7 @@ class NodeAgent:
                 await self._clear(number)
 
     async def _detach(self) -> None:
-        """The line has ended: what was not started by then goes, all else waits for the next one."""
+        """Detach from an ended line: close sandboxes that were not started; the others wait for the next line."""
         await self._end_tasks()
         for number, kept in list(self._kept.items()):
             if kept.was_begun:
@@ -180,7 +179,7 @@ class NodeAgent:
             await asyncio.wait(self._tasks)
 
     def _post(self, word: NodeMessage, body: bytes = b"") -> None:
-        """Have it said on the line that there is; what is said while there is none is said to nobody."""
+        """Send a message on the current line; drop it if there is none."""
         if self._outbox is not None:
             self._outbox.post(word, body)
 
@@ -238,7 +237,7 @@ class NodeAgent:
         async def answer() -> None:
             try:
                 value, body = await work()
-            except Exception as error:  # Whatever it is, the kernel waits for an answer.
+            except Exception as error:  # The kernel waits for an answer in any case.
                 info, fields = encode_error(error)
                 self._post(Answer(ask=ask, error=info, fields=fields))
             else:
@@ -268,7 +267,7 @@ class NodeAgent:
     async def _start(self, kept: NodeSandbox, word: Start) -> None:
         try:
             await kept.start(self._backend, word)
-        except Exception as problem:  # Whatever it is, the kernel waits for an answer.
+        except Exception as problem:  # The kernel waits for an answer in any case.
             error = problem if isinstance(problem, RametError) else SandboxFailed(repr(problem))
             info, fields = encode_error(error)
             self._post(Refused(number=word.number, error=info, fields=fields))
@@ -301,9 +300,9 @@ class NodeAgent:
         return None, b""
 
     async def _clear(self, number: int) -> None:
-        """Remove what nobody else has."""
+        """Remove the files that only this sandbox used."""
         kept = self._kept.pop(number)
-        # A mount stays: zygotes that wait for others who are granted it have it open.
+        # A mount stays: zygotes that wait for other runs with the same mount have it open.
         alone = [root for root, users in self._used.items() if users == {number} and self._runs in root.parents]
         for users in self._used.values():
             users.discard(number)

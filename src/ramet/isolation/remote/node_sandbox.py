@@ -1,4 +1,4 @@
-"""One sandbox, as the machine that has it serves it to a kernel: its streams, its files, its end."""
+"""The machine's side of one sandbox: its streams, its files, and its end."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ from ramet.isolation.remote.replay_log import ChannelLog
 from ramet.isolation.remote.streams import Incoming, Outgoing, Post
 from ramet.isolation.remote.transfer import IncomingDir, OutgoingDir
 
-MAX_CONNECTIONS = 128  #: to the proxy, at a time
-MAX_BYTES, MAX_ENTRIES = 2**40, 10_000_000  #: what a kernel puts here, it has bounded itself
+MAX_CONNECTIONS = 128  #: to the proxy, at the same time
+MAX_BYTES, MAX_ENTRIES = 2**40, 10_000_000  #: the kernel limits its own data, so these limits are high
 _PROXIES = ".proxies"
 _SHORT = 100  #: bytes of a path that is the address of a socket
 _BACKLOG = 64
-_TICK_S = 0.02  #: more than the clock of any file system takes from one time to the next
+_TICK_S = 0.02  #: longer than the clock resolution of any file system
 
 
 class NodeSandbox:
-    """What is here under one number, from the first word about it until it is closed."""
+    """The state of one sandbox number, from the first message about it until it is closed."""
 
     def __init__(self, number: int, post: Post, runs: Path) -> None:
         self.number, self.run = number, ""
@@ -52,8 +52,8 @@ class NodeSandbox:
         self._listener: socket.socket | None = None
         self._next = FIRST_OF_MACHINE
         self._tape = ChannelLog()
-        self._printing: tuple[Outgoing | Duplex, ...] = ()  #: on the line that there is: what it says
-        self._unwritten = b""  #: what came on the line before, and it has not read
+        self._printing: tuple[Outgoing | Duplex, ...] = ()  #: the sandbox's outputs on the current line
+        self._unwritten = b""  #: data that arrived on the previous line, but the sandbox has not read
         self._end: Ended | None = None
         self._ending: asyncio.Task[None] | None = None
         self._fetching = asyncio.Lock()
@@ -61,23 +61,23 @@ class NodeSandbox:
 
     @property
     def box(self) -> Sandbox:
-        """Raises Gone if there is none."""
+        """The started sandbox. Raises Gone if there is none."""
         if self._box is None:
             raise Gone(f"sandbox {self.number} was not started")
         return self._box
 
     @property
     def was_begun(self) -> bool:
-        """Whether it was started, and a kernel was told so."""
+        """Return whether it was started, and a kernel received `Started`."""
         return self._ending is not None
 
     @property
     def is_told(self) -> bool:
-        """Return whether the kernel on the line that there is knows of it: it began it, or has adopted it."""
+        """Return whether the kernel on the current line knows the sandbox: it started or adopted it."""
         return bool(self._printing)
 
     def take(self, stream: int, data: bytes) -> None:
-        """What came in a stream; where that has ended here, nothing."""
+        """Take bytes of a stream; ignore bytes of a stream that has ended here."""
         where = self._streams.get(stream)
         if isinstance(where, Incoming | Duplex | IncomingDir):
             if stream == CHANNEL:
@@ -85,24 +85,24 @@ class NodeSandbox:
             where.take(data)
 
     def grant(self, stream: int, size: int) -> None:
-        """More of a stream may be sent."""
+        """Allow more bytes of a stream."""
         where = self._streams.get(stream)
         if isinstance(where, Outgoing | Duplex | OutgoingDir):
             where.grant(size)
 
     def signal(self, number: int) -> None:
-        """To its main process, SIGKILL to all."""
+        """Send a signal to the main process; SIGKILL goes to all processes."""
         if self._box is not None:
             self._box.signal(number)
 
     def receive(self, stream: int) -> IncomingDir:
-        """A folder that will come in a stream."""
+        """Prepare to receive a folder in a stream."""
         self._check_new(stream)
         arrival = self._streams[stream] = IncomingDir(self.number, stream, self._post)
         return arrival
 
     async def put(self, stream: int, root: Path, arrival: IncomingDir) -> None:
-        """Have that folder there."""
+        """Unpack a received folder at `root`."""
         try:
             await in_thread(lambda: root.parent.mkdir(parents=True, exist_ok=True), name="ramet-folder")
             await arrival.unpacked(root, max_bytes=MAX_BYTES, max_entries=MAX_ENTRIES, whole=True, any_links=True)
@@ -110,13 +110,13 @@ class NodeSandbox:
             self.drop(stream)
 
     def drop(self, stream: int) -> None:
-        """Nothing more of a stream is wanted."""
+        """Close a stream of which no more is wanted."""
         where = self._streams.pop(stream, None)
         if where is not None:
             where.close()
 
     async def start(self, backend: Backend, word: Start) -> None:
-        """Start it. Raises what a backend does."""
+        """Start the sandbox. Raises what `Backend.start` raises."""
         workspace = Path(word.workspace)
         self._known = await in_thread(lambda: _looked(workspace), name="ramet-folder")
         self.run = word.run
@@ -134,12 +134,15 @@ class NodeSandbox:
         self._box = await backend.start(self._spec)
 
     def begin(self) -> None:
-        """Its streams and its end are told from now on."""
+        """Send the sandbox's streams and its end to the kernel from now on."""
         self._listen_to(self.box, b"")
         self._ending = asyncio.get_running_loop().create_task(self._until_its_end(self.box))
 
     def adopt(self) -> None:
-        """The same, to a kernel that was not there at its beginning. Raises Gone where that cannot go on with it."""
+        """Send streams and end to a kernel that did not start the sandbox.
+
+        Raises Gone if that kernel cannot continue with it.
+        """
         if self._ending is None or self._printing or self._is_closed:
             raise Gone(f"sandbox {self.number} was not started, or its line has it")
         self._listen_to(self.box, self._tape.again())
@@ -147,7 +150,7 @@ class NodeSandbox:
             self._tell_end(self._end)
 
     def detach(self) -> None:
-        """The line has ended. What is under way there goes with it; the sandbox waits for the next one."""
+        """Detach from a line that has ended. Its open transfers are lost; the sandbox waits for the next line."""
         channel = self._streams.get(CHANNEL)
         if isinstance(channel, Duplex):
             self._unwritten = channel.unwritten
@@ -165,7 +168,7 @@ class NodeSandbox:
         channel.attach(end, before=(out, err), first=again, on_data=self._tape.said)
 
     async def fetch(self, stream: int) -> Packed:
-        """Send what has changed in its workspace; what has gone is in the answer."""
+        """Send the changes of the workspace; the result has the removed paths."""
         if self._spec is None:
             raise Gone(f"sandbox {self.number} was not started")
         self._check_new(stream)
@@ -179,7 +182,7 @@ class NodeSandbox:
             return packed
 
     async def close(self) -> None:
-        """End it and let go of all that it has here, but for files. Idempotent."""
+        """End the sandbox and release all its resources here, except files. Idempotent."""
         self._is_closed = True
         if self.starting is not None:
             self.starting.cancel()
@@ -210,8 +213,8 @@ class NodeSandbox:
 
     def _tell_end(self, end: Ended) -> None:
         if not self.is_told:
-            return  # Whoever adopts it is told then: a word about a sandbox that a kernel does not know ends its line.
-        for each in self._printing:  # What it said last comes before the word of its end.
+            return  # Sent after an adoption: a message about an unknown sandbox ends a kernel's line.
+        for each in self._printing:  # Its last output is sent before its end.
             each.drain()
         self._post(end, b"")
 
@@ -220,7 +223,7 @@ class NodeSandbox:
             raise ProtocolError(f"stream {stream} of {self.number} is no new one of a kernel")
 
     def _listen(self) -> Path:
-        """A socket in place of the host's proxy's."""
+        """Create a socket that replaces the socket of the host's proxy."""
         self.proxies.mkdir(mode=0o700, parents=True, exist_ok=True)
         path = self.proxies / "proxy.sock"
         listener = self._listener = socket.socket(socket.AF_UNIX)
@@ -252,9 +255,9 @@ class NodeSandbox:
 
 
 def _looked(workspace: Path) -> Known:
-    """What is in a workspace before anybody works there; an empty one is made."""
+    """Return the state of a workspace before any process works there; create the workspace if it is missing."""
     workspace.mkdir(mode=0o700, parents=True, exist_ok=True)
     known = file_sync.look(workspace)
     if known:
-        time.sleep(_TICK_S)  # Whoever changes a file from now on changes its time.
+        time.sleep(_TICK_S)  # A file that changes from now on gets a different time.
     return known

@@ -1,4 +1,4 @@
-"""What is to be said on a line, in order, by whoever does not wait for it."""
+"""The queue of messages to be sent on a line, in order, for senders that do not wait."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from ramet.isolation.remote.line import Line
 from ramet.isolation.remote.messages import NodeMessage, encode
 from ramet.wire.frames import Frame
 
-#: Bytes that wait to be sent before nothing more is to be read from the other side; what a frame counts beside its own.
+#: Limit of bytes that wait to be sent, above which the reader pauses; the overhead that is counted for each frame.
 MAX_WAITING, FRAME_BYTES = 8 * 1024 * 1024, 256
 
 
 class Outbox:
-    """Sends what is posted. Windows and questions bound most of it.
+    """The queue that sends posted messages. Windows and open requests bound most of its size.
 
-    Words that answer words of the other side are bounded by `until_room`: its reader waits for that.
+    `until_room` bounds the answers to messages of the other side: the reader of these messages waits for it.
     """
 
     def __init__(self, line: Line) -> None:
@@ -34,7 +34,7 @@ class Outbox:
         self._task = asyncio.get_running_loop().create_task(self._send())
 
     def post(self, word: NodeMessage, body: bytes = b"") -> None:
-        """Have it sent; nothing once the line has ended."""
+        """Queue a message; do nothing once the line has ended."""
         if not self._is_closed:
             frame = Frame(encode(word), body)
             self._frames.append(frame)
@@ -46,11 +46,14 @@ class Outbox:
 
     @property
     def is_full(self) -> bool:
-        """Whether more than MAX_WAITING bytes wait to be sent."""
+        """Return whether more than MAX_WAITING bytes wait to be sent."""
         return not self._room.is_set()
 
     async def until_room(self, within_s: float) -> None:
-        """Wait until not too much waits to be sent. Raises TimeoutError if nothing was sent for so long."""
+        """Wait until at most MAX_WAITING bytes wait.
+
+        Raises TimeoutError if nothing was sent within `within_s`.
+        """
         while not self._room.is_set():
             before = self._sent
             with contextlib.suppress(TimeoutError):
@@ -60,13 +63,13 @@ class Outbox:
                 raise TimeoutError
 
     async def flush(self, within_s: float) -> None:
-        """Wait until all that was posted is on its way, or the line or the time has ended."""
+        """Wait until all posted messages are sent, or the line has ended, or `within_s` has passed."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(within_s):
                 await self._empty.wait()
 
     async def close(self) -> None:
-        """Send no more. Idempotent."""
+        """Stop sending. Idempotent."""
         self._drop()
         self._task.cancel()
         await asyncio.wait((self._task,))
@@ -93,7 +96,7 @@ class Outbox:
                 self._empty.set()
         except (RametError, OSError):
             self._drop()
-            await self._line.close()  # Whoever reads it learns of its end.
+            await self._line.close()  # The reader of the line sees its end.
 
 
 def _weight(frame: Frame) -> int:

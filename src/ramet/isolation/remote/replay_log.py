@@ -1,10 +1,10 @@
-"""What was said on a sandbox's channel and may be on no record: enough to say it again to another kernel.
+"""The log of a sandbox's channel: the messages that may not be persisted, so that another kernel can get them again.
 
-The machine that keeps a sandbox has it, where it outlives the kernel. A request is kept until its answer has come, word
-for word; so is the wish to hear of a child's end, and the last word. What needs no answer and goes on record is kept
-until something is answered that was asked later, and whose answer says that all before it is there. What an agent has
-besides in its kernel's memory alone goes with that kernel: changes of a state that are in no commit, or the beginning
-of a reply that it was told piece by piece. Then nobody can go on with it.
+The machine that keeps a sandbox holds the log, if the sandbox outlives its kernel. A request is kept unchanged until
+its answer has arrived; so are a request to watch a child's end, and the final message. A record, which needs no answer,
+is kept until an answer shows that it was persisted: the answer to a later request that implies all records before it.
+Other data that only the kernel's memory holds is lost with that kernel: changes of a state that are in no commit, or
+the beginning of a streamed reply. In that case no kernel can continue the sandbox.
 """
 
 from __future__ import annotations
@@ -32,53 +32,53 @@ from ramet.wire.guest_protocol import (
     Watch,
 )
 
-MAX_KEPT = 8 * 1024 * 1024  #: bytes of all that is not answered
+MAX_KEPT = 8 * 1024 * 1024  #: bytes of all unanswered messages
 
 _HEADER = struct.Struct("!II")
 _CHANGING = frozenset(
     {"set", "remove", "checkout", "merge", "drop"}
-)  #: of a working copy, or more than once of a store
-_SETTLING = frozenset({"commit", "discard"})  #: answered, it leaves nothing in a working copy
+)  #: operations that change a working copy, or change a store again if repeated
+_SETTLING = frozenset({"commit", "discard"})  #: operations whose answer means that the working copy has no changes left
 
 
 class _Key(NamedTuple):
-    """What a word is known by: its kind, and its number or whom it asks about."""
+    """The identity of a message: its kind, and its number or the run that it is about."""
 
     kind: str
     of: int | str = 0
 
 
 class _Mark(NamedTuple):
-    """A moment of a channel: so many changes of the working copy of its state, and so many records."""
+    """A point in a channel: the number of changes of its state's working copy, and the number of records."""
 
     changes: int
     records: int
 
 
 class ChannelLog:
-    """Of one sandbox, from its first word on."""
+    """The log of one sandbox's channel, from its first message on."""
 
     def __init__(self) -> None:
         self._said, self._told = _Cutter(MAX_KEPT), _Cutter(0)
-        self._open: dict[_Key, bytes | None] = {}  #: in the order in which they were said
+        self._open: dict[_Key, bytes | None] = {}  #: in the order of sending
         self._size = 0
-        self._done = _Mark(0, 0)  #: what it has done that needs no answer
-        self._there = _Mark(0, 0)  #: so much of that is on record, or dropped
-        self._marks: dict[int, _Mark] = {}  #: what is there once a request is answered
-        self._in_pieces: set[int] = set()  #: requests whose answer has begun to come
-        self._has_begun = False  #: it was told what to do
-        self._never = ""  #: why nobody can ever go on with it
+        self._done = _Mark(0, 0)  #: changes and records so far, which need no answer
+        self._there = _Mark(0, 0)  #: the part of `_done` that is persisted, or dropped
+        self._marks: dict[int, _Mark] = {}  #: by request: the part of `_done` that its answer proves to be persisted
+        self._in_pieces: set[int] = set()  #: requests whose answer has arrived in part
+        self._has_begun = False  #: the sandbox has received its start message
+        self._never = ""  #: the reason why no kernel can ever continue it
 
     def said(self, data: bytes) -> None:
-        """Bytes from inside, as they go to the kernel."""
+        """Record bytes from the sandbox on their way to the kernel."""
         try:
             for control, frame in self._said.cut(data):
                 self._take_said(guest_protocol.from_guest(control), frame)
-        except ProtocolError as broken:  # The kernel ends it for that.
+        except ProtocolError as broken:  # The kernel ends the sandbox for that.
             self._never = str(broken)
 
     def told(self, data: bytes) -> None:
-        """Bytes from the kernel, as they go inside."""
+        """Record bytes from the kernel on their way into the sandbox."""
         try:
             for control, _ in self._told.cut(data):
                 self._take_told(guest_protocol.from_host(control))
@@ -86,9 +86,9 @@ class ChannelLog:
             self._never = str(broken)
 
     def again(self) -> bytes:
-        """What another kernel is to hear first; what comes from inside later follows on it.
+        """Return the bytes that another kernel must receive first; later bytes of the sandbox follow them.
 
-        Raises Gone: it cannot go on without what its kernel alone knew.
+        Raises Gone if the sandbox cannot continue without data that only its kernel had.
         """
         if self._never:
             raise Gone(self._never)
@@ -160,29 +160,29 @@ class ChannelLog:
 
 
 class _Cut(NamedTuple):
-    """A frame that has come: its control part, and all of it as it came if that was to be kept."""
+    """A complete frame: its control part, and all its bytes if they were to be kept."""
 
     control: bytes
     whole: bytes | None
 
 
 class _Cutter:
-    """Cuts a stream of bytes into frames, of which it keeps no more than `most` bytes beside the control part."""
+    """A decoder that cuts a byte stream into frames. It keeps a frame's bytes only if these are at most `most`."""
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._head = bytearray()  #: of the frame under way: its header, its control part, and its body if that is kept
+        self._head = bytearray()  #: of the current frame: its header, its control part, and its body if that is kept
         self._lengths: tuple[int, int] | None = None
-        self._left = 0  #: bytes of a body that is not kept, to come
+        self._left = 0  #: remaining bytes of a body that is not kept
 
     @property
     def is_partial(self) -> bool:
-        """Whether a frame has begun and not ended."""
+        """Return whether a frame has begun and not ended."""
         return bool(self._head)
 
     @property
     def partial(self) -> bytes | None:
-        """What has come of the frame under way; None if that was not kept."""
+        """The received bytes of the current frame; None if they were not kept."""
         return None if self._lengths is not None and not self._keeps else bytes(self._head)
 
     @property
@@ -190,7 +190,7 @@ class _Cutter:
         return self._lengths is not None and _HEADER.size + sum(self._lengths) <= self._most
 
     def cut(self, data: bytes) -> Iterator[_Cut]:
-        """Take bytes; the frames that they complete. Raises ProtocolError for what begins none."""
+        """Take bytes; yield the frames that they complete. Raises ProtocolError for bytes that begin no frame."""
         at = 0
         while at < len(data):
             at = self._more(data, at)
@@ -208,14 +208,14 @@ class _Cutter:
 
     @property
     def _missing(self) -> int:
-        """Bytes that are to come into the head."""
+        """The number of bytes that the head still needs."""
         if self._lengths is None:
             return _HEADER.size - len(self._head)
         control, body = self._lengths
         return _HEADER.size + control + (body if self._keeps else 0) - len(self._head)
 
     def _more(self, data: bytes, at: int) -> int:
-        """Take what belongs to the frame under way, as far as there is; returns where the rest begins."""
+        """Take the available bytes of the current frame; return the position of the rest."""
         if missing := self._missing:
             end = min(len(data), at + missing)
             self._head += data[at:end]

@@ -1,4 +1,4 @@
-"""Questions to a machine, each with one answer."""
+"""Requests to a machine, each with one answer."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from ramet.isolation.remote.messages import Answer, NodeMessage
 from ramet.isolation.remote.streams import Post
 from ramet.wire.error_codec import clean, decode_error
 
-#: What a machine may have a kernel raise: an agent there that was cancelled, say, cancels nothing here.
+#: The errors that a machine may raise in a kernel. For example, a cancelled agent there cancels nothing here.
 _TOLD = (Gone, InvalidValue, IsolationUnavailable, SandboxFailed)
 
 
 def told(error: ErrorInfo, fields: Mapping[str, Any]) -> Exception:
-    """The error that a machine tells, if it is one that a sandbox may have; else SandboxFailed."""
+    """Convert a machine's error into an exception of an allowed type; else into SandboxFailed."""
     if error.type == "TimeoutError":
         return TimeoutError(clean(error.message[:1000]))
     found = decode_error(error, fields)
@@ -28,7 +28,7 @@ def told(error: ErrorInfo, fields: Mapping[str, Any]) -> Exception:
 
 
 def converted(value: Any, kind: Any) -> Any:
-    """What was answered, as what it should be. Raises SandboxFailed."""
+    """Convert the value of an answer into its expected type. Raises SandboxFailed."""
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
@@ -36,7 +36,7 @@ def converted(value: Any, kind: Any) -> Any:
 
 
 class PendingRequests:
-    """Who waits for an answer, and what was asked and is no longer waited for."""
+    """The requests without an answer, including those whose caller no longer waits."""
 
     def __init__(self, post: Post) -> None:
         self._post = post
@@ -45,9 +45,12 @@ class PendingRequests:
         self._failed: RametError | None = None
 
     async def ask(self, word: Callable[[int], NodeMessage]) -> tuple[Answer, bytes]:
-        """What is answered to a word with that number. Raises the error that is answered, or SandboxFailed."""
+        """Send the message that `word` returns for a new number; return the answer and its body.
+
+        Raises the answer's error, or SandboxFailed.
+        """
         if self._failed is not None:
-            raise self._failed.with_traceback(None)  # It would keep every frame that asked in vain.
+            raise self._failed.with_traceback(None)  # The traceback would keep the frames of every caller alive.
         number = next(self._numbers)
         future = self._open[number] = asyncio.get_running_loop().create_future()
         self._post(word(number), b"")
@@ -57,7 +60,7 @@ class PendingRequests:
         return answer, body
 
     def answer(self, answer: Answer, body: bytes) -> None:
-        """Pass it on. Raises ProtocolError if nobody asked."""
+        """Pass an answer to its caller. Raises ProtocolError if no request has that number."""
         future = self._open.pop(answer.ask, None)
         if future is None:
             raise ProtocolError(f"an answer to what nobody asked: {answer.ask}")
@@ -65,7 +68,7 @@ class PendingRequests:
             future.set_result((answer, body))
 
     def fail(self, error: RametError) -> None:
-        """Nobody will answer any more."""
+        """Fail all open and later requests with this error, because no more answers arrive."""
         self._failed = error
         for future in self._open.values():
             if not future.done():

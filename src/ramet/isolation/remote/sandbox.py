@@ -1,4 +1,4 @@
-"""One process on another machine, as its owner sees it: `ramet.isolation.contract.Sandbox` over a line."""
+"""The kernel's side of one sandbox on another machine: `ramet.isolation.contract.Sandbox` over a line."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ from ramet.wire.error_codec import clean
 
 _MAX_CONNECTIONS = 256
 _MAX_WARNINGS = 1000
-_KILL_S = 30.0  #: from SIGKILL to the word of the end
+_KILL_S = 30.0  #: from SIGKILL to the report of the end
 _FORGET_S = 30.0
-_SYNC_S = 60.0  #: and 1 s for each MiB that a workspace may hold
+_SYNC_S = 60.0  #: plus 1 s for each MiB that a workspace may hold
 _PIPE_SIZE = 1031  #: F_SETPIPE_SZ
 _log = logging.getLogger("ramet.remote")
 _REASONS = frozenset(("exited", "signalled", "oom", "cpu", "workspace", "lost"))
 
 
 class RemoteSandbox:
-    """One process on that machine. Its descriptors are closed by `clean_up`."""
+    """A sandbox on another machine. `clean_up` closes its descriptors."""
 
     def __init__(
         self,
@@ -58,22 +58,22 @@ class RemoteSandbox:
         on_done: Callable[[int], object],
         do: Callable[[Coroutine[Any, Any, Any]], asyncio.Task[Any]],
     ) -> None:
-        """Raises SandboxFailed if there are no descriptors for it."""
+        """Create the client of a sandbox. Raises SandboxFailed if there are no descriptors for it."""
         loop = asyncio.get_running_loop()
         self.number, self.spec = number, spec
         self._level, self._post, self._questions, self._on_done, self._do = level, post, questions, on_done, do
         self.started: asyncio.Future[None] = loop.create_future()  #: or refused
-        self.started.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody may wait for it
+        self.started.add_done_callback(lambda done: done.cancelled() or done.exception())  # there may be no waiter
         self._ended: asyncio.Future[Exit] = loop.create_future()
         self._was_started = self._is_attached = False
-        self._is_reachable = True  #: its machine has not lost it
-        self._is_final = False  #: its last files were had, or could not be
+        self._is_reachable = True  #: the line to its machine has not ended, and its machine answers
+        self._is_final = False  #: its final files were fetched, or cannot be
         self._is_killed = False
         self._warnings = 0
-        self.is_forgotten = False  #: its machine says that nothing of it is left there
+        self.is_forgotten = False  #: its machine has confirmed that nothing of it is left there
         self._cleaning: asyncio.Task[None] | None = None
         self._syncing = asyncio.Lock()
-        self.files = Staging(number, spec, post, questions)  #: for `Machine.start`, before it is started
+        self.files = Staging(number, spec, post, questions)  #: for `NodeClient.start`, before the sandbox starts
         try:
             self._channel, self._inner = socket.socketpair()
             self._channel.setblocking(False)
@@ -94,41 +94,41 @@ class RemoteSandbox:
 
     @property
     def channel(self) -> socket.socket:
-        """The host's end."""
+        """The host's end of the channel."""
         return self._channel
 
     @property
     def stdout(self) -> int:
-        """Non-blocking."""
+        """The descriptor of standard output; non-blocking."""
         return self._pipes[STDOUT][0]
 
     @property
     def stderr(self) -> int:
-        """Non-blocking."""
+        """The descriptor of standard error; non-blocking."""
         return self._pipes[STDERR][0]
 
     @property
     def pid(self) -> int:
-        """None of this host's."""
+        """-1: there is no process on this host."""
         return -1
 
     @property
     def level(self) -> Isolation:
-        """What its backend offers."""
+        """The isolation level of the sandbox."""
         return self._level
 
     async def wait(self) -> Exit:
-        """Wait for its end, or that of its machine."""
+        """Wait for the end of the sandbox or of its machine."""
         return await asyncio.shield(self._ended)
 
     def signal(self, number: int) -> None:
-        """To its main process, SIGKILL to all of it; nothing if it has ended."""
+        """Send a signal to the main process; SIGKILL goes to all processes. Do nothing if it has ended."""
         if not self._ended.done():
             self._is_killed |= number == signal.SIGKILL
             self._post(Signal(number=self.number, signal=number), b"")
 
     async def kill(self, grace_s: float = KILL_GRACE_S) -> Exit:
-        """SIGTERM, then SIGKILL. A machine that does not answer that is taken to have lost it."""
+        """Send SIGTERM, then SIGKILL. If the machine does not answer that, the sandbox counts as lost."""
         try:
             if grace_s > 0:
                 self.signal(signal.SIGTERM)
@@ -145,13 +145,13 @@ class RemoteSandbox:
             return await self.wait()
 
     async def metrics(self) -> Metrics:
-        """What it uses now. Raises Gone."""
+        """Return the current resource usage. Raises Gone."""
         answer, _ = await self._ask(lambda ask: Measure(ask=ask, number=self.number))
         metrics: Metrics = converted(answer.value, Metrics)
         return metrics
 
     async def run_command(self, argv: Sequence[str], *, timeout_s: float, max_bytes: int) -> Ran:
-        """Run a command beside it. Raises Gone, TimeoutError."""
+        """Run a command inside the sandbox. Raises Gone, TimeoutError."""
         answer, body = await self._ask(
             lambda ask: Run(ask=ask, number=self.number, argv=tuple(argv), timeout_s=timeout_s, max_bytes=max_bytes)
         )
@@ -161,15 +161,15 @@ class RemoteSandbox:
         return Ran(code, body[:size], body[size:])
 
     async def dial(self, port: int) -> socket.socket:
-        """Raises InvalidValue: ports of other machines are not reached."""
+        """Raise InvalidValue: ports of other machines cannot be reached."""
         raise InvalidValue("port", port, "none on another machine")
 
     async def sync(self) -> None:
-        """Its shelf goes there, what changed in its workspace comes here. Raises SandboxFailed."""
+        """Send the shelf, and fetch the changes of the workspace. Raises SandboxFailed."""
         limit_s = _SYNC_S + self.spec.grant.workspace_size_mb
         try:
             async with asyncio.timeout(limit_s), self._syncing:
-                if self._is_killed:  # Its last files are to be had, and nothing that comes later.
+                if self._is_killed:  # Fetch the final files, after the end.
                     await self.wait()
                 if self._is_final:
                     return
@@ -185,11 +185,11 @@ class RemoteSandbox:
             raise SandboxFailed(f"its files could not travel: {error}") from error
 
     async def clean_up(self) -> None:
-        """Kill what lives, have its last files, have the machine forget it, close what is open. Idempotent."""
+        """Kill the sandbox, fetch its final files, remove it from its machine, close descriptors. Idempotent."""
         await asyncio.shield(self._being_cleaned_up())
 
     def drop(self) -> None:
-        """The same, and nobody waits for it."""
+        """Begin a `clean_up` without waiting for it."""
         self._being_cleaned_up()
 
     def _being_cleaned_up(self) -> asyncio.Task[None]:
@@ -198,15 +198,15 @@ class RemoteSandbox:
         return self._cleaning
 
     def describe(self) -> Mapping[str, Any]:
-        """Enough to say that it has gone; whoever has its machine knows more."""
+        """Return enough data to identify a sandbox that is gone; the machine's owner knows more."""
         return {"run": self.spec.run, "pid": -1}
 
     # ---- what its machine says --------------------------------------------------------------------------------------
 
     def begin(self, *, is_adopted: bool = False) -> None:
-        """It was started; `is_adopted`: for another kernel, so that this one has none of its files.
+        """Mark the sandbox as started. `is_adopted`: another kernel started it, so this one has none of its files.
 
-        Raises ProtocolError if that was said before.
+        Raises ProtocolError if it was already started or refused.
         """
         if self._was_started or self.started.done():
             if self._cleaning is None:
@@ -222,14 +222,14 @@ class RemoteSandbox:
             self.started.set_result(None)
 
     def refuse(self, error: Exception) -> None:
-        """It was not started. Raises ProtocolError if it was."""
+        """Fail the start of the sandbox. Raises ProtocolError if it was started."""
         if self._was_started:
             raise ProtocolError(f"sandbox {self.number} was started, and is refused")
         if not self.started.done():
             self.started.set_exception(error)
 
     def take(self, stream: int, data: bytes) -> None:
-        """What came in a stream. Raises ProtocolError for one that there is not."""
+        """Take bytes of a stream. Raises ProtocolError for an unknown stream."""
         where = self._streams.get(stream)
         if where is not None:
             if stream <= STDERR and not self._was_started:
@@ -239,7 +239,7 @@ class RemoteSandbox:
             raise ProtocolError(f"there is no stream {stream} of {self.number}")
 
     def grant(self, stream: int, size: int) -> None:
-        """More may be sent. Raises ProtocolError for a stream that there is not, and more than was sent."""
+        """Allow more bytes of a stream. Raises ProtocolError for an unknown stream, and for too much credit."""
         where = self._streams.get(stream)
         if isinstance(where, Duplex):
             where.grant(size)
@@ -249,7 +249,7 @@ class RemoteSandbox:
             self.files.grant(stream, size)
 
     def take_end(self, word: Ended) -> None:
-        """No process of it is left, says its machine. Raises ProtocolError for what is no end."""
+        """Take the machine's report of the sandbox's end. Raises ProtocolError for an invalid report."""
         if not self._was_started or word.reason not in _REASONS or not -128 <= word.code <= 255:
             raise ProtocolError(f"this is no end of sandbox {self.number}")
         detail = "".join(each if each.isprintable() else " " for each in clean(word.detail[:1000]))
@@ -265,7 +265,7 @@ class RemoteSandbox:
         )
 
     def end(self, exit: Exit, *, is_said: bool = False) -> None:
-        """It has ended so. What its machine may still send is waited for only if that has said so."""
+        """End the sandbox with this exit. Wait for the machine's remaining data only if it reported the end."""
         if not self.started.done():
             self.started.set_exception(SandboxFailed(f"run {self.spec.run}: {exit.detail}"))
         if not self._ended.done():
@@ -284,12 +284,12 @@ class RemoteSandbox:
             each.end()
 
     def may_warn(self) -> str:
-        """Its run, if it may tell of a limit once more."""
+        """Return the sandbox's run if one more warning is allowed, else an empty string."""
         self._warnings += 1
         return self.spec.run if self._warnings <= _MAX_WARNINGS else ""
 
     def connect(self, stream: int) -> None:
-        """Somebody inside connects to the proxy. Raises ProtocolError where nobody may."""
+        """Connect a stream of the sandbox to the proxy. Raises ProtocolError if that is not allowed."""
         if self.spec.proxy is None or stream != self._highest + 2:
             raise ProtocolError(f"sandbox {self.number} opens stream {stream}")
         if sum(isinstance(each, Duplex) for each in self._streams.values()) > _MAX_CONNECTIONS:
@@ -351,7 +351,7 @@ async def _connected(both: Duplex, proxy: Path) -> None:
     end.setblocking(False)
     try:
         folder = os.open(proxy.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:  # Its path may be longer than the address of a socket.
+        try:  # The path may be longer than a socket address allows.
             await asyncio.get_running_loop().sock_connect(end, f"/proc/self/fd/{folder}/{proxy.name}")
         finally:
             os.close(folder)
@@ -366,7 +366,7 @@ def _pipe() -> list[int]:
     ends = list(os.pipe())
     for end in ends:
         os.set_blocking(end, False)
-    with contextlib.suppress(OSError):  # Else it is as large as pipes are.
+    with contextlib.suppress(OSError):  # Otherwise the pipe has the default size.
         fcntl.fcntl(ends[1], _PIPE_SIZE, WINDOW)
     return ends
 

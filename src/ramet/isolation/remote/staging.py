@@ -1,4 +1,4 @@
-"""The files of one sandbox on another machine: they are staged there, and what changed in its workspace comes back."""
+"""The file transfer of one sandbox on another machine: its files are sent there, changes of its workspace come back."""
 
 from __future__ import annotations
 
@@ -25,28 +25,29 @@ from ramet.wire.error_codec import clean
 
 _MIB = 1024 * 1024
 _MAX_SENT = 256 * _MIB  #: bytes of all mounts, and of a shelf
-_SLACK = 2  #: what a workspace may hold for a moment, in parts of what was granted
+_SLACK = 2  #: how much a workspace may hold temporarily, as a multiple of its limit
 _log = logging.getLogger("ramet.remote")
 
 
 class Staging:
-    """Every folder travels in a stream of its own, which begins on this side."""
+    """The file transfer of one sandbox. The kernel's side opens a stream for each folder."""
 
     def __init__(self, number: int, spec: SandboxSpec, post: Post, questions: PendingRequests) -> None:
         self._number, self._spec, self._post, self._questions = number, spec, post, questions
         self._next = FIRST_OF_KERNEL
         self._streams: dict[int, IncomingDir | OutgoingDir] = {}
-        self._shelf: Known | None = None  #: as it is there
-        self._is_strange = False  #: its workspace was another kernel's, and has not been here
+        self._shelf: Known | None = None  #: as the machine has it
+        self._is_strange = False  #: its workspace was another kernel's, and was not fetched yet
 
     def begin_anew(self) -> None:
-        """It was another kernel's: all of its workspace comes with the next `fetch`, in place of what is here."""
+        """Have the next `fetch` replace the whole workspace here, because the sandbox was another kernel's."""
         self._is_strange = True
 
     async def send_all(self, there: Sequence[str] = ()) -> None:
-        """What it starts with goes there: workspace, mounts, shelf. Mounts at paths of `there` or below are there.
+        """Send the initial files of the sandbox: workspace, mounts, shelf.
 
-        Raises InvalidValue, OutputTooLarge for its workspace, SandboxFailed.
+        Mounts at paths of `there` or below already exist there. Raises InvalidValue, OutputTooLarge for the workspace,
+        SandboxFailed.
         """
         if not await in_thread(lambda: _is_empty(self._spec.workspace), name="ramet-folder"):
             await self._put(Path(absolute(self._spec.workspace)), max_bytes=self._room)
@@ -55,7 +56,7 @@ class Staging:
         for mount, source in sources.items():
             place = Path(mount)
             if any(place.is_relative_to(each) for each in there) or not os.path.lexists(source):  # noqa: ASYNC240
-                continue  # In the machine's image, or it may be.
+                continue  # The machine's image has it, or may have it.
             try:
                 left -= await self._put(place, source=Path(source), max_bytes=left)
             except OutputTooLarge:
@@ -68,7 +69,7 @@ class Staging:
             raise InvalidValue("shelf", str(self._spec.shelf), most) from None
 
     async def send_shelf(self) -> None:
-        """What is on its shelf goes there, if it has one and it is not there already. Raises OutputTooLarge."""
+        """Send the sandbox's shelf, if it has one that differs from the machine's. Raises OutputTooLarge."""
         if self._spec.shelf is None:
             return
         shelf = Path(absolute(self._spec.shelf))
@@ -78,7 +79,7 @@ class Staging:
             self._shelf = known
 
     async def fetch(self) -> None:
-        """What changed in its workspace comes here. Raises OutputTooLarge, SandboxFailed, OSError."""
+        """Fetch the changes of the workspace. Raises OutputTooLarge, SandboxFailed, OSError."""
         workspace, most = Path(absolute(self._spec.workspace)), self._room
         stream = self._new_stream()
         arrival = self._streams[stream] = IncomingDir(self._number, stream, self._post)
@@ -92,7 +93,7 @@ class Staging:
         try:
             await asyncio.wait((asked, unpacking), return_when=asyncio.FIRST_COMPLETED)
             if asked.done() and asked.exception() is not None:
-                self._drop(stream)  # Whoever unpacks sees the end.
+                self._drop(stream)  # The unpacking thread sees the end.
                 await asked
             refused = await unpacking
             answer, body = await asked
@@ -107,20 +108,20 @@ class Staging:
             self._drop(stream)
             raise
         finally:
-            if arrival.has_come:  # Else the rest of it is counted and dropped, so that its machine can end it.
+            if arrival.has_come:  # Else the rest is counted and dropped, so that the machine can end the stream.
                 self._drop(stream)
             asked.cancel()
             await asyncio.gather(asked, unpacking, return_exceptions=True)
 
     def take(self, stream: int, data: bytes) -> bool:
-        """What came in a stream; False for one that was never begun here."""
+        """Take bytes of a stream; return False for a stream that was never opened here."""
         where = self._streams.get(stream)
         if isinstance(where, IncomingDir):
             where.take(data)
         return FIRST_OF_KERNEL <= stream < self._next
 
     def grant(self, stream: int, size: int) -> None:
-        """More may be sent. Raises ProtocolError for more than was sent, and for what comes here."""
+        """Allow more bytes of a stream. Raises ProtocolError for too much credit, and for an incoming stream."""
         where = self._streams.get(stream)
         if isinstance(where, OutgoingDir):
             where.grant(size)
@@ -128,14 +129,14 @@ class Staging:
             raise ProtocolError(f"stream {stream} of {self._number} does not go there")
 
     def close(self) -> None:
-        """Nothing travels any more. Idempotent."""
+        """End all transfers. Idempotent."""
         for stream in list(self._streams):
             self._drop(stream)
 
     async def _put(self, place: Path, *, source: Path | None = None, max_bytes: int) -> int:
-        """Have a folder or file there, at its own path; how many bytes were sent. Of a mount it is the source.
+        """Send a folder or file to its own path there; return the number of bytes. `source` is the source of a mount.
 
-        Raises OutputTooLarge, InvalidValue for a source that is a link or leads through one by now.
+        Raises OutputTooLarge, SandboxFailed, and InvalidValue for a source that is a link or leads through one by now.
         """
         stream = self._new_stream()
         departure = self._streams[stream] = OutgoingDir(self._number, stream, self._post)
@@ -147,7 +148,7 @@ class Staging:
         )
         try:
             await asyncio.wait((asked, packing), return_when=asyncio.FIRST_COMPLETED)
-            if asked.done() and asked.result()[0].value is False:  # It is as the machine's image has it.
+            if asked.done() and asked.result()[0].value is False:  # The machine's image has it.
                 return 0
             packed = await packing
             await asked

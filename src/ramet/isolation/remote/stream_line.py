@@ -1,4 +1,4 @@
-"""A line made of one stream of bytes each way, such as a socket, or a program's standard input and output."""
+"""A line over a byte stream in each direction, such as a socket, or a program's standard input and output."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _CLOSE_S = 5.0
 
 
 class StreamLine:
-    """Ends when the stream does, or a bad frame comes."""
+    """A line that ends when its stream ends, or a bad frame arrives."""
 
     def __init__(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, source: asyncio.BaseTransport | None = None
     ) -> None:
-        """`source` is what the reader is fed by, if that is not the writer's own transport."""
+        """Create the line. `source` is the transport that feeds the reader, if it is not the writer's own."""
         self._reader, self._writer, self._source = reader, writer, source
         self._frames: deque[Frame] = deque()
         self._taken = FrameReader()
@@ -54,7 +54,7 @@ class StreamLine:
         return self._frames.popleft() if self._frames and not self._is_closed else None
 
     async def close(self) -> None:
-        """See `ramet.isolation.remote.line.Line`. What was sent and not taken is given up after a while."""
+        """See `ramet.isolation.remote.line.Line`. Data that is not taken within 5 s is dropped."""
         self._is_closed = True
         if self._source is not None:
             self._source.close()
@@ -69,7 +69,7 @@ class StreamLine:
 
 
 async def piped(source: IO[bytes], sink: IO[bytes]) -> StreamLine:
-    """A line of two pipes, which are its own from now on. Not of sockets: asyncio takes what comes there for an end."""
+    """Create a line over two pipes, and own them. Not for sockets: asyncio treats incoming data there as an end."""
     loop, reader, unread = asyncio.get_running_loop(), asyncio.StreamReader(), asyncio.StreamReader()
     fed_by, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), source)
     transport, protocol = await loop.connect_write_pipe(lambda: asyncio.StreamReaderProtocol(unread), sink)

@@ -1,6 +1,6 @@
-"""Streams over a line: what one descriptor gives is written to another at the far end, no faster than that is read.
+"""Streams over a line: bytes read from one descriptor are written to another at the far end, with flow control.
 
-Everything happens in callbacks of the event loop. Of each stream at most WINDOW bytes are under way, or kept here.
+All work is done in callbacks of the event loop. At most WINDOW bytes of each stream are under way, or kept here.
 """
 
 from __future__ import annotations
@@ -13,14 +13,17 @@ from collections.abc import Callable, Sequence
 from ramet.core.errors import ProtocolError
 from ramet.isolation.remote.messages import MAX_PIECE, WINDOW, Credit, Data, NodeMessage
 
-#: Has a word sent, with a body; waits for nothing.
+#: Sends a message with a body; does not block.
 Post = Callable[[NodeMessage, bytes], None]
 
-_WORTH_TELLING = WINDOW // 4  #: of what was read here, before a credit is given for it
+_WORTH_TELLING = WINDOW // 4  #: bytes that must be read here before a credit is sent
 
 
 class Outgoing:
-    """Reads a descriptor to its end, or until it is closed here. The descriptor stays its owner's."""
+    """The sending end of a stream: it reads a descriptor to its end, or until `close`.
+
+    The descriptor stays its owner's.
+    """
 
     def __init__(
         self,
@@ -34,9 +37,10 @@ class Outgoing:
         on_data: Callable[[bytes], None] = lambda _: None,
         on_end: Callable[[], None] = lambda: None,
     ) -> None:
-        """What can be read from those `before` goes first: it was said before what is said here.
+        """Begin to read the descriptor.
 
-        `first` goes before what is read; `on_data` is told of what is read, before it goes.
+        Data that can be read from the streams `before` is sent first, because it was written first. `first` is sent
+        before data that is read; `on_data` is called with data that was read, before it is sent.
         """
         self._fd, self._number, self._stream, self._post = fd, number, stream, post
         self._before, self._first, self._on_data, self._on_end = before, memoryview(first), on_data, on_end
@@ -48,7 +52,7 @@ class Outgoing:
         self._send_first()
 
     def grant(self, size: int) -> None:
-        """So much more may be sent. Raises ProtocolError for more than was."""
+        """Allow `size` more bytes to be sent. Raises ProtocolError for more credit than bytes sent."""
         if self._credit + size > WINDOW:
             raise ProtocolError(f"stream {self._stream} of {self._number} is given credit for what was not sent")
         self._credit += size
@@ -58,17 +62,17 @@ class Outgoing:
             self._loop.add_reader(self._fd, self._read)
 
     def drain(self) -> None:
-        """Send all that can be read now, as far as it may be sent."""
+        """Send all data that can be read now, as far as the credit allows."""
         while self._is_open and self._credit > 0 and self._read():
             pass
 
     def close(self) -> None:
-        """Read no more. Idempotent."""
+        """Stop reading. Idempotent."""
         self._is_open = False
         self._stop_reading()
 
     def _read(self) -> bool:
-        """Send one piece; False if there is none now, or ever."""
+        """Send one piece; return False if there is none now, or ever."""
         for each in self._before:
             each.drain()
         self._send_first()
@@ -79,7 +83,7 @@ class Outgoing:
             data = os.read(self._fd, min(self._credit, MAX_PIECE))
         except (BlockingIOError, InterruptedError):
             return False
-        except OSError:  # Reset: whoever was at the other end has gone.
+        except OSError:  # Connection reset: the other end is gone.
             data = b""
         self._on_data(data)
         self._credit -= len(data)
@@ -105,37 +109,41 @@ class Outgoing:
 
 
 class Incoming:
-    """Writes what comes to a descriptor, as it takes it; where nobody takes it any more, it is counted and dropped."""
+    """The receiving end of a stream: it writes to a descriptor. Once that fails, data is counted and dropped."""
 
     def __init__(
         self, number: int, stream: int, post: Post, *, first: bytes = b"", on_end: Callable[[], None] = lambda: None
     ) -> None:
-        """`first` is written before what comes: it came on another line, and no credit is given for it.
+        """Create the stream.
 
-        `on_end` is called once, when all was written, or can no longer be, and no more comes.
+        `first` is written before other data: it arrived on another line, so no credit is sent for it. `on_end` is
+        called once, when no more data can arrive, and all data was written or can no longer be written.
         """
         self._number, self._stream, self._post, self._on_end = number, stream, post, on_end
         self._loop = asyncio.get_running_loop()
         self._fd = -1
         self._pieces: deque[memoryview] = deque([memoryview(first)] if first else [])
-        self._foreign = len(first)  #: of what is to be written, so much came on another line
-        self._room = WINDOW  #: what may still come
-        self._owed = 0  #: what was taken, and no credit was given for
+        self._foreign = len(first)  #: bytes still to be written that arrived on another line
+        self._room = WINDOW  #: bytes that may still arrive
+        self._owed = 0  #: bytes that were written, but no credit was sent for
         self._has_end = self._is_broken = self._is_writing = self._is_over = False
 
     @property
     def has_end(self) -> bool:
-        """Whether nothing more may come."""
+        """Return whether the stream's end has arrived."""
         return self._has_end
 
     def attach(self, fd: int) -> None:
-        """Where it goes from now on; the descriptor stays its owner's."""
+        """Write to this descriptor from now on; it stays its owner's."""
         os.set_blocking(fd, False)
         self._fd = fd
         self._write()
 
     def take(self, data: bytes) -> None:
-        """What came; nothing is the end. Raises ProtocolError for more than may come, and for what comes after it."""
+        """Take received bytes; empty bytes are the end.
+
+        Raises ProtocolError for more bytes than the window allows, and for bytes after the end.
+        """
         if self._has_end:
             raise ProtocolError(f"stream {self._stream} of {self._number} goes on after its end")
         if len(data) > self._room:
@@ -152,16 +160,16 @@ class Incoming:
 
     @property
     def unwritten(self) -> bytes:
-        """What came and is not written."""
+        """The data that arrived, but was not written."""
         return b"".join(self._pieces)
 
     def end(self) -> None:
-        """Nothing more comes; what came is written. Idempotent."""
+        """Treat the stream as ended; data that has arrived is still written. Idempotent."""
         if not self._has_end:
             self.take(b"")
 
     def abandon(self) -> None:
-        """Nobody takes it any more."""
+        """Drop all data, now and later, because it can no longer be written."""
         self._is_broken = True
         self._stop_writing()
         self._fd = -1
@@ -172,7 +180,7 @@ class Incoming:
         self._look_for_end()
 
     def close(self) -> None:
-        """Drop everything, tell nobody. Idempotent."""
+        """Drop all data, without a callback. Idempotent."""
         self._is_over = self._is_broken = True
         self._stop_writing()
         self._pieces.clear()

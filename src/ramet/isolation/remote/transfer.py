@@ -1,4 +1,4 @@
-"""Folders on their way over a line: threads pack and unpack them, on pipes that streams are pumped through."""
+"""The transfer of folders over a line: threads pack and unpack them on pipes, which are connected to streams."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _BUFFER = 128 * 1024
 
 
 class IncomingDir:
-    """A folder that comes. Unpack it once, or refuse it; then close it."""
+    """A folder to be received. Unpack it once, or refuse it; then close it."""
 
     def __init__(self, number: int, stream: int, post: Post) -> None:
         self._theirs, self._ours = os.pipe()
@@ -29,7 +29,7 @@ class IncomingDir:
     async def unpacked(
         self, place: Path, *, max_bytes: int, max_entries: int, whole: bool = False, any_links: bool = False
     ) -> tuple[str, ...]:
-        """See `files.unpack`."""
+        """See `file_sync.unpack`."""
         fd, self._theirs = self._theirs, -1
 
         def work() -> tuple[str, ...]:
@@ -47,11 +47,11 @@ class IncomingDir:
 
     @property
     def has_come(self) -> bool:
-        """Whether its stream has ended."""
+        """Return whether the stream has ended."""
         return self._incoming.has_end
 
     def close(self) -> None:
-        """Nothing more comes; whoever unpacks sees the end. Idempotent."""
+        """Accept no more data; the unpacking thread sees the end. Idempotent."""
         self._incoming.close()
         self._close_ours()
         if self._theirs >= 0:
@@ -65,7 +65,7 @@ class IncomingDir:
 
 
 class OutgoingDir:
-    """A folder that goes. Pack it once; then close it."""
+    """A folder to be sent. Pack it once; then close it."""
 
     def __init__(self, number: int, stream: int, post: Post) -> None:
         self._ours, self._theirs = os.pipe()
@@ -77,7 +77,7 @@ class OutgoingDir:
         self._outgoing.grant(size)
 
     async def packed(self, place: Path, known: Known | None, *, max_bytes: int, is_source: bool = False) -> Packed:
-        """See `files.pack`; all of it was sent when this returns."""
+        """See `file_sync.pack`; all of it was sent when this returns."""
         fd, self._theirs = self._theirs, -1
 
         def work() -> Packed:
@@ -89,7 +89,7 @@ class OutgoingDir:
         return packed
 
     def close(self) -> None:
-        """Send no more; whoever packs sees that. Idempotent."""
+        """Stop sending; the packing thread gets an error. Idempotent."""
         self._outgoing.close()
         self._close_ours()
         if self._theirs >= 0:
