@@ -195,7 +195,7 @@ class Refused(NodeMessage, frozen=True, kw_only=True, tag="refused"):
 
 
 class Ended(NodeMessage, frozen=True, kw_only=True, tag="ended"):
-    """All processes of the sandbox have ended. Fields as in `Exit`."""
+    """The end of a sandbox: none of its processes is left. Fields as in `Exit`."""
 
     number: Number
     code: int

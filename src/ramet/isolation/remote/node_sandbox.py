@@ -110,7 +110,7 @@ class NodeSandbox:
             self.drop(stream)
 
     def drop(self, stream: int) -> None:
-        """Close a stream of which no more is wanted."""
+        """Close a stream and discard the rest of its data."""
         where = self._streams.pop(stream, None)
         if where is not None:
             where.close()

@@ -90,7 +90,7 @@ class RemoteSandbox:
             self._printed.append(incoming)
         self._highest = FIRST_OF_MACHINE - 2
 
-    # ---- what its owner sees ----------------------------------------------------------------------------------------
+    # ---- the interface of its owner ---------------------------------------------------------------------------------
 
     @property
     def channel(self) -> socket.socket:
@@ -201,7 +201,7 @@ class RemoteSandbox:
         """Return enough data to identify a sandbox that is gone; the machine's owner knows more."""
         return {"run": self.spec.run, "pid": -1}
 
-    # ---- what its machine says --------------------------------------------------------------------------------------
+    # ---- messages of its machine ------------------------------------------------------------------------------------
 
     def begin(self, *, is_adopted: bool = False) -> None:
         """Mark the sandbox as started. `is_adopted`: another kernel started it, so this one has none of its files.

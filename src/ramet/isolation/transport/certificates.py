@@ -1,4 +1,4 @@
-"""Who the kernel is to the machines that dial it: a certificate, and the authority that they trust, alone."""
+"""The kernel's identity for the machines that dial it: a certificate, and the only authority that they trust."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ if TYPE_CHECKING:
     from cryptography import x509
     from cryptography.hazmat.primitives.asymmetric import ec
 
-_CA_DAYS, _DAYS, _SKEW_DAYS = 3650, 825, 1  #: machines whose clocks are an hour behind trust it, too
+_CA_DAYS, _DAYS, _SKEW_DAYS = 3650, 825, 1  #: the validity begins a day early, for machines with slow clocks
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServerIdentity:
-    """What the door needs, and what goes to the machines."""
+    """The listener's TLS context, and the certificate that the machines get."""
 
     context: ssl.SSLContext  #: for a server; TLS 1.2 or later
     ca: str  #: the authority's certificate, in PEM: no secret
 
 
 def from_files(certificate: Path, key: Path, ca: Path) -> ServerIdentity:
-    """The operator's own: a chain, its key, and the authority that signed it, each in PEM.
+    """Load the operator's own identity: a chain, its key, and the authority that signed it, each in PEM.
 
-    Raises InvalidValue for what is none, or does not fit together.
+    Raises InvalidValue for an invalid file, or files that do not match.
     """
     try:
         authority = ca.read_text()
@@ -43,12 +43,12 @@ def from_files(certificate: Path, key: Path, ca: Path) -> ServerIdentity:
 
 
 def make(names: Sequence[str], folder: Path | None = None) -> ServerIdentity:
-    """An authority of this kernel's own, and a certificate by it for these names and addresses.
+    """Create a kernel's own authority, and a certificate signed by it for these names and addresses.
 
-    With `folder`, a later kernel there has the same authority, so that machines know it again; without, the authority's
-    key is gone when this returns. Raises MissingExtra.
+    With `folder`, a later kernel there uses the same authority, so that machines still trust it. Without `folder`, the
+    authority's key is gone when this returns. Raises MissingExtra, and InvalidValue without names.
     """
-    import tempfile  # Not above: this module is what a machine's start waits for, too.
+    import tempfile  # Imported here: a machine's start imports this module, too.
 
     try:
         from cryptography.hazmat.primitives.serialization import load_pem_private_key
@@ -66,7 +66,7 @@ def make(names: Sequence[str], folder: Path | None = None) -> ServerIdentity:
         ca, ca_key = _authority()
         if kept is not None:
             _write(kept, _pem(ca) + _key_pem(ca_key))
-    certificate, key = _signed(names, ca, ca_key)  # type: ignore[arg-type]  # of the kind that `_authority` made
+    certificate, key = _signed(names, ca, ca_key)  # type: ignore[arg-type]  # the type of `_authority`'s key
     with tempfile.TemporaryDirectory(prefix="ramet-tls-", dir=folder) as passing:  # ssl reads keys from files only
         both = Path(passing, "tls.pem")
         _write(both, _pem(certificate) + _key_pem(key))
@@ -74,7 +74,10 @@ def make(names: Sequence[str], folder: Path | None = None) -> ServerIdentity:
 
 
 def client_context(ca: str) -> ssl.SSLContext:
-    """Trusts this authority and no other, and checks the name or address. Raises ssl.SSLError, ValueError."""
+    """Return a TLS context that trusts only this authority, and checks the server's name or address.
+
+    Raises ssl.SSLError, ValueError.
+    """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.load_verify_locations(cadata=ca)
@@ -85,7 +88,7 @@ def _server_context(certificate: Path, key: Path) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_RENEGOTIATION
-    context.num_tickets = 0  # A machine that comes again brings a key; nothing else of before is kept.
+    context.num_tickets = 0  # A machine that reconnects has a key; there is no session to resume.
     context.load_cert_chain(certificate, key)
     return context
 
@@ -115,7 +118,7 @@ def _build(
     names: Sequence[str],
     days: int,
 ) -> x509.Certificate:
-    """An authority's certificate where there are no names, a server's where there are."""
+    """Build an authority's certificate if there are no names, else a server's certificate."""
     import datetime
 
     from cryptography import x509
@@ -182,7 +185,7 @@ def _key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 
 def _write(file: Path, data: bytes) -> None:
-    """Whole, and open to nobody else at any moment."""
+    """Write a file atomically, readable only by its owner at any moment."""
     file.parent.mkdir(parents=True, exist_ok=True)
     new = file.with_name(f"{file.name}.{os.getpid()}")
     new.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""What carries packets for a while: one connection, which keeps their borders and their order until it breaks."""
+"""The contract of a transport: one connection, which keeps packet boundaries and their order until it breaks."""
 
 from __future__ import annotations
 
@@ -15,31 +15,34 @@ _LENGTH = struct.Struct("!I")
 
 
 class Transport(Protocol):
-    """One connection. It is used by one reader and one writer, and never again after an error."""
+    """A connection with one reader and one writer. It is never used again after an error."""
 
     @property
     def heard_at(self) -> float:
-        """When bytes last came, by the clock of the event loop."""
+        """The event loop's time at which bytes last arrived."""
 
     async def send(self, packet: bytes) -> None:
-        """Say a packet; waits while the other end is slow. Raises OSError once it has broken."""
+        """Send a packet; wait while the other end is slow. Raises OSError once the connection has broken."""
 
     async def receive(self) -> bytes | None:
-        """The next packet; None at the end. Raises OSError, TimeoutError, and ProtocolError for what is no packet."""
+        """Return the next packet; None at the end.
+
+        Raises OSError, TimeoutError, and ProtocolError for an invalid packet.
+        """
 
     def abort(self) -> None:
-        """Break it at once: whoever waits in `receive` or `send` is released. Idempotent."""
+        """Break the connection at once: a waiting `receive` or `send` returns. Idempotent."""
 
 
 def allowance_s(size: int) -> float:
-    """How long a packet of so many bytes may take from its first byte to its last: 10 s, and 1 s for each MiB."""
+    """Return how long a packet of this size may take from first to last byte: 10 s, plus 1 s for each MiB."""
     return 10.0 + size / 2**20
 
 
 class StreamTransport:
-    """Packets on a stream of bytes: before each, its length in four bytes.
+    """A transport on a byte stream: four bytes of length before each packet.
 
-    `read` gives what has come, and nothing at the end; `write` waits until more can be taken; `abort` releases both.
+    `read` returns received bytes, and empty bytes at the end; `write` waits until more can be sent; `abort` ends both.
     """
 
     def __init__(
@@ -53,12 +56,12 @@ class StreamTransport:
         self._packets: deque[bytes] = deque()
         self._loop = asyncio.get_running_loop()
         self._heard_at = self._loop.time()
-        self._begun_at = self._heard_at  #: when the packet under way began
-        self._late_at: float | None = None  #: when it must be whole
+        self._begun_at = self._heard_at  #: when the current packet began
+        self._late_at: float | None = None  #: when the current packet must be complete
 
     @classmethod
     def of(cls, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> StreamTransport:
-        """Over a pair of streams of asyncio."""
+        """Create a transport over a pair of asyncio's streams."""
 
         async def write(data: bytes) -> None:
             writer.write(data)

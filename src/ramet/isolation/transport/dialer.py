@@ -1,4 +1,4 @@
-"""The machine's side: dial the kernel, and again when the connection has broken, until the line has ended."""
+"""The machine's side of a connection: dial the kernel, and dial again after a break, until the line has ended."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from ramet.wire.websocket import check_answer, request
 
 @dataclass(frozen=True, kw_only=True)
 class Backoff:
-    """How long to wait before the next try: up to `first_s`, twice that each time, never more than `most_s`."""
+    """The wait before the next attempt: up to `first_s`, doubled each time, never more than `most_s`."""
 
     first_s: float = 0.1
     most_s: float = 3.0
-    try_s: float = 10.0  #: how long one try may take
+    try_s: float = 10.0  #: how long one attempt may take
 
     def wait_s(self, tries: int) -> float:
-        """A random part of what is due, half of it at least, so that many machines do not come at once."""
+        """Return a random part of the current wait, at least half, so that many machines do not dial at once."""
         part = 0.5 + int.from_bytes(os.urandom(2), "big") / 2**17
         return part * min(self.most_s, self.first_s * float(2 ** min(tries, 20)))
 
@@ -37,7 +37,7 @@ _PATIENCE, _BACKOFF = LineTimeouts(), Backoff()
 
 
 def check(invitation: JoinToken) -> None:
-    """Raises InvalidValue for an invitation that cannot be followed."""
+    """Raise InvalidValue for an invitation that cannot be used."""
     _Dialler(invitation, _BACKOFF)
 
 
@@ -45,9 +45,9 @@ def check(invitation: JoinToken) -> None:
 async def dialled(
     invitation: JoinToken, *, patience: LineTimeouts = _PATIENCE, backoff: Backoff = _BACKOFF
 ) -> AsyncIterator[ResumingLine]:
-    """A line to the kernel that sent the invitation; it is dialled in the background, as often as needed.
+    """Provide a line to the kernel that sent the invitation. A background task dials as often as needed.
 
-    Raises InvalidValue for an invitation that cannot be followed.
+    Raises InvalidValue for an invitation that cannot be used.
     """
     dialler = _Dialler(invitation, backoff)
     line = ResumingLine(patience=patience)
@@ -80,10 +80,10 @@ class _Dialler:
             raise InvalidValue("ca", "what is in ca.crt", "a certificate in PEM") from None
 
     async def run(self, line: ResumingLine) -> None:
-        """Returns when the line has ended."""
+        """Dial until the line has ended."""
         tries = 0
         while not line.has_ended:
-            with contextlib.suppress(OSError, ProtocolError, EOFError):  # of a connection; the next may do
+            with contextlib.suppress(OSError, ProtocolError, EOFError):  # of one connection; the next one may succeed
                 async with asyncio.timeout(self._backoff.try_s):
                     transport = await self._connect()
                 heard = line.greetings
@@ -95,7 +95,7 @@ class _Dialler:
                 tries += 1
 
     async def _connect(self) -> WebSocketTransport:
-        """Raises OSError, ProtocolError, EOFError."""
+        """Connect once. Raises OSError, ProtocolError, EOFError."""
         reader, writer = await asyncio.open_connection(self._host, self._port)
         stream = TlsStream(reader, writer, self._context, server_hostname=self._host)
         try:

@@ -1,4 +1,4 @@
-"""Which pod may come, and by which key: each opens once, only hashes of them are kept."""
+"""The registry of pods that may connect, and of their keys: each key is valid once, and only hashes are stored."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import hmac
 import secrets
 from collections.abc import Callable
 
-_NOBODY = (bytes(32), bytes(32))  #: of no key that can be found
+_NOBODY = (bytes(32), bytes(32))  #: hashes of no key that can be found
 
 
 class _Pod:
@@ -18,10 +18,10 @@ class _Pod:
 
 
 class JoinKeys:
-    """The keys of all pods that may come. `now` is a clock that only goes forward.
+    """The keys of all pods that may connect. `now` is a monotonic clock.
 
-    Who comes with a key is given the next one. The old one is good until the new one is known to have arrived: else a
-    connection that breaks in that moment would lock the pod out. Then it opens nothing any more.
+    A pod that connects with a key gets the next one. The old key stays valid until the new one is known to have
+    arrived: otherwise, a connection that breaks at that moment would lock the pod out. After that, the old key is void.
     """
 
     def __init__(self, now: Callable[[], float]) -> None:
@@ -29,13 +29,13 @@ class JoinKeys:
         self._pods: dict[str, _Pod] = {}
 
     def expect(self, pod: str, *, join_s: float, key: str | None = None) -> str:
-        """The join key of a pod, new if none is given; any other of it is void."""
+        """Set and return the join key of a pod, a new one if none is given. Older keys of the pod are void."""
         key = key or new_key()
         self._pods[pod] = _Pod((_hash(key),), self._now() + join_s)
         return key
 
     def admit(self, pod: str, key: str) -> str | None:
-        """The next key, for who comes with a good one; None, after the same work, for any other."""
+        """Return the next key if `key` is valid; None, after the same amount of work, if it is not."""
         known = self._pods.get(pod)
         hashes = _NOBODY if known is None else (known.hashes * 2)[:2]
         presented = _hash(key)
@@ -49,7 +49,7 @@ class JoinKeys:
         return following
 
     def confirm(self, pod: str, key: str) -> bool:
-        """The next key has arrived: all before it are void. False if it is void itself by now."""
+        """Record that the next key has arrived: all keys before it are void. Return False if it is void itself."""
         known, arrived = self._pods.get(pod), _hash(key)
         if known is None or not any(hmac.compare_digest(each, arrived) for each in known.hashes):
             return False
@@ -57,15 +57,15 @@ class JoinKeys:
         return True
 
     def forget(self, pod: str) -> None:
-        """No key opens for it any more. Idempotent."""
+        """Revoke all keys of a pod. Idempotent."""
         self._pods.pop(pod, None)
 
 
 def new_key() -> str:
-    """A key that opens nothing yet."""
+    """Return a new random key, which is not valid yet."""
     return secrets.token_urlsafe(32)
 
 
 def _hash(key: str) -> bytes:
-    """Keys are 256 random bits: nothing slower than SHA-256 is needed to keep them from being guessed."""
+    """Return the SHA-256 hash of a key. Keys are 256 random bits, so no slower hash is needed against guessing."""
     return hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()

@@ -1,4 +1,4 @@
-"""What a pod is given so that it can come: where to, whom to trust there, and by which key, in a Secret of its own."""
+"""The join token of a pod, in a Secret of its own: the kernel's address, the trusted CA, and the pod's key."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from msgspec import Meta, Struct, json
 from ramet.core.errors import InvalidValue
 
 URL, CA, KEY, POD = "url", "ca.crt", "join-key", "pod"  #: the files, and the Secret's keys
-POD_HEADER, KEY_HEADER = "ramet-pod", "ramet-key"  #: who comes; in the answer, the key for the next time
+POD_HEADER, KEY_HEADER = "ramet-pod", "ramet-key"  #: the pod's uid; in the answer, the key for the next connection
 _MAX = 64 * 1024
 
 
 class JoinToken(Struct, frozen=True, kw_only=True):
-    """Where the kernel is (`wss://host:port/path`), its authority in PEM, the join key, and the pod's uid."""
+    """The kernel's URL (`wss://host:port/path`), its authority in PEM, the join key, and the pod's uid."""
 
     url: str
     ca: str
@@ -33,9 +33,9 @@ class _Words(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 def read(folder: Path, *, pod: str = "") -> JoinToken:
-    """What is mounted there. `pod` is the pod's own uid, where the Secret was made before it was known.
+    """Read the token of a mounted Secret. `pod` is the pod's own uid, for a Secret created before the uid was known.
 
-    Raises InvalidValue for what is missing or too long; no value is ever in a message.
+    Raises InvalidValue for a missing file or one that is too long; no value is ever in a message.
     """
     said = {POD: pod}
     for name in (URL, CA, KEY) if pod else (URL, CA, KEY, POD):
@@ -52,12 +52,12 @@ def read(folder: Path, *, pod: str = "") -> JoinToken:
 
 
 def format_token(invitation: JoinToken) -> bytes:
-    """A line of text that says it, without whose it is; for `heard`."""
+    """Encode a token as one line of text, without the pod's uid; for `parse_token`."""
     return json.encode(_Words(url=invitation.url, ca=invitation.ca, key=invitation.key)) + b"\n"
 
 
 def parse_token(line: bytes, *, pod: str) -> JoinToken:
-    """What such a line says. Raises InvalidValue for any other; no value is ever in a message."""
+    """Decode such a line. Raises InvalidValue for any other line; no value is ever in a message."""
     try:
         said = json.decode(line, type=_Words)
     except (ValueError, RecursionError):
@@ -66,6 +66,9 @@ def parse_token(line: bytes, *, pod: str) -> JoinToken:
 
 
 def secret_data(invitation: JoinToken) -> dict[str, str]:
-    """A Secret's `stringData`; mounted as a folder, it is what `read` reads. Without a uid while there is none."""
+    """Return a Secret's `stringData`, which `read` reads when it is mounted as a folder.
+
+    The uid is left out while there is none.
+    """
     data = {URL: invitation.url, CA: invitation.ca, KEY: invitation.key, POD: invitation.pod}
     return {name: text for name, text in data.items() if text}

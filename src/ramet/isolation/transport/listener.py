@@ -1,7 +1,9 @@
-"""The kernel's door for machines: they come over TLS, as a WebSocket, each with its key. It is the only listener.
+"""The kernel's listener for machines, which connect by TLS and WebSocket, each with its key.
 
-Whoever is not let in gets the same answer, whatever was wrong, and no more memory than a head's worth before that.
-Connections that have not shown a good key are bounded in number, in all and from one address, and in time.
+There is no other listener.
+
+Every refused connection gets the same answer, whatever the reason, and uses at most the memory of one head before. The
+number and the duration of unauthenticated connections are limited, in total and per address.
 """
 
 from __future__ import annotations
@@ -31,17 +33,17 @@ _FULL = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 @dataclass(frozen=True, kw_only=True)
 class ListenerLimits:
-    """What strangers may take: connections that have not shown a good key yet."""
+    """The limits of connections that have not presented a valid key yet."""
 
     strangers: int = 256
-    strangers_of_address: int = 64  #: many pods may come from one address, that of their node
-    handshake_s: float = 10.0  #: for TLS and the request, together
+    strangers_of_address: int = 64  #: many pods may connect from one address, that of their node
+    handshake_s: float = 10.0  #: for TLS and the request together
 
 
 class PodListener:
-    """Expects pods, and lends their connections to their lines. To be entered as a context.
+    """The listener that accepts pods and passes their connections to their lines. Enter it as a context.
 
-    `context` may be replaced while it is open: a new certificate holds from the next connection on.
+    `context` may be replaced while it is open: a new certificate is used from the next connection on.
     """
 
     def __init__(
@@ -90,33 +92,33 @@ class PodListener:
 
     @property
     def port(self) -> int:
-        """Where it listens."""
+        """The port on which it listens."""
         assert self._listener is not None
         return int(self._listener.getsockname()[1])
 
-    # ---- who may come -----------------------------------------------------------------------------------------------
+    # ---- expected pods ----------------------------------------------------------------------------------------------
 
     def expect(self, pod: str, line: ResumingLine, *, join_s: float, key: str | None = None) -> str:
-        """A pod (its uid) may come, within that time, and its line begins; returns its join key, which is kept nowhere.
+        """Allow a pod (its uid) to connect within `join_s`, for `line`; return its join key, which is not stored.
 
-        `key` is one of `keys.new_key`, for a pod that was given it before it had a uid.
+        `key` is from `join_keys.new_key`, for a pod that got it before it had a uid.
         """
         key = self._book.expect(pod, join_s=join_s, key=key)
         self._lines[pod] = line
         return key
 
     def forget(self, pod: str) -> None:
-        """A pod is gone: no key opens for it any more. Its line is its owner's to close. Idempotent."""
+        """Revoke the keys of a pod that is gone. The line's owner closes the line. Idempotent."""
         self._book.forget(pod)
         self._lines.pop(pod, None)
 
-    # ---- who comes --------------------------------------------------------------------------------------------------
+    # ---- connections ------------------------------------------------------------------------------------------------
 
     async def _accept(self, listener: socket.socket) -> None:
         while True:
             try:
                 end, address = await self._loop.sock_accept(listener)
-            except OSError as error:  # of that connection, most likely
+            except OSError as error:  # most likely an error of that one connection
                 if error.errno in _FULL:
                     await asyncio.sleep(0.1)
                 continue
@@ -176,7 +178,7 @@ class PodListener:
 
     async def _lend(self, pod: str, key: str, line: ResumingLine, transport: WebSocketTransport) -> None:
         def greeted() -> None:
-            if not self._book.confirm(pod, key):  # It came a second time while this connection was on its way.
+            if not self._book.confirm(pod, key):  # The pod connected again while this connection was being set up.
                 transport.abort()
 
         await line.carry(transport, greeted=greeted)

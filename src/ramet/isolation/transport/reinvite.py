@@ -1,4 +1,4 @@
-"""A machine is invited anew while it works: a line of JSON on its standard input, from whoever may write there."""
+"""A new invitation of a working machine: a line of JSON on its standard input, from anyone who may write there."""
 
 from __future__ import annotations
 
@@ -11,30 +11,34 @@ from ramet.core.errors import InvalidValue
 from ramet.isolation.transport.dialer import check
 from ramet.isolation.transport.join_token import JoinToken, parse_token
 
-_MOST = 192 * 1024  #: bytes of a line; a certificate of 64 KiB is longer in JSON
+_MOST = 192 * 1024  #: the limit of a line in bytes; a certificate of 64 KiB is longer in JSON
 _READ = 1 << 16
 
 
 class TokenStream:
-    """What comes on a descriptor, which is closed in the end. To be entered as a context, on a running event loop.
+    """The join tokens that arrive on a descriptor. Enter it as a context, on a running event loop.
 
-    What is no invitation is ignored, and said on standard error. Where nothing can come, nothing does.
+    The descriptor is closed at the end. A line that is no invitation is ignored, and reported on standard error. A
+    descriptor that cannot deliver any gives no tokens and no error.
     """
 
     def __init__(self, source: int, *, pod: str) -> None:
-        """`source` is a pipe, a socket, or closed (-1); a file has no invitations. `pod` is this one's uid."""
+        """Create the stream.
+
+        `source` is a pipe, a socket, or closed (-1); a file has no invitations. `pod` is the uid of this pod.
+        """
         self._source, self._pod = source, pod
         self._last: JoinToken | None = None
         self._news = asyncio.Event()
         self._rest = bytearray()
-        self._is_skipping = False  #: up to the end of a line that is too long
+        self._is_skipping = False  #: until the end of a line that is too long
 
     async def __aenter__(self) -> TokenStream:
         if self._source >= 0:
             try:
                 os.set_blocking(self._source, False)
                 asyncio.get_running_loop().add_reader(self._source, self._read)
-            except OSError:  # A file: nobody writes there.
+            except OSError:  # A file gets no new data.
                 self._close()
         return self
 
@@ -44,7 +48,10 @@ class TokenStream:
         self._close()
 
     async def other_than(self, known: JoinToken) -> JoinToken:
-        """The last that has come, once that is not `known`: who invites says the same again until somebody comes."""
+        """Wait for a token that differs from `known`, and return the latest one.
+
+        The sender repeats the same token until the pod connects.
+        """
         while self._last is None or self._last == known:
             self._news.clear()
             await self._news.wait()

@@ -1,4 +1,4 @@
-"""A line over connections that come and go: who uses it notices a pause."""
+"""A line over successive connections: its user only notices a pause when one breaks."""
 
 from __future__ import annotations
 
@@ -18,29 +18,30 @@ _STEPS = 4
 
 @dataclass(frozen=True, kw_only=True)
 class LineTimeouts:
-    """How long a line waits for what, in seconds."""
+    """The timeouts of a line, in seconds."""
 
-    heartbeat_s: float = 5.0  #: between signs of life, when there is nothing to say
-    silent_s: float = 15.0  #: without one, a connection counts as broken: a half-open one says nothing
+    heartbeat_s: float = 5.0  #: between keepalive packets, while there is nothing else to send
+    silent_s: float = 15.0  #: after this silence a connection counts as broken: a half-open one reports no error
     give_up_s: float | None = 60.0  #: without a connection, the line has ended; None: never
     linger_s: float = 2.0  #: for what was sent to arrive, when the line is closed
 
 
 class ResumingLine:
-    """One side of a line (`ramet.isolation.remote.line.Line`), without a connection at first.
+    """A side of a line (`ramet.isolation.remote.line.Line`), without a connection at first.
 
-    `carry` lends it one at a time. What `receive` gives is acknowledged by that; the other side may be 8 MiB ahead.
+    `carry` provides one connection at a time. A frame that `receive` returns is acknowledged by that; the other side
+    may be 8 MiB ahead.
     """
 
     def __init__(self, *, patience: LineTimeouts = LineTimeouts()) -> None:
         self._session, self._patience = ResumableStream(), patience
-        self._given = 0  #: the number of the frame that `receive` gave last
+        self._given = 0  #: the number of the last frame that `receive` returned
         self._greetings = 0
         self._arrived: deque[Frame] = deque()
         self._transport: Transport | None = None
         self._is_closing = self._has_ended = False
-        self._failure: ProtocolError | None = None  #: to be told to the reader
-        self._turn = asyncio.Lock()  #: whose frame is sent next
+        self._failure: ProtocolError | None = None  #: to be raised to the reader
+        self._turn = asyncio.Lock()  #: held by the sender of the next frame
         self._room, self._news, self._writable, self._left, self._greeted = (asyncio.Event() for _ in range(5))
         self._loop = asyncio.get_running_loop()
         self._giving_up: asyncio.TimerHandle | None = None
@@ -49,9 +50,9 @@ class ResumingLine:
     # ---- frames -----------------------------------------------------------------------------------------------------
 
     async def send(self, frame: Frame) -> None:
-        """Send a frame; waits while too much is under way.
+        """Send a frame; wait while too much is under way.
 
-        Raises Gone once the line has ended, and ProtocolError for a frame that is larger than any line takes.
+        Raises Gone once the line has ended, and ProtocolError for a frame that is larger than any line accepts.
         """
         async with self._turn:
             while not self._is_over and not self._session.has_room(frame):
@@ -63,7 +64,7 @@ class ResumingLine:
             self._writable.set()
 
     async def receive(self) -> Frame | None:
-        """The next frame; None once the line has ended for good. One reader at a time.
+        """Return the next frame; None once the line has ended permanently. One reader at a time.
 
         Raises ProtocolError, once, if the other side broke the rules.
         """
@@ -81,7 +82,10 @@ class ResumingLine:
         return self._arrived.popleft()
 
     async def close(self) -> None:
-        """End it, behind what was sent; for the other side, too, if there is a connection to tell it. Idempotent."""
+        """End the line after the frames that were sent; end it for the other side, too, if there is a connection.
+
+        Idempotent.
+        """
         self._is_closing = True
         self._arrived.clear()
         self._session.end()
@@ -93,39 +97,42 @@ class ResumingLine:
         self._end()
 
     def give_up(self) -> None:
-        """End it here, at once, without a word: the other side is gone. What came can be received. Idempotent."""
+        """End the line at once, without notice: the other side is gone. Idempotent.
+
+        Frames that have arrived can still be received.
+        """
         self._end()
 
     # ---- connections ------------------------------------------------------------------------------------------------
 
     @property
     def is_connected(self) -> bool:
-        """Whether there is a connection that has not been noticed to be broken."""
+        """Return whether there is a connection that is not known to be broken."""
         return self._transport is not None
 
     @property
     def greetings(self) -> int:
-        """On how many connections the other side has been understood so far."""
+        """The number of connections so far on which a valid packet of the other side has arrived."""
         return self._greetings
 
     async def until_greeted(self) -> None:
-        """Wait until the other side has been understood once, or the line has ended."""
+        """Wait until the first valid packet of the other side has arrived, or the line has ended."""
         await self._greeted.wait()
 
     @property
     def is_parted(self) -> bool:
-        """Whether the other side has said that nothing more comes."""
+        """Return whether the other side has announced its end."""
         return self._session.has_ended
 
     @property
     def has_ended(self) -> bool:
-        """Whether no connection is of use any more."""
+        """Return whether the line has ended, so that no connection is of use."""
         return self._has_ended
 
     async def carry(self, transport: Transport, *, greeted: Callable[[], None] | None = None) -> None:
-        """Work over a connection until it breaks, another takes its place or the line ends; it is aborted then.
+        """Use a connection until it breaks, another replaces it, or the line ends; then abort it.
 
-        `greeted` is called when the other side's first packet has been understood.
+        `greeted` is called when the other side's first packet was valid.
         """
         if self._has_ended:
             transport.abort()
@@ -191,7 +198,10 @@ class ResumingLine:
                 alive = True
 
     async def _watch(self, transport: Transport) -> None:
-        """Returns when nothing has come for too long: in several steps, so that one that was late counts as one."""
+        """Return when nothing has arrived for too long.
+
+        The time is checked in several steps, so that a delay of the event loop counts as one step only.
+        """
         silent = 0
         while silent < _STEPS:
             before = transport.heard_at

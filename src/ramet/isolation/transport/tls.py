@@ -1,4 +1,4 @@
-"""TLS over a pair of asyncio's streams, at what an idle connection is worth: asyncio's own keeps 256 KiB for each."""
+"""TLS over a pair of asyncio's streams, with little memory per connection; asyncio's own TLS keeps 256 KiB for each."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _CHUNK = 64 * 1024
 
 
 class TlsStream:
-    """One end. Used by one reader and one writer at a time; after an error by nobody."""
+    """An end of a TLS connection, for one reader and one writer at a time. Never use it again after an error."""
 
     def __init__(
         self,
@@ -28,10 +28,10 @@ class TlsStream:
         self._tls = context.wrap_bio(
             self._incoming, self._outgoing, server_side=server_hostname is None, server_hostname=server_hostname
         )
-        self._rest = b""  #: what came behind a head
+        self._rest = b""  #: data that arrived after a head
 
     async def shake_hands(self) -> None:
-        """Until each knows the other. Raises OSError (ssl.SSLError is one)."""
+        """Complete the TLS handshake. Raises OSError (ssl.SSLError is one)."""
         while True:
             try:
                 self._tls.do_handshake()
@@ -40,14 +40,14 @@ class TlsStream:
                 if not await self._more():
                     raise ConnectionResetError("closed in the middle of a handshake") from None
             except ssl.SSLError:
-                await self._flush()  # an alert that says why
+                await self._flush()  # an alert with the reason
                 raise
             else:
                 await self._flush()
                 return
 
     async def read(self) -> bytes:
-        """What has come; nothing at the end. Raises OSError."""
+        """Return received data; empty bytes at the end. Raises OSError."""
         if self._rest:
             rest, self._rest = self._rest, b""
             return rest
@@ -63,7 +63,10 @@ class TlsStream:
                 return b""
 
     async def read_head(self) -> Head:
-        """A head of HTTP; what comes behind it is for `read`. Raises EOFError, OSError, ProtocolError."""
+        """Read the head of an HTTP message; `read` returns the data after it.
+
+        Raises EOFError, OSError, ProtocolError.
+        """
         data = b""
         while (end := data.find(b"\r\n\r\n")) < 0:
             if len(data) > MAX_HEAD:
@@ -75,24 +78,24 @@ class TlsStream:
         return read_head(data[: end + 4])
 
     def put(self, data: bytes) -> None:
-        """Have it sent; `drain` waits until there is room for more. Raises OSError."""
+        """Queue data to be sent; `drain` waits until there is room for more. Raises OSError."""
         with memoryview(data) as view:
             for at in range(0, len(view), _CHUNK):
                 self._tls.write(view[at : at + _CHUNK])
                 self._writer.write(self._outgoing.read())
 
     async def drain(self) -> None:
-        """Wait until not much is waiting to be sent. Raises OSError."""
+        """Wait until little data waits to be sent. Raises OSError."""
         await self._writer.drain()
 
     @property
     def waiting(self) -> int:
-        """Bytes that are waiting to be sent."""
+        """The number of bytes that wait to be sent."""
         return self._writer.transport.get_write_buffer_size()
 
     async def close(self) -> None:
-        """Say that this was all, and wait for the other end to close: it has read it then. Raises OSError."""
-        with contextlib.suppress(ssl.SSLError):  # It would wait for the other end's word.
+        """End the stream, and wait until the other end closes, which shows that it has read all. Raises OSError."""
+        with contextlib.suppress(ssl.SSLError):  # `unwrap` would wait for the other end's close message.
             self._tls.unwrap()
         await self._flush()
         self._writer.write_eof()
@@ -100,7 +103,7 @@ class TlsStream:
             pass
 
     def abort(self) -> None:
-        """End it at once. Idempotent."""
+        """End the connection at once. Idempotent."""
         self._writer.transport.abort()
 
     async def _more(self) -> bool:

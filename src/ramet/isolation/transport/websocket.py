@@ -1,4 +1,4 @@
-"""Packets over a WebSocket whose handshake is over: a packet is a binary message."""
+"""Packets over a WebSocket after its handshake: each packet is a binary message."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ramet.wire.websocket import BINARY, CLOSE, PING, PONG, MessageReader, pack
 
 
 class WebSocketTransport:
-    """A `Transport`."""
+    """A `Transport` over a WebSocket."""
 
     def __init__(self, stream: TlsStream, *, is_server: bool) -> None:
         self._stream, self._is_server = stream, is_server
@@ -21,7 +21,7 @@ class WebSocketTransport:
         self._packets: deque[bytes] = deque()
         self._loop = asyncio.get_running_loop()
         self._heard_at = self._begun_at = self._loop.time()
-        self._late_at: float | None = None  #: when the message under way must be whole
+        self._late_at: float | None = None  #: when the current message must be complete
 
     @property
     def heard_at(self) -> float:
@@ -50,7 +50,7 @@ class WebSocketTransport:
         self._stream.abort()
 
     def _take(self, data: bytes) -> bool:
-        """Whether the other end has more to say."""
+        """Take received data; return False once the other end has closed."""
         was_under_way = self._messages.announced is not None
         messages = self._messages.feed(data)
         for kind, payload in messages:
