@@ -125,7 +125,10 @@ class KubernetesBackend:
 
     @property
     def owner(self) -> tuple[int, int] | None:
-        """None: files here belong to this process's user, and files in a pod to the pod's user."""
+        """The owner of workspace files: always None.
+
+        Files here belong to this process's user, and files in a pod to the pod's user.
+        """
         return None
 
     async def probe(self) -> Probe:

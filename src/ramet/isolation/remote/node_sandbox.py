@@ -68,12 +68,12 @@ class NodeSandbox:
 
     @property
     def was_begun(self) -> bool:
-        """Return whether it was started, and a kernel received `Started`."""
+        """Return whether the sandbox was started, and a kernel received `Started`."""
         return self._ending is not None
 
     @property
     def is_told(self) -> bool:
-        """Return whether the kernel on the current line knows the sandbox: it started or adopted it."""
+        """Return whether the kernel on the current line knows the sandbox: started or adopted it."""
         return bool(self._printing)
 
     def take(self, stream: int, data: bytes) -> None:

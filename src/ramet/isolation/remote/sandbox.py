@@ -109,7 +109,7 @@ class RemoteSandbox:
 
     @property
     def pid(self) -> int:
-        """-1: there is no process on this host."""
+        """The process id: always -1, because there is no process on this host."""
         return -1
 
     @property
@@ -122,7 +122,7 @@ class RemoteSandbox:
         return await asyncio.shield(self._ended)
 
     def signal(self, number: int) -> None:
-        """Send a signal to the main process; SIGKILL goes to all processes. Do nothing if it has ended."""
+        """Send a signal to the main process; SIGKILL goes to all processes. Do nothing after the end."""
         if not self._ended.done():
             self._is_killed |= number == signal.SIGKILL
             self._post(Signal(number=self.number, signal=number), b"")
@@ -204,9 +204,10 @@ class RemoteSandbox:
     # ---- messages of its machine ------------------------------------------------------------------------------------
 
     def begin(self, *, is_adopted: bool = False) -> None:
-        """Mark the sandbox as started. `is_adopted`: another kernel started it, so this one has none of its files.
+        """Mark the sandbox as started.
 
-        Raises ProtocolError if it was already started or refused.
+        `is_adopted`: another kernel started the sandbox, so this kernel has none of its files. Raises ProtocolError if
+        the sandbox was already started or refused.
         """
         if self._was_started or self.started.done():
             if self._cleaning is None:

@@ -49,7 +49,10 @@ class JoinKeys:
         return following
 
     def confirm(self, pod: str, key: str) -> bool:
-        """Record that the next key has arrived: all keys before it are void. Return False if it is void itself."""
+        """Record that the next key has arrived: all keys before it are void.
+
+        Return False if that key is void itself by now.
+        """
         known, arrived = self._pods.get(pod), _hash(key)
         if known is None or not any(hmac.compare_digest(each, arrived) for each in known.hashes):
             return False

@@ -43,7 +43,7 @@ class ListenerLimits:
 class PodListener:
     """The listener that accepts pods and passes their connections to their lines. Enter it as a context.
 
-    `context` may be replaced while it is open: a new certificate is used from the next connection on.
+    `context` may be replaced while the listener is open: a new certificate is used from the next connection on.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class PodListener:
 
     @property
     def port(self) -> int:
-        """The port on which it listens."""
+        """The port on which the listener accepts connections."""
         assert self._listener is not None
         return int(self._listener.getsockname()[1])
 

@@ -40,7 +40,10 @@ def main() -> None:
 
 
 def _aside(descriptor: int) -> int:
-    """Move a descriptor to a number that no other program knows; return -1 if it is closed."""
+    """Return a duplicate of a descriptor, and point the original to /dev/null; return -1 if it is closed.
+
+    Other programs do not inherit the duplicate.
+    """
     try:
         taken = os.dup(descriptor)
     except OSError:

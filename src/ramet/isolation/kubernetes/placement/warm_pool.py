@@ -68,7 +68,7 @@ class _Spare:
 
     @property
     def is_ready(self) -> bool:
-        """Return whether a run can start in it now, as far as this kernel knows."""
+        """Return whether a run can start in this pod now, as far as this kernel knows."""
         if not self.opening.done() or self.opening.cancelled() or self.opening.exception() is not None:
             return False
         return self.opening.result().machine.is_open and not self.pod.troubled.done()

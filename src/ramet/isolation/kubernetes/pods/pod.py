@@ -131,7 +131,7 @@ class Pod:
         """Create the pod; return its uid."""
         try:
             return (await self._ground.api.create_pod(self._pod)).uid
-        except Taken:  # As above.
+        except Taken:  # Created by an earlier request.
             return (await self._ground.api.pod(self.name)).uid
 
     async def _asked(self, ask: Callable[[], Awaitable[T]]) -> T:
