@@ -1,1 +1,1 @@
-"""The agent types that ship, and how others are found."""
+"""The built-in agent types, and the registry that also finds agent types of plugins."""

@@ -1,4 +1,4 @@
-"""Operations that load bundles into an agent that lives, and take them away. Their code never runs in the host."""
+"""Operations that load bundles into a running agent and unload them. Code of bundles never runs in the host process."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class UnloadBundle(Struct, forbid_unknown_fields=True):
 
 
 def shelf_of(opening: AgentSpec) -> LoadedBundles:
-    """Raises InvalidValue for an agent that works in the host."""
+    """Return the loaded bundles of an agent. Raises InvalidValue if the agent works in the host."""
     if opening.shelf is None:
         raise InvalidValue("bundle", opening.path, "an agent in a sandbox: code of bundles does not run in the host")
     return opening.shelf
@@ -44,10 +44,10 @@ async def change(
     check: Callable[[LoadableBundle], None] = lambda _: None,
     changed: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
-    """Do it, have it told to `changed`, and say what is loaded then.
+    """Load or unload a bundle, call `changed`, and return the bundles that are loaded afterwards.
 
-    Raises Unknown, Damaged, InvalidValue, Gone, what `check` finds wrong, and SandboxFailed where a sandbox that runs
-    on another machine cannot be given it.
+    Raises Unknown, Damaged, InvalidValue, Gone, any error of `check`, and SandboxFailed if a sandbox on another machine
+    cannot receive the bundle. A failed load is undone.
     """
     shelf = shelf_of(opening)
     loads = isinstance(operation, LoadBundle)
@@ -66,12 +66,12 @@ async def change(
 
 
 async def _seen_inside(runtime: AgentRuntime, folder: Path) -> None:
-    """Have what is on a shelf now seen in all sandboxes that read it, wherever they are. Raises SandboxFailed."""
+    """Synchronize a shelf with all running sandboxes that read it, also on other machines. Raises SandboxFailed."""
     for opened in runtime.trees.values():
         for run in list(opened.tree.register.living()):
             if (box := run.box) is not None and run.shelf == folder:
                 try:
                     await box.sync()
                 except SandboxFailed:
-                    if run.box is box:  # Else it has ended, and needs nothing.
+                    if run.box is box:  # Otherwise the sandbox has ended and needs no update.
                         raise

@@ -1,4 +1,4 @@
-"""The safety gate of an agent: a policy of the server's store, by its name."""
+"""The safety gate of an agent: a policy of the server's store, selected by name."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _log = logging.getLogger("ramet.services")
 
 
 async def gate_of(runtime: AgentRuntime, name: str) -> SafetyGate | None:
-    """What each tool call must pass by the policy of that name, which is read anew for each; without a name, none.
+    """Return a gate that reads the named policy again for each tool call; None for an empty name.
 
-    Raises InvalidValue for what is no name and for a policy that cannot be read, of which nothing is told; Unknown for
-    a policy that is not there; and what reading it raises.
+    Raises InvalidValue for an invalid name, and for a policy that cannot be read (the reason is only logged). Raises
+    Unknown if the policy does not exist, and any error of the store.
     """
     if not name:
         return None

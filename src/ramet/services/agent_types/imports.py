@@ -1,4 +1,4 @@
-"""Names of code: what can be imported from folders, told without running any of it, and what a reference leads to."""
+"""Importable names: list the modules of folders without running their code, and resolve references to functions."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from ramet.wire.code.syntax import parse_module
 
 FIELD: Final = "spawn_info.function"
 _REFERENCE = re.compile(r"(?P<module>[^\W\d]\w*(\.[^\W\d]\w*)*):(?P<name>[^\W\d]\w*)\Z")
-MAX_SOURCE: Final = 256 * 1024  #: bytes of a module that is looked at: parsing lets no other thread go on meanwhile
+MAX_SOURCE: Final = 256 * 1024  #: bytes of a module that is parsed: parsing blocks all other threads
 
 
 class FunctionReference(NamedTuple):
-    """A function by its names."""
+    """A reference to a function: the names of its module and of the function."""
 
     module: str
     name: str
 
     @property
     def top(self) -> str:
-        """The outermost package."""
+        """Return the name of the outermost package."""
         return self.module.partition(".")[0]
 
     def __str__(self) -> str:
@@ -34,12 +34,12 @@ class FunctionReference(NamedTuple):
 
 
 def top_level(folders: Iterable[Path]) -> tuple[str, ...]:
-    """The names of modules and packages that lie at the top of these folders, sorted."""
+    """Return the sorted names of the modules and packages at the top of these folders."""
     return tuple(sorted({name for folder in folders for entry in os.scandir(folder) if (name := _module(entry))}))
 
 
 def parsed(text: str, field: str = FIELD) -> FunctionReference:
-    """Raises InvalidValue for what names no function."""
+    """Parse "module:name". Raises InvalidValue if the text is no reference to a function."""
     found = _REFERENCE.match(text)
     if found is None or len(text) > 256:
         raise InvalidValue(field, text, "'module:name', a function at the top of a module")
@@ -47,10 +47,10 @@ def parsed(text: str, field: str = FIELD) -> FunctionReference:
 
 
 def imported(called: FunctionReference) -> Callable[..., Any]:
-    """Import it here. Raises InvalidValue if it is not there, or cannot be called."""
+    """Import the function into this process. Raises InvalidValue if the function does not exist or is not callable."""
     try:
         found: Any = getattr(importlib.import_module(called.module), called.name)
-    except Exception as problem:  # A module's own code runs in there.
+    except Exception as problem:  # The import runs the module's own code.
         raise InvalidValue(
             FIELD, str(called), f"what can be imported ({type(problem).__name__}: {str(problem)[:200]})"
         ) from None
@@ -60,7 +60,7 @@ def imported(called: FunctionReference) -> Callable[..., Any]:
 
 
 def check_source(called: FunctionReference, folders: Sequence[Path]) -> None:
-    """Look for it in the sources of these folders. Raises InvalidValue if no line there could bind it."""
+    """Check that the sources of these folders define the function. Raises InvalidValue if no line binds its name."""
     parts = called.module.split(".")
     for folder in folders:
         for file in (folder.joinpath(*parts).with_suffix(".py"), folder.joinpath(*parts, "__init__.py")):
@@ -70,7 +70,7 @@ def check_source(called: FunctionReference, folders: Sequence[Path]) -> None:
 
 
 def tree_of(file: Path, field: str) -> ast.Module:
-    """The source of a module as a tree. Raises InvalidValue for one that is too large or that cannot be read."""
+    """Return the syntax tree of a module. Raises InvalidValue if the module is too large or cannot be parsed."""
     with file.open("rb") as source:
         data = source.read(MAX_SOURCE + 1)
     if len(data) > MAX_SOURCE:
@@ -82,7 +82,7 @@ def tree_of(file: Path, field: str) -> ast.Module:
 
 
 def _bound(file: Path) -> set[str]:
-    """Names that the top of a module binds; a star import binds whatever there is."""
+    """Return the names that the top level of a module binds; the names of a star import are unknown."""
     tree = tree_of(file, FIELD)
     names = set[str]()
     for line in tree.body:
@@ -99,7 +99,7 @@ def _bound(file: Path) -> set[str]:
 
 
 def _module(entry: os.DirEntry[str]) -> str:
-    """Its name as code imports it; empty for what is no module, or says by its name that it is nobody else's."""
+    """Return the name to import the entry by; empty if the entry is no module, or is private by its name."""
     is_package = entry.is_dir() and (Path(entry.path) / "__init__.py").is_file()
     name = entry.name if is_package else entry.name.removesuffix(".py") if entry.name.endswith(".py") else ""
     return name if name.isidentifier() and not name.startswith("_") else ""

@@ -1,4 +1,4 @@
-"""The turns of a program's conversation that are over, on record: whichever kernel goes on with it tells them."""
+"""The persisted turns of a command agent that have ended: any kernel that continues the conversation can show them."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ MOST_SAID = 16 * 1024 * 1024  #: characters of one answer: all of it is kept, fo
 
 
 class Said:
-    """The text of one answer while it comes, to be kept: so it has an end."""
+    """The text of one answer while it arrives. The text is kept, and so its size is limited."""
 
     def __init__(self) -> None:
         self._pieces: list[str] = []
         self._size = 0
 
     def take(self, piece: str) -> None:
-        """Its next piece. Raises OutputTooLarge."""
+        """Append the next piece. Raises OutputTooLarge."""
         self._size += len(piece)
         if self._size > MOST_SAID:
             raise OutputTooLarge("an answer, in characters", size=self._size, limit=MOST_SAID)
@@ -34,31 +34,31 @@ class Said:
 
     @property
     def text(self) -> str:
-        """All of it."""
+        """Return the whole text."""
         return "".join(self._pieces)
 
     @property
     def ends_a_line(self) -> bool:
-        """Whether what is said next begins a line."""
+        """Return whether the next piece begins a line."""
         return not self._pieces or self._pieces[-1].endswith("\n")
 
 
 class CommandTurn(Struct, frozen=True, kw_only=True):
-    """One that is over, as it is kept."""
+    """A turn that has ended, as it is stored."""
 
     asked: str
     said: str
 
 
 class CommandTurnLog:
-    """Those of one agent, oldest first."""
+    """The turns of one agent, oldest first."""
 
     def __init__(self, store: Store, agent: str) -> None:
         self._store, self._agent = store, agent
         self.turns: list[CommandTurn] = []
 
     async def read(self) -> None:
-        """Take up what an earlier kernel kept. Raises Damaged, StoreFailed."""
+        """Load the turns that an earlier kernel stored. Raises Damaged, StoreFailed."""
         for each in await self._store.list(KIND, prefix=f"{self._agent}/"):
             try:
                 self.turns.append(msgspec.json.decode(each.data, type=CommandTurn))
@@ -66,9 +66,12 @@ class CommandTurnLog:
                 raise Damaged(each.kind, each.key, str(problem)) from None
 
     async def keep(self, turn: CommandTurn, run: str) -> None:
-        """Put one on record, of a program that is that run; one that cannot be is known here only, and logged."""
+        """Store a turn of the program that runs as `run`.
+
+        A turn that cannot be stored stays in memory only, and is logged.
+        """
         self.turns.append(turn)
-        # By its run, too: what a kernel that has lost the agent still writes is in the way of nobody.
+        # The key contains the run: late writes of a kernel that lost the agent then overwrite nothing.
         key = f"{self._agent}/{len(self.turns):0{_DIGITS}d}/{run}"
         try:
             await self._store.put(KIND, key, msgspec.json.encode(turn))
@@ -76,7 +79,7 @@ class CommandTurnLog:
             _log.error("a turn of agent %s is not on record: %s", self._agent, problem)
 
     def newest(self, most: int) -> bytes:
-        """The end of `history` as JSON, of at most so many bytes: whole messages."""
+        """Return the end of `history` as JSON: whole messages, at most `most` bytes."""
         messages, size = [msgspec.json.encode(each) for each in self.history()], 2
         first = len(messages)
         while first and size + len(messages[first - 1]) + 1 <= most:
@@ -85,7 +88,7 @@ class CommandTurnLog:
         return b"[" + b",".join(messages[first:]) + b"]"
 
     def history(self) -> Sequence[dict[str, str]]:
-        """What was said: `role` (user, assistant) and `content` of each message."""
+        """Return `role` (user, assistant) and `content` of each message."""
         return [
             {"role": role, "content": content}
             for turn in self.turns
@@ -95,6 +98,6 @@ class CommandTurnLog:
 
 
 async def clear(store: Store, agent: str) -> None:
-    """Leave nothing of the turns of an agent that is gone."""
+    """Delete the turns of a removed agent."""
     for each in await store.list(KIND, prefix=f"{agent}/"):
         await store.delete(KIND, each.key)

@@ -1,4 +1,4 @@
-"""How a turn ended, as whoever reads it is told."""
+"""The end of a turn, as its reader gets it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _TOO_LARGE = re.compile(
 
 
 def problem_of(result: Result, run: str) -> RametError | None:
-    """What to raise for a turn that ended like this; None for one that ended well."""
+    """Return the error to raise for a turn with this result; None if the turn completed."""
     if result.status is Status.COMPLETED:
         return None
     error = result.error or ErrorInfo(type=str(result.status), message="it ended without a word")
@@ -31,7 +31,7 @@ def problem_of(result: Result, run: str) -> RametError | None:
 
 
 def used_since(before: Usage, now: Usage) -> Usage:
-    """What was used in between."""
+    """Return the usage between two points in time."""
     return Usage(
         model_calls=now.model_calls - before.model_calls,
         tool_calls=now.tool_calls - before.tool_calls,
@@ -45,7 +45,7 @@ def used_since(before: Usage, now: Usage) -> Usage:
 
 
 def as_spent(usage: Usage) -> dict[str, float]:
-    """By the names that teams and limits have for it."""
+    """Return a usage by the names that teams and limits have for its parts."""
     return {
         "tokens": usage.tokens,
         "usd": usage.usd,

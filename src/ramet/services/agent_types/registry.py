@@ -1,4 +1,4 @@
-"""Agent types by name: those that the server was given, and plugins, which are loaded when somebody asks for them."""
+"""The registry of agent types: the types that the server was given, and plugins, which are loaded on first use."""
 
 from __future__ import annotations
 
@@ -20,13 +20,17 @@ _ACCEPTED: Final = "an agent type (ramet.services.contract.AgentType), or a clas
 
 
 class AgentTypes(Mapping[str, AgentType]):
-    """The agent types by name. A plugin is loaded when it is asked for; a broken one is only their trouble who ask.
+    """The agent types by name.
 
-    Which plugins are installed is read once, when it is first needed: reading takes milliseconds, and each turn asks.
+    A plugin is loaded on first use; a broken plugin fails only for callers that use its type. The list of installed
+    plugins is read once, on first use: reading takes milliseconds, and each turn needs the list.
     """
 
     def __init__(self, given: Iterable[AgentType]) -> None:
-        """`given` go before plugins of the same name. Raises InvalidValue for two of one name, and for what is none."""
+        """Register the types of `given`, which take precedence over plugins of the same name.
+
+        Raises InvalidValue for two types of one name, and for an object that is no agent type.
+        """
         self._types: dict[str, AgentType] = {}
         self._plugins: Mapping[str, Sequence[importlib.metadata.EntryPoint]] | None = None
         for each in given:
@@ -37,11 +41,14 @@ class AgentTypes(Mapping[str, AgentType]):
 
     @property
     def names(self) -> Sequence[str]:
-        """All of them, sorted, whether they can be loaded or not."""
+        """Return all names, sorted, also of types that cannot be loaded."""
         return sorted({*self._types, *self._entry_points()})
 
     def find(self, name: str) -> AgentType:
-        """The type of that name. Raises Unknown; InvalidValue, naming the entry point, for a plugin that is none."""
+        """Return the type of that name.
+
+        Raises Unknown, and InvalidValue naming the entry point if a plugin is no agent type.
+        """
         if name not in self._types:
             points = self._entry_points().get(name)
             if points is None:
@@ -70,9 +77,9 @@ class AgentTypes(Mapping[str, AgentType]):
 
 
 def installed(models: Mapping[str, str | BaseChatModel] | None = None) -> Mapping[str, AgentType]:
-    """What a server has that is told of none: models, which need no key by default, functions, commands, and plugins.
+    """Return the default agent types of a server: llm, function, command, and plugins.
 
-    `models` are the server's own names for some.
+    The default model of llm needs no key. `models` are the server's own names for models.
     """
     from ramet.services.agent_types.command.type import CommandType
     from ramet.services.agent_types.function.type import FunctionType
@@ -82,7 +89,7 @@ def installed(models: Mapping[str, str | BaseChatModel] | None = None) -> Mappin
 
 
 def _plugins() -> Mapping[str, Sequence[importlib.metadata.EntryPoint]]:
-    """The entry points of each name. The same one twice, as where a package is on the path twice, is one."""
+    """Return the entry points of each name. Duplicates of one entry point (a package twice on the path) count once."""
     found: dict[str, dict[str, importlib.metadata.EntryPoint]] = {}
     for point in importlib.metadata.entry_points(group=GROUP):
         found.setdefault(point.name, {}).setdefault(point.value, point)
@@ -98,7 +105,7 @@ def _loaded(points: Sequence[importlib.metadata.EntryPoint]) -> AgentType:
     try:
         found = point.load()
         made = found() if isinstance(found, type) else found
-    except (Exception, SystemExit) as problem:  # Its own code runs in there.
+    except (Exception, SystemExit) as problem:  # Loading runs the plugin's own code.
         why = f"{type(problem).__name__}: {str(problem)[:200]}"
         raise InvalidValue(where, point.value, f"{_ACCEPTED}; {why}") from problem
     _check(made, point.name, where)
@@ -106,7 +113,7 @@ def _loaded(points: Sequence[importlib.metadata.EntryPoint]) -> AgentType:
 
 
 def _check(made: object, name: str, where: str) -> None:
-    """Raises InvalidValue that says what it lacks."""
+    """Check that an object is an agent type. Raises InvalidValue, which names the missing part."""
     called = getattr(made, "name", None)
     if called != name or not isinstance(called, str) or not called:
         raise InvalidValue(f"{where}: name", called, f"{name!r}" if name else "a name")

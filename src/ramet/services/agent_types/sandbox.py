@@ -1,4 +1,4 @@
-"""Where an agent of a type works: in a sandbox with what its image brings, or in the host without any of it."""
+"""The place where an agent works: in a sandbox with the contents of its image, or in the host without them."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from ramet.core.policy.rights import IMPORTS
 from ramet.host.runtime import AgentRuntime
 from ramet.services.contract import AgentSpec
 
-#: What `Served.isolation` is for an agent that works in the host.
+#: The value of `Served.isolation` for an agent that works in the host.
 IN_THE_HOST = "none"
 
 
 def policy_of(opening: AgentSpec, *, may_spawn: bool = False) -> Policy | None:
-    """The policy that it was asked with, and with it what its image and its environment need; None for the host.
+    """Return the requested policy, extended by what the image and the environment need; None for the host.
 
-    Raises InvalidValue for an environment or an image's code that is to be had in the host, and for a policy that
-    denies sub-agents to one that `may_spawn`.
+    Raises InvalidValue if an environment or code of an image is requested for the host. Raises InvalidValue if
+    `may_spawn` is set and the policy denies sub-agents.
     """
     policy, image = opening.policy, opening.image
     code = (*image.folders, *image.packages)
@@ -45,7 +45,10 @@ def policy_of(opening: AgentSpec, *, may_spawn: bool = False) -> Policy | None:
 
 
 async def isolation_of(runtime: AgentRuntime, policy: Policy | None) -> str:
-    """The level that such an agent has. Raises IsolationUnavailable, InvalidValue for what is no root's policy."""
+    """Return the isolation level of an agent with this policy.
+
+    Raises IsolationUnavailable, and InvalidValue for a policy that a root cannot have.
+    """
     if policy is None:
         return IN_THE_HOST
     grant: Grant = resolve_root_policy(policy)

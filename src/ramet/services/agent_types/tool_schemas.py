@@ -1,8 +1,8 @@
-"""Functions of an image as tools: name, description and JSON schema, read from the source. Nothing of it is run here.
+"""Functions of an image as tools: name, description and JSON schema, read from the source without running it.
 
 A tool is a function at the top of a module, with a docstring and a type for each parameter: `str`, `int`, `float`,
-`bool`, `None`, `Any`, `list[…]`, `dict[str, …]`, `Literal[…]`, unions and `Optional` of these, and `Annotated[…, "what
-it is"]`. What the types are checked by when it is called is the function itself, inside.
+`bool`, `None`, `Any`, `list[…]`, `dict[str, …]`, `Literal[…]`, unions and `Optional` of these, and `Annotated[…,
+"description"]`. The host does not check the types of arguments; the function itself must check them inside the sandbox.
 """
 
 from __future__ import annotations
@@ -36,7 +36,10 @@ _TYPES = "str, int, float, bool, None, Any, list[…], dict[str, …], Literal[�
 
 
 def tools_of(names: Iterable[str], folders: Sequence[Path], field: str) -> tuple[CodeTool, ...]:
-    """Each as `tool_of`. Raises InvalidValue, also for two of one name and for too much source in all."""
+    """Return the tool of each name.
+
+    Raises InvalidValue like `tool_of`, for duplicate names, and for too much source in all.
+    """
     names = tuple(names)
     files = {file for each in names for file in _files(parsed(each, field), folders)}
     if (size := sum(file.stat().st_size for file in files)) > MAX_SOURCES:
@@ -51,7 +54,10 @@ def tools_of(names: Iterable[str], folders: Sequence[Path], field: str) -> tuple
 
 
 def tool_of(name: str, folders: Sequence[Path], field: str) -> CodeTool:
-    """The tool "module:function" of these folders. Raises InvalidValue if it is not there, or cannot be one."""
+    """Return the tool "module:function" of these folders.
+
+    Raises InvalidValue if it does not exist or cannot be a tool.
+    """
     called = parsed(name, field)
     function = _function(called, folders, field)
     where = f"{field}: {called}"
@@ -76,16 +82,17 @@ def _function(called: FunctionReference, folders: Sequence[Path], field: str) ->
 
 
 def _files(called: FunctionReference, folders: Sequence[Path]) -> tuple[Path, ...]:
-    """The files of these folders that could be the module."""
+    """Return the files of these folders that could be the module."""
     at = [folder.joinpath(*called.module.split(".")) for folder in folders]
     return tuple(file for each in at for file in (each.with_suffix(".py"), each / "__init__.py") if file.is_file())
 
 
 @lru_cache(maxsize=8)  # A tree takes up to a hundred times as much memory as its source.
 def _functions(file: Path, size: int, changed_ns: int, field: str) -> _Functions | InvalidValue:
-    """The functions at the top of a module without their bodies but the docstring, or why there are none.
+    """Return the functions at the top of a module, reduced to signature and docstring; or the error that prevents it.
 
-    What is defined last counts. `size` and `changed_ns` tell one state of the file from another.
+    The last definition of a name counts. `size` and `changed_ns` are part of the cache key: they identify one state of
+    the file.
     """
     found: dict[str, ast.FunctionDef | ast.AsyncFunctionDef] = {}
     try:
@@ -116,7 +123,7 @@ def _schema(taken: ast.arguments, where: str) -> dict[str, Any]:
 
 
 def _type(said: ast.expr, where: str) -> dict[str, Any]:
-    """The schema of an annotation. Raises InvalidValue."""
+    """Return the JSON schema of an annotation. Raises InvalidValue."""
     match said:
         case ast.Constant(value=None):
             return dict(_PLAIN["None"])
@@ -167,7 +174,7 @@ def _quoted(text: str, where: str) -> dict[str, Any]:
 
 
 def _name(said: ast.expr) -> str:
-    """Of `Literal` and `typing.Literal` the same."""
+    """Return the last part of a name: the same for `Literal` and `typing.Literal`."""
     return said.id if isinstance(said, ast.Name) else said.attr if isinstance(said, ast.Attribute) else ""
 
 

@@ -39,9 +39,9 @@ from ramet.wire.frames import Frame
 
 _log = logging.getLogger("ramet.services")
 
-#: What a program may take to end by itself, once it has seen the end of its stdin.
+#: The time that a program has to end by itself after its stdin was closed.
 LEAVE_S = 1.0
-#: Of the conversation before it was started, a program is told this much of the newest.
+#: The start message contains at most this much of the newest part of the earlier conversation.
 _TOLD_BYTES = 4 * 1024 * 1024
 
 
@@ -58,12 +58,12 @@ class Log(Struct, forbid_unknown_fields=True):
 
 
 class CommandAgent:
-    """One conversation with one program. `begin` it; it is closed in the end, also if that raises."""
+    """A conversation with one program. Call `begin` first; call `close` in the end, also if `begin` raises."""
 
     def __init__(
         self, opening: AgentSpec, turns: CommandTurnLog, started: Started, isolation: str, seconds: float | None
     ):
-        """`turns` are those before it was started; `seconds` is what a turn may take."""
+        """Serve a program that was started. `turns` are the earlier turns; `seconds` limits the time of one turn."""
         self.isolation, self.run = isolation, started.handle.id
         self._opening, self._clock, self._turns, self._seconds = opening, opening.runtime.clock, turns, seconds
         self._handle, self._line, self._log = started
@@ -73,18 +73,18 @@ class CommandAgent:
         loop = asyncio.get_running_loop()
         self._ready: asyncio.Future[command_protocol.Ready] = loop.create_future()
         self._answering: Answering | None = None
-        self._number = 0  #: of the newest turn
+        self._number = 0  #: the number of the newest turn
         self._calls = Calls(self._line, self._clock, self._masked)
         self._closing = False
-        self._failure: TaskFailed | None = None  #: once it has ended
+        self._failure: TaskFailed | None = None  #: set once the program has ended
         self._beginning: asyncio.Task[None] | None = None
         self.ended: asyncio.Future[ErrorInfo | None] = loop.create_future()
         self._living = asyncio.create_task(self._live(), name=f"ramet hears {opening.path}")
 
     async def begin(self) -> None:
-        """Tell it who it is, and wait until it is ready.
+        """Send the program its start message, and wait until it is ready.
 
-        Raises InvalidValue for a program that cannot be started, SpawnRefused for one that is not ready in time.
+        Raises InvalidValue if the program cannot be started, and SpawnRefused if it is not ready in time.
         """
         try:
             self._tell_start()
@@ -100,19 +100,22 @@ class CommandAgent:
             raise
 
     def begin_again(self) -> None:
-        """The same after a restart, which waits for no program: turns do. One that is not ready in time has failed."""
+        """Send the start message after a restart, without waiting: turns wait for the program.
+
+        A program that is not ready in time has failed.
+        """
         self._tell_start()
         self._beginning = asyncio.create_task(self._end_unless_ready(), name=f"ramet waits for {self._opening.path}")
 
     # ---- talking
 
     async def turn(self, body: bytes, format: str) -> AsyncIterator[bytes]:
-        """Have a message answered. Leaving the iteration interrupts the turn.
+        """Have the program answer a message. Leaving the iteration interrupts the turn.
 
-        A format that the program declared passes as it is; of the others it gets the newest text, and says text.
-        Raises InvalidValue for a body that is none, BusyError for a program that does not read; after what was said
-        Aborted for a turn that was interrupted, TaskFailed for one that failed, or whose program ended, and
-        OutputTooLarge for an answer without end.
+        A body in a format that the program declared is passed unchanged. For other formats the program gets the newest
+        text, and answers with text. Raises InvalidValue for an invalid body, and BusyError if the program does not
+        read. After the text that was sent, raises Aborted if the turn was interrupted, TaskFailed if the turn failed or
+        the program ended, and OutputTooLarge if the answer is too long.
         """
         passes = format in self._passes
         text = body.decode(errors="replace") if passes else format_of(format).read(body)
@@ -139,18 +142,24 @@ class CommandAgent:
             await run_shielded(self._turns.keep(CommandTurn(asked=text, said=said.text), self.run))
 
     async def interrupt(self) -> None:
-        """Tell the program to end the turn under way, keeping it and its history."""
+        """Ask the program to end the active turn. The program and its history remain."""
         if self._answering is not None:
             self._tell_interrupt(self._answering)
 
     async def mail(self, text: str) -> None:
-        """A message that the program reads when it likes. Raises MailRefused where it did not say that it reads any."""
+        """Send a message, which the program may read at any time.
+
+        Raises MailRefused if the program does not read mail.
+        """
         if self.ended.done() or not (await self._said_ready()).mail:
             raise MailRefused(self._opening.path, "its program reads no mail" if not self.ended.done() else "it ended")
         self._line.say(command_protocol.Mail(), text.encode())
 
     async def close(self, reason: str) -> None:
-        """Let it see the end of its stdin, end what is left after a second, and wait until it is gone. Idempotent."""
+        """Close the program's stdin, terminate the rest of its tree after `LEAVE_S` seconds, and wait for its end.
+
+        Idempotent.
+        """
         self._closing = True
         if self._answering is not None:
             self._answering.leave()
@@ -166,17 +175,20 @@ class CommandAgent:
     # ---- looking
 
     async def history(self) -> Sequence[Mapping[str, Any]]:
-        """Its conversation as it was heard here: `role` (user, assistant) and `content` of each message."""
+        """Return `role` (user, assistant) and `content` of each message, as this host received them."""
         return self._turns.history()
 
     def spent(self) -> Mapping[str, float]:
-        """What its tree has used: of what the program itself uses, nothing is known."""
+        """Return the usage of the program's tree. The program's own usage is unknown."""
         return as_spent(self._handle.run.subtree)
 
     # ---- changing
 
     async def control(self, operation: Any) -> Any:
-        """Have the program do something, or look at its log. Raises Unknown for what it did not name, TaskFailed."""
+        """Call an operation of the program, or read its log.
+
+        Raises TaskFailed, and Unknown for an undeclared operation.
+        """
         match operation:
             case Log():
                 return {"stderr": self._log()}
@@ -190,17 +202,20 @@ class CommandAgent:
     # ---- what the program says
 
     async def _live(self) -> ErrorInfo | None:
-        """Hear it to its end, which is said to all who wait. Why it ended; None if it was closed."""
+        """Read from the program until it ends, and report its end to all waiters.
+
+        Return the reason; None if it was closed.
+        """
         hearing, ending = asyncio.create_task(self._hear()), asyncio.ensure_future(self._handle.result())
         await asyncio.wait({hearing, ending}, return_when=asyncio.FIRST_COMPLETED)
-        if not hearing.done():  # What it had said is on its way; whoever else still has its stdout is not it.
+        if not hearing.done():  # Its last output may arrive. Another holder of its stdout does not count.
             await asyncio.wait({hearing}, timeout=LEAVE_S)
             hearing.cancel()
             await asyncio.wait({hearing})
         broken = None if hearing.cancelled() else hearing.exception()
         if broken is None:
             await asyncio.wait({ending}, timeout=LEAVE_S)
-        elif not isinstance(broken, ProtocolError):  # Ours: who waits for the program must not wait for ever.
+        elif not isinstance(broken, ProtocolError):  # A defect of ramet: waiters must not wait forever.
             _log.error("a program cannot be heard any more", exc_info=broken)
         reason = self._masked(f"it broke the rules: {broken}") if broken else "it closed its stdout"
         await self._handle.cancel(reason)
@@ -241,7 +256,7 @@ class CommandAgent:
             raise ProtocolError(f"it answers turn {said.turn}, which nobody has asked")
         answering = self._answering
         if answering is None or said.turn != answering.number:
-            return  # Of a turn that was left: late, and nobody's.
+            return  # A late answer to a turn that its reader left.
         match said:
             case command_protocol.Chunk():
                 await answering.put(body)
@@ -252,7 +267,7 @@ class CommandAgent:
                 answering.end(TaskFailed(why, status=str(Status.FAILED), run=self.run))
 
     async def _pieces(self, answering: Answering, format: str | None, said: Said) -> AsyncGenerator[bytes]:
-        """The answer as it goes to the reader: as it comes, or written in a format. `said` gets its text."""
+        """Yield the answer for the reader: unchanged, or written in a format. Its text is appended to `said`."""
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         if format is None:
             while (piece := await answering.next()) is not None:
@@ -285,7 +300,7 @@ class CommandAgent:
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
 
     async def _said_ready(self) -> command_protocol.Ready:
-        """What it said when it was ready. Raises TaskFailed for one that has ended before."""
+        """Return the program's ready message. Raises TaskFailed if the program ended before it was ready."""
         if not self._ready.done():
             await self._ready_or_over()
             if not self._ready.done():
@@ -305,7 +320,7 @@ class CommandAgent:
     def _tell_interrupt(self, answering: Answering) -> None:
         if not answering.is_interrupted:
             answering.is_interrupted = True
-            with suppress(RametError):  # It does not read.
+            with suppress(RametError):  # The program does not read.
                 self._line.say(command_protocol.Interrupt(turn=answering.number))
 
     async def _time_out(self, answering: Answering, seconds: float) -> None:
@@ -314,7 +329,7 @@ class CommandAgent:
         answering.end(TaskFailed(f"its time of {seconds:g} s is over", status=str(Status.TIMEOUT), run=self.run))
 
     def _refusal(self, why: ErrorInfo | None) -> RametError:
-        """What to raise for a program that ended before it was ready."""
+        """Return the error to raise for a program that ended before it was ready."""
         told = why.message if why is not None else "it was closed"
         if why is not None and why.type == NOT_STARTED:
             return InvalidValue("spawn_info.argv", self._opening.info.argv[0], f"what can be started ({told})")

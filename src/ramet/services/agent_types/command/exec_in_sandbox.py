@@ -1,4 +1,4 @@
-"""Starts a program in a sandbox, with pipes to the host for its stdin and stdout. The standard library only."""
+"""Start a program in a sandbox, with pipes to the host for its stdin and stdout. Uses the standard library only."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
-#: Named pipes in the run's own folder, until both ends of both are open.
+#: Named pipes in the run's own folder. They are removed once both ends of both are open.
 STDIN, STDOUT = "stdin.pipe", "stdout.pipe"
 
 
 def start(argv: Sequence[str], cwd: str) -> int | str:
-    """Be there as long as the program is: its exit status, negative for a signal; or why it cannot be started.
+    """Run the program. Return its exit status (negative for a signal), or the reason why it cannot be started.
 
-    Says that the pipes are there by a line on stdout; the host opens `STDIN`, then `STDOUT`. What passes through them
-    passes nobody else. Without `cwd` the program works in the run's own folder.
+    Prints a line on stdout when the pipes exist; the host then opens `STDIN`, then `STDOUT`. No other process sees the
+    data in the pipes. Without `cwd` the program works in the run's own folder.
     """
     for name in (STDIN, STDOUT):
         os.mkfifo(name, 0o600)
-    stdin = os.open(STDIN, os.O_RDONLY | os.O_NONBLOCK)  # Else it would wait for the host, which waits for it.
+    stdin = os.open(STDIN, os.O_RDONLY | os.O_NONBLOCK)  # A blocking open would be a deadlock with the host.
     sys.stdout.write("there\n")
     sys.stdout.flush()
     stdout = os.open(STDOUT, os.O_WRONLY)
@@ -37,5 +37,5 @@ def start(argv: Sequence[str], cwd: str) -> int | str:
 
 
 def told(problem: OSError) -> str:
-    """What keeps a program from being started, in a line."""
+    """Return the reason why a program cannot be started, in one line."""
     return f"{problem.strerror or problem}: {problem.filename}" if problem.filename else str(problem)

@@ -1,7 +1,7 @@
 """A program that speaks frames: started as a tree of its own, in a sandbox or in the host, with pipes to it.
 
-Its tree is a run that lives as long as the program, so that it is on record, under its policy, and ends with all that
-the program started. What it writes to stderr is read as fast as it comes, and the newest of it kept.
+The tree is a run that lasts as long as the program. So the run is recorded, has the program's policy, and ends together
+with all processes that the program started. The program's stderr is read without delay, and its newest part is kept.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from ramet.wire.command_protocol import ToProgram, encode
 from ramet.wire.frames import Frame
 from ramet.wire.stdio_frames import LineReader
 
-#: Of what it writes to stderr, this much of the newest is kept in memory.
+#: The size of the newest part of stderr that is kept in memory.
 LOG_BYTES = 64 * 1024
-#: Of what it is told and has not read, so much waits: a few messages of the largest kind.
+#: The limit of bytes that wait for the program to read: a few messages of the largest kind.
 UNREAD_BYTES = 32 * 1024 * 1024
 _READ = 64 * 1024
 _FOR_LIFE = 366 * 86400.0  #: seconds: the longest that a policy can say
 
 
 class Started(NamedTuple):
-    """A program that has been started, or soon tells by its end that it could not be."""
+    """A program that was started, or that soon ends because it could not be started."""
 
     handle: Handle
     line: Line
@@ -54,17 +54,17 @@ class Started(NamedTuple):
 async def start_inside(
     runtime: AgentRuntime, argv: Sequence[str], cwd: str, policy: Policy, limits: Limits, *, state_owner: str
 ) -> Started:
-    """Start a program in a sandbox. It has the policy's time for each turn, not for its life: that is the caller's.
+    """Start a program in a sandbox. The policy's time limits each turn, not the program; the caller enforces it.
 
-    Raises what keeps the sandbox from being there, and InvalidValue where sandboxes are on other machines: its pipes
-    are files. Nothing is left then.
+    Raises any error that prevents the sandbox. Raises InvalidValue if sandboxes are on other machines: the program's
+    pipes are files. Nothing remains after an error.
     """
     grant = resolve_root_policy(policy)
     backend = await runtime.sandboxes.placement().backend(grant)
     if (await backend.probe()).remote:
         raise InvalidValue("agent_type", "command", f"another type: sandboxes of {backend.name} are on other machines")
     log, is_there = Capture(head=0, tail=LOG_BYTES), asyncio.Event()
-    mask = Mask(forms_of_grant(grant))  # Before the log is cut, as what is left of a value could not be found.
+    mask = Mask(forms_of_grant(grant))  # Mask before the log is cut: the rest of a cut value could not be found.
 
     def printed(stream: str, text: str) -> None:
         if stream == "stderr":
@@ -92,7 +92,7 @@ async def start_inside(
 async def start_in_host(
     runtime: AgentRuntime, argv: Sequence[str], cwd: Path, limits: Limits, *, state_owner: str
 ) -> Started:
-    """Start a program beside the server, with its rights and little of its environment."""
+    """Start a program in the host, with the server's rights and a small part of its environment."""
     log = Capture(head=0, tail=LOG_BYTES)
     (stdin, to_it), (from_it, stdout) = os.pipe(), os.pipe()
 
@@ -139,7 +139,7 @@ class Line:
 
     @classmethod
     async def over(cls, to_it: int, from_it: int) -> Line:
-        """Take two pipes over, whatever becomes of this."""
+        """Take ownership of two pipes, and close them if this raises."""
         loop, stream = asyncio.get_running_loop(), asyncio.StreamReader(limit=_READ)
         sink, source = os.fdopen(to_it, "wb", 0), os.fdopen(from_it, "rb", 0)
         try:
@@ -152,9 +152,9 @@ class Line:
         return cls(writing, reading, stream)
 
     def say(self, told: ToProgram, body: bytes = b"") -> None:
-        """Tell it something, whole, as soon as it reads; to one that has ended, nothing.
+        """Send a whole message, as soon as the program reads; do nothing if the program has ended.
 
-        Raises BusyError if it does not read what it was told before.
+        Raises BusyError if the program has not read the earlier messages.
         """
         if self._writing.is_closing():
             return
@@ -164,7 +164,7 @@ class Line:
         self._writing.write(frame)
 
     async def frames(self, masked: Callable[[str], str]) -> AsyncGenerator[Frame]:
-        """What it says, until it closes its stdout. Raises ProtocolError, whose text shows what `masked` returns."""
+        """Yield the program's frames until its stdout closes. Raises ProtocolError; `masked` filters the error text."""
         reader = LineReader(masked)
         while data := await self._stream.read(_READ):
             for frame in reader.feed(data):
@@ -173,8 +173,8 @@ class Line:
             raise ProtocolError("it ended in the middle of a frame")
 
     def hang_up(self) -> None:
-        """Let it see the end of its stdin, at once: what it has not read by then it never will. Idempotent."""
-        if not self._writing.is_closing():  # It closes by itself when nobody can read any more.
+        """Close the program's stdin immediately; data that was not read is lost. Idempotent."""
+        if not self._writing.is_closing():  # It closes by itself when the other end is closed.
             self._writing.abort()
 
     def close(self) -> None:
@@ -184,7 +184,10 @@ class Line:
 
 
 def _pipes_of(handle: Handle) -> tuple[int, int]:
-    """The host's ends of the pipes in a run's own folder. Raises OSError, and ProtocolError for what is no pipe."""
+    """Open the host's ends of the pipes in a run's own folder.
+
+    Raises OSError, and ProtocolError for a file that is no pipe.
+    """
     assert handle.run.folder is not None, "who works inside has a folder"
     folder = os.open(handle.run.folder.workspace, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     with contextlib.ExitStack() as opened:
@@ -206,7 +209,7 @@ def _opened(folder: int, name: str, how: int) -> int:
 
 
 def _closed_pipes() -> tuple[int, int]:
-    """Ends of pipes that nobody has the other ends of: what a program has that never began."""
+    """Return pipe ends whose other ends are closed, for a program that never started."""
     (stdin, to_it), (from_it, stdout) = os.pipe(), os.pipe()
     os.close(stdin)
     os.close(stdout)

@@ -1,4 +1,4 @@
-"""Operations that a program was asked for and has not answered."""
+"""Operations that a program was asked to do and has not answered."""
 
 from __future__ import annotations
 
@@ -17,16 +17,19 @@ from ramet.wire.command_protocol import Answer, Control, Refusal, error_text
 
 
 class Calls:
-    """Those of one program."""
+    """The open operations of one program."""
 
     def __init__(self, line: Line, clock: Clock, masked: Callable[[str], str]) -> None:
-        """`masked` takes out of a refusal what it must not show."""
+        """Send operations over `line`. `masked` removes private values from the text of a refusal."""
         self._line, self._clock, self._masked = line, clock, masked
         self._open: dict[int, asyncio.Future[Any]] = {}
         self._last = 0
 
     async def ask(self, operation: str, arguments: bytes, timeout_s: float) -> Any:
-        """What the program answers. Raises BusyError if it does not read, TaskFailed if it refuses, or is too late."""
+        """Return the program's answer.
+
+        Raises BusyError if it does not read, TaskFailed if it refuses or is too late.
+        """
         number = self._last + 1
         self._line.say(Control(id=number, operation=operation), arguments)
         self._last = number
@@ -40,7 +43,7 @@ class Calls:
             del self._open[number]
 
     def take(self, said: Answer | Refusal, body: bytes) -> None:
-        """The program has answered one. Raises ProtocolError for one that nobody asked for."""
+        """Take an answer of the program. Raises ProtocolError if its number was never asked."""
         if said.id > self._last:
             raise ProtocolError(f"it answers operation {said.id}, which nobody has asked for")
         answer = self._open.get(said.id)
@@ -55,7 +58,7 @@ class Calls:
             answer.set_exception(TaskFailed(f"what the program answered is no JSON: {problem}"))
 
     def fail(self, error: RametError) -> None:
-        """None of them will be answered."""
+        """Fail all open operations with this error."""
         for answer in self._open.values():
             if not answer.done():
                 answer.set_exception(error)

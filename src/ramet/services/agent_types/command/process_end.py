@@ -1,4 +1,4 @@
-"""How a program ended, in words for whoever talks with its agent."""
+"""The end of a program, as a text for the callers of its agent."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import signal
 from ramet.core.outcome import ErrorInfo, Result, Status
 from ramet.spawn.sandbox.process import sanitize_error
 
-#: In place of an error's type.
+#: Used as the type of an error.
 NOT_STARTED, EXITED, BROKEN = "NotStarted", "Exited", "ProtocolError"
-_LAST_WORDS = 500  #: characters of its stderr
+_LAST_WORDS = 500  #: characters of stderr
 
 
 def how_it_ended(result: Result, broken: BaseException | None, log: str) -> ErrorInfo:
-    """Why it is not there any more; `broken` is what was wrong with its frames, `log` what it wrote to stderr."""
+    """Return why the program ended; `broken` is the error in its frames, `log` its stderr."""
     value = result.value
     if broken is not None:
         why = ErrorInfo(type=BROKEN, message=f"what the program says is no frames: {broken}")
@@ -28,12 +28,12 @@ def how_it_ended(result: Result, broken: BaseException | None, log: str) -> Erro
 
 
 def status_of(result: Result) -> str:
-    """Of the turn in which it ended."""
+    """Return the status of the turn in which the program ended."""
     return str(Status.CRASHED if result.status is Status.COMPLETED else result.status)
 
 
 def last_words(log: str) -> str:
-    """The end of what it wrote to stderr, as the end of a sentence."""
+    """Return the end of the program's stderr, as the end of a sentence."""
     last = log[-_LAST_WORDS:].strip()
     return f"; the last on its stderr: {last}" if last else ""
 

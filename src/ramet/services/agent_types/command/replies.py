@@ -1,4 +1,4 @@
-"""The answer of one turn, between a program that says it and the reader whom it is for."""
+"""The answer of one turn, on its way from a program to its reader."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ from collections import deque
 
 from ramet.core.errors import RametError
 
-_WAITING = 16  #: pieces that wait for the reader; whoever says more waits, too
+_WAITING = 16  #: pieces that wait for the reader; a writer with more pieces waits
 
 
 class Answering:
-    """One turn's answer, while it comes. Its reader calls `next` until None, and `leave`, whoever else is there."""
+    """The answer of one turn while it arrives.
+
+    The reader calls `next` until it returns None, and always calls `leave`.
+    """
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -23,7 +26,7 @@ class Answering:
         self._news, self._room = asyncio.Event(), asyncio.Event()
 
     async def put(self, piece: bytes) -> None:
-        """Say the next piece, when there is room for it; nobody hears it once the reader has left."""
+        """Add the next piece, and wait until there is room for it. Pieces are dropped after the reader has left."""
         while len(self._pieces) >= _WAITING and not self._is_left:
             self._room.clear()
             await self._room.wait()
@@ -32,13 +35,13 @@ class Answering:
             self._news.set()
 
     def end(self, error: RametError | None = None) -> None:
-        """Nothing follows what was put before but this error; idempotent."""
+        """End the answer after the pieces so far, with an error if one is given. Idempotent."""
         if not self.is_over:
             self.is_over, self._error = True, error
             self._news.set()
 
     async def next(self) -> bytes | None:
-        """The next piece; None when it is whole. Raises what it ended with."""
+        """Return the next piece; None at the end. Raises the error that the answer ended with."""
         while not self._pieces:
             if self.is_over:
                 if self._error is not None:
@@ -50,7 +53,7 @@ class Answering:
         return self._pieces.popleft()
 
     def leave(self) -> None:
-        """Read no more."""
+        """Stop reading."""
         self._is_left = True
         self._pieces.clear()
         self._room.set()

@@ -38,9 +38,9 @@ class CommandInfo(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class CommandType:
-    """Programs that answer. In the host only those that are `allowed` are started: by the very `argv[0]`.
+    """The agent type of programs. In the host, only a program whose `argv[0]` is exactly in `allowed` is started.
 
-    In a sandbox, any may be.
+    In a sandbox, any program is allowed.
     """
 
     name = "command"
@@ -52,7 +52,10 @@ class CommandType:
         self._allowed = tuple(allowed)
 
     def formats_of(self, info: CommandInfo) -> Sequence[str]:
-        """What the program declares, else those that ship. Raises InvalidValue."""
+        """Return the formats that the program declares, or the built-in ones if it declares none.
+
+        Raises InvalidValue.
+        """
         for number, each in enumerate(info.formats):
             if not _FORMAT.match(each) or each in info.formats[:number]:
                 raise InvalidValue(f"spawn_info.formats[{number}]", each, "names, each once: a-z, 0-9, '.', '_', '-'")
@@ -61,13 +64,14 @@ class CommandType:
         return tuple(info.formats) or tuple(FORMATS)
 
     def reads_parameters(self, info: CommandInfo, format: str) -> bool:
-        """Whether the program gets bodies as they are: it declares the format."""
+        """Return whether the program declares the format, and so gets bodies unchanged."""
         return format in info.formats
 
     async def check(self, opening: AgentSpec) -> None:
-        """Raises InvalidValue for what is no command, or is not allowed in the host, and IsolationUnavailable.
+        """Check that the agent can be opened. Raises IsolationUnavailable.
 
-        Whether the program is there is seen when it is started: what a sandbox has is not what the host has.
+        Raises InvalidValue for an invalid command, and for a program that is not allowed in the host. The existence of
+        the program is checked only when it is started: a sandbox has other programs than the host.
         """
         info: CommandInfo = opening.info
         self.formats_of(info)
@@ -85,10 +89,11 @@ class CommandType:
         await isolation_of(opening.runtime, policy)
 
     async def open(self, opening: AgentSpec) -> RunningAgent:
-        """One that has said that it is ready. After a restart it is started anew, and told what was said before.
+        """Return an agent whose program is ready.
 
-        Then nobody waits for it but its turns: a server that begins must not wait for the slowest program of anybody.
-        Raises like `check`; InvalidValue for a program that is not there, SpawnRefused for one that is not ready.
+        After a restart the program starts anew, and gets the earlier conversation. After a restart only turns wait for
+        the program: the start of a server must not wait for the slowest program. Raises like `check`. Raises
+        InvalidValue if the program does not exist, and SpawnRefused if it does not become ready.
         """
         policy = policy_of(opening)
         isolation = await isolation_of(opening.runtime, policy)
@@ -106,7 +111,7 @@ class CommandType:
 
 
 async def _started(opening: AgentSpec, policy: Policy | None) -> Started:
-    limits = replace(opening.limits, seconds=None)  # Time is each turn's.
+    limits = replace(opening.limits, seconds=None)  # Time is limited per turn.
     argv, cwd = opening.info.argv, _works_in(opening)
     runtime, owner = opening.runtime, opening.id
     if policy is not None:
@@ -115,7 +120,7 @@ async def _started(opening: AgentSpec, policy: Policy | None) -> Started:
 
 
 async def _end_what_is_left(opening: AgentSpec, policy: Policy | None) -> None:
-    """End the tree that a killed server left on record; the program itself has ended with that server."""
+    """End the recorded tree of a killed server; the program itself ended with that server."""
     with suppress(DefinitionMissing):
         for left in await opening.runtime.resume(
             only=opening.run, secrets=secrets_of(policy), env_vars=variables_of(policy)
@@ -124,7 +129,7 @@ async def _end_what_is_left(opening: AgentSpec, policy: Policy | None) -> None:
 
 
 def _seconds_of(opening: AgentSpec, policy: Policy | None) -> float | None:
-    """What a turn may take; None is as long as it likes."""
+    """Return the time limit of a turn; None for no limit."""
     given = [] if policy is None else [resolve_root_policy(policy).timeout_seconds]
     if opening.limits.seconds is not None:
         given.append(opening.limits.seconds)
@@ -132,7 +137,7 @@ def _seconds_of(opening: AgentSpec, policy: Policy | None) -> float | None:
 
 
 def _works_in(opening: AgentSpec) -> pathlib.Path | None:
-    """Where it works; None is a folder of its own. Raises InvalidValue."""
+    """Return the program's working folder; None for a folder of its own. Raises InvalidValue."""
     info: CommandInfo = opening.info
     if info.in_image:
         if opening.policy is None or len(opening.image.folders) != 1:

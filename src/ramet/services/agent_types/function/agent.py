@@ -1,4 +1,4 @@
-"""An agent of the type "function": a conversation whose every answer is one call, each a tree of its own."""
+"""An agent of the type "function": a conversation in which each answer is one call, as a tree of its own."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ from ramet.spawn.run import Run
 
 _log = logging.getLogger("ramet.services")
 
-#: Why nobody can go on with a call, which is not called again either.
+#: The errors for which a call cannot be continued; its function is not called again.
 _LEFT = (DefinitionMissing, BusyError, Expired)
 
 
 class FunctionAgent:
-    """One conversation. Its calls share nothing but what is in it: each sandbox is a new one."""
+    """A conversation with a function. The calls share only the conversation: each call has a new sandbox."""
 
     def __init__(
         self,
@@ -52,24 +52,22 @@ class FunctionAgent:
         turns: FunctionTurns,
         gate: SafetyGate | None = None,
     ) -> None:
-        """`function` is a reference where only its sandbox can import it; `turns` are those on record, not read yet."""
+        """Serve a function, which is a reference if only its sandbox can import it. `turns` are not read yet."""
         self.isolation, self.run, self._gate = isolation, opening.run, gate
         self._opening, self._function, self._policy = opening, function, policy
         self._turns = turns
         self._takes_history = isinstance(function, FunctionReference) or invoke.takes_history(function)
-        self._has_warned = False  #: that a part of its history is not told
+        self._has_warned = False  #: whether the log has warned about omitted history
         self._usage = NOTHING_USED
         self._beginning: asyncio.Task[None] | None = None  #: of the newest turn
         self._call: RunningCall | None = None  #: the newest
-        self._left: RunningCall | None = None  #: that another kernel had begun, until its turn is gone on with
+        self._left: RunningCall | None = None  #: begun by another kernel, until its turn is continued
         self.ended: asyncio.Future[ErrorInfo | None] = asyncio.get_running_loop().create_future()
 
     async def take_up(self) -> None:
-        """Go on where another kernel left it: with the call that was under way, in its sandbox or from its beginning.
+        """Resume where another kernel stopped: an active call continues in its sandbox or from its beginning.
 
-        One that cannot be gone on with is over: what its function had begun to do is not done again.
-
-        Raises StoreFailed, Damaged.
+        A call that cannot be continued has ended: its function is not called again. Raises StoreFailed, Damaged.
         """
         for turn in await self._turns.read():
             self._usage += turn.used
@@ -82,8 +80,8 @@ class FunctionAgent:
     async def turn(self, body: bytes, format: str) -> AsyncGenerator[bytes]:
         """Answer the last message of a body. Leaving the iteration interrupts the turn.
 
-        Raises InvalidValue for a body that is none; after what was said Aborted for a turn that was interrupted, and
-        TaskFailed, of the status that it had, for one that failed; OutputTooLarge for an answer without end.
+        Raises InvalidValue for an invalid body. After the text that was sent, raises Aborted if the turn was
+        interrupted, TaskFailed with the turn's status if the turn failed, and OutputTooLarge if the answer is too long.
         """
         async with aclosing(self._begun(body, format_of(format), ())) as chunks:
             async for chunk in chunks:
@@ -91,28 +89,28 @@ class FunctionAgent:
 
     @property
     def turns_taken(self) -> int:
-        """How many turns are on record, the one under way among them."""
+        """Return the number of recorded turns, including an active one."""
         return self._turns.taken
 
     @property
     def tree(self) -> str:
-        """None: each turn is one."""
+        """Return "": the agent has no tree of its own, since each turn is a tree."""
         return ""
 
     @property
     def begins_anew(self) -> bool:
-        """Unless its sandbox outlives its kernel."""
+        """Return whether another kernel would begin the active turn anew: True unless the sandbox outlives this kernel."""
         return self._call is None or not self._call.outlives
 
     async def go_on(self, number: int, body: bytes, format: str, said: Sequence[bytes]) -> AsyncGenerator[bytes]:
-        """Go on with a turn that another kernel had begun: its function goes on, is called again, or had ended.
+        """Continue a turn that another kernel began: its function continues, is called again, or had ended.
 
-        Yields what comes behind the chunks that were `said`. Leaving the iteration interrupts the turn. Raises like
-        `turn`, and Aborted for one that cannot be gone on with, Damaged, StoreFailed.
+        Yields the chunks after those of `said`. Leaving the iteration interrupts the turn. Raises like `turn`. Raises
+        Aborted if the turn cannot be continued, and Damaged, StoreFailed.
         """
         shape, left = format_of(format), self._left
         self._left = None
-        if number > self._turns.taken:  # It had not come to its call.
+        if number > self._turns.taken:  # Its call was not recorded.
             answer = self._begun(body, shape, said)
         elif left is not None and left.turn.number == number:
             answer = self._answered(left, shape, said)
@@ -125,16 +123,16 @@ class FunctionAgent:
                 yield chunk
 
     async def interrupt(self) -> None:
-        """End the turn under way, keeping the agent and its history."""
+        """Interrupt the active turn. The agent and its history remain."""
         if self._call is not None:
             await self._call.cancel("it was interrupted")
 
     async def mail(self, text: str) -> None:
-        """Refused. Raises MailRefused."""
+        """Refuse the message. Raises MailRefused."""
         raise MailRefused(self._opening.path, "it is a function and reads no mail")
 
     async def close(self, reason: str) -> None:
-        """End it and all below it, and wait until they are gone. Idempotent."""
+        """End the agent and all runs below it, and wait until they have ended. Idempotent."""
         if not self.ended.done():
             self.ended.set_result(None)
         if self._beginning is not None:
@@ -151,11 +149,11 @@ class FunctionAgent:
         return await self._turns.history()
 
     def spent(self) -> Mapping[str, float]:
-        """What it and what it started has used: tokens, usd, model_calls, tool_calls, agents."""
+        """Return the usage of all calls and of their runs: tokens, usd, model_calls, tool_calls, agents."""
         return as_spent(self._usage)
 
     async def control(self, operation: Any) -> Any:
-        """Load and unload bundles: what a call imports, also the one under way, may come from them."""
+        """Load or unload a bundle. Calls, including an active one, may import its code."""
         if isinstance(operation, LoadBundle | UnloadBundle):
             return await bundle_operations.change(self._opening, operation)
         raise Bug(f"an operation that was not declared: {type(operation).__name__}")
@@ -165,7 +163,7 @@ class FunctionAgent:
     async def _begun(self, body: bytes, shape: Format, said: Sequence[bytes]) -> AsyncGenerator[bytes]:
         text = shape.read(body).encode("utf-8", "replace").decode()
         self._left = None
-        if self._call is not None:  # Of a turn that an earlier server had begun, which nobody follows.
+        if self._call is not None:  # A turn that an earlier server began, without a reader.
             await self._call.over()
         if self.ended.done():
             raise _has_ended()
@@ -175,7 +173,7 @@ class FunctionAgent:
         try:
             await self._beginning
         except asyncio.CancelledError:
-            await call.cancel("the reader left")  # It may be at work by now.
+            await call.cancel("the reader left")  # The call may already be active.
             if is_being_cancelled():
                 raise
             raise _has_ended() from None
@@ -184,7 +182,7 @@ class FunctionAgent:
                 yield chunk
 
     async def _begin(self, call: RunningCall) -> None:
-        """Have a turn on record and its call at work. Nothing is left of it when this raises, or is cancelled."""
+        """Record a turn and start its call. Nothing of the turn remains if this raises or is cancelled."""
         try:
             await run_shielded(self._turns.write(call.turn))
             handle = await self._started(call)
@@ -197,7 +195,7 @@ class FunctionAgent:
         self._call, self.run = call, call.turn.run
 
     async def _answered(self, call: RunningCall, shape: Format, said: Sequence[bytes]) -> AsyncGenerator[bytes]:
-        """What a call says, behind the chunks that were said. Raises what it ends with."""
+        """Yield the answer of a call after the chunks of `said`. Raises the error that the call ends with."""
         new = shape.Writer(call.turn.run, _name_of(self._function), int(self._opening.runtime.clock.now().timestamp()))
         writer, first = shape.writer_of(said[0]) if said else new, new.begin()
         texts = [shape.text_of(each) for each in said[len(first) :]]
@@ -217,7 +215,7 @@ class FunctionAgent:
         whole = "".join((before, *heard))
         if (
             before and call.place != "from the beginning" and whole != call.turn.said
-        ):  # It had ended before it was heard.
+        ):  # The call ended before this kernel read its output.
             await self._turns.write(replace(call.turn, said=whole))
         call.check()
         for chunk in writer.end(call.turn.used)[texts.count("") :]:
@@ -225,7 +223,7 @@ class FunctionAgent:
 
     async def _started(self, call: RunningCall) -> Handle:
         spawn, function, run = self._opening.runtime.spawn, self._function, call.turn.run
-        limits = left_of(self._opening.limits, self._usage)  # Each turn is a tree, with a budget of its own.
+        limits = left_of(self._opening.limits, self._usage)  # Each turn is a tree with its own budget.
         text, late = call.turn.asked, self._late_args
         if self._policy is None:
             called = self._in_the_host(call)
@@ -247,10 +245,10 @@ class FunctionAgent:
         )
 
     async def _taken_up(self, turn: FunctionTurn) -> RunningCall | None:
-        """Its call, at work or over; None if there never was one. Raises StoreFailed."""
+        """Return the turn's call, active or ended; None if the call never began. Raises StoreFailed."""
         call, runtime = RunningCall(turn, self._keep), self._opening.runtime
         self.run = turn.run
-        await self._turns.write(turn)  # Whoever had it before can write no more of it.
+        await self._turns.write(turn)  # After this, the previous owner can no longer write the turn.
         try:
             for handle in await runtime.resume(
                 only=turn.run,
@@ -273,27 +271,27 @@ class FunctionAgent:
         return call
 
     def _prepare(self, run: Run, call: RunningCall) -> None:
-        """Have a run that goes on heard here, with what it may see as it is here: other kernels have other folders.
+        """Connect a resumed run to this kernel's reader and folders: other kernels have other folders.
 
-        One of an older ramet has its history in its arguments.
+        A run of an older ramet has its history in its arguments.
         """
         if run.request.late_args is not None:
             run.request = dataclasses.replace(run.request, late_args=self._late_args)
         if self._policy is not None and run.grant is not None:
             shelf = self._opening.shelf.folder if self._opening.shelf is not None else None
             run.grant = resolve_root_policy(self._policy)
-            if run.narrowed is not None:  # By a policy adapter, at its birth.
+            if run.narrowed is not None:  # A policy adapter narrowed the grant when the run was spawned.
                 run.grant = within(run.grant, run.narrowed)
             placement = self._opening.runtime.sandboxes.placement()
             run.mount_roots = placement.mount_roots(run.grant.readonly_mounts)
             run.request = dataclasses.replace(run.request, on_output=call.pieces.printed, shelf=shelf)
 
     def _late_args(self) -> tuple[invoke.History]:
-        """Return the history that the function is called with, which the record of each turn's tree does not repeat."""
+        """Return the history to call the function with. The journal of each turn's tree does not repeat it."""
         return (self._turns.recent_history() if self._takes_history else [],)
 
     def _note_omission(self, handle: Handle) -> None:
-        """Say on the record of a turn, and once in the log, that its function is not told all of the history."""
+        """Record a notice of the turn, and log once, if the function does not get the whole history."""
         omitted = self._turns.omitted if self._takes_history else 0
         if not omitted:
             return
@@ -310,7 +308,7 @@ class FunctionAgent:
         return as_agent(_bound(self._function, call.pieces.put))
 
     async def _keep(self, turn: FunctionTurn) -> None:
-        """Put a turn that is over on record, and what it used onto the account, however it ended."""
+        """Store a turn that has ended, and add its usage, however it ended."""
         self._usage += turn.used
         await self._turns.write(turn)
 
@@ -320,7 +318,7 @@ def _has_ended() -> RametError:
 
 
 def _bound(function: Callable[..., Any], out: Callable[[str], None]) -> Callable[..., Any]:
-    """The function with its way out bound. Synchronous code gets a thread by that, async code none."""
+    """Bind the output to the function. A synchronous function then runs in a thread; an async function does not."""
 
     def call(text: str, history: invoke.History) -> Any:
         return invoke.call(function, text, history, out)

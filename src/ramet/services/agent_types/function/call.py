@@ -1,4 +1,4 @@
-"""One call of a function, for one turn: what it says, from its beginning on, and how it ended."""
+"""One call of a function, for one turn: its text from the beginning, and its end."""
 
 from __future__ import annotations
 
@@ -30,59 +30,57 @@ MAY_MISS = "[its kernel was lost; what it said last may be missing]"
 
 
 class Pieces:
-    """What is said, from whichever thread, for one reader."""
+    """A queue of text pieces from any thread, for one reader."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._queue: asyncio.Queue[str | None] = asyncio.Queue()
-        self.size = 0  #: characters that were said, those as well that nobody reads any more
+        self.size = 0  #: characters of all pieces, including pieces that are not read
 
     def printed(self, stream: str, text: str) -> None:
-        """What a sandbox prints; its errors are not for the reader."""
+        """Add text that a sandbox prints. The reader does not get stderr."""
         if stream == "stdout":
             self.put(text)
 
     def put(self, text: str) -> None:
-        """From any thread."""
-        if (
-            self.size <= kept_turns.MOST_SAID
-        ):  # Else it is known already that it is too much: nothing more is kept of it.
+        """Add text. May be called from any thread."""
+        if self.size <= kept_turns.MOST_SAID:  # Otherwise the text is too long already, and the rest is dropped.
             self.size += len(text)
             self._loop.call_soon_threadsafe(self._queue.put_nowait, _unicode(text))
 
     def close(self, _: object) -> None:
-        """Nothing more comes: what was put before is read first."""
+        """End the queue; pieces that were added before are read first."""
         self._loop.call_soon(self._queue.put_nowait, None)
 
     async def next(self) -> str | None:
-        """The next one; None after the last."""
+        """Return the next piece; None after the last."""
         return await self._queue.get()
 
 
 class RunningCall:
-    """It has `begun`, or had `ended` elsewhere. Its end is put on record, by `keep`, before its reader hears of it."""
+    """A call that has `begun` here, or had `ended` elsewhere. `keep` stores its end before its reader sees the end."""
 
     def __init__(self, turn: FunctionTurn, keep: Callable[[FunctionTurn], Awaitable[None]]) -> None:
         self.turn, self.pieces = turn, Pieces()
         self.place: Place = "from the beginning"
-        self.outlives = False  #: its kernel, in its sandbox: another one can go on with it there
+        self.outlives = False  #: whether its sandbox outlives its kernel: another kernel can then continue the call
         self.problem: RametError | None = None
         self.is_over = False
         self._keep = keep
         self._said: list[str] = []
-        self._before = ""  #: what its reader had heard of its turn elsewhere
+        self._before = ""  #: the text of the turn that its reader received from another kernel
         self._value = ""  #: as text
-        self._printed: str | None = ""  #: of one that was over elsewhere: the end of it, where that is on record
+        self._printed: str | None = ""  #: if it ended elsewhere: the recorded end of its output
         self._news = asyncio.Event()
         self._living: asyncio.Task[None] | None = None
         self._handle: Handle | None = None
 
     @classmethod
     def known(cls, turn: FunctionTurn) -> RunningCall:
-        """One that is over, as it is on record."""
+        """Return a call that has ended, from its stored turn."""
 
         async def keep(_: FunctionTurn) -> None:
-            """It is."""
+            """Do nothing: the turn is stored already."""
 
         call = cls(turn, keep)
         call._said, call.is_over = [turn.said] if turn.said else [], True
@@ -92,30 +90,30 @@ class RunningCall:
     # ---- what becomes of it
 
     def begun(self, handle: Handle, *, was_begun: bool = False) -> None:
-        """It is at work; `was_begun`: by an earlier kernel."""
+        """Follow a call that is running. `was_begun` says that an earlier kernel began it."""
         self._handle = handle
         self._living = asyncio.create_task(self._live(handle, was_begun), name=f"ramet hears {handle.id}")
 
     async def ended(self, result: Result, *, in_the_host: bool) -> None:
-        """It was over before anybody here heard of it. Raises what `keep` does."""
+        """Take the result of a call that ended before this kernel followed it. Raises any error of `keep`."""
         self.place, said = "at its end", Said()
         self._printed = None if in_the_host else _unicode(result.stdout)
         said.take(self._printed or "")
         await self._end(result, said)
 
     async def cancel(self, reason: str) -> None:
-        """End it, and return when that is on record; idempotent."""
+        """Cancel the call, and return when its end is stored. Idempotent."""
         if self._handle is not None and not self.is_over:
             await self._handle.cancel(reason)
         await self.over()
 
     async def over(self) -> None:
-        """Return once it is over, and on record."""
+        """Return once the call has ended and its end is stored."""
         if self._living is not None:
             await asyncio.wait({self._living})
 
     def check(self) -> None:
-        """Raise what it ended with, if it did not end well: TaskFailed, Aborted, what its answer was refused for."""
+        """Raise the error of a call that did not complete: TaskFailed, Aborted, or the error in its answer."""
         if self._living is not None and self._living.done():
             self._living.result()
         if self.problem is not None:
@@ -128,7 +126,7 @@ class RunningCall:
         watching = asyncio.create_task(self._watch(handle, placed), name=f"ramet watches {handle.id}")
         try:
             if was_begun and handle.run.grant is not None:
-                await placed.wait()  # Whether it goes on or begins again is to be known before what it says.
+                await placed.wait()  # The place of the text (continued or begun again) must be known before the text.
             try:
                 while (piece := await self.pieces.next()) is not None:
                     if piece:
@@ -138,7 +136,7 @@ class RunningCall:
                 self.problem = problem
                 await handle.cancel(str(problem))
             await self._end(await ending, said)
-        except RametError as problem:  # It cannot be written down: who can go on with it says the rest.
+        except RametError as problem:  # The turn cannot be stored: a kernel that can continue it sends the rest.
             self._value, self.problem = "", self.problem or problem
         finally:
             watching.cancel()
@@ -182,7 +180,7 @@ class RunningCall:
     # ---- who hears it
 
     async def text(self, before: str = "") -> AsyncGenerator[str]:
-        """What it says behind what its reader has heard of this turn, piece by piece, to its end, however that is."""
+        """Yield the text after what the turn's reader has received before, piece by piece, to any end of the call."""
         heard: _SentText | None = None
         self._before = before
         async with aclosing(self._items()) as items:
@@ -199,7 +197,7 @@ class RunningCall:
         return _SentText(before, is_again=self.place == "from the beginning")
 
     def _unheard(self, before: str) -> str:
-        """What it had said elsewhere that is not in `before`, as far as that is known."""
+        """Return the text that was produced elsewhere and is not in `before`, as far as it is known."""
         if self._printed is None:
             return f"\n\n{MAY_MISS}\n" if self.problem is None and (before or not self._value) else ""
         rest = _missing(before, self._printed)
@@ -219,27 +217,27 @@ class RunningCall:
 
 
 class _SentText:
-    """What a reader has heard of an answer, and what of it is new to him."""
+    """The text of an answer that a reader has received, and a filter for the new part."""
 
     def __init__(self, before: str, *, is_again: bool) -> None:
-        """`is_again`: what comes begins where what was heard `before` began."""
+        """Begin after the text `before`. `is_again` says that the pieces begin where `before` began."""
         self._onward = ReplayFilter(before if is_again else "", BEGINS_AGAIN)
         self._ends_a_line = is_again or not before or before.endswith("\n")
 
     def pass_on(self, piece: str) -> str:
-        """What of the next piece is new."""
+        """Return the new part of the next piece."""
         if not piece:
             return ""
         self._ends_a_line = piece.endswith("\n")
         return self._onward.pass_on(piece)
 
     def last(self, value: str) -> str:
-        """The same of what comes last, apart from what was printed."""
+        """Return the new part of the returned value, on a line of its own after the printed text."""
         return self.pass_on(_apart(value, self._ends_a_line)) + self._onward.rest()
 
 
 def _text_of(result: Result) -> str:
-    """What it returned, as text. Raises NotShippable."""
+    """Return the function's return value as text. Raises NotShippable."""
     value = result.value
     if value is None:
         return ""
@@ -254,7 +252,7 @@ def _apart(text: str, ends_a_line: bool) -> str:
 
 
 def _missing(before: str, end: str) -> str:
-    """What of the end of a text is not in its beginning, as far as that was heard."""
+    """Return the part of the end of a text that its beginning `before` does not contain."""
     common = min(len(before), len(end))
     while common and not before.endswith(end[:common]):
         common -= 1
@@ -262,5 +260,5 @@ def _missing(before: str, end: str) -> str:
 
 
 def _unicode(text: str) -> str:
-    """Text that can be written down: a lone surrogate is none."""
+    """Return text that can be encoded: lone surrogates are replaced."""
     return text.encode("utf-8", "replace").decode()

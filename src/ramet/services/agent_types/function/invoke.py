@@ -1,4 +1,4 @@
-"""Calls a function for one turn, where it works: in a sandbox, or in a thread of the host."""
+"""Calling a function for one turn: in a sandbox, or in a thread of the host."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ History = Sequence[Mapping[str, str]]
 
 
 def call_named(module: str, name: str, text: str, history: History) -> Any:
-    """Import a function and call it in a sandbox; what it yields is printed as it comes."""
+    """Import a function and call it in a sandbox; print each piece that the function yields."""
     return call_inside(getattr(importlib.import_module(module), name), text, history)
 
 
 def call_inside(function: Callable[..., Any], text: str, history: History) -> Any:
-    """Call it in a sandbox; what it yields is printed as it comes."""
+    """Call a function in a sandbox; print each piece that the function yields."""
 
     def out(piece: str) -> None:
         sys.stdout.write(piece)
@@ -28,7 +28,7 @@ def call_inside(function: Callable[..., Any], text: str, history: History) -> An
 
 
 def call(function: Callable[..., Any], text: str, history: History, out: Callable[[str], None]) -> Any:
-    """What it returns, to its end; `out` gets what it yields."""
+    """Return the result of the function; pass each piece that the function yields to `out`."""
     result = begin(function, text, history)
     if inspect.isawaitable(result) or inspect.isasyncgen(result):
         return asyncio.run(finish(result, out))
@@ -36,12 +36,12 @@ def call(function: Callable[..., Any], text: str, history: History, out: Callabl
 
 
 def begin(function: Callable[..., Any], text: str, history: History) -> Any:
-    """Call it with the text, and with the history if it takes a second argument by its place."""
+    """Call the function with the text, and with the history if the function takes a second positional argument."""
     return function(text, [dict(each) for each in history]) if takes_history(function) else function(text)
 
 
 def takes_history(function: Callable[..., Any]) -> bool:
-    """Whether it takes a second argument by its place."""
+    """Return whether the function takes a second positional argument."""
     try:
         inspect.signature(function).bind("", [])
     except (TypeError, ValueError):
@@ -50,7 +50,7 @@ def takes_history(function: Callable[..., Any]) -> bool:
 
 
 async def finish(result: Any, out: Callable[[str], None]) -> Any:
-    """Await what an async function, or an async generator, has begun."""
+    """Await the result of an async function, or consume an async generator."""
     return await _async_pieces(result, out) if inspect.isasyncgen(result) else await result
 
 

@@ -1,6 +1,6 @@
-"""The turns of a function agent on record, for whichever kernel goes on with it: each from before its call.
+"""The persisted turns of a function agent, for the kernel that continues the agent. A turn is stored before its call.
 
-The id of the call's run is written down before there is such a run: whoever goes on knows what to look for.
+The id of the call's run is stored before the run exists: a kernel that continues the agent knows which run to look for.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ramet.services.errors import TakenOver
 from ramet.store.contract import Document, Store
 
 KIND: Final = "function-turn"
-#: Of the conversation before its turn a function is told this much of the newest, as JSON.
+#: A function gets at most this much of the newest part of the earlier conversation, as JSON.
 HISTORY_BYTES: Final = 4 * 1024 * 1024
 _DIGITS: Final = 12
 
@@ -26,10 +26,10 @@ Message = dict[str, str]
 
 
 class FunctionTurn(Struct, frozen=True, kw_only=True):
-    """One turn. It is under way while it has no `status`."""
+    """A turn. The turn is active while it has no `status`."""
 
-    number: int  #: of all that the agent has had, from 1
-    run: str  #: of its call: the root of its tree
+    number: int  #: position among all turns of the agent, from 1
+    run: str  #: the run of its call: the root of the call's tree
     asked: str
     said: str = ""
     status: Status | None = None
@@ -38,7 +38,7 @@ class FunctionTurn(Struct, frozen=True, kw_only=True):
 
     @property
     def result(self) -> Result:
-        """How it ended."""
+        """Return the result that the turn ended with."""
         assert self.status is not None, "it is over"
         return Result(status=self.status, error=self.error, usage_subtree=self.used)
 
@@ -48,26 +48,26 @@ class _Messages(NamedTuple):
 
     number: int
     messages: tuple[Message, ...]
-    size: int  #: of the messages, as JSON
+    size: int  #: bytes of the messages as JSON
 
 
 class FunctionTurns:
-    """The turns of one agent: how many, the one that is `under_way`, and the newest of those that are over.
+    """The turns of one agent: their number, the active one (`under_way`), and the newest ended ones.
 
-    In memory are as many of the newest as `recent_history` may have; the store has all of them.
-    Writing raises TakenOver where another kernel has written, and StoreFailed.
+    Memory holds only as many of the newest turns as `recent_history` may contain; the store holds all turns. Writing
+    raises StoreFailed, and TakenOver if another kernel has written.
     """
 
     def __init__(self, store: Store, agent: str) -> None:
         self._store, self._agent = store, agent
         self._version = (0, 0)  #: the number of the newest turn on record, and the version of its document
-        self._recent: deque[_Messages] = deque()  #: of turns that are over, oldest first
+        self._recent: deque[_Messages] = deque()  #: the messages of ended turns, oldest first
         self._recent_size = 0
         self.taken = 0  #: the number of the newest
         self.under_way: FunctionTurn | None = None
 
     async def read(self) -> Sequence[FunctionTurn]:
-        """Take up what an earlier kernel wrote; return those that are over. Raises Damaged, StoreFailed."""
+        """Load the turns that an earlier kernel stored; return those that have ended. Raises Damaged, StoreFailed."""
         over = []
         for each in await self._store.list(KIND, prefix=f"{self._agent}/"):
             turn = _decoded(each)
@@ -78,7 +78,7 @@ class FunctionTurns:
         return over
 
     async def write(self, turn: FunctionTurn) -> None:
-        """Put the newest one on record, as it is now."""
+        """Store the present state of the newest turn."""
         number, version = self._version
         try:
             written = await self._store.put(
@@ -93,25 +93,25 @@ class FunctionTurns:
         self._place(turn)
 
     async def forget(self, turn: FunctionTurn) -> None:
-        """It never began: nothing is left of it, and the next one has its number. Raises StoreFailed."""
+        """Delete a turn that never began; the next turn gets its number. Raises StoreFailed."""
         self.under_way, self.taken = None, turn.number - 1
         if self._version[0] == turn.number:
             self._version = (0, 0)
             await self._store.delete(KIND, self._key(turn.number))
 
     def close(self) -> None:
-        """Keep none in memory: trees that are over are kept for a while, and they know of this."""
+        """Drop all turns from memory: ended trees are kept for a while, and they refer to this object."""
         self._recent.clear()
         self._recent_size = 0
 
     async def of(self, number: int) -> FunctionTurn | None:
-        """The one of that number, if it is over. Raises Damaged, StoreFailed."""
+        """Return the turn of that number if it has ended; otherwise None. Raises Damaged, StoreFailed."""
         found = await self._store.get(KIND, self._key(number))
         turn = _decoded(found) if found is not None else None
         return turn if turn is not None and turn.status is not None else None
 
     async def history(self) -> Sequence[Message]:
-        """Return the messages of the turns that are over: `role` (user, assistant) and `content` of each message.
+        """Return `role` (user, assistant) and `content` of each message of the ended turns.
 
         Raises Damaged, StoreFailed.
         """
@@ -119,12 +119,12 @@ class FunctionTurns:
         return [message for turn in turns if turn.status is not None for message in _messages_of(turn)]
 
     def recent_history(self) -> list[Message]:
-        """The end of `history`, of at most HISTORY_BYTES as JSON: whole turns."""
+        """Return the end of `history`: whole turns, at most HISTORY_BYTES as JSON."""
         return [message for turn in self._recent for message in turn.messages]
 
     @property
     def omitted(self) -> int:
-        """How many messages `history` has before the first one of `recent_history`."""
+        """Return the number of messages of `history` before the first one of `recent_history`."""
         over = self.taken - (self.under_way is not None)
         return 2 * (over - len(self._recent))
 
@@ -159,6 +159,6 @@ def _decoded(document: Document) -> FunctionTurn:
 
 
 async def clear(store: Store, agent: str) -> None:
-    """Leave nothing of the turns of an agent that is gone."""
+    """Delete the turns of a removed agent."""
     for each in await store.list(KIND, prefix=f"{agent}/"):
         await store.delete(KIND, each.key)

@@ -32,9 +32,10 @@ class FunctionInfo(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class FunctionType:
-    """Functions that answer. In the host only those below `allowed` are called: modules, by name, and what is in them.
+    """The agent type of functions.
 
-    In a sandbox, what its image brings may be called, too.
+    In the host, only functions of the modules in `allowed`, and of their submodules, are called. In a sandbox,
+    functions of the agent's image may be called, too.
     """
 
     name = "function"
@@ -46,10 +47,11 @@ class FunctionType:
         self._allowed = tuple(allowed)
 
     async def check(self, opening: AgentSpec) -> None:
-        """Raises InvalidValue for what is no function, is not allowed, or is not there, and IsolationUnavailable.
+        """Check that the agent can be opened.
 
-        Raises Unknown for a safety policy that is not there, InvalidValue for a gate where it could be gone around.
-        Raises NotShippable for one that cannot travel. Code of an image is not run for that, only looked at.
+        Raises Unknown if its safety policy does not exist, and IsolationUnavailable. Raises InvalidValue for a function
+        that does not exist, is not allowed, or is not callable, and for a gate in the host, where code could bypass it.
+        Raises NotShippable for a function that cannot be packed. Code of an image is only parsed, not run.
         """
         policy = policy_of(opening)
         self._function(opening)
@@ -57,7 +59,7 @@ class FunctionType:
         await isolation_of(opening.runtime, policy)
 
     async def open(self, opening: AgentSpec) -> RunningAgent:
-        """One that waits for its first turn, or goes on where another server left it, in the middle of a turn."""
+        """Return an agent that waits for its first turn, or resumes where another server left it, also during a turn."""
         policy = policy_of(opening)
         function = self._function(opening)
         isolation = await isolation_of(opening.runtime, policy)
@@ -67,7 +69,7 @@ class FunctionType:
         return agent
 
     def _function(self, opening: AgentSpec) -> Callable[..., Any] | FunctionReference:
-        """The function itself, or where it is found inside. Raises InvalidValue, NotShippable."""
+        """Return the function, or its reference if only a sandbox can import it. Raises InvalidValue, NotShippable."""
         called = imports.parsed(opening.info.function)
         if opening.policy is not None and imports.top_level(opening.image.folders).count(called.top):
             imports.check_source(called, opening.image.folders)
@@ -80,7 +82,7 @@ class FunctionType:
         raise InvalidValue(imports.FIELD, opening.info.function, self._may_be_called(opening))
 
     def _may_be_called(self, opening: AgentSpec) -> str:
-        """For whoever asked for something else."""
+        """Return the functions that may be called, for the text of an error."""
         below = f"a function of {', '.join(self._allowed)}" if self._allowed else ""
         if opening.policy is None:
             return below or "a policy and an image with its code: this server calls no function in its own process"
@@ -88,7 +90,7 @@ class FunctionType:
 
 
 async def _gate(opening: AgentSpec) -> SafetyGate | None:
-    """Raises InvalidValue for one that would not hold: code in the host asks nobody."""
+    """Return the agent's safety gate. Raises InvalidValue for a function in the host, where a gate has no effect."""
     if opening.info.gate and opening.policy is None:
         raise InvalidValue("spawn_info.gate", opening.info.gate, "none for a function in the host: say a policy")
     return await gate_of(opening.runtime, opening.info.gate)

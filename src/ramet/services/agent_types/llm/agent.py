@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
 
 _ROLES = {"human": "user", "ai": "assistant"}
-_NO_ROOM = frozenset({"length", "max_tokens", "MAX_TOKENS"})  #: as providers say that a reply was cut off
+_NO_ROOM = frozenset({"length", "max_tokens", "MAX_TOKENS"})  #: providers' stop reasons of a cut-off reply
 _MOST_SHOWN = 200  #: characters of a tool call's arguments
 BEGINS_AGAIN = "[the reply was cut off; it begins again]"
 
@@ -53,7 +53,7 @@ class Compact(Struct, forbid_unknown_fields=True):
 
 
 class LlmAgent:
-    """One conversation."""
+    """An agent of the type "llm": one conversation."""
 
     def __init__(
         self,
@@ -64,23 +64,27 @@ class LlmAgent:
         outfit: AgentSettings,
         used_before: Usage,
     ) -> None:
-        """`model` finds one by its name; `outfit` is what it wears, put on; `used_before` is of earlier trees."""
+        """Serve a session that has started.
+
+        `model` returns a model by its name. `outfit` are the applied settings of the run. `used_before` is the usage of
+        earlier trees.
+        """
         self.isolation = isolation
         self._session, self._clock, self._gateway = session, opening.runtime.clock, opening.runtime.gateway
         self._show_tools: bool = opening.info.show_tools
         self._model, self._outfit, self._opening = model, outfit, opening
         self._root = session.handle(session.id).run
         self._used_before = used_before
-        self._changing: asyncio.Future[None] | None = None  #: while its conversation is being shortened
+        self._changing: asyncio.Future[None] | None = None  #: set while the conversation is being compacted
         self._closing = False
         self.ended: asyncio.Future[ErrorInfo | None] = asyncio.get_running_loop().create_future()
-        #: to a turn that another kernel had begun, until it is gone on with
+        #: the stream of a turn that another kernel began, until the turn is continued
         self._listening = session.listen() if session.id == opening.run else None
         self._root.ended().add_done_callback(lambda end: self._over(end.result()))
 
     @property
     def run(self) -> str:
-        """The id of the root of its tree."""
+        """Return the id of the root of the agent's tree."""
         return self._session.id
 
     # ---- talking
@@ -88,8 +92,8 @@ class LlmAgent:
     async def turn(self, body: bytes, format: str) -> AsyncGenerator[bytes]:
         """Answer the last message of a body. Leaving the iteration interrupts the turn.
 
-        Raises InvalidValue for a body that is none; after what was said Aborted for a turn that was interrupted, and
-        TaskFailed, of the status that it had, for one that failed.
+        Raises InvalidValue for an invalid body. After the text that was sent, raises Aborted if the turn was
+        interrupted, and TaskFailed with the turn's status if the turn failed.
         """
         shape = format_of(format)
         text = shape.read(body)
@@ -124,26 +128,26 @@ class LlmAgent:
 
     @property
     def turns_taken(self) -> int:
-        """How many turns its record has, the one under way among them."""
+        """Return the number of recorded turns, including an active one."""
         return self._root.turns
 
     @property
     def tree(self) -> str:
-        """That of its session."""
+        """Return the id of the session's tree."""
         return self.run
 
     @property
     def begins_anew(self) -> bool:
-        """Never: what was said and done is on record."""
+        """Return False: a turn never begins anew elsewhere, since its text and actions are recorded."""
         return False
 
     async def go_on(self, number: int, body: bytes, format: str, said: Sequence[bytes]) -> AsyncGenerator[bytes]:
-        """Go on with a turn that another kernel had begun: it is on record what was said, or else asked again.
+        """Continue a turn that another kernel began: replay its recorded items, then follow it.
 
-        Yields what comes behind the chunks that were `said`. Leaving the iteration interrupts the turn. Raises like
-        `turn`.
+        A turn that was not recorded begins here. Yields the chunks after those of `said`. Leaving the iteration
+        interrupts the turn. Raises like `turn`.
         """
-        if self._root.turns < number:  # It had not come to the session.
+        if self._root.turns < number:  # The session has not received the message.
             async with aclosing(self.turn(body, format)) as chunks:
                 async for chunk in chunks:
                     yield chunk
@@ -186,19 +190,19 @@ class LlmAgent:
             yield chunk
 
     async def interrupt(self) -> None:
-        """End the turn under way, keeping the agent and its history."""
+        """Interrupt the active turn. The agent and its history remain."""
         await self._session.interrupt("it was interrupted")
 
     async def mail(self, text: str) -> None:
-        """A message that is read at its next step; one at rest is woken by it. Raises MailRefused."""
+        """Send a message, which the agent reads at its next step. Mail wakes an idle agent. Raises MailRefused."""
         self._session.send(text)
 
     async def mail_once(self, text: str, dedupe_s: float) -> None:
-        """Take a message like `mail`, unless it equals one of the last `dedupe_s` seconds. Raises MailRefused."""
+        """Send a message like `mail`, unless it equals one of the last `dedupe_s` seconds. Raises MailRefused."""
         self._session.send(text, dedupe_s=dedupe_s)
 
     async def close(self, reason: str) -> None:
-        """End it and all below it, and wait until they are gone. Idempotent."""
+        """End the agent and all runs below it, and wait until they have ended. Idempotent."""
         self._closing = True
         await self._session.close(reason)
         if not self.ended.done():
@@ -207,19 +211,20 @@ class LlmAgent:
     # ---- looking
 
     async def history(self) -> Sequence[Mapping[str, Any]]:
-        """Its conversation: `role` (user, assistant, tool) and `content` of each message, and the calls of tools."""
+        """Return `role` (user, assistant, tool) and `content` of each message, and the tool calls."""
         return [_plain(each) for each in self._session.messages]
 
     def spent(self) -> Mapping[str, float]:
-        """What its whole tree has used: tokens, usd, model_calls, tool_calls, agents."""
+        """Return the usage of the whole tree: tokens, usd, model_calls, tool_calls, agents."""
         return as_spent(self._used_before + self._session.usage)
 
     # ---- changing
 
     async def control(self, operation: Any) -> Any:
-        """List its tools, load and unload bundles, set its model, or shorten its conversation.
+        """List the tools, load or unload a bundle, set the model, or compact the conversation.
 
-        Raises BusyError for that in a turn, and InvalidValue, Unknown, Damaged for a bundle.
+        Raises BusyError for a model change or a compaction during a turn. Raises InvalidValue, Unknown, Damaged for a
+        bundle.
         """
         match operation:
             case ListTools():
@@ -248,7 +253,7 @@ class LlmAgent:
     # ----
 
     async def _rested(self) -> None:
-        """Wait while it shortens its conversation, or ends the turn that a killed server had begun."""
+        """Wait until a compaction has ended, and until the turn that a killed server began has ended."""
         self._stop_listening()
         while self._changing is not None:
             await asyncio.shield(self._changing)
@@ -284,15 +289,15 @@ class LlmAgent:
 
 
 class TextAssembler:
-    """What a turn has said so far, as one text: the replies of its model apart from each other, and from notes."""
+    """The text of a turn so far. Blank lines separate the replies of the model from each other and from notes."""
 
     def __init__(self, show_tools: bool) -> None:
         self._show_tools = show_tools
-        self._newest = ""  #: of all that was said
-        self._apart = False  #: another reply begins
+        self._newest = ""  #: the last two characters of the text so far
+        self._apart = False  #: whether the next text begins another reply
 
     def piece(self, item: AIMessageChunk | Event) -> str:
-        """What this adds to it; mostly nothing."""
+        """Return the text that this item adds; empty for most items."""
         if isinstance(item, AIMessageChunk):
             return self._add(str(item.text))
         if isinstance(item, MessageRecorded):
@@ -305,7 +310,7 @@ class TextAssembler:
         return ""
 
     def rest(self, result: Result) -> str:
-        """What a result says that no reply has said."""
+        """Return the text of a result that no reply contains."""
         if isinstance(result.value, str):
             return "" if self._newest else result.value
         return self._note(json.dumps(result.value, ensure_ascii=False, default=str))

@@ -1,4 +1,4 @@
-"""The name of the model that an agent was set to last, on record: whichever kernel goes on with it asks that one."""
+"""The persisted name of the model that an agent was last set to: a kernel that continues the agent uses this model."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ KIND: Final = "agent model"
 
 
 async def read(opening: AgentSpec) -> str:
-    """The name; "" for an agent that was set to none."""
+    """Return the name; "" if the model was never set."""
     found = await (await opening.runtime.open_store()).get(KIND, opening.id)
     return found.data.decode() if found is not None else ""
 
 
 async def write(opening: AgentSpec, tree: str, name: str) -> None:
-    """Note it. Raises OwnedElsewhere where another kernel has the agent's tree, and StoreFailed."""
+    """Store the name. Raises StoreFailed, and OwnedElsewhere if another kernel owns the agent's tree."""
     await (await opening.runtime.open_store()).put(KIND, opening.id, name.encode(), tree=tree)
 
 
 async def clear(store: Store, agent: str) -> None:
-    """Leave nothing of it."""
+    """Delete the stored name."""
     await store.delete(KIND, agent)

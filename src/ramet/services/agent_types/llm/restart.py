@@ -1,4 +1,4 @@
-"""A conversation whose server was stopped in good order: its tree is over, and another goes on with what was said."""
+"""Continuing a conversation whose server was stopped in order: its tree has ended, and a new tree gets its messages."""
 
 from __future__ import annotations
 
@@ -21,22 +21,25 @@ if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
     from langchain_core.tools import BaseTool
 
-#: Documents that hold what each tree of an agent that is over has used, by the id of its root: for any kernel.
+#: The kind of the documents with the usage of each ended tree of an agent, by the id of its root.
 KIND: Final = "agent used"
 
 
 class PreviousUsage:
-    """Those of one agent that are over."""
+    """The usage of the ended trees of one agent."""
 
     def __init__(self, store: Store, agent: str, used: Mapping[str, Usage], version: int) -> None:
         self._store, self._agent, self._used, self._version = store, agent, dict(used), version
 
     def used_before(self, run: str) -> Usage:
-        """What they have used, but for the tree of that root."""
+        """Return the usage of all ended trees, except the tree of that root."""
         return sum((used for root, used in self._used.items() if root != run), NOTHING_USED)
 
     async def note(self, run: str, used: Usage) -> None:
-        """One more is over. Raises Conflict where another kernel has written this, and StoreFailed."""
+        """Store the usage of another ended tree.
+
+        Raises StoreFailed, and Conflict if another kernel has written the document.
+        """
         if run not in self._used:
             data = msgspec.json.encode({**self._used, run: used})
             self._version = (await self._store.put(KIND, self._agent, data, expected=self._version)).version
@@ -44,9 +47,9 @@ class PreviousUsage:
 
 
 async def trees_over(opening: AgentSpec) -> PreviousUsage:
-    """What is on record of them. Raises Damaged, StoreFailed."""
+    """Return the stored usage of the agent's ended trees. Raises Damaged, StoreFailed."""
     store = await opening.runtime.open_store()
-    found = await store.get(KIND, opening.id) if opening.run else None  # An agent that is new has had none.
+    found = await store.get(KIND, opening.id) if opening.run else None  # A new agent has no earlier trees.
     try:
         used = msgspec.json.decode(found.data, type=dict[str, Usage]) if found is not None else {}
     except (msgspec.DecodeError, UnicodeError) as problem:
@@ -55,7 +58,7 @@ async def trees_over(opening: AgentSpec) -> PreviousUsage:
 
 
 async def clear(store: Store, agent: str) -> None:
-    """Leave nothing of it."""
+    """Delete the stored usage."""
     await store.delete(KIND, agent)
 
 
@@ -66,7 +69,7 @@ async def said_before(
     tools: Sequence[BaseTool],
     gate: SafetyGate | None,
 ) -> Sequence[BaseMessage]:
-    """What was said in the tree that is over; what it used is noted. Raises Unknown for one that is not on record."""
+    """Return the messages of the ended tree, and store its usage. Raises Unknown if the tree is not in the journal."""
     journal = opening.runtime.journal
     if journal is None:
         raise Unknown("run", opening.run)
@@ -74,12 +77,12 @@ async def said_before(
     llm = None if isinstance(model, str) else model
     supplied = supplied_by(llm=llm, tools=tools, gate=gate)
     point = await fork_point(journal, opening.run, None, supplied)
-    await over.note(opening.run, point.used)  # However long its result was to be kept.
+    await over.note(opening.run, point.used)  # The usage must outlive the result of the tree.
     return point.messages
 
 
 def left_of(limits: Limits, used: Usage) -> Limits:
-    """The limits of another tree, where so much is used for good. Time is each turn's."""
+    """Return the limits of the next tree, after `used` was permanently used. Time is limited per turn."""
     spent = as_spent(used)
     given = {name: most for name in RESOURCES if (most := getattr(limits, name)) is not None}
     return Limits(seconds=limits.seconds, **{name: max(0, most - spent[name]) for name, most in given.items()})

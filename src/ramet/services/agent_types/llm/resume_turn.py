@@ -1,4 +1,4 @@
-"""A turn of a conversation that another kernel had begun: what is on record of it, what comes, and what is unsaid."""
+"""Continuing a turn that another kernel began: its recorded items, its new items, and the unsent text."""
 
 from __future__ import annotations
 
@@ -33,10 +33,11 @@ _TAGS: Final = frozenset(str(each.__struct_config__.tag) for each in _TOLD)
 
 
 class ReplayFilter:
-    """Lets through what was not said yet of a text that is told again from its beginning, reply by reply.
+    """A filter for a text that is sent again from its beginning, reply by reply.
 
-    A reply that was cut off is asked for again. One that begins as the first did goes on where that ended; of one that
-    does not, a note says that it begins again, and then comes all of it.
+    Only the part that was not sent passes. A model is asked again for a reply that was cut off. If the new reply begins
+    like the first one, the text continues where the first one ended. If not, a note says that the reply begins again,
+    and the whole new reply follows.
     """
 
     def __init__(self, said: str, note: str) -> None:
@@ -45,18 +46,21 @@ class ReplayFilter:
         self._reply = ""
 
     def begin(self) -> None:
-        """Another reply begins, or what is no reply."""
+        """Begin another reply, or an item that is no reply."""
         self._mark, self._reply = self._at, ""
 
     def void(self) -> bool:
-        """What came of this reply is void; False if some of it was let through, and a reader must be told."""
+        """Discard the text of this reply.
+
+        Return False if a part of it has passed already: then the reader needs a note.
+        """
         is_unheard = self._at < len(self._said) or not self._reply
         if is_unheard:
             self._at, self._reply = self._mark, ""
         return is_unheard
 
     def pass_on(self, text: str) -> str:
-        """What of this comes behind all that was said."""
+        """Return the part of this text that comes after everything that was sent."""
         left = len(self._said) - self._at
         if not left:
             self._reply = self._reply or text
@@ -70,7 +74,7 @@ class ReplayFilter:
         return text[left:] if len(rest) == left and text.startswith(rest) else self._again()
 
     def rest(self) -> str:
-        """What is to be said at the end: more was said than came again."""
+        """Return the text to send at the end, if more was sent before than came again."""
         if self._at == len(self._said):
             return ""
         self._at = len(self._said)
@@ -81,18 +85,18 @@ class ReplayFilter:
 
 
 class ResumedTurn:
-    """The turn of a number, as its session's record has it, and then as it goes on."""
+    """The turn of a number: first its items in the session's journal, then its new items."""
 
     def __init__(self, session: Session, store: Store, listening: TurnStream | None, number: int) -> None:
         self._session, self._store, self._listening, self._number = session, store, listening, number
-        self.result: Result | None = None  #: once it is over here
-        self.status = ""  #: with which it ended
+        self.result: Result | None = None  #: set once the turn has ended in this kernel
+        self.status = ""  #: the status that the turn ended with
         self.used = NOTHING_USED
         self._before: Usage = NOTHING_USED
         self._seen = 0
 
     async def items(self) -> AsyncGenerator[AIMessageChunk | Event]:
-        """As `Session.submit_message` yields them. Raises Aborted for a turn that never came to its end."""
+        """Yield items like `Session.submit_message`. Raises Aborted if the turn never ended."""
         async with aclosing(self._on_record()) as events:
             async for event in events:
                 if isinstance(event, MessageRecorded) and event.step_id is not None:

@@ -1,4 +1,4 @@
-"""What an agent of the type "llm" has beside what its record knows: a model that was set, bundles that were loaded."""
+"""Settings of an "llm" agent that its journal does not contain: the model that was set, and the loaded bundles."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SKILLS = "skills"
 
 
 class AgentSettings:
-    """Of one run. A turn under way goes on with what it began with."""
+    """The settings of one run. A change takes effect from the next turn on."""
 
     def __init__(self, opening: AgentSpec, run: Run) -> None:
         self._opening, self._run = opening, run
@@ -36,16 +36,16 @@ class AgentSettings:
 
     @property
     def tools(self) -> Sequence[BaseTool]:
-        """What its next turn has."""
+        """Return the tools of the next turn."""
         return self._equipment.tools
 
     def check(self, bundle: LoadableBundle) -> None:
-        """Whether its tools could be had beside those that there are. Raises InvalidValue."""
+        """Check that the bundle's tools can be added to the present ones. Raises InvalidValue."""
         self._opening.rules.check_tools("bundle", [each.reference for each in bundle.tools])
         self._equipment.check(code_tools(bundle.tools))
 
     def put_on(self) -> None:
-        """Have from the next turn on what is loaded now, and no more."""
+        """Apply exactly the bundles that are loaded now, from the next turn on."""
         shelf, info = self._opening.shelf, self._opening.info
         if shelf is None:
             return
@@ -58,24 +58,30 @@ class AgentSettings:
         self._equipment.put_on(tools, render_skills(skills), code)
 
     def restore(self, model: str | BaseChatModel | None) -> None:
-        """Have what it had in an earlier life: the model that was set, and what is loaded. Raises like `set_model`."""
+        """Restore the settings of an earlier kernel: the model that was set, and the loaded bundles.
+
+        Raises like `set_model`.
+        """
         if model is not None:
             reconfigure.set_model(self._run, model, self._opening.runtime.gateway)
         self.put_on()
 
 
 def code_tools(declared: Iterable[CodeTool]) -> tuple[BaseTool, ...]:
-    """As a model sees them, and a sandbox runs them."""
+    """Return the declared tools as a model sees them and a sandbox runs them."""
     return tuple(imported_tool(each.module, each.name, each.description, each.schema) for each in declared)
 
 
 def image_skills(opening: AgentSpec) -> tuple[SearchPath, ...]:
-    """Where skills of its image lie: each of its folders is one of skills."""
+    """Return the search paths of the image's skills: each skill folder of the image is one."""
     return tuple(place._replace(folder=each) for each in opening.image.skills for place in plugin_places([each], ""))
 
 
 def served_skills(runtime: AgentRuntime) -> tuple[SearchPath, ...]:
-    """Where the operator offers skills to all agents: `.ramet/skills` of the served folder, unless that is a home's."""
+    """Return the search path of the operator's skills for all agents: `.ramet/skills` of the served folder.
+
+    Empty without a working folder, and if the state folder is that of the user's home.
+    """
     if runtime.working_dir is None:
         return ()
     folder = state_folder(runtime.working_dir)

@@ -67,7 +67,10 @@ class LlmInfo(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class LlmType:
-    """Models that talk. `models` are the server's own names for some; `default` is asked where nobody names one."""
+    """The agent type of models.
+
+    `models` are the server's own names for models; `default` is the model of agents without one.
+    """
 
     name = "llm"
     spawn_info: type = LlmInfo
@@ -84,9 +87,10 @@ class LlmType:
         self._models, self._default = models or {}, default
 
     async def check(self, opening: AgentSpec) -> None:
-        """Raises Unknown for a model, tool, skill or safety policy that is not there, InvalidValue for what clashes.
+        """Check that the agent can be opened. Raises Unknown if a model, tool, skill or safety policy does not exist.
 
-        Raises MissingExtra and ModelFailed for a model that cannot be asked from here, IsolationUnavailable.
+        Raises InvalidValue for values that conflict, MissingExtra and ModelFailed for a model that this server cannot
+        ask, and IsolationUnavailable.
         """
         await self._definition(opening)
         await gate_of(opening.runtime, opening.info.gate)
@@ -95,15 +99,18 @@ class LlmType:
         await isolation_of(opening.runtime, self._policy(opening))
 
     def needs_sandbox(self, info: LlmInfo, image: Image) -> bool:
-        """Whether it has tools or may start agents, which may have some; a model that only talks stays in the host."""
+        """Return whether the agent has tools or may spawn agents, which may have tools.
+
+        Otherwise it may work in the host.
+        """
         return bool(info.tools or info.spawn or image.tools)
 
     async def open(self, opening: AgentSpec) -> RunningAgent:
-        """One that waits for its first turn, or goes on where another server left it. Raises like `check`.
+        """Return an agent that waits for its first turn, or that resumes where another server left it.
 
-        After a server that was killed or stopped it is the same run, in the middle of its turn if it was in one. After
-        one of an older version that closed its agents it is a new run that knows what was said, and has what the limits
-        leave it. In a sandbox that one has a new folder.
+        Raises like `check`. After a server that was killed or stopped, the agent is the same run, in the middle of its
+        turn if a turn was active. After a server of an older version, which closed its agents, the agent is a new run
+        with the old messages and the rest of the limits. In a sandbox, such a new run has a new folder.
         """
         policy = self._policy(opening)
         isolation = await isolation_of(opening.runtime, policy)
@@ -116,7 +123,10 @@ class LlmType:
         return LlmAgent(session, opening, isolation, self.model, outfit, over.used_before(session.id))
 
     def model(self, name: str) -> str | BaseChatModel:
-        """The model of that name, or its name where a provider has it. Raises InvalidValue where there is none."""
+        """Return the server's model of that name, or the name itself for a provider's model.
+
+        Raises InvalidValue if none is set.
+        """
         name = name or self._default
         if not name:
             raise InvalidValue("spawn_info.model", name, "a model's name: this server has no default")
@@ -140,7 +150,7 @@ class LlmType:
             gate=await gate_of(opening.runtime, opening.info.gate),
             state_owner=opening.id,
         )
-        return await session.start()  # A policy adapter may have to be asked.
+        return await session.start()  # A policy adapter may need to be called.
 
     async def _taken_up(
         self, opening: AgentSpec, policy: Policy | None, over: PreviousUsage
@@ -185,14 +195,20 @@ class LlmType:
         return session, found[-1]
 
     async def _set(self, opening: AgentSpec) -> str | BaseChatModel | None:
-        """The model that it was set to last. Raises like `model`, and where no rule allows it."""
+        """Return the model that was set last; None if none was.
+
+        Raises like `model`, and if no rule allows the model.
+        """
         name = await model_set.read(opening)
         if name:
             opening.rules.check_model("model", name)
         return self.model(name) if name else None
 
     async def _definition(self, opening: AgentSpec) -> Agent:
-        """Read it from the disk, without keeping the event loop. Raises Unknown, InvalidValue."""
+        """Read the agent's definition from the disk in a thread, without blocking the event loop.
+
+        Raises Unknown, InvalidValue.
+        """
         return await in_thread(lambda: self._read_definition(opening), name="ramet-definition")
 
     def _read_definition(self, opening: AgentSpec) -> Agent:
@@ -216,29 +232,29 @@ class LlmType:
 
 
 def _skills(opening: AgentSpec) -> Sequence[SearchPath]:
-    """Where its skills may lie: in its image, then in the served folder."""
+    """Return the search paths for skills: the image first, then the served folder."""
     return (*image_skills(opening), *served_skills(opening.runtime))
 
 
 def _works_in(opening: AgentSpec) -> pathlib.Path | None:
-    """Where it works; None is an empty folder of its sandbox. Raises InvalidValue."""
+    """Return the agent's working folder; None for an empty folder of its sandbox. Raises InvalidValue."""
     if opening.info.in_image:
         if opening.policy is None or len(opening.image.folders) != 1:
             raise InvalidValue("spawn_info.in_image", True, "it with a policy, and an image of one bundle")
         return opening.image.folders[0]
-    return opening.folder if opening.policy is None else None  # What is not mounted is not there, inside.
+    return opening.folder if opening.policy is None else None  # Inside, only mounts exist.
 
 
 async def _tools(opening: AgentSpec) -> tuple[BaseTool, ...]:
-    """Read them from the disk, without keeping the event loop. Raises like `_read_tools`."""
+    """Read the tools from the disk in a thread, without blocking the event loop. Raises like `_read_tools`."""
     return await in_thread(lambda: _read_tools(opening), name="ramet-tools")
 
 
 def _read_tools(opening: AgentSpec) -> tuple[BaseTool, ...]:
-    """By their names, and those that its image declares.
+    """Return the tools that the agent names, and the tools that its image declares.
 
-    Raises Unknown, and InvalidValue for code that is to run in the host, for a function that is not there or cannot be
-    a tool, for two tools of one name, and for too many names.
+    Raises Unknown for an unknown name. Raises InvalidValue for code that would run in the host, for a function that
+    does not exist or cannot be a tool, for two tools of one name, and for too many names.
     """
     if len(opening.info.tools) > MAX_TOOLS:
         raise InvalidValue(FIELD, f"{len(opening.info.tools)} names", f"at most {MAX_TOOLS}")
