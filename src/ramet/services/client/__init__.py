@@ -1,1 +1,1 @@
-"""A client of a server of ramet: the same structures, the same errors, async or sync."""
+"""A client of a ramet server, async or synchronous, with the same structures and the same errors."""

@@ -1,4 +1,4 @@
-"""Methods of an async face as methods that block, for a face that has the async one in a loop of its own."""
+"""Wrappers that turn the methods of an async client into blocking methods of a client with its own event loop."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ A_co = TypeVar("A_co", covariant=True)
 
 
 class Face(Protocol[A_co]):
-    """A face that blocks."""
+    """A blocking client."""
 
     @property
     def client(self) -> A_co:
-        """The async one."""
+        """Return the async client."""
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
-        """Do it in the loop, and wait."""
+        """Run a coroutine in the client's loop, and wait for its result."""
 
 
 def blocking(
     method: Callable[Concatenate[A, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate[Face[A], P], T]:
-    """The same, and waits."""
+    """Return a method that calls the async method and waits for its result."""
 
     def call(self: Face[A], *args: P.args, **kwargs: P.kwargs) -> T:
         return self.call(method(self.client, *args, **kwargs))
@@ -37,7 +37,7 @@ def blocking(
 def iterating(
     method: Callable[Concatenate[A, P], AsyncGenerator[T, None]],
 ) -> Callable[Concatenate[Face[A], P], Iterator[T]]:
-    """The same, and waits for each item."""
+    """Return a method that iterates over the async generator, and waits for each item."""
 
     def call(self: Face[A], *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
         items = method(self.client, *args, **kwargs)

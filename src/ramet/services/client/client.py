@@ -1,4 +1,4 @@
-"""`connect`: a server's services as methods, of the same names, structures and errors as the services themselves."""
+"""`Client`: the services of a server as methods, with the names, structures and errors of the services themselves."""
 
 from __future__ import annotations
 
@@ -25,39 +25,39 @@ from ramet.wire.sse import Parser, ServerSentEvent
 
 T = TypeVar("T")
 TIMEOUT_S = 60.0
-#: Of a stream: twice what a server lets pass before it says that it is there, and some.
+#: The read timeout of a stream: more than twice a server's interval of keep-alive messages.
 SILENCE_S = 40.0
 _WATCHED = {"trace": verify_peer}
 
 
 class AgentEvent(NamedTuple):
-    """An event of an agent's tree, as JSON; `cursor` is what a reader goes on by."""
+    """An event of an agent's tree, as JSON. A reader resumes after the `cursor`."""
 
     cursor: int
     data: bytes
 
 
 class Client:
-    """A server, from `async with` on. Every method takes a `key` that goes before the client's own.
+    """A connection to a server, open within `async with`.
 
-    Methods that make or say something take an `idempotency_key`: the server does such a request once, and the client
-    sends it again where its answer is lost.
+    Every method takes a `key`, which replaces the client's own key. Methods that create or send something take an
+    `idempotency_key`. The server executes such a request once, and the client repeats it after a lost answer.
 
-    Methods raise what the services raise, by the same types, as far as the server says; besides `Gone` where no server
-    answers, ProtocolError for an answer that is none, and Denied where another user's process listens at the socket:
-    no key is shown to it.
+    Methods raise the errors of the services, by the same types, as far as the server reports them. In addition, they
+    raise Gone if no server answers, and ProtocolError for an invalid answer. They raise Denied if a process of another
+    user listens at the socket; no key is sent to it.
     """
 
     def __init__(self, where: str | os.PathLike[str], key: str | None = None) -> None:
-        """See `ramet.connect`."""
+        """Prepare a connection; see `ramet.connect`."""
         self._place = requests.place_of(where, key)
         self._http: Any = None
-        #: What goes on in the server, for its operator.
+        #: The operator's view of the server.
         self.kernel = OperatorClient(self)
 
     async def __aenter__(self) -> Self:
         http = requests.http()
-        # To read the certificates of this machine takes longer than a request, and only https needs them.
+        # Reading the certificates of this machine takes longer than a request, and only https needs them.
         verify = self._place.url.startswith("https://")
         transport = http.AsyncHTTPTransport(uds=self._place.socket, trust_env=False, verify=verify)
         timeout = http.Timeout(TIMEOUT_S, pool=None)
@@ -83,20 +83,20 @@ class Client:
         idempotency_key: str | None = None,
         key: str | None = None,
     ) -> CreatedTeam:
-        """Reserve a team, with the operator's key. `defaults` are limits of its agents that do not state them."""
+        """Reserve a team, with the operator's key. `defaults` are limits for its agents that do not state them."""
         ask = requests.create_team(resources, name, config, labels, defaults)
         return await self.send(ask.once(idempotency_key), key)
 
     async def list_teams(self, *, key: str | None = None) -> Sequence[TeamInfo]:
-        """The teams that the key opens."""
+        """Return the teams that the key opens."""
         return (await self.send(requests.list_teams(), key)).teams
 
     async def get_team(self, team: str, *, key: str | None = None) -> TeamInfo:
-        """What a team has, holds and has left."""
+        """Return the resources of a team: what it has, holds and has left."""
         return await self.send(requests.get_team(team), key)
 
     async def delete_team(self, team: str, *, key: str | None = None) -> None:
-        """End all agents of a team, wait until they are gone, and forget it."""
+        """Delete a team: end all its agents, and wait until they have ended."""
         await self.send(requests.delete_team(team), key, waits=True)
 
     # ---- agents
@@ -120,7 +120,7 @@ class Client:
         idempotency_key: str | None = None,
         key: str | None = None,
     ) -> SpawnedAgent:
-        """Start an agent in a team, with the team's key; `spawn_info` is plain data, or a structure."""
+        """Start an agent in a team, with the team's key. `spawn_info` is plain data or a structure."""
         ask = requests.spawn_agent(
             team,
             name,
@@ -147,11 +147,11 @@ class Client:
         labels: Mapping[str, str] | None = None,
         key: str | None = None,
     ) -> Sequence[AgentInfo]:
-        """The agents of a team, or of all that the key opens."""
+        """Return the agents of a team, or all agents that the key opens."""
         return (await self.send(requests.list_agents(team, state, under, labels), key)).agents
 
     async def get_agent(self, agent: str, *, key: str | None = None) -> AgentInfo:
-        """What an agent is and does."""
+        """Return the definition and the state of an agent."""
         return await self.send(requests.get_agent(agent), key)
 
     async def supply_values(
@@ -164,13 +164,16 @@ class Client:
         idempotency_key: str | None = None,
         key: str | None = None,
     ) -> AgentInfo:
-        """Supply all values that an agent waits for, with its owner's key or the operator's; the agent goes on."""
+        """Supply all values that an agent waits for; the agent then continues.
+
+        Needs its owner's key or the operator's key.
+        """
         return await self.send(
             requests.supply_values(agent, env, env_vars, secrets).once(idempotency_key), key, waits=True
         )
 
     async def kill_agent(self, agent: str, *, key: str | None = None) -> None:
-        """End an agent and all below it, wait until they are gone, and forget it."""
+        """Delete an agent: end it and all runs below it, and wait until they have ended."""
         await self.send(requests.kill_agent(agent), key, waits=True)
 
     async def delegate(
@@ -183,15 +186,15 @@ class Client:
         idempotency_key: str | None = None,
         key: str | None = None,
     ) -> DelegatedKey:
-        """A narrower key, or the ownership."""
+        """Create a key with fewer rights, or transfer the ownership."""
         return await self.send(requests.delegate(agent, rights, owner, seconds).once(idempotency_key), key)
 
     async def revoke(self, agent: str, key_id: str, *, key: str | None = None) -> None:
-        """Let a narrower key open nothing any more."""
+        """Revoke a delegated key."""
         await self.send(requests.revoke(agent, key_id), key)
 
     async def rotate(self, agent: str, *, idempotency_key: str | None = None, key: str | None = None) -> str:
-        """Another key for the owner; the old one is dead."""
+        """Return a new key for the owner; the old key becomes invalid."""
         return (await self.send(requests.rotate(agent).once(idempotency_key), key)).nonce
 
     # ---- talking
@@ -206,17 +209,17 @@ class Client:
         idempotency_key: str | None = None,
         key: str | None = None,
     ) -> AsyncGenerator[Chunk, None]:
-        """Say something, and read the answer as it comes; the last chunk is of the kind `done` or `error`.
+        """Send a message, and yield its answer as it arrives. The last chunk is of the kind `done` or `error`.
 
-        Goes on by itself where a connection is lost in between, or nobody can answer for a while. Closing the iteration
-        leaves the turn alone, unless `on_leave` is "interrupt".
+        Resumes automatically after a lost connection, or while no server can answer. Closing the iteration does not
+        affect the turn, unless `on_leave` is "interrupt".
         """
         ask: RequestSpec[None] = requests.turn(agent, body, format, on_leave).once(idempotency_key)
         turn, number, kind, tries = "", 0, "chunk", RetryingReader()
         broken: RametError
 
         def begun(headers: Mapping[str, str]) -> None:
-            nonlocal turn  # It may stand in line, and be lost before its first chunk.
+            nonlocal turn  # The turn may wait in line, and the connection may be lost before its first chunk.
             turn = headers.get("ramet-turn", turn)
 
         while True:
@@ -224,7 +227,7 @@ class Client:
                 async with aclosing(self.stream(ask, key, begun)) as events:
                     async for event in events:
                         if kind != "chunk":
-                            continue  # Only the end follows the last chunk; past that, the connection serves again.
+                            continue  # Read to the end of the stream, so that the connection can be reused.
                         chunk = _chunk(event)
                         turn, number, kind = chunk.turn, chunk.number, chunk.kind
                         tries.heard()
@@ -243,7 +246,7 @@ class Client:
     async def read_turn(
         self, agent: str, turn: str, after: int = 0, *, key: str | None = None
     ) -> AsyncGenerator[Chunk, None]:
-        """The chunks of a turn behind a number, and those that come."""
+        """Yield the chunks of a turn after a number, and then the new ones."""
         async with aclosing(self.stream(requests.read_turn(agent, turn, after), key)) as events:
             async for event in events:
                 yield _chunk(event)
@@ -251,7 +254,7 @@ class Client:
     async def say(
         self, agent: str, body: bytes, *, format: str = "", idempotency_key: str | None = None, key: str | None = None
     ) -> bytes:
-        """Say something, and have the whole answer. Raises what the turn failed with."""
+        """Send a message, and return the whole answer. Raises the error that the turn failed with."""
         said = []
         async with aclosing(self.turn(agent, body, format=format, idempotency_key=idempotency_key, key=key)) as chunks:
             async for chunk in chunks:
@@ -263,25 +266,25 @@ class Client:
     async def interrupt(
         self, agent: str, turn: str = "", *, idempotency_key: str | None = None, key: str | None = None
     ) -> Interrupted:
-        """End the turn under way, or the one of that id; the agent and its history stay."""
+        """Interrupt the active turn, or the turn of that id. The agent and its history remain."""
         return await self.send(requests.interrupt(agent, turn).once(idempotency_key), key)
 
     async def control(
         self, agent: str, operation: Mapping[str, Any], *, idempotency_key: str | None = None, key: str | None = None
     ) -> Any:
-        """Do `{"@type": name, …}`, an operation of the agent's type."""
+        """Execute `{"@type": name, …}`, an operation of the agent's type."""
         return await self.send(requests.control(agent, operation).once(idempotency_key), key, waits=True)
 
     async def history(
         self, agent: str, *, last: int | None = None, key: str | None = None
     ) -> Sequence[Mapping[str, Any]]:
-        """The conversation so far, or its `last` messages."""
+        """Return the conversation so far, or its `last` messages."""
         return (await self.send(requests.history(agent, last), key)).messages
 
     async def events(self, agent: str, after: int = 0, *, key: str | None = None) -> AsyncGenerator[AgentEvent, None]:
-        """The events of its tree behind a cursor, and those that come, until it has ended.
+        """Yield the events of the agent's tree after a cursor, and then the new ones, until the tree has ended.
 
-        What breaks off is taken up again where it did.
+        A broken stream is resumed where it broke.
         """
         found = followed(lambda last: self.stream(requests.events(agent, last), key), after)
         async with aclosing(found):
@@ -297,10 +300,10 @@ class Client:
         idempotency_key: str | None = None,
         key: str | None = None,
     ) -> None:
-        """A message that the agent reads at its next step.
+        """Send a message, which the agent reads at its next step.
 
-        With `dedupe_s`, a message that equals one of the last so many seconds is left out. Raises InvalidValue for an
-        agent that cannot do that.
+        With `dedupe_s`, the server drops a message that equals one of the last `dedupe_s` seconds. Raises InvalidValue
+        if the agent cannot do that.
         """
         await self.send(requests.mail(agent, text, dedupe_s).once(idempotency_key), key)
 
@@ -309,45 +312,45 @@ class Client:
     async def upload_bundle(
         self, data: bytes, *, idempotency_key: str | None = None, key: str | None = None
     ) -> BundleInfo:
-        """Keep what is in a tar, plain or with gzip."""
+        """Store the contents of a tar file, plain or compressed with gzip."""
         return await self.send(requests.upload_bundle(data).once(idempotency_key), key)
 
     async def list_bundles(self, *, key: str | None = None) -> Sequence[BundleInfo]:
-        """The bundles of the key's team and of the operator; for the operator all."""
+        """Return the bundles of the key's team and of the operator; for the operator, all bundles."""
         return (await self.send(requests.list_bundles(), key)).bundles
 
     async def delete_bundle(self, bundle: str, *, key: str | None = None) -> None:
-        """Remove a bundle that no image has and no living agent has loaded. Raises InUse."""
+        """Delete a bundle. Raises InUse if an image contains it or a living agent has loaded it."""
         await self.send(requests.delete_bundle(bundle), key)
 
     async def delete_image(self, image: str, *, key: str | None = None) -> None:
-        """Forget an image that no living agent was spawned from. Raises InUse."""
+        """Delete an image. Raises InUse if a living agent was spawned from it."""
         await self.send(requests.delete_image(image), key)
 
     async def create_image(
         self, bundles: Sequence[str], *, base: str = "", idempotency_key: str | None = None, key: str | None = None
     ) -> Job:
-        """Have an image made of bundles, on top of another one."""
+        """Start a job that builds an image from bundles, on top of another image."""
         return await self.send(requests.create_image(bundles, base).once(idempotency_key), key)
 
     async def list_images(self, *, key: str | None = None) -> Sequence[ImageInfo]:
-        """The images that agents of the key's team can be spawned from; for the operator all."""
+        """Return the images that agents of the key's team can be spawned from; for the operator, all images."""
         return (await self.send(requests.list_images(), key)).images
 
     async def get_image(self, image: str, *, key: str | None = None) -> ImageInfo:
-        """One image."""
+        """Return an image by its id."""
         return await self.send(requests.get_image(image), key)
 
     async def job(self, id: str, *, key: str | None = None) -> Job:
-        """How far the making of an image is."""
+        """Return the progress of building an image."""
         return await self.send(requests.job(id), key)
 
     # ---- any request
 
     async def send(self, ask: RequestSpec[T], key: str | None = None, *, waits: bool = False) -> T:
-        """Any request. `waits` is for what may take as long as it takes.
+        """Send any request. Set `waits` for a request without a time limit.
 
-        One with an `Idempotency-Key` is sent again where its answer is lost, or nobody can answer for a while.
+        A request with an `Idempotency-Key` is repeated after a lost answer, or while no server can answer.
         """
         tries = RetryingReader()
         while True:
@@ -382,7 +385,7 @@ class Client:
         key: str | None = None,
         begun: Callable[[Mapping[str, str]], None] = lambda headers: None,
     ) -> AsyncGenerator[ServerSentEvent, None]:
-        """The events of any answer that is a stream; `begun` is told its headers."""
+        """Yield the events of any answer that is a stream. `begun` is called with the answer's headers."""
         http = self._opened()
         try:
             async with http.stream(
@@ -431,6 +434,6 @@ def _chunk(event: ServerSentEvent) -> Chunk:
     turn, _, number = event.id.rpartition(":")
     if event.event not in ("chunk", "error", "done"):
         raise ProtocolError(f"an event that is no chunk: {event.event!r}")
-    if not number:  # the server's own word, of a reader that was too slow
+    if not number:  # an error of the server itself: the reader was too slow
         raise error_of(event.data, 0)
     return Chunk(turn, number_of(number), event.event, event.data)  # type: ignore[arg-type]  # one of the three

@@ -1,4 +1,4 @@
-"""`ramet.connect`: the way to a server, for programs with an event loop and without."""
+"""`ramet.connect`: a connection to a server, for programs with and without an event loop."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ramet.services.client.sync import SyncClient
 
 
 class Connection:
-    """`async with` gives a `Client`, `with` a `SyncClient`; nothing is opened before."""
+    """A connection to a server: `async with` returns a `Client`, `with` a `SyncClient`. Nothing is opened before."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -32,9 +32,9 @@ class Connection:
 
 
 def connect(where: str | os.PathLike[str], key: str | None = None) -> Connection:
-    """A server at the path of its socket, or at a URL. Raises InvalidValue.
+    """Prepare a connection to a server at the path of its socket, or at a URL. Raises InvalidValue.
 
-    `key` is shown with every request that says no other: an operator's, a team's or an agent's. Without one, that of
-    the operator is taken from beside the socket, where this user may read it.
+    `key` is sent with every request without a key of its own: the key of an operator, a team or an agent. Without
+    `key`, the operator's key is read from the file beside the socket, if this user may read it.
     """
     return Connection(Client(where, key))

@@ -1,4 +1,4 @@
-"""Problem documents as the errors that they were."""
+"""Conversion of problem documents to the errors that they describe."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ramet.services import errors as refusals
 from ramet.services.problems import PREFIX
 
 _MOST = 2_000
-_AWAY: Final = frozenset({502, 503, 504})  #: also as a proxy says that nobody answers behind it
+_AWAY: Final = frozenset({502, 503, 504})  #: also the answers of a proxy without a reachable server
 
 
 def _name(kind: type) -> str:
@@ -29,14 +29,14 @@ _KINDS: Final[dict[str, type[RametError]]] = {
 
 
 class Refused(RametError):
-    """A refusal that has no error of its own: `status` is HTTP's, `problem` the whole document."""
+    """A refusal without an error class of its own: `status` is HTTP's, `problem` the whole document."""
 
     status: int
     problem: dict[str, Any]
 
 
 class StrangeAnswer(ProtocolError):
-    """An answer that is no problem document, by HTTP's `status`."""
+    """An answer that is no problem document, with HTTP's `status`."""
 
     def __init__(self, status: int, document: bytes) -> None:
         self.status = status
@@ -44,14 +44,14 @@ class StrangeAnswer(ProtocolError):
 
 
 def is_away(error: RametError) -> bool:
-    """Whether an error says that nobody can answer just now, and that it may be asked for again."""
+    """Return whether an error says that no server can answer just now, and that the request may be repeated."""
     if isinstance(error, Refused | StrangeAnswer):
         return error.status in _AWAY
     return isinstance(error, refusals.TakenOver | OwnedElsewhere | refusals.RequestInProgress)
 
 
 def error_of(document: bytes, status: int) -> RametError:
-    """The error that a problem document tells of, with the fields that it has there."""
+    """Return the error that a problem document describes, with the document's fields."""
     try:
         problem = msgspec.json.decode(document, type=dict[str, Any])
     except (msgspec.DecodeError, UnicodeError, RecursionError):
@@ -61,7 +61,7 @@ def error_of(document: bytes, status: int) -> RametError:
     error.args = (str(problem.get("detail", f"HTTP {status}")),)
     fields = {name: value for name, value in problem.items() if name not in ("type", "title", "status", "detail")}
     for name, value in fields.items():
-        if not name.startswith("_") and not hasattr(Exception, name):  # Whoever wrote this may mean no good.
+        if not name.startswith("_") and not hasattr(Exception, name):  # The document may be malicious.
             setattr(error, "status" if name == "outcome" else name, value)
     if isinstance(error, Refused):
         error.status, error.problem = status, problem

@@ -45,37 +45,37 @@ T = TypeVar("T")
 
 
 class Paged(Protocol):
-    """A page of something."""
+    """A page of a list."""
 
     @property
     def more(self) -> str:
-        """What the next one is asked for with; "" where there is none."""
+        """Return the position to request the next page with; "" if there is none."""
 
 
 P = TypeVar("P", bound=Paged)
 
 
 class RunEvent(NamedTuple):
-    """An event on record; `cursor` is what a reader goes on by, and means nothing else."""
+    """A recorded event. A reader resumes after the `cursor`, which has no other meaning."""
 
     cursor: int
     event: Event
 
 
 class Transport(Protocol):
-    """How requests reach the server."""
+    """An interface to send requests to the server."""
 
     async def send(self, ask: RequestSpec[T], key: str | None = None, *, waits: bool = False) -> T:
-        """Its answer. `waits` is for what may take as long as it takes."""
+        """Return the answer to a request. `waits` is set for a request without a time limit."""
 
     def stream(self, ask: RequestSpec[None], key: str | None = None) -> AsyncGenerator[ServerSentEvent, None]:
-        """The events of its answer."""
+        """Yield the events of an answer."""
 
 
 class OperatorClient:
-    """What goes on in a server, for its operator: any other key is told that there is nothing, whatever it asks for.
+    """The operator's view of a server. With any other key, every request is answered as if nothing existed.
 
-    Raises what the same question raises in the server's process, such as Unknown for a run that is not on record.
+    Methods raise the same errors as in the server's process, such as Unknown for a run that is not recorded.
     """
 
     def __init__(self, way: Transport) -> None:
@@ -84,26 +84,29 @@ class OperatorClient:
     # ---- runs
 
     async def runs(self, *, ended: bool = False) -> Sequence[RunRow]:
-        """The runs that live, or were interrupted; with `ended` all on record. Without their results."""
+        """Return the runs that are alive or were interrupted; with `ended`, all recorded runs.
+
+        Without their results.
+        """
         pages = self._pages(lambda after: asks.runs(ended, after, MOST))
         return [each async for page in pages for each in page.runs]
 
     async def run(self, id: str) -> RunRow:
-        """One run, with its result. Raises Unknown."""
+        """Return a run, with its result. Raises Unknown."""
         return await self._way.send(asks.run(id))
 
     async def tree(self, id: str) -> Sequence[RunRow]:
-        """Every run of the tree that a run is in, in the order of their births. Raises Unknown."""
+        """Return every run of the tree of a run, in the order of their spawning. Raises Unknown."""
         pages = self._pages(lambda after: asks.tree(id, after, MOST))
         return [each async for page in pages for each in page.runs]
 
     async def events(
         self, id: str, *, tree: bool = False, after: int = 0, follow: bool = False
     ) -> AsyncGenerator[RunEvent, None]:
-        """What is on record of a run, or of its whole tree, behind a cursor; with `follow` what comes, until its end.
+        """Yield the recorded events of a run, or of its whole tree, after a cursor.
 
-        What breaks off is taken up again where it did, also where nobody can answer for a while. Raises Unknown, and
-        Gone once no server answers.
+        With `follow`, new events follow until the end. A broken stream is resumed where it broke, also while no server
+        can answer. Raises Unknown, and Gone once no server answers.
         """
         async with aclosing(
             followed(lambda last: self._way.stream(asks.events(id, tree, last, follow)), after)
@@ -114,45 +117,45 @@ class OperatorClient:
     async def send(
         self, id: str, text: str, *, dedupe_s: float | None = None, idempotency_key: str | None = None
     ) -> str:
-        """A message that a run reads at its next step; what becomes of it. Raises Unknown, MailRefused.
+        """Send a message, which a run reads at its next step; return its state. Raises Unknown, MailRefused.
 
-        With `dedupe_s`, a message that equals one of the last so many seconds is not delivered again.
+        With `dedupe_s`, a message that equals one of the last `dedupe_s` seconds is not delivered again.
         """
         return (await self._way.send(asks.send(id, text, dedupe_s).once(idempotency_key))).mail
 
     async def stop(self, id: str, reason: str = "") -> Stopped:
-        """End a run and all below it, and wait until they are gone. Raises Unknown."""
+        """Stop a run and all runs below it, and wait until they have ended. Raises Unknown."""
         return await self._way.send(asks.stop(id, reason), waits=True)
 
     async def read_file(self, id: str, path: str) -> bytes:
-        """The content of a file of a run at work, by its name below the run's workspace.
+        """Return the content of a file of an active run, by its path relative to the run's workspace.
 
-        Raises Unknown, Gone for a run that is not at work or works in no sandbox, InvalidValue, OutputTooLarge.
+        Raises Unknown, InvalidValue, OutputTooLarge, and Gone if the run is not active or works in no sandbox.
         """
         return await self._way.send(asks.read_file(id, path))
 
     async def keep(self, id: str, on: bool = True) -> KeptTree:
-        """Keep the tree of a run on record whatever its time is, or no longer. Raises Unknown."""
+        """Keep the tree of a run without a time limit, or end that. Raises Unknown."""
         return await self._way.send(asks.keep(id, on))
 
     # ---- conversations
 
     async def sessions(self, limit: int = 0) -> Sequence[SessionRow]:
-        """The newest conversations on record, the newest first; without a limit all of them."""
+        """Return the newest recorded conversations, newest first; without a limit, all of them."""
         if 0 < limit <= MOST:
             return (await self._way.send(asks.sessions("", limit))).sessions
         found = [each async for page in self._pages(lambda after: asks.sessions(after, MOST)) for each in page.sessions]
         return found[:limit] if limit else found
 
     async def session(self, id: str, *, last: int | None = None) -> ShownSession:
-        """A conversation by the id of its session, or of its root, with what was said in it, or its `last` messages.
+        """Return a conversation with its messages, or its `last` messages, by the id of its session or of its root.
 
         Raises Unknown, and InvalidValue for a `last` below 1.
         """
         return await self._way.send(asks.session(id, last))
 
     async def remove_session(self, id: str) -> str:
-        """Remove a conversation that is not open, with all that its agents left; the id of its root.
+        """Remove a conversation that is not open, with all data of its agents; return the id of its root.
 
         Raises Unknown, InUse and Denied.
         """
@@ -161,23 +164,23 @@ class OperatorClient:
     # ---- questions
 
     async def approvals(self) -> Sequence[Approval]:
-        """The questions of all agents that wait for a person, the oldest first."""
+        """Return the questions of all agents that wait for a person, oldest first."""
         pages = self._pages(lambda after: asks.approvals(after, MOST))
         return [each async for page in pages for each in page.approvals]
 
     async def answer(self, approval: str, allowed: bool, reason: str = "") -> None:
-        """Answer a question, once. Raises Unknown for one that does not wait (any more)."""
+        """Answer a question, once. Raises Unknown if the question does not wait, or no longer waits."""
         await self._way.send(asks.answer(approval, allowed, reason))
 
     # ---- schedules
 
     async def schedules(self) -> Sequence[ScheduleView]:
-        """Every schedule, in order of ids."""
+        """Return every schedule, in order of ids."""
         pages = self._pages(lambda after: asks.schedules(after, MOST))
         return [each async for page in pages for each in page.schedules]
 
     async def schedule(self, id: str) -> ScheduleView:
-        """One schedule. Raises Unknown."""
+        """Return a schedule by its id. Raises Unknown."""
         return await self._way.send(asks.schedule(id))
 
     async def add_schedule(
@@ -205,9 +208,9 @@ class OperatorClient:
         in_process: bool = False,
         idempotency_key: str | None = None,
     ) -> ScheduleView:
-        """Have the server run an agent later or again; see `ramet.services.operator.contract.AddSchedule`.
+        """Add a schedule to run an agent later or again; see `ramet.services.operator.contract.AddSchedule`.
 
-        Raises InvalidValue, which names the field, and Unknown for a definition that is not there.
+        Raises InvalidValue, which names the field, and Unknown if the definition does not exist.
         """
         asked = AddSchedule(
             agent=agent,
@@ -234,71 +237,74 @@ class OperatorClient:
         return await self._way.send(asks.add_schedule(asked).once(idempotency_key))
 
     async def pause_schedule(self, id: str) -> ScheduleView:
-        """Begin nothing of it until it is resumed; a run that is going goes on. Raises Unknown."""
+        """Start no ticks of the schedule until it is resumed; active runs continue. Raises Unknown."""
         return await self._way.send(asks.steer_schedule(id, "pause"))
 
     async def resume_schedule(self, id: str) -> ScheduleView:
-        """Go on with its next time. Raises Unknown."""
+        """Continue with the schedule's next tick. Raises Unknown."""
         return await self._way.send(asks.steer_schedule(id, "resume"))
 
     async def trigger_schedule(self, id: str, *, idempotency_key: str | None = None) -> ScheduleView:
-        """Run it now, beside its times. Raises Unknown."""
+        """Run the schedule's agent now, in addition to its ticks. Raises Unknown."""
         return await self._way.send(asks.steer_schedule(id, "trigger").once(idempotency_key))
 
     async def remove_schedule(self, id: str) -> None:
-        """Forget it; a run that is going goes on. Raises Unknown."""
+        """Remove the schedule; active runs continue. Raises Unknown."""
         await self._way.send(asks.remove_schedule(id))
 
     async def schedule_results(self, id: str) -> Sequence[TickResult]:
-        """Its last ticks, as they stand: the newest twenty that ended, what runs, what waits. Raises Unknown."""
+        """Return the schedule's last ticks: the newest twenty that ended, the running ones, and the waiting ones.
+
+        Raises Unknown.
+        """
         return (await self._way.send(asks.schedule_results(id))).results
 
     # ---- what agents wrote down
 
     async def recipes(self, place: str = "") -> Sequence[RecipeRow]:
-        """The agents that agents have made: the one who stands at `place`, or all."""
+        """Return the agents that agents have made: those of the agent at `place`, or all."""
         pages = self._pages(lambda after: asks.recipes(place, after, USUAL))
         return [each async for page in pages for each in page.recipes]
 
     async def state(
         self, id: str, *, at: int = 0, commit: str = "", prefix: str = "", after: str = "", limit: int = USUAL
     ) -> StatePage:
-        """A page of a run's own state: now, as of an event of its tree, or as of a commit of its branch.
+        """Return a page of a run's own state: now, as of an event of its tree, or as of a commit of its branch.
 
-        Raises Unknown for a run, an event or a commit that is not there.
+        Raises Unknown if the run, the event or the commit does not exist.
         """
         return await self._way.send(asks.state(id, at, commit, prefix, after, limit))
 
     async def state_versions(self, id: str, *, limit: int = USUAL) -> StateVersions:
-        """The commits that changed something of a run's state, the newest first, and the branches there are."""
+        """Return the commits that changed a run's state, newest first, and the existing branches."""
         return await self._way.send(asks.state_versions(id, limit))
 
     # ---- safety gates
 
     async def policies(self) -> Mapping[str, int]:
-        """The newest version of every safety policy, by its name."""
+        """Return the newest version number of every safety policy, by name."""
         pages = self._pages(lambda after: asks.policies(after, MOST))
         return {each.name: each.version async for page in pages for each in page.policies}
 
     async def policy(self, name: str, version: int = 0) -> GatePolicy:
-        """A safety policy: its newest version, or the one of that number. Raises Unknown."""
+        """Return a safety policy: its newest version, or the version of that number. Raises Unknown."""
         return await self._way.send(asks.policy(name, version))
 
     async def put_policy(self, name: str, policy: SafetyPolicy, *, expected: int) -> GatePolicy:
-        """Make it the newest version; `expected` is the one that it follows, 0 for the first. Raises Conflict."""
+        """Store a new version of a policy. `expected` is the version before it, 0 for the first. Raises Conflict."""
         return await self._way.send(asks.put_policy(name, PutGatePolicy(policy=policy, expected=expected)))
 
     async def passages(
         self, wanted: GateEventFilter = EVERYTHING, *, after: int = 0, limit: int = USUAL
     ) -> GateEventPage:
-        """A page of what came to the gates behind a cursor, as `ramet.host.safety.passages` gives it."""
+        """Return a page of the gate events after a cursor, like `ramet.host.safety.passages`."""
         page = await self._way.send(asks.passages(wanted, after, limit))
         return GateEventPage(tuple(_passage(each) for each in page.entries), page.cursor, page.more)
 
     async def follow_passages(
         self, wanted: GateEventFilter = EVERYTHING, *, after: int = 0
     ) -> AsyncGenerator[GateEvent, None]:
-        """What came to the gates behind a cursor, and what comes, until the server ends. Raises Gone then."""
+        """Yield the gate events after a cursor, and then new ones, until the server ends. Then raises Gone."""
         async with aclosing(self._way.stream(asks.follow_passages(wanted, after))) as told:
             async for each in told:
                 match each.event:

@@ -1,4 +1,4 @@
-"""The requests of an operator about the server's kernel, as data, beside those of `asking`."""
+"""The requests of an operator about the server's kernel, as data; `requests` has all other requests."""
 
 from __future__ import annotations
 
@@ -166,5 +166,5 @@ def _schedule(*parts: str) -> str:
 
 
 def _said(**params: Any) -> Mapping[str, Any]:
-    """What was asked for, without what is usual."""
+    """Return the parameters that are neither false nor empty."""
     return {name: value for name, value in params.items() if value}

@@ -1,4 +1,4 @@
-"""Who listens at a Unix socket, as the kernel says it: a key is shown to a process of this user, or of root's."""
+"""The identity of the process at a Unix socket: a key is sent only to a process of this user or of root."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _CONNECTED = "connection.connect_unix_socket.complete"
 
 
 async def verify_peer(event: str, info: dict[str, Any]) -> None:
-    """For each request of httpx2, as its extension `trace`: of a new connection, before anything is sent on it.
+    """Check each new connection of httpx2, as its extension `trace`, before any data is sent.
 
-    Raises Denied where a process of another user listens; the connection is closed then.
+    Raises Denied if a process of another user listens; the connection is closed then.
     """
     if event != _CONNECTED:
         return
@@ -28,5 +28,5 @@ async def verify_peer(event: str, info: dict[str, Any]) -> None:
 
 
 def user_of(connection: socket.socket) -> int:
-    """The user whose process listens at the other end."""
+    """Return the user of the process at the other end."""
     return int(_PEER.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))[1])

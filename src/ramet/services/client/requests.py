@@ -1,4 +1,4 @@
-"""Every request that a client makes, as data: what is the same for the async and the sync face."""
+"""All requests of a client, as data that the async and the synchronous client share."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ from ramet.services.idempotency.attempts import checked_key as checked_idempoten
 from ramet.services.packaging.contract import BundleInfo, CreateImage, ImageInfo, Job
 
 T = TypeVar("T")
-TOKEN = "operator-token"  #: beside a server's socket
+TOKEN = "operator-token"  #: the name of the key's file beside a server's socket
 
 
 @dataclass(frozen=True)
 class RequestSpec(Generic[T]):
-    """One request; `answers` is the structure that comes back, None for nothing."""
+    """A request. `answers` is the structure of its answer, None for an empty one."""
 
     method: str
     path: str
@@ -48,22 +48,25 @@ class RequestSpec(Generic[T]):
 
     @property
     def content(self) -> bytes | None:
-        """The body as it is sent."""
+        """Return the body as it is sent."""
         return self.body if self.body is None or isinstance(self.body, bytes) else msgspec.json.encode(self.body)
 
     @property
     def is_repeatable(self) -> bool:
-        """Whether it has an `Idempotency-Key`: to send it again does nothing twice."""
+        """Return whether the request has an `Idempotency-Key`, so that repeating it has no further effect."""
         return HEADER in self.headers
 
     def once(self, idempotency_key: str | None) -> Self:
-        """The same request with an `Idempotency-Key`, if there is one: the server does it once. Raises InvalidValue."""
+        """Return the request with an `Idempotency-Key`, if one is given: the server executes it once.
+
+        Raises InvalidValue.
+        """
         if idempotency_key is None:
             return self
         return replace(self, headers={**self.headers, HEADER: checked_idempotency_key(idempotency_key)})
 
     def answer(self, data: bytes) -> T:
-        """What came back. Raises ProtocolError through `decoded` for what is none."""
+        """Decode the body of an answer. Raises msgspec.DecodeError for an invalid body."""
         if self.answers is bytes:
             return data  # type: ignore[return-value]  # T is bytes then
         if self.answers is None:
@@ -74,19 +77,19 @@ class RequestSpec(Generic[T]):
 
 @dataclass(frozen=True)
 class ServerAddress:
-    """Where a server is: a socket, or an address."""
+    """The address of a server: a socket or a URL."""
 
     url: str
     socket: str | None
     key: str
 
     def options(self) -> dict[str, Any]:
-        """For a client of httpx2."""
+        """Return the options for a client of httpx2."""
         return {"base_url": self.url, "trust_env": False}
 
 
 def place_of(where: str | os.PathLike[str], key: str | None) -> ServerAddress:
-    """Read where a server is. Without a key, that of the operator is taken from beside a socket, if it is there."""
+    """Parse the address of a server. Without a key, use the operator's key from beside a socket, if the file exists."""
     text = os.fspath(where)
     if text.startswith(("http://", "https://")):
         if not _is_address(text):
@@ -101,14 +104,14 @@ def place_of(where: str | os.PathLike[str], key: str | None) -> ServerAddress:
 
 
 def checked_key(key: str) -> str:
-    """A key that a header can hold. Raises InvalidValue, which does not tell it."""
+    """Return a key that a header can hold. Raises InvalidValue, which does not show the key."""
     if not key.isascii() or not key.isprintable():
         raise InvalidValue("key", f"{len(key)} characters", "printable ones of ASCII")
     return key
 
 
 def _operators(token: pathlib.Path) -> str:
-    """The operator's key from its file; "" where this user cannot read one there."""
+    """Return the operator's key from its file; "" if this user cannot read it."""
     try:
         return token.read_text(encoding="ascii").strip() if token.is_file() else ""
     except (OSError, UnicodeError):
@@ -116,7 +119,7 @@ def _operators(token: pathlib.Path) -> str:
 
 
 def _is_address(url: str) -> bool:
-    """Whether a URL names a host, and a port that is one or none."""
+    """Return whether a URL names a host, and a valid port if it has one."""
     try:
         parts = urlsplit(url)
         return bool(parts.hostname) and url.isprintable() and " " not in url and parts.port != 0
@@ -125,7 +128,7 @@ def _is_address(url: str) -> bool:
 
 
 def http() -> Any:
-    """The HTTP client's module. Raises MissingExtra."""
+    """Return the module of the HTTP client. Raises MissingExtra."""
     try:
         import httpx2
     except ImportError:
@@ -134,7 +137,7 @@ def http() -> Any:
 
 
 def agent_path(agent: str, *rest: str) -> str:
-    """The path of an agent, and of what belongs to it."""
+    """Return the path of an agent, or of a part of it."""
     return "/".join(["/v1/agents", *(quote(each, safe="") for each in (agent, *rest))])
 
 

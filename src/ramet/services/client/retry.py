@@ -1,4 +1,4 @@
-"""What breaks off while it is read is asked for again, a few times in a row: reading changes nothing."""
+"""Repeating of broken reads, a few times in a row: reading changes nothing."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from ramet.wire.sse import ServerSentEvent
 
 _MOST: Final = 5
 _TRY_S: Final = 0.05  #: doubled from try to try
-_AWAY_S: Final = 1.0  #: as servers say in `Retry-After`
+_AWAY_S: Final = 1.0  #: the value of `Retry-After` in servers' answers
 
 
 class Lost(Gone):
-    """No server answers, or none went on to the end; what a server says of what is gone is no such thing."""
+    """No server answers, or the answer ended too early. An answer that an object is gone is a different error."""
 
 
 class RetryingReader:
-    """Those of one reader."""
+    """The retries of one reader."""
 
     def __init__(self) -> None:
         self._failed = 0
 
     def heard(self) -> None:
-        """Something came: what breaks off from now on is counted anew."""
+        """Reset the count of failures, since data was received."""
         self._failed = 0
 
     async def again(self, broken: RametError) -> None:
-        """Return after a pause if it is to be asked for once more; raises `broken` if not."""
+        """Pause before another attempt; raises `broken` if there is to be none."""
         is_lost = isinstance(broken, Lost)
         if self._failed >= _MOST or not (is_lost or is_away(broken)):
             raise broken
@@ -42,7 +42,7 @@ class RetryingReader:
 async def followed(
     ask: Callable[[int], AsyncGenerator[ServerSentEvent]], after: int
 ) -> AsyncGenerator[tuple[int, bytes]]:
-    """Events behind a cursor until all were told, each with its own; `ask` gives those behind any."""
+    """Yield all events after a cursor, each with its own cursor. `ask` returns the events after any cursor."""
     tries = RetryingReader()
     while True:
         broken: RametError
@@ -67,7 +67,7 @@ async def followed(
 
 
 def number_of(text: str) -> int:
-    """The number of an event. Raises ProtocolError."""
+    """Return the number of an event. Raises ProtocolError."""
     if not text.isascii() or not text.isdigit() or len(text) > 18:
         raise ProtocolError(f"an event that is of no number: {text[:80]!r}")
     return int(text)

@@ -1,4 +1,4 @@
-"""The client for programs without an event loop: the same methods, which block."""
+"""The client for programs without an event loop: the same methods, but blocking."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ T = TypeVar("T")
 
 
 class SyncClient:
-    """A server, from `with` on. Raises RametError inside an event loop."""
+    """A connection to a server, open within `with`. Raises RametError inside an event loop."""
 
     def __init__(self, client: Client) -> None:
         self.client = client
         self._loop = RuntimeLoop("this client is not open: use it inside `with`")
-        #: What goes on in the server, for its operator.
+        #: The operator's view of the server.
         self.kernel = SyncKernel(client.kernel, self.call)
 
     def __enter__(self) -> Self:
@@ -33,7 +33,10 @@ class SyncClient:
         self._loop.end(self.client.__aexit__)
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
-        """Do it in the client's own loop, and wait. Raises RametError inside an event loop, and if it is not open."""
+        """Run a coroutine in the client's own loop, and wait.
+
+        Raises RametError inside an event loop, or if it is not open.
+        """
         try:
             _refuse_in_loop()
         except RametError:

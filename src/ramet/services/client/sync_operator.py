@@ -1,4 +1,4 @@
-"""`kernel` of the client for programs without an event loop: the same methods, which block."""
+"""`kernel` of the synchronous client: the methods of `OperatorClient`, but blocking."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ T = TypeVar("T")
 
 
 class SyncKernel:
-    """What goes on in a server, for its operator."""
+    """The operator's view of a server, with blocking methods."""
 
     def __init__(self, client: OperatorClient, call: Callable[[Coroutine[Any, Any, Any]], Any]) -> None:
-        """`call` does what it is given in the client's own loop, and waits."""
+        """Wrap an async client. `call` runs a coroutine in the client's own loop, and waits."""
         self.client, self._call = client, call
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
-        """Do it in the client's own loop, and wait."""
+        """Run a coroutine in the client's own loop, and wait."""
         done: T = self._call(work)
         return done
 

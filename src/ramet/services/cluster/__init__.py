@@ -1,1 +1,1 @@
-"""Several kernels on one store: who has what, and how a request reaches it, whichever of them it came to."""
+"""Several kernels on one store: the owner of each object, and the routing of requests to the owner."""

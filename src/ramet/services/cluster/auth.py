@@ -1,8 +1,8 @@
-"""How one kernel shows another that it is one: a code of its name and the other's, by a secret that only kernels make.
+"""Authentication between kernels: an HMAC of both kernels' names, with a secret that only kernels can derive.
 
-The secret is derived from the operator's key, which all kernels of a store share. Neither that key nor any other opens
-what a pass opens, and a pass opens no agent: whoever is forwarded shows a key of their own. A pass is good for one pair
-of kernels, and holds no time: clocks may differ.
+The secret is derived from the operator's key, which all kernels of a store share. The operator's key and all other keys
+are no valid pass. A pass opens no agent: a forwarded request must contain the client's own key. A pass is valid for one
+pair of kernels, and contains no time: clocks may differ.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final
 
 from ramet.core.errors import Denied
 
-#: Which kernel forwards, and the pass that shows it. No request that bears them is forwarded again.
+#: The headers for the name and the pass of a forwarding kernel. A request with them is not forwarded again.
 FROM: Final = "ramet-kernel"
 PASS: Final = "ramet-kernel-pass"
 _PURPOSE: Final = b"ramet: kernels of one store, 1"
@@ -28,11 +28,11 @@ class PeerAuth:
         self._secret = hmac.new(operator.encode("utf-8", "surrogatepass"), _PURPOSE, hashlib.sha256).digest()
 
     def headers(self, to: str) -> dict[str, str]:
-        """What a request to another kernel bears."""
+        """Return the headers of a request to the kernel `to`."""
         return {FROM: self.me, PASS: self._pass(self.me, to)}
 
     def check(self, headers: Mapping[str, str]) -> str:
-        """The kernel that forwards a request, "" if none does. Raises Denied for a pass that is none."""
+        """Return the kernel that forwards a request, "" if none does. Raises Denied if the pass is invalid."""
         name, shown = headers.get(FROM, ""), headers.get(PASS, "")
         if not name and not shown:
             return ""

@@ -1,7 +1,7 @@
-"""Which kernel has which team, agent and run, mostly without asking the store.
+"""The owner of each team, agent and run, mostly without asking the store.
 
-An agent is where its team is, for good; a team, or a tree, changes kernels when its own is lost or leaves. What was
-looked up is kept until there is news of kernels, or one of them says that it does not have what it was asked for.
+An agent belongs to its team permanently. A team or a tree changes its kernel when its kernel is lost or leaves. A
+lookup is cached until a kernel joins or leaves, or until a kernel says that it is not the owner.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ class _Agent(Struct):
 
 
 class Owner(NamedTuple):
-    """A team or a tree, and the name of the kernel that has it: "" where none has, for now."""
+    """A team or a tree, and the name of the kernel that owns it: "" while no kernel does."""
 
     id: str
     kernel: str
 
 
 class Directory:
-    """Of one store, as the kernel `me` sees it, between `open` and `close`."""
+    """The directory of one store, as the kernel `me` sees it. Usable between `open` and `close`."""
 
     def __init__(self, store: Store, me: str) -> None:
         self.me = me
@@ -65,36 +65,36 @@ class Directory:
         self._deaf: Callable[[], None] = lambda: None
         self._looking: asyncio.Task[None] | None = None
         self._again = False
-        self.lost: Callable[[str], object] = lambda kernel: None  #: told of each other one that lives no more
+        self.lost: Callable[[str], object] = lambda kernel: None  #: called with each lost kernel, except this one
 
     async def open(self) -> None:
-        """Know all kernels, and hear of them from now on."""
+        """Read all kernels, and subscribe to changes of them."""
         self._deaf = self._store.on_kernels(self._news)
         await self._look()
 
     async def close(self) -> None:
-        """Hear no more. Idempotent."""
+        """End the subscription. Idempotent."""
         self._deaf()
         if self._looking is not None:
             self._looking.cancel()
             await asyncio.wait({self._looking})
 
     def on_news(self, heard: Callable[[], None]) -> None:
-        """Have `heard` called when kernels have come or gone, and `seats` says so."""
+        """Call `heard` after kernels joined or left, once `seats` is up to date."""
         self._heard.append(heard)
 
     def others(self) -> list[KernelInfo]:
-        """The kernels that live and answer, but for this one."""
+        """Return the other kernels that are alive and have an address."""
         return [each for each in self.seats.values() if each.alive and each.address and each.name != self.me]
 
     def is_alive(self, kernel: str) -> bool:
-        """Whether a kernel is there, as far as is known here."""
+        """Return whether a kernel is alive, as far as this kernel knows."""
         return kernel == self.me or (kernel in self.seats and self.seats[kernel].alive)
 
     # ---- whose it is
 
     async def of_agent(self, agent: str) -> Owner | None:
-        """Its team, and who has that; None for an agent that is not on record."""
+        """Return the team of an agent and the team's kernel; None if the agent does not exist."""
         team = self._teams_of.get(agent)
         if team is None:
             found = await self._store.get(AGENT, agent) if "\0" not in agent else None
@@ -104,7 +104,7 @@ class Directory:
         return await self.of_team(team)
 
     async def of_team(self, team: str) -> Owner | None:
-        """A team by its id or name; None for one that is not on record."""
+        """Return a team, by its id or name, and its kernel; None if the team does not exist."""
         id = self._ids.get(team) or team
         kernel = self._kernels.get(id)
         if kernel is None and "\0" not in id:
@@ -116,13 +116,13 @@ class Directory:
         return None if kernel is None else Owner(id, kernel)
 
     async def is_gone(self, kind: str, name: str) -> bool:
-        """Whether no agent, or no team, of that id or name is on record any more, whatever is known here."""
+        """Return whether the store has no agent, or no team, of that id or name. Does not use the cache."""
         if kind == "agent":
             return await self._store.get(AGENT, name) is None
         return await self._store.get(TEAM, name) is None and await self._named(name) is None
 
     async def of_run(self, run: str) -> Owner | None:
-        """The tree that a run is in, and who has that; None for a run that is not on record."""
+        """Return the tree of a run, and the tree's kernel; None if the run is not recorded."""
         tree = self._trees.get(run)
         if tree is None:
             found = await self._store.read(run=run, limit=1) if "\0" not in run else []
@@ -138,37 +138,40 @@ class Directory:
         return Owner(tree, owner)
 
     async def team_of(self, hash: str) -> str:
-        """The id of the team whose key has this hash; "" if there is none."""
+        """Return the id of the team whose key has this hash; "" if there is none."""
         found = [each.id for each in await self._all() if hmac.compare_digest(each.key, hash)]
-        return next(iter(found), "")  # Only after all were compared.
+        return next(iter(found), "")  # Only after all keys were compared.
 
     async def orphans(self) -> list[str]:
-        """Teams that no kernel has which answers, but for those that none can take over."""
+        """Return the teams without a reachable kernel, except teams that no kernel can take over."""
         those_that_answer = {self.me, *(each.name for each in self.others())}
         return [team.id for team, row in await self._rows() if team.kernel not in those_that_answer and is_whole(row)]
 
     async def is_scheduled(self, tree: str) -> bool:
-        """Whether a tree is that of a schedule's tick, and its end is not noted yet: some kernel goes on with it."""
+        """Return whether a tree belongs to a schedule's tick whose end is not recorded.
+
+        Some kernel continues such a tree.
+        """
         return any(claim.run == tree for found in await self._schedules.all() for claim in found.book.state.claims)
 
     async def has_left(self, seat: KernelInfo) -> bool:
-        """Whether a kernel has left in order, and did nothing that it did not answer; returns once that is known."""
+        """Return whether a kernel left in order, without unanswered work. Waits until that is known."""
         while True:
             found = next((each for each in await self._store.kernels() if each.name == seat.name), None)
             if found is None or not found.alive or found.epoch != seat.epoch:
                 return await self._store.has_left(seat.name, seat.epoch)
             if found.address:
                 return False
-            await asyncio.sleep(_LOOK_S)  # It is about to.
+            await asyncio.sleep(_LOOK_S)  # The kernel is about to end.
 
     async def has_changed_hands(self, mine: Collection[str]) -> bool:
-        """Whether there is a team that no living kernel has, or one of `mine` is another's, or is no more."""
+        """Return whether a team has no living kernel, or a team of `mine` is deleted or owned by another kernel."""
         kernels = {each.id: each.kernel for each in await self._all()}
         is_lost = any(kernels.get(each, "") != self.me for each in mine)
         return is_lost or not all(map(self.is_alive, kernels.values()))
 
     def forget(self, whose: Owner) -> None:
-        """Whoever was thought to have it has not."""
+        """Remove an outdated owner from the cache."""
         self._kernels.drop(whose.id)
         self._owners.drop(whose.id)
         self._ids.drop_value(whose.id)
@@ -180,7 +183,7 @@ class Directory:
         return [team for team, _ in await self._rows()]
 
     async def _rows(self) -> list[tuple[_Team, Document]]:
-        """All teams that say whose they are."""
+        """Return all teams whose document can be read."""
         found = list[tuple[_Team, Document]]()
         for each in await self._store.list(TEAM):
             with suppress(Damaged):
@@ -200,7 +203,7 @@ class Directory:
             self._again = False
             try:
                 await self._look()
-            except RametError as problem:  # There is other news once the store is there again.
+            except RametError as problem:  # The store sends another change once it is available again.
                 _log.warning("the other kernels are not known for now: %s", problem)
             if not self._again:
                 return
@@ -227,7 +230,7 @@ def _read(document: Document, type: type[V]) -> V:
 
 
 class _Kept(Generic[V]):
-    """What was looked up, the newest of it."""
+    """A cache of the newest lookups."""
 
     def __init__(self) -> None:
         self._values: OrderedDict[str, V] = OrderedDict()
@@ -250,5 +253,5 @@ class _Kept(Generic[V]):
 
 
 def hash_of(key: str) -> str:
-    """What a key is kept by here."""
+    """Return the hash of a key, for lookups and comparisons."""
     return hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()

@@ -1,4 +1,4 @@
-"""Requests that are about no kernel's own: all answer them together, or whichever knows of what is asked."""
+"""Requests that concern no single kernel: all kernels answer them together, or the one kernel that knows the object."""
 
 from __future__ import annotations
 
@@ -27,20 +27,24 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("ramet.serve")
 _LOOK_S: Final = 0.05
-#: What is not there, and a key that was known here and is not there any more.
+#: The statuses for an unknown object, and for a key that is known here but not there.
 _NOTHING_THERE: Final = frozenset({HTTPStatus.NOT_FOUND, HTTPStatus.UNAUTHORIZED})
 
 
 class FanOut:
-    """All kernels of a store, asked by this one. `wait_s` is for teams of a lost one to be taken over."""
+    """Requests from this kernel to all kernels of a store.
+
+    `wait_s` limits the wait for the takeover of a lost kernel's teams.
+    """
 
     def __init__(self, directory: Directory, passing: PeerRequests, home: LocalOwnership, *, wait_s: float) -> None:
         self._directory, self._passing, self._home, self._wait_s = directory, passing, home, wait_s
 
     async def of_everyone(self, call: RequestContext, operation: Operation, is_forwarded: bool) -> Any | None:
-        """What all kernels answer, as one: without those whose word is that there is nothing for this key.
+        """Return the merged answers of all kernels, without the kernels that have nothing for this key.
 
-        None where another kernel asks for what is here: it makes one of them. Raises Refusal where that takes too long.
+        Returns None for a request that another kernel forwarded: that kernel merges the answers. Raises Refusal after
+        `wait_s`.
         """
         assert operation.merge is not None
         await self._until(self._is_settled if is_forwarded else self.are_all_settled)
@@ -66,7 +70,7 @@ class FanOut:
     async def _told(self, call: RequestContext, operation: Operation, seat: KernelInfo) -> Any | None:
         try:
             target = call.request.scope["raw_path"] + b"?" + operation.whole if operation.whole else None
-            async with asyncio.timeout(self._wait_s):  # One that is stopped keeps its lock, and answers nothing.
+            async with asyncio.timeout(self._wait_s):  # A stopped process keeps its lock, and does not answer.
                 answer = await self._passing.on(call, Body(call), seat, target)
                 data = await answer.read()
         except (Unreachable, TimeoutError) as problem:
@@ -79,12 +83,15 @@ class FanOut:
         return msgspec.json.decode(data, type=operation.answers)
 
     async def of_whoever(self, call: RequestContext, operation: Operation) -> Any:
-        """Whoever knows of it: this kernel, or another one; that none does is said once all could be asked."""
+        """Return the answer of the kernel that knows the object: this one, or another one.
+
+        Raises Unknown or NotYours only after all kernels were asked.
+        """
         await call.check_key()
         said = await call.body(JSON_BYTES)
         until = asyncio.get_running_loop().time() + self._wait_s
         while True:
-            is_known = await self.are_all_settled()  # Before it is asked: whoever takes it up meanwhile may have it.
+            is_known = await self.are_all_settled()  # Check before asking: a takeover meanwhile may change the owner.
             call.begin_again(said)
             try:
                 answer = await operation.handle(call)
@@ -111,11 +118,11 @@ class FanOut:
             await asyncio.sleep(_LOOK_S)
 
     async def _is_settled(self) -> bool:
-        """Whether all that this kernel has taken over is open."""
+        """Return whether everything that this kernel has taken over is open."""
         return not self._home.is_taking_up("")
 
     async def are_all_settled(self) -> bool:
-        """Whether there are no teams of kernels that are lost, either."""
+        """Return whether this kernel is settled, and no team of a lost kernel waits for its takeover."""
         is_one_lost = len(self._directory.others()) < len(self._directory.seats.keys() - {self._directory.me})
         return not (is_one_lost and await self._directory.orphans()) and await self._is_settled()
 

@@ -1,7 +1,7 @@
-"""A request on its way to another kernel, and the answer on its way back: as they are, piece by piece, and once.
+"""Forwarding of a request to another kernel, and of its answer: unchanged, piece by piece, and once.
 
-Status, headers and bodies are unchanged. A client that leaves ends the request at the other kernel; a kernel that is
-lost ends its answers in the middle, as a lost connection does.
+Status, headers and bodies are unchanged. A client that leaves ends the request at the other kernel. A lost kernel ends
+its answers in the middle, like a lost connection.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 _log = logging.getLogger("ramet.serve")
 CONNECT_S, ASK_S = 2.0, 10.0
 KEPT_BYTES: Final = 16 * 1024 * 1024
-#: Shorter than what a server keeps a connection without a request for: no request is sent on one that it closes.
+#: Shorter than the keep-alive time of a server: no request is sent on a connection that the server closes.
 _IDLE_S: Final = 20.0
-#: Of one connection, and so not another's.
+#: Headers of a single connection, which are not forwarded.
 _HOP_BY_HOP: Final = frozenset(
     (b"connection", b"keep-alive", b"proxy-connection", b"te", b"trailer", b"transfer-encoding", b"upgrade")
 )
@@ -36,7 +36,7 @@ _OURS: Final = frozenset((b"host", FROM.encode(), PASS.encode()))
 
 
 class Unreachable(Exception):
-    """Nothing came back. `was_sent` is whether the other kernel may have begun to do it."""
+    """No answer was received. `was_sent` says whether the other kernel may have begun the request."""
 
     def __init__(self, why: str, *, was_sent: bool) -> None:
         self.was_sent = was_sent
@@ -44,9 +44,9 @@ class Unreachable(Exception):
 
 
 class Body:
-    """A request's body, read once and kept up to `KEPT_BYTES`, so that it can be sent again, or read here after all.
+    """The body of a request, read once and kept up to `KEPT_BYTES`: it can be sent again, or read by this kernel.
 
-    One that no kernel would take is refused here: half of it would be on its way when the other kernel did so.
+    A body that every kernel would refuse is refused here, before a part of it is sent.
     """
 
     def __init__(self, call: RequestContext) -> None:
@@ -54,17 +54,17 @@ class Body:
         self._most = max(JSON_BYTES, call.parts.message_bytes)
         self._kept: list[bytes] | None = []
         self._rest = call.pieces() if call.has_body else None
-        self.read = asyncio.Event()  #: all of it
+        self.read = asyncio.Event()  #: set once the whole body was read
         if self._rest is None:
             self.read.set()
 
     @property
     def can_be_sent_again(self) -> bool:
-        """Whether all that was read is kept."""
+        """Return whether everything that was read is kept."""
         return self._kept is not None
 
     async def pieces(self) -> AsyncGenerator[bytes]:
-        """All of it, from its beginning. Raises BodyTooLarge."""
+        """Yield the whole body, from its beginning. Raises BodyTooLarge."""
         given = self._call.request.headers.get("content-length", "")
         if given.isdigit() and int(given) > self._most:
             raise BodyTooLarge("body", size=int(given), limit=self._most)
@@ -85,7 +85,7 @@ class Body:
         self.read.set()
 
     async def begin(self, most: int) -> bytes:
-        """All of it, if it is at most so many bytes; else what is there by then, which is more."""
+        """Return the whole body if it has at most `most` bytes. Otherwise return its beginning, longer than `most`."""
         said, size = [], 0
         async with aclosing(self.pieces()) as pieces:
             async for piece in pieces:
@@ -96,39 +96,39 @@ class Body:
         return b"".join(said)
 
     def give_back(self) -> None:
-        """Have the call give all of it to whoever reads it next."""
+        """Return the kept body to the call, for its next reader."""
         assert self._kept is not None
         self._call.put_back(self._kept)
         self._kept = None
 
 
 class Forwarder:
-    """Connections to other kernels, by their addresses."""
+    """Connections to other kernels, by address."""
 
     def __init__(self) -> None:
-        """Raises MissingExtra."""
+        """Import the HTTP client. Raises MissingExtra."""
         try:
             import httpx2
         except ImportError:
             raise MissingExtra("several kernels", "server") from None
         self._httpx: Any = httpx2
         self._transports: dict[str, Any] = {}
-        self._under_way: dict[asyncio.Task[Any], str] = {}  #: by the kernel that it is at
-        self._streams: set[asyncio.Task[Any]] = set()  #: that are passed on
+        self._under_way: dict[asyncio.Task[Any], str] = {}  #: the name of the kernel for each active request
+        self._streams: set[asyncio.Task[Any]] = set()  #: the event streams that are being passed on
 
     async def close(self) -> None:
-        """End what is under way, and all connections. Idempotent."""
+        """End all active requests and all connections. Idempotent."""
         await self._end(list(self._under_way))
         transports, self._transports = list(self._transports.values()), {}
         for each in transports:
             await each.aclose()
 
     async def give_up(self, kernel: str) -> None:
-        """End what is under way at a kernel that is lost: nothing more comes of it."""
+        """End the active requests to a lost kernel, which will not be answered."""
         await self._end([task for task, at in self._under_way.items() if at == kernel])
 
     async def break_off(self) -> None:
-        """End the streams that are passed on, in their middle; what is asked elsewhere is still answered."""
+        """End the forwarded streams, in their middle; other active requests are still answered."""
         await self._end(list(self._streams))
 
     async def send(
@@ -140,9 +140,9 @@ class Forwarder:
         more: Mapping[str, str],
         target: bytes | None = None,
     ) -> ForwardedResponse:
-        """Have another kernel answer; its answer is there to be passed on, or read, once it begins.
+        """Send a request to another kernel. Return its answer once the answer begins, to be passed on or read.
 
-        Raises Unreachable, BodyTooLarge, and ClientDisconnect where whoever asked has left.
+        Raises Unreachable, BodyTooLarge, and ClientDisconnect if the client has left.
         """
         sending = asyncio.create_task(self._send(call, body, kernel, address, more, target), name="ramet forward")
         self._under_way[sending] = kernel
@@ -162,7 +162,7 @@ class Forwarder:
             await asyncio.wait({sending, leaving})
 
     async def ask(self, address: str, path: str, headers: Mapping[str, str]) -> int:
-        """A short question: the status of its answer. Raises Unreachable."""
+        """Send a small GET request, and return the status of its answer. Raises Unreachable."""
         url = self._url(address, path.encode())
         request = self._httpx.Request("GET", url, headers=dict(headers), extensions=self._timeouts(ASK_S))
         try:
@@ -227,7 +227,7 @@ class Forwarder:
 
 
 class ForwardedResponse:
-    """What another kernel answers: an ASGI response, or read as a whole; one of both, or `close`."""
+    """The answer of another kernel. Use it once: as an ASGI response, with `read`, or with `close`."""
 
     def __init__(
         self,
@@ -242,11 +242,11 @@ class ForwardedResponse:
         self._answer, self._kernel, self._under_way, self._lost = answer, kernel, under_way, lost
 
     def header(self, name: str) -> str:
-        """One of its headers, "" if it has none of that name."""
+        """Return the header of that name, "" if there is none."""
         return str(self._answer.headers.get(name, ""))
 
     async def read(self) -> bytes:
-        """All of it. Raises Unreachable where it breaks off."""
+        """Return the whole body. Raises Unreachable if the connection breaks."""
         try:
             return bytes(await self._answer.aread())
         except self._lost as problem:
@@ -255,11 +255,11 @@ class ForwardedResponse:
             await self.close()
 
     async def close(self) -> None:
-        """Leave it. Idempotent."""
+        """Abandon the answer. Idempotent."""
         await self._answer.aclose()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass it on, each piece as it comes, until it ends, breaks off, or its reader leaves."""
+        """Pass on each piece as it arrives, until the answer ends or breaks, or its reader leaves."""
         passing = asyncio.create_task(self._pass_on(send), name="ramet forward")
         leaving = asyncio.create_task(_disconnects(receive), name="ramet forward's client")
         self._under_way[passing] = self._kernel
@@ -289,7 +289,7 @@ class ForwardedResponse:
 
 
 async def _leaves(call: RequestContext, body: Body) -> None:
-    """Return when whoever asked has left; while the body is read, that is heard by whoever reads it."""
+    """Return when the client has left. While the body is being read, only the reader of the body notices that."""
     await body.read.wait()
     await _disconnects(call.request.receive)
 

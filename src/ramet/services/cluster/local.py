@@ -1,4 +1,4 @@
-"""What a kernel has, as the way to the others asks for it."""
+"""The objects that this kernel owns, as an interface for the router."""
 
 from __future__ import annotations
 
@@ -7,30 +7,30 @@ from typing import Protocol
 
 
 class LocalOwnership(Protocol):
-    """What this kernel has."""
+    """The objects that this kernel owns."""
 
     @property
     def leaves(self) -> bool:
-        """Whether it takes no new work, since it is about to end."""
+        """Return whether this kernel is about to end, and takes no new work."""
 
     def has_agent(self, agent: str) -> bool:
-        """Whether it has an agent of that id, open."""
+        """Return whether this kernel has an open agent of that id."""
 
     def has_team(self, team: str) -> bool:
-        """Whether it has a team of that id or name, with all its agents."""
+        """Return whether this kernel has a team of that id or name, with all its agents."""
 
     @property
     def teams(self) -> Collection[str]:
-        """The ids of all teams that it has."""
+        """Return the ids of all teams that this kernel owns."""
 
     def has_tree(self, tree: str) -> bool:
-        """Whether a tree is at work here."""
+        """Return whether a tree is active in this kernel."""
 
     def is_taking_up(self, team: str) -> bool:
-        """Whether a team, or any for "", is this kernel's, and its agents are being opened."""
+        """Return whether this kernel owns the team (any team for "") and is still opening its agents."""
 
     def knows_key(self, key: str) -> bool:
-        """Whether a key opens anything here."""
+        """Return whether a key opens anything in this kernel."""
 
     def opens_an_agent(self, key: str) -> bool:
-        """Whether this is a key of one of its agents."""
+        """Return whether this is a key of an agent of this kernel."""

@@ -1,4 +1,4 @@
-"""This kernel among those of its store: it says where it answers, hears of the others, and goes on for a lost one."""
+"""The membership of this kernel in its store: announce its address, watch other kernels, and take over lost ones."""
 
 from __future__ import annotations
 
@@ -20,12 +20,15 @@ _AGAIN_S: Final = 1.0
 
 
 class Kernels:
-    """Between `open` and `close`. `take_over` goes on with teams that no living kernel has; lost ones are let go of."""
+    """The kernels of a store, as seen by this one. Usable between `open` and `close`.
+
+    `take_over` continues teams that no living kernel owns. Active requests to a lost kernel are ended.
+    """
 
     def __init__(
         self, store: Store, operator: str, home: LocalOwnership, take_over: Callable[[], Awaitable[None]]
     ) -> None:
-        """Raises MissingExtra."""
+        """Prepare the directory and the router. Raises MissingExtra."""
         self._store, self._home, self._take_over = store, home, take_over
         self.directory = Directory(store, store.kernel)
         self._forwarder = Forwarder()
@@ -35,22 +38,22 @@ class Kernels:
         self._again = False
 
     async def open(self) -> None:
-        """Hear of the other kernels from now on."""
+        """Subscribe to changes of the other kernels."""
         self.directory.lost = self._lost
         self.directory.on_news(self._news)
         await self.directory.open()
 
     async def announce(self, address: str) -> None:
-        """Tell the others where this kernel answers."""
+        """Publish the address of this kernel to the other kernels."""
         await self._store.announce(address)
 
     async def leave(self) -> None:
-        """Have others ask here no more, and break off what is read of them through this one."""
+        """Withdraw the address of this kernel, and end the streams that are read through it."""
         await self._store.announce("")
         await self._forwarder.break_off()
 
     async def close(self) -> None:
-        """Hear no more, and end what is on its way to others. Idempotent."""
+        """End the subscription, and all active requests to other kernels. Idempotent."""
         await self.directory.close()
         while self._working:
             for each in self._working:
@@ -73,7 +76,7 @@ class Kernels:
             try:
                 if await self.directory.has_changed_hands(self._home.teams):
                     await self._take_over()
-            except Exception as problem:  # Whatever it is, there may be more to be taken over than that.
+            except Exception as problem:  # Any error: other teams may still need a takeover.
                 why = problem if isinstance(problem, RametError) else f"{type(problem).__name__}: {problem}"
                 _log.error("what other kernels left cannot be gone on with for now: %s", why)
                 self._again = True

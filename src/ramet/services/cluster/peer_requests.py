@@ -1,4 +1,4 @@
-"""Requests that go from kernel to kernel: each bears a pass, which only kernels of one store can give."""
+"""Requests between kernels: each contains a pass, which only kernels of the same store can create."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _PROBE: Final = "/v1/models"
 
 
 class PeerRequests:
-    """Both ends of that, of one kernel."""
+    """Both directions of requests between this kernel and others."""
 
     def __init__(self, passes: PeerAuth, forwarder: Forwarder) -> None:
         self._passes, self._forwarder = passes, forwarder
 
     def came_from(self, headers: Mapping[str, str]) -> str:
-        """The kernel that passed this on, "" if none did. Raises Refusal for one that only says so."""
+        """Return the kernel that forwarded the request, "" if none did. Raises Refusal if the pass is invalid."""
         try:
             return self._passes.check(headers)
         except Denied as refused:
@@ -36,7 +36,10 @@ class PeerRequests:
     async def on(
         self, call: RequestContext, body: Body, seat: KernelInfo, target: bytes | None = None
     ) -> ForwardedResponse:
-        """What another kernel answers to a request. Raises Unreachable, and Refusal where it does not know us."""
+        """Return another kernel's answer to a request.
+
+        Raises Unreachable, and Refusal if that kernel refuses our pass.
+        """
         headers = self._passes.headers(seat.name)
         answer = await self._forwarder.send(call, body, seat.name, seat.address, headers, target)
         if answer.header(PASS_REFUSED):
@@ -46,7 +49,7 @@ class PeerRequests:
         return answer
 
     async def knows(self, key: str, seat: KernelInfo) -> bool:
-        """Whether another kernel has the agent of that key; False where it cannot be asked."""
+        """Return whether another kernel has the agent of that key; False if that kernel cannot be asked."""
         headers = {**self._passes.headers(seat.name), "authorization": f"Bearer {key}"}
         try:
             return await self._forwarder.ask(seat.address, _PROBE, headers) == HTTPStatus.OK

@@ -1,7 +1,7 @@
-"""Where a request is answered: here, or by the kernel that has what it is about, to which it is passed on, once.
+"""Routing: each request is answered here, or is forwarded, once, to the kernel that owns its object.
 
-A kernel that is lost has its teams taken over by another; who asks for one meanwhile waits for that, and is told to
-come again when it takes too long. Nothing is said not to be there because its kernel is away.
+Another kernel takes over the teams of a lost kernel. A request for such a team waits for the takeover, and is refused
+with a retry hint if that takes too long. An object is never reported as unknown because its kernel is away.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ if TYPE_CHECKING:
     from ramet.services.http.operation import Operation
 
 _log = logging.getLogger("ramet.serve")
-#: For a team or a tree whose kernel is lost to be taken over by another one.
+#: How long a request waits for the takeover of a team or tree of a lost kernel.
 WAIT_S: Final = 15.0
 _LOOK_S: Final = 0.05
 
 
 class _Said(Struct):
-    """What a problem document says that it is."""
+    """The type of a problem document."""
 
     type: str = ""
 
@@ -50,7 +50,7 @@ class _Spawn(Struct):
 
 
 class KernelRouter:
-    """The way to other kernels, of the one that has a directory."""
+    """The routing of one kernel's requests to other kernels."""
 
     def __init__(
         self,
@@ -66,9 +66,9 @@ class KernelRouter:
         self._several = FanOut(directory, self._passing, home, wait_s=wait_s)
 
     async def elsewhere(self, call: RequestContext, operation: Operation) -> Any | None:
-        """What another kernel answers to a request, or several do; None where it is to be answered here.
+        """Return the answer of another kernel, or of several; None if this kernel must answer.
 
-        Raises Refusal for a request that pretends to come from a kernel, and where nobody can answer now.
+        Raises Refusal for a request with an invalid pass, and if no kernel can answer now.
         """
         came_from = self._passing.came_from(call.request.headers)
         match operation.of:
@@ -92,9 +92,10 @@ class KernelRouter:
         return None
 
     async def here(self, call: RequestContext, operation: Operation) -> Any:
-        """What this kernel answers. Raises UnknownKey, and TakenOver for what went to another one meanwhile.
+        """Return the answer of this kernel.
 
-        Whoever passed the request on is told that it is not here, and asks there.
+        Raises UnknownKey, and TakenOver for an object that moved to another kernel meanwhile. A forwarding kernel gets
+        a refusal instead, and then asks the new owner.
         """
         try:
             if not operation.own_refusals:
@@ -114,7 +115,7 @@ class KernelRouter:
 
     async def _went_elsewhere(self, operation: Operation, call: RequestContext) -> bool:
         name, is_run = call.path(operation.of), operation.of == "run"
-        # A tree is here until it has ended; one that went elsewhere does not end there.
+        # A tree is here until it has ended. A tree that moved elsewhere does not end here.
         if (not is_run and self._is_here(operation, name)) or (whose := await self._whose(operation, name)) is None:
             return False
         self._directory.forget(whose)
@@ -124,28 +125,28 @@ class KernelRouter:
         return not is_run or self._directory.is_alive(whose.kernel)
 
     async def team_of(self, key: str) -> str:
-        """The id of the team of any kernel whose key this is; "" if there is none."""
+        """Return the id of the team, of any kernel, that has this key; "" if there is none."""
         return await self._directory.team_of(hash_of(key))
 
     async def knows_key(self, call: RequestContext) -> bool:
-        """Whether a key that opens nothing here opens something of another kernel.
+        """Return whether a key that opens nothing here opens something of another kernel.
 
-        Raises Refusal where that is not known, as what a lost kernel had is being taken over.
+        Raises Refusal while objects of a lost kernel are being taken over, since the answer is unknown then.
         """
         hash = hash_of(call.key)
         if await self._directory.team_of(hash) or await self._holder(call) is not None:
             return True
         if not await self._several.are_all_settled():
             raise unavailable()
-        return self._home.knows_key(call.key)  # It may have come here meanwhile.
+        return self._home.knows_key(call.key)  # It may have moved here meanwhile.
 
     # ---- of one
 
     async def _name(self, call: RequestContext, operation: Operation, body: Body) -> str | None:
-        """What the request is about; None where it does not say."""
+        """Return the id or name of the request's object; None if the request names none."""
         match operation.of:
             case "body":
-                await call.team()  # Before a stranger's bytes are taken in.
+                await call.team()  # Check the key before reading bytes of a stranger.
                 try:
                     return msgspec.json.decode(await body.begin(JSON_BYTES), type=_Spawn).team or None
                 except (msgspec.DecodeError, UnicodeError, RecursionError):
@@ -158,14 +159,14 @@ class KernelRouter:
         self, call: RequestContext, operation: Operation, name: str, body: Body, is_forwarded: bool
     ) -> Any | None:
         until = asyncio.get_running_loop().time() + self._wait_s
-        may_be_gone = False  #: since a request to remove it was sent, and not answered
+        may_be_gone = False  #: set once a removal was sent and not answered
         while True:
             whose = None if self._is_here(operation, name) else await self._whose(operation, name)
             if whose is not None and await self._is_at_hand(operation, whose):
-                self._directory.forget(whose)  # What is known of it may be of a time before it went elsewhere.
+                self._directory.forget(whose)  # The cached owner may be outdated.
                 whose = await self._whose(operation, name)
             if whose is None or await self._is_at_hand(operation, whose):
-                # It is here; or nowhere, which is said in the words of whoever answers here.
+                # It is here, or it does not exist: then the handler of this kernel says so.
                 if not (self._home.leaves and operation.begins):
                     body.give_back()
                     return await self._removed_here(call, operation) if may_be_gone else None
@@ -184,7 +185,7 @@ class KernelRouter:
                 body.give_back()
                 return None
             if asyncio.get_running_loop().time() >= until:
-                if operation.of == "run" and operation.method == "GET":  # What is on record of it can be told.
+                if operation.of == "run" and operation.method == "GET":  # Its journal can be read here.
                     return None
                 raise unavailable()
             await asyncio.sleep(_LOOK_S)
@@ -198,7 +199,7 @@ class KernelRouter:
             raise
 
     async def _removed_there(self, call: RequestContext, operation: Operation, answer: ForwardedResponse) -> Any:
-        if answer.status not in (HTTPStatus.NOT_FOUND, HTTPStatus.UNAUTHORIZED):  # Its key may have gone with it.
+        if answer.status not in (HTTPStatus.NOT_FOUND, HTTPStatus.UNAUTHORIZED):  # Its key may have been removed, too.
             return answer
         said = await answer.read()
         is_part = msgspec.json.decode(said, type=_Said).type == to_problem(Unknown("", "")).type
@@ -207,15 +208,15 @@ class KernelRouter:
         return Response(said, answer.status, media_type=MEDIA_TYPE)
 
     async def _is_gone(self, call: RequestContext, operation: Operation, is_part: bool) -> bool:
-        """Whether what was to be removed is not there; a part of something, by the word of whoever has that."""
+        """Return whether the object of a removal is gone. For a part of an object, its owner's answer counts."""
         return is_part or await self._directory.is_gone(operation.of, call.path(operation.of))
 
     async def _of_other(
         self, call: RequestContext, whose: Owner, body: Body, is_forwarded: bool
     ) -> ForwardedResponse | None:
-        """What the kernel says that has it; None where there is none yet, or it has it no more.
+        """Return the answer of the owning kernel; None if there is no such kernel yet, or it is no longer the owner.
 
-        Raises Unreachable where it may have done what may be done again, as with an Idempotency-Key.
+        Raises Unreachable if that kernel may have executed a request that can be repeated, as with an Idempotency-Key.
         """
         if is_forwarded:
             raise misdirected()
@@ -237,19 +238,25 @@ class KernelRouter:
         return None
 
     async def _is_at_hand(self, operation: Operation, whose: Owner) -> bool:
-        """Whether it is this kernel's, and nothing of it is about to come: a run's tree comes with a team, or alone."""
+        """Return whether this kernel owns the object completely: nothing of it is still being taken over.
+
+        A run's tree is taken over with its team, or alone.
+        """
         is_run = operation.of == "run"
         if whose.kernel != self._directory.me or self._home.is_taking_up("" if is_run else whose.id):
             return False
         return not (is_run and await self._directory.is_scheduled(whose.id))
 
     async def _is_left(self, run: str, whose: Owner) -> bool:
-        """Whether the kernel of a run is lost and no other takes that over: it is of no team, and of no schedule."""
+        """Return whether the kernel of a run is lost, and no kernel takes the run over.
+
+        Such a run has no team and no schedule.
+        """
         if self._directory.is_alive(whose.kernel) or await self._directory.orphans():
             return False
         if await self._directory.is_scheduled(whose.id):
             return False
-        self._directory.forget(whose)  # It may have changed hands with its team, which is no orphan since.
+        self._directory.forget(whose)  # Its team may have a new owner.
         return await self._directory.of_run(run) == whose
 
     def _is_here(self, operation: Operation, name: str) -> bool:
@@ -266,13 +273,13 @@ class KernelRouter:
                 return await self._directory.of_agent(name)
             case "run":
                 found = await self._directory.of_run(name)
-                return found if found is not None and found.kernel else None  # One that is over is anybody's.
+                return found if found is not None and found.kernel else None  # Any kernel can answer for an ended run.
         return await self._directory.of_team(name)
 
     # ---- of a key
 
     async def _of_key(self, call: RequestContext, operation: Operation) -> ForwardedResponse | None:
-        """Of the agent that the key is of, wherever that is."""
+        """Forward the request to the kernel that has the agent of the key; None if this kernel must answer."""
         hash, body = hash_of(call.key), Body(call)
         until = asyncio.get_running_loop().time() + self._wait_s
         while not self._home.opens_an_agent(call.key):
@@ -298,7 +305,7 @@ class KernelRouter:
         return None
 
     async def _holder(self, call: RequestContext) -> KernelInfo | None:
-        """The other kernel that has the agent of the key."""
+        """Return the other kernel that has the agent of the key; None if no kernel says so."""
 
         others = list(self._directory.others())
         known = await asyncio.gather(*(self._passing.knows(call.key, each) for each in others))

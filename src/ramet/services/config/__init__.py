@@ -1,1 +1,1 @@
-"""`ramet.yaml`, the environment and flags as one configuration, and the server that it describes."""
+"""The configuration of a server, from `ramet.yaml`, the environment and flags, and the server that it describes."""

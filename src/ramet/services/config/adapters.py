@@ -1,6 +1,6 @@
-"""Adapters of other packages by name: policy adapters and stores, found as entry points or as "package.module:Name".
+"""Adapters of other packages by name: policy adapters and stores, given as entry points or as "package.module:Name".
 
-The groups are "ramet.policy_adapters" and "ramet.stores". An entry point leads to a class, or to a function, that makes
+The groups are "ramet.policy_adapters" and "ramet.stores". An entry point refers to a class or a function that returns
 the adapter when it is called. The name of a store's entry point is the scheme of its URLs.
 """
 
@@ -17,7 +17,7 @@ from ramet.store.contract import Store, missing_members
 
 POLICY_ADAPTERS_GROUP: Final = "ramet.policy_adapters"
 STORES_GROUP: Final = "ramet.stores"
-#: What names an object of a module.
+#: The pattern of a reference to an object of a module.
 OBJECT: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*\Z", re.ASCII)
 _OWN_STORES: Final = ("memory", "sqlite", "postgres")
 _POLICY: Final = "what makes a policy adapter (ramet.host.policy_adapters.PolicyAdapter) when it is called"
@@ -30,7 +30,7 @@ def is_adapter_named(group: str, name: str) -> bool:
 
 
 def find_policy_adapter(name: str) -> PolicyAdapter:
-    """The policy adapter of that name. Raises InvalidValue for what cannot be loaded, and for what is no adapter."""
+    """Return the policy adapter of that name. Raises InvalidValue if it cannot be loaded or is no policy adapter."""
     where, made = _made(POLICY_ADAPTERS_GROUP, name, "policy_adapter", _POLICY)
     try:
         check_policy_adapter(where, made)
@@ -40,13 +40,16 @@ def find_policy_adapter(name: str) -> PolicyAdapter:
 
 
 def find_store(adapter: StoreAdapter, kernel: str) -> Store:
-    """The store of an adapter. Raises InvalidValue, which shows no URL, for what cannot be made, and for no store."""
+    """Create the store of an adapter.
+
+    Raises InvalidValue, which shows no URL, if that fails or the object is no store.
+    """
     where, made = _made(STORES_GROUP, adapter.name, "store", _STORE, url=adapter.url, kernel=kernel)
     if missing := missing_members(made):
         raise InvalidValue(where, adapter.name, f"{_STORE}; it has no {', '.join(missing)}")
     try:
         own_name = made.name
-    except Exception as problem:  # Its own code runs in there.
+    except Exception as problem:  # The property runs the store's own code.
         accepted = f"{_STORE}; its `name` raised {type(problem).__name__}"
         raise InvalidValue(where, adapter.name, accepted) from None
     if own_name in _OWN_STORES:
@@ -56,11 +59,11 @@ def find_store(adapter: StoreAdapter, kernel: str) -> Store:
 
 
 def _made(group: str, name: str, field: str, accepted: str, **called_with: Any) -> tuple[str, Any]:
-    """Return what the name leads to, called, and the field to blame. Raises InvalidValue."""
+    """Load and call the named object; return it with the field name for errors. Raises InvalidValue."""
     if OBJECT.match(name):
         where, point = field, importlib.metadata.EntryPoint(name, name, group)
     else:
-        # The same one twice, as where a package is on the path twice, is one.
+        # Duplicates of one entry point (a package twice on the path) count once.
         points = {each.value: each for each in importlib.metadata.entry_points(group=group, name=name)}
         if not points:
             raise InvalidValue(field, name, f"package.module:Name, or an entry point of {group!r}")
@@ -70,8 +73,8 @@ def _made(group: str, name: str, field: str, accepted: str, **called_with: Any) 
         [point] = points.values()
     try:
         return where, point.load()(**called_with)
-    except (Exception, SystemExit) as problem:  # Its own code runs in there.
-        # Only of what kind: the words may hold the URL, and a password in it.
+    except (Exception, SystemExit) as problem:  # Loading runs the adapter's own code.
+        # With a URL, show only the error's type: its text may contain the URL and its password.
         raise InvalidValue(where, point.value, f"{accepted}; {_words(problem, **called_with)}") from problem
 
 

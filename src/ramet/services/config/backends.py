@@ -1,7 +1,7 @@
 """Backends by name: ramet's own, and those of other packages, found by the entry points "ramet.backends".
 
-Such an entry point leads to a class, or to a function, that makes a backend of `runs`: the folder, not there yet, which
-holds the folders of the runs of one working directory.
+Such an entry point refers to a class or a function that creates a backend from `runs`: the folder, which may not exist
+yet, for the run folders of one working directory.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ _ACCEPTED: Final = "what makes a backend (ramet.isolation.contract.Backend) when
 
 
 def find_backend(name: str, working_dir: pathlib.Path) -> BackendName | Backend:
-    """What a runtime takes for a backend of that name; ramet's own go before others of the same name.
+    """Return the name of a backend of ramet, or the backend of an entry point. Names of ramet take precedence.
 
-    Raises InvalidValue, naming the entry point, for what cannot be loaded and for what is no backend.
+    Raises InvalidValue, naming the entry point, if it cannot be loaded or is no backend.
     """
     if name in get_args(BackendName):
         return cast("BackendName", name)
-    # The same one twice, as where a package is on the path twice, is one.
+    # Duplicates of one entry point (a package twice on the path) count once.
     points = {each.value: each for each in importlib.metadata.entry_points(group=BACKENDS_GROUP, name=name)}
     if not points:
         raise InvalidValue("backend", name, f"one of {', '.join(get_args(BackendName))}, or of {BACKENDS_GROUP!r}")
@@ -37,7 +37,7 @@ def find_backend(name: str, working_dir: pathlib.Path) -> BackendName | Backend:
     [(value, point)] = points.items()
     try:
         made = point.load()(runs=RunFolders(working_dir).root)
-    except (Exception, SystemExit) as problem:  # Its own code runs in there.
+    except (Exception, SystemExit) as problem:  # Loading runs the backend's own code.
         why = f"{type(problem).__name__}: {str(problem)[:200]}"
         raise InvalidValue(where, value, f"{_ACCEPTED}; {why}") from problem
     if not isinstance(getattr(made, "name", None), str):

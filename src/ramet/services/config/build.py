@@ -1,4 +1,4 @@
-"""A server as its configuration wants it."""
+"""Creation of a server from its configuration."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ if TYPE_CHECKING:
 
 
 def server_of(config: Config, environ: Mapping[str, str], **options: Any) -> Server:
-    """A server that is not started yet. `options` are further ones of `Server`, and win.
+    """Return a server that is not started yet. `options` are further options of `Server`, and take precedence.
 
-    Secrets are read from `environ`, or from files: the token now, a model's key when that model is asked for. Raises
-    InvalidValue, naming the reference, for a token that is not there, and naming the entry point for a backend that is
-    none; MissingExtra.
+    Secrets are read from `environ` or from files: the token now, a model's key when that model is first used. Raises
+    MissingExtra. Raises InvalidValue, naming the reference, if the token does not exist, and naming the entry point for
+    an invalid backend.
     """
     limits, listen = config.limits, config.listen
     store = options.get("store") or store_of(config.store, config.working_dir, kernel_of(config, environ))
@@ -81,9 +81,9 @@ def backend_of(
     store: Store | None = None,
     pod_images: PodImages | None = None,
 ) -> BackendName | Backend | None:
-    """The backend that is asked for; None is bwrap, where it works. Raises InvalidValue, MissingExtra.
+    """Return the configured backend; None for bwrap, where it works. Raises InvalidValue, MissingExtra.
 
-    `store` and `pod_images` are those that the server has.
+    `store` and `pod_images` are those of the server.
     """
     if config.backend == KUBERNETES:
         from ramet.services.config.kubernetes import pods_of
@@ -93,7 +93,10 @@ def backend_of(
 
 
 def pod_images_of(config: Config, environ: Mapping[str, str]) -> PodImages | None:
-    """The images of pods, where the settings say in which registry they are; it is not asked before one is needed."""
+    """Return the images of pods, if the settings name a registry.
+
+    The registry is not contacted before an image is needed.
+    """
     if config.backend != KUBERNETES:
         return None
     from ramet.services.config.kubernetes import images_of
@@ -102,9 +105,9 @@ def pod_images_of(config: Config, environ: Mapping[str, str]) -> PodImages | Non
 
 
 def kernel_of(config: Config, environ: Mapping[str, str]) -> str:
-    """The name of a server among those of its store: the same each time that it starts, where it can be.
+    """Return the name of a server among the kernels of its store: the same name after each start, where possible.
 
-    That of a pod is its own. Elsewhere it is made of the machine's and of where it listens.
+    A pod uses its own name. Elsewhere the name is derived from the names of the machine and of the listening address.
     """
     if config.kernel is not None:
         return config.kernel
@@ -122,7 +125,7 @@ def kernel_of(config: Config, environ: Mapping[str, str]) -> str:
 def store_of(
     place: pathlib.Path | PostgresUrl | StoreAdapter | None, working_dir: pathlib.Path, kernel: str = "kernel"
 ) -> Store | None:
-    """The store at a place; None for that of the working directory. Raises MissingExtra, InvalidValue."""
+    """Return the store at a place; None for the store of the working directory. Raises MissingExtra, InvalidValue."""
     if place is None or (isinstance(place, pathlib.Path) and place.resolve() == _usual(working_dir)):
         return None
     if isinstance(place, pathlib.Path):
@@ -137,7 +140,7 @@ def store_of(
 
 
 def rules_of(config: Config) -> Rules:
-    """The operator's rules. A model that is named by its alias may be asked by its own name, too."""
+    """Return the operator's rules. A model that a rule names by its alias may also be used by its own name."""
     rules, models = config.rules, config.rules.models
     if models is not None:
         models = (*models, *(config.models[name].model for name in models if name in config.models))
@@ -156,7 +159,7 @@ def rules_of(config: Config) -> Rules:
 
 
 def talk_limits(limits: ServiceLimits) -> TurnLimits:
-    """What a conversation may take: as many turns may wait as `queue`, one of `body_bytes` always among them."""
+    """Return the limits of a conversation: `queue` waiting turns, with room for at least one of `body_bytes`."""
     usual = TurnLimits()
     return TurnLimits(
         body_bytes=limits.body_bytes,
@@ -167,12 +170,12 @@ def talk_limits(limits: ServiceLimits) -> TurnLimits:
 
 
 def folder_limits(settings: RetentionSettings) -> FolderLimits:
-    """Which folders of runs are kept, beside those of runs that can go on."""
+    """Return which run folders are kept, in addition to those of runs that can be resumed."""
     return FolderLimits(days=settings.folder_days, count=settings.folder_count, bytes=settings.folder_bytes)
 
 
 def bundle_limits(settings: BundleSettings) -> BundleLimits:
-    """What an upload may be, and all of them together; one file may be as large as an upload."""
+    """Return the limits of one upload and of all uploads. A single file may be as large as an upload."""
     return BundleLimits(
         upload=settings.upload_bytes,
         total=settings.total_bytes,
@@ -182,7 +185,7 @@ def bundle_limits(settings: BundleSettings) -> BundleLimits:
 
 
 def installs_of(settings: InstallSettings) -> Installs | None:
-    """How requirements are installed; None where none are."""
+    """Return how requirements are installed; None if they are not."""
     return Installs(pip_args=settings.pip_args, timeout_s=settings.timeout_s) if settings.allowed else None
 
 

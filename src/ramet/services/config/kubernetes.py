@@ -1,4 +1,4 @@
-"""The backend `kubernetes` as a configuration wants it: which cluster, which namespace, which image."""
+"""The backend `kubernetes`, from its configuration: cluster, namespace and image."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ from ramet.services.packaging.runtime_image.pod_images import PodImages
 from ramet.store.contract import Store
 
 _log = logging.getLogger("ramet.kubernetes")
-_KIND, _PLACE = "kubernetes", "place"  #: of the document that says which place this is
+_KIND, _PLACE = "kubernetes", "place"  #: the kind and the key of the document with the name of the place
 
 
 def pods_of(config: Config, images: PodImages | None = None, store: Store | None = None) -> Backend:
-    """A backend whose sandboxes are pods. Neither cluster nor registry is asked before it is opened.
+    """Return a backend whose sandboxes are pods. Cluster and registry are not contacted before it is opened.
 
-    `images` are those of `images_of`; without them, `base_image` holds ramet. `store` is the one of several kernels,
-    which clear up after each other; it is open before the backend is. Raises InvalidValue for a setting that is
-    missing, or means nothing without another.
+    `images` are those of `images_of`; without them, `base_image` must contain ramet. `store` is shared by several
+    kernels, which clean up after each other; it is opened before the backend. Raises InvalidValue if a setting is
+    missing, or requires another one.
     """
     if config.base_image is None:
         accepted = (
@@ -61,7 +61,7 @@ def pods_of(config: Config, images: PodImages | None = None, store: Store | None
 
 
 def door_of(config: Config) -> SharedListener | None:
-    """What pods dial, if they are to."""
+    """Return the listener that pods dial; None if pods do not dial."""
     pods, at = config.pods, config.pods.dial
     files = (pods.certificate, pods.key, pods.ca)
     if at is None:
@@ -86,7 +86,7 @@ def door_of(config: Config) -> SharedListener | None:
 
 
 class KernelIdentities:
-    """How a kernel stands among those of its store. They have one place: a random name, on record there."""
+    """The identity of a kernel among those of its store. All kernels share one place: a random name in the store."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -99,7 +99,7 @@ class KernelIdentities:
         return KernelIdentity(await self._place(), living[store.kernel], tuple(living.values()))
 
     async def _place(self) -> str:
-        with contextlib.suppress(Conflict):  # Another kernel was first.
+        with contextlib.suppress(Conflict):  # Another kernel wrote the document first.
             if await self._store.get(_KIND, _PLACE) is None:
                 await self._store.put(_KIND, _PLACE, secrets.token_hex(16).encode(), expected=0)
         found = await self._store.get(_KIND, _PLACE)
@@ -108,9 +108,9 @@ class KernelIdentities:
 
 
 def images_of(config: Config, environ: Mapping[str, str]) -> PodImages | None:
-    """The images that pods start from where `base_image` does not hold ramet; None where it does.
+    """Return the images for pods if `base_image` does not contain ramet; None if it does.
 
-    Neither registry is asked, and no secret read, before one of them is needed. Raises InvalidValue.
+    No registry is contacted, and no secret is read, before an image is needed. Raises InvalidValue.
     """
     url, base = config.registry_url, config.base_image
     if url is None or base is None:
@@ -131,13 +131,16 @@ async def _plain_image(config: Config, images: PodImages) -> RuntimeImage:
         return await images.image()
 
 
-#: What is wrong with an image, or with a registry, by the name of the setting that said it.
+#: The setting for each field of an error about an image or a registry.
 _SETTINGS = {"url": "registry_url", "username": "registry_username", "reference": "base_image", "base": "base_image"}
 
 
 @contextlib.contextmanager
 def _by_their_settings(config: Config) -> Iterator[None]:
-    """Errors name the settings. A registry that does not answer may do so later: SandboxFailed."""
+    """Convert errors to name the settings.
+
+    A registry that does not answer raises SandboxFailed, since it may recover.
+    """
     try:
         yield
     except InvalidValue as problem:

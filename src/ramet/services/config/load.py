@@ -1,7 +1,7 @@
-"""The configuration of a server: a file, then the environment, then the command line; whatever comes later wins.
+"""Loading the configuration of a server: a file, the environment, and the command line. Later sources take precedence.
 
-Nothing is taken that is not understood: an unknown key, a value of the wrong kind and a key that stands twice are
-refused, each by its dotted name and with the place where it was written. What a later source overrides is checked, too.
+Unknown keys, values of a wrong type and duplicate keys are refused, each by its dotted name and with the place where it
+was written. Values that a later source overrides are checked, too.
 """
 
 from __future__ import annotations
@@ -40,35 +40,35 @@ MAX_FILE: Final = 64 * 1024
 DEFAULT: Final = "default"
 COMMAND_LINE: Final = "the command line"
 
-Check = Callable[[str, Any, pathlib.Path], Any]  #: its name, its value, the folder that relative paths begin at
+Check = Callable[[str, Any, pathlib.Path], Any]  #: called with name, value, and the base folder of relative paths
 
 
 class Config(Struct, frozen=True, kw_only=True):
-    """Every setting, and of each its origin: "default", "ramet.yaml:3", "RAMET_LISTEN" or "the command line"."""
+    """All settings, and the origin of each: "default", "ramet.yaml:3", "RAMET_LISTEN" or "the command line"."""
 
     working_dir: pathlib.Path
     backend: str | None = None  #: None: bwrap, where it works
     store: pathlib.Path | PostgresUrl | StoreAdapter | None = None  #: None: SQLite in the working directory
-    policy_adapter: str | None = None  #: None: nobody is asked about births
-    policy_timeout_s: int = 10  #: that the policy adapter has to answer
+    policy_adapter: str | None = None  #: None: no policy adapter is asked about new runs
+    policy_timeout_s: int = 10  #: the time in which the policy adapter must answer
     listen: UnixSocket | TcpAddress | None = None  #: None: a Unix socket in the working directory
     token: SecretReference | None = None
-    kernel: str | None = None  #: None: made of where it listens
+    kernel: str | None = None  #: None: derived from the listening address
     address: str | None = None  #: None: where it listens
     models: Mapping[str, ModelAlias] = {}
     limits: ServiceLimits = ServiceLimits()
     retention: RetentionSettings = RetentionSettings()
     bundles: BundleSettings = BundleSettings()
     installs: InstallSettings = InstallSettings()
-    teams: Mapping[str, Mapping[str, float]] = {}  #: by name, what each reserves at the start
+    teams: Mapping[str, Mapping[str, float]] = {}  #: the resources that each team reserves at the start, by team name
     log_level: str | None = None
     metrics: str = "operator"  #: who may see them: operator | public
-    stall_s: int = 5  #: seconds that the event loop stands still after which that is told; 0: it is not watched
+    stall_s: int = 5  #: seconds of a stalled event loop before it is reported; 0: not watched
     namespace: str | None = None
     base_image: str | None = None
     kubeconfig: pathlib.Path | None = None
     registry_url: str | None = None
-    registry_username: str | None = None  #: None: whoever Docker's configuration says
+    registry_username: str | None = None  #: None: the user of Docker's configuration
     registry_password: SecretReference | None = None
     pods: PodSettings = PodSettings()
     rules: RuleSettings = RuleSettings()
@@ -76,16 +76,16 @@ class Config(Struct, frozen=True, kw_only=True):
 
 
 class Setting(NamedTuple):
-    """One that can be given, by its dotted name."""
+    """A setting, by its dotted name."""
 
     name: str
     check: Check
-    many: bool = False  #: a mapping of names to values, each a setting of its own
+    many: bool = False  #: whether it is a mapping of names to values, each a setting of its own
     number: bool = False
 
     @property
     def variable(self) -> str:
-        """Its name in the environment."""
+        """Return the setting's name in the environment."""
         return "RAMET_" + self.name.upper().replace(".", "_")
 
 
@@ -148,7 +148,7 @@ SETTINGS: Final = (
 )
 _BY_NAME: Final = {each.name: each for each in SETTINGS}
 _DIGITS: Final = re.compile(r"\s*[0-9]{1,18}\s*\Z", re.ASCII)
-#: Settings that belong together, each by the structure that holds them.
+#: The groups of settings, each with the structure that holds them.
 _GROUPS: Final[Mapping[str, type[Struct]]] = {
     "limits": ServiceLimits,
     "retention": RetentionSettings,
@@ -161,14 +161,14 @@ _TOP: Final = tuple(dict.fromkeys(name.partition(".")[0] for name in _BY_NAME))
 
 
 class ConfigReport(NamedTuple):
-    """A configuration, or all that stands against it."""
+    """A configuration, or all problems of its sources."""
 
     config: Config | None
     problems: tuple[InvalidValue, ...]
 
 
 def references(config: Config) -> Mapping[str, SecretReference]:
-    """Where the secrets are that a configuration speaks of, by dotted name."""
+    """Return the references to secrets in a configuration, by dotted name."""
     found = {f"models.{name}.key": each.key for name, each in config.models.items() if each.key is not None}
     if config.registry_password is not None:
         found["registry_password"] = config.registry_password
@@ -176,7 +176,10 @@ def references(config: Config) -> Mapping[str, SecretReference]:
 
 
 def load(path: pathlib.Path | None, env: Mapping[str, str], flags: Mapping[str, Any]) -> Config:
-    """The configuration. `flags` are by dotted names, None for what was not given. Raises InvalidValue, the first."""
+    """Return the configuration. `flags` are by dotted names, None for absent ones.
+
+    Raises InvalidValue for the first problem.
+    """
     found = examine(path, env, flags)
     if found.config is None:
         raise found.problems[0]
@@ -184,7 +187,7 @@ def load(path: pathlib.Path | None, env: Mapping[str, str], flags: Mapping[str, 
 
 
 def examine(path: pathlib.Path | None, env: Mapping[str, str], flags: Mapping[str, Any]) -> ConfigReport:
-    """The same, with every problem that there is."""
+    """Return the configuration like `load`, or every problem of its sources."""
     sources = _Sources()
     if path is not None:
         sources.take_file(path)
@@ -194,22 +197,22 @@ def examine(path: pathlib.Path | None, env: Mapping[str, str], flags: Mapping[st
 
 
 class _Place(NamedTuple):
-    """Where values were written, and where relative paths begin."""
+    """The place where values were written, and the folder that relative paths begin at."""
 
     where: str
     base: pathlib.Path
-    lines: Mapping[str, int] = {}  #: of a file, by dotted name
-    texts: bool = True  #: numbers are texts there
+    lines: Mapping[str, int] = {}  #: the line numbers in a file, by dotted name
+    texts: bool = True  #: whether numbers are texts there
 
     def origin(self, name: str) -> str:
-        """Of a setting, or of what is next above it."""
+        """Return the place of a setting, or of its nearest parent that has a line."""
         while name and name not in self.lines:
             name = name.rpartition(".")[0]
         return f"{self.where}:{self.lines[name]}" if name else self.where
 
 
 class _Sources:
-    """What was given so far, by dotted name, and what was refused."""
+    """The values of the sources so far, by dotted name, and the refused ones."""
 
     def __init__(self) -> None:
         self._values: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""The server's own names for models. A key is read where it lies when a model is asked for, and is never shown."""
+"""The server's own names for models. A key is read from its source when its model is used, and is never shown."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 
 
 class ModelAliases(Mapping[str, "str | BaseChatModel"]):
-    """Models by the names of `aliases`: "provider:model" where no key is named, else a model that has its key.
+    """The models of `aliases`, by name: "provider:model" for an alias without a key, otherwise a model with its key.
 
-    Asking for one raises InvalidValue for a key that is not there and for a model that takes none, MissingExtra, and
-    ModelFailed where it cannot be made. A key that has changed is in use from the next question for its model on.
+    A lookup raises InvalidValue if the key does not exist or the model takes no key, MissingExtra, and ModelFailed if
+    the model cannot be created. A changed key is used from the next lookup of its model on.
     """
 
     def __init__(self, aliases: Mapping[str, ModelAlias], environ: Mapping[str, str]) -> None:
         self._aliases, self._environ = aliases, environ
-        self._made: dict[str, tuple[str, BaseChatModel]] = {}  #: with the key that each has
+        self._made: dict[str, tuple[str, BaseChatModel]] = {}  #: each model with its key
 
     def __getitem__(self, name: str) -> str | BaseChatModel:
         alias = self._aliases[name]
@@ -47,7 +47,7 @@ def _made(name: str, alias: ModelAlias, key: str) -> BaseChatModel:
         model = resolve(alias.model, api_key=key)
     except (MissingExtra, Unknown):  # raised before the key is looked at
         raise
-    except Exception as problem:  # What a provider's package says may hold the key, or a part of it.
+    except Exception as problem:  # A provider's error text may contain the key or a part of it.
         why = f"it cannot be made with its key from {alias.key} ({type(problem).__name__})"
         raise ModelFailed(alias.model, why) from None
     if not any("api_key" in _names(each, about) for each, about in type(model).model_fields.items()):
@@ -56,6 +56,6 @@ def _made(name: str, alias: ModelAlias, key: str) -> BaseChatModel:
 
 
 def _names(field: str, about: FieldInfo) -> tuple[object, ...]:
-    """What a field of a model may be called when it is made."""
+    """Return the names by which a field of a model may be set."""
     choices = getattr(about.validation_alias, "choices", ())
     return (field, about.alias, about.validation_alias, *choices)

@@ -1,7 +1,8 @@
-"""A file that holds a secret, and which users of the machine may know or change it.
+"""A file with a secret, and the check which users of the machine may read or change it.
 
-A cluster mounts a Secret as a file of root that everybody in the pod may read, behind links that it swaps. So links are
-followed, and root's files may be readable; what an ordinary user owns is read by that user alone.
+A cluster mounts a Secret as a file of root that every process in the pod may read, behind links that it swaps. So links
+are followed, and root's files may be readable by others. A file of an ordinary user must be readable by that user
+alone.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ _ROOT = 0
 
 
 def read_secret(path: pathlib.Path, *, limit: int) -> str:
-    """Return the text of a file with a secret. Never waits. Raises Unreadable, without the file's content."""
+    """Return the text of a file with a secret. Never blocks. Raises Unreadable, without the file's content."""
     try:
         if not stat.S_ISREG(path.stat().st_mode):
             raise Unreadable(path, "it is not a regular file")
         descriptor = os.open(path, _FLAGS)
         try:
             status = os.fstat(descriptor)
-            if not stat.S_ISREG(status.st_mode):  # It was replaced in between.
+            if not stat.S_ISREG(status.st_mode):  # It was replaced after the first check.
                 raise Unreadable(path, "it is not a regular file")
             if found := weakness(status, os.geteuid()):
                 raise Unreadable(path, found)

@@ -1,4 +1,4 @@
-"""What the settings of a server are made of. Whatever is printed of them holds no secret."""
+"""The types of a server's settings. Their text forms contain no secrets."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from ramet.host.observability.redaction import STARS
 from ramet.services.config.secret_file import read_secret
 
 MAX_SECRET: Final = 8_192
-#: Holds the operator's token itself, for whoever names no place: as if `RAMET_TOKEN` were `env:` and this name.
+#: The variable with the operator's token itself. It acts like `RAMET_TOKEN` set to `env:` and this name.
 TOKEN_VARIABLE: Final = "RAMET_OPERATOR_TOKEN"
 
 
 class SecretReference(Struct, frozen=True):
-    """Where a secret is: in a variable of the environment, or in a file that holds nothing else."""
+    """A reference to a secret: a variable of the environment, or a file that contains only the secret."""
 
     kind: Literal["env", "file"]
     name: str
@@ -29,7 +29,10 @@ class SecretReference(Struct, frozen=True):
         return f"{self.kind}:{self.name}"
 
     def read(self, environ: Mapping[str, str]) -> str:
-        """The secret, without blanks around it. Raises InvalidValue, which names the reference, if there is none."""
+        """Return the secret without surrounding blanks.
+
+        Raises InvalidValue, which names the reference, if there is none.
+        """
         accepted = f"a secret of 1 to {MAX_SECRET} printable characters"
         if self.kind == "env":
             found, problem = environ.get(self.name, ""), f"{accepted} in the environment"
@@ -47,7 +50,7 @@ class SecretReference(Struct, frozen=True):
 
 
 class UnixSocket(Struct, frozen=True):
-    """An address that only this machine has."""
+    """An address that only this machine can reach."""
 
     path: pathlib.Path
 
@@ -56,7 +59,7 @@ class UnixSocket(Struct, frozen=True):
 
 
 class TcpAddress(Struct, frozen=True):
-    """An address that others may reach; port 0 is any that is free."""
+    """An address that other machines may reach; port 0 is any free port."""
 
     host: str
     port: int
@@ -65,16 +68,16 @@ class TcpAddress(Struct, frozen=True):
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-#: A user's name in a URL, and what parameters begin with there.
+#: A user's name in a URL, and the characters that parameters begin with.
 _NAME: Final = re.compile(r"[\w.%+~-]*\Z")
 _PARAMETERS: Final = re.compile("[?#;]")
 
 
 def without_secrets(url: str) -> str:
-    """Return a URL as it may be shown: without a password and without parameters, either of which may be secret.
+    """Return a URL without its password and its parameters, either of which may be secret.
 
-    It need not be one that is well formed: a password may hold any character, and all before the last "@" is taken for
-    a name and a password.
+    The URL need not be well formed: a password may contain any character, so everything before the last "@" counts as
+    name and password.
     """
     scheme, _, rest = url.partition("://")
     user, at, place = rest.rpartition("@")
@@ -87,7 +90,10 @@ def without_secrets(url: str) -> str:
 
 
 class PostgresUrl:
-    """Where a PostgreSQL server is. Shown without a password and without parameters, either of which may be secret."""
+    """The URL of a PostgreSQL server.
+
+    Its text form omits the password and the parameters, either of which may be secret.
+    """
 
     __slots__ = ("url",)
 
@@ -108,7 +114,7 @@ class PostgresUrl:
 
 
 class StoreAdapter(Struct, frozen=True):
-    """A store of another package: the name of its entry point, or "package.module:Name"; and its URL, if it has one."""
+    """A store of another package: the name of its entry point, or "package.module:Name", and its URL if it has one."""
 
     name: str
     url: str = ""
@@ -121,7 +127,7 @@ class StoreAdapter(Struct, frozen=True):
 
 
 class ModelAlias(Struct, frozen=True):
-    """A name of one's own for a model; without a `key` the provider's package looks where it always does."""
+    """An alias of a model. Without a `key`, the provider's package looks for one in its usual places."""
 
     model: str
     key: SecretReference | None = None
@@ -131,49 +137,49 @@ class ModelAlias(Struct, frozen=True):
 
 
 class ServiceLimits(Struct, frozen=True, kw_only=True):
-    """How much is taken of whoever asks."""
+    """The limits for requests and agents."""
 
-    body_bytes: int = 8 * 2**20  #: of one message
-    queue: int = 16  #: turns that wait at one agent
-    agents: int = 1_000  #: that live at once, of all teams
-    keep_failed_s: int = 604_800  #: that an agent which has failed may be kept: a week
+    body_bytes: int = 8 * 2**20  #: the size of one message
+    queue: int = 16  #: turns that may wait for one agent
+    agents: int = 1_000  #: agents that are alive at the same time, in all teams
+    keep_failed_s: int = 604_800  #: how long a failed agent may be kept: a week
 
 
 class RetentionSettings(Struct, frozen=True, kw_only=True):
-    """How long what has ended is kept. What lives, or can go on, is kept in any case."""
+    """The retention of ended trees and runs. Active and resumable ones are kept in any case."""
 
-    results_s: int | None = None  #: seconds after its end that a tree stays on record; None: until `ramet gc`
-    folder_days: int = 30  #: that the folder of a run stays
-    folder_count: int = 1_000  #: of the newest folders
-    folder_bytes: int | None = None  #: that the newest folders take together; None: any
-    memory_trees: int = 256  #: that are over, and are held in memory to be asked for
+    results_s: int | None = None  #: seconds that an ended tree stays in the journal; None: until `ramet gc`
+    folder_days: int = 30  #: days that the folder of a run is kept
+    folder_count: int = 1_000  #: the number of the newest folders to keep
+    folder_bytes: int | None = None  #: the total size of the newest folders; None: no limit
+    memory_trees: int = 256  #: ended trees that are kept in memory for queries
 
 
 class BundleSettings(Struct, frozen=True, kw_only=True):
-    """How much of code and skills may be uploaded."""
+    """The limits for uploads of code and skills."""
 
-    upload_bytes: int = 64_000_000  #: of one archive, as it comes
-    total_bytes: int = 256_000_000  #: of all files of one
-    kept_bytes: int = 10_000_000_000  #: of all that are kept: files, names, and 1 KiB for each file and folder
+    upload_bytes: int = 64_000_000  #: the size of one archive as it is uploaded
+    total_bytes: int = 256_000_000  #: the size of all files of one archive
+    kept_bytes: int = 10_000_000_000  #: the size of all kept bundles: files, names, and 1 KiB for each file and folder
 
 
 class PodSettings(Struct, frozen=True, kw_only=True):
-    """Whose a pod is, and how pods and this server find each other; of the backend `kubernetes`."""
+    """Settings of the backend `kubernetes`: the sharing of pods, and the connections between pods and this server."""
 
     per: Literal["run", "team"] = "run"
-    warm: int = 0  #: so many wait for runs like those before, of each kind
-    dial: TcpAddress | None = None  #: where pods reach this server; None: through the API server
+    warm: int = 0  #: idle pods of each kind that wait for similar runs
+    dial: TcpAddress | None = None  #: the address at which pods dial this server; None: attach through the API server
     listen: TcpAddress | None = None  #: None: at that port, at every address
-    certificate: pathlib.Path | None = None  #: None: one by an authority of the working directory's own
+    certificate: pathlib.Path | None = None  #: None: a certificate of the working directory's own authority
     key: pathlib.Path | None = None
     ca: pathlib.Path | None = None
-    pull_secret: str | None = None  #: the Secret by which nodes pull images
+    pull_secret: str | None = None  #: the Secret that nodes use to pull images
 
 
 class RuleSettings(Struct, frozen=True, kw_only=True):
-    """What agents that are asked for over HTTP may have of this machine; None is whatever they ask for."""
+    """Rules for agents that are spawned over HTTP: what they may use of this machine. None allows anything."""
 
-    sandboxed: bool | None = None  #: None: as soon as something of an agent touches the machine
+    sandboxed: bool | None = None  #: None: only if something of an agent uses the machine
     mounts: tuple[str, ...] = ()
     variables: tuple[str, ...] = ()
     endpoints: tuple[str, ...] | None = None  #: None: every public one
@@ -184,8 +190,8 @@ class RuleSettings(Struct, frozen=True, kw_only=True):
 
 
 class InstallSettings(Struct, frozen=True, kw_only=True):
-    """Whether images may have what their bundles' `requirements.txt` name, and how it is installed."""
+    """Settings for installing the requirements in the `requirements.txt` of bundles into images."""
 
     allowed: bool = False
-    pip_args: tuple[str, ...] = ()  #: further arguments of pip, which win
+    pip_args: tuple[str, ...] = ()  #: further arguments of pip, which take precedence
     timeout_s: int = 600

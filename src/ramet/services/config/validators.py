@@ -1,7 +1,7 @@
-"""What a setting of a server can be: each value checked.
+"""Validators for the settings of a server.
 
-Every `…_of` takes the name of the setting and its value as it was written. It raises InvalidValue with both: whoever
-passes it on shows the value with `shown`, as it may be a secret that stands in the wrong place.
+Every `…_of` takes the name of the setting and its value as it was written. It raises InvalidValue with both. The caller
+must show the value only through `shown`, as it may be a secret in the wrong place.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from ramet.services.config.settings import (
     UnixSocket,
 )
 
-#: Backends of other packages; their names may be given beside our own.
+#: Entry points of other packages' backends. Their names are accepted in addition to ramet's own.
 BACKENDS_GROUP: Final = "ramet.backends"
-#: The backend that takes more to be made than a name (`ramet.services.config.kubernetes`).
+#: The backend that needs more settings than a name (`ramet.services.config.kubernetes`).
 KUBERNETES: Final = "kubernetes"
-MAX_SOCKET: Final = 100  #: bytes of the path of a Unix socket: what is made beside it must fit into the 107, too
+MAX_SOCKET: Final = 100  #: bytes of the path of a Unix socket: files beside it must fit into the 107, too
 _REFERENCE: Final = "env:NAME or file:/path, where the secret is; never the secret itself"
 _LISTEN: Final = f"the path of a Unix socket, of at most {MAX_SOCKET} bytes and with a slash in it, or host:port"
 _STORE: Final = (
@@ -47,17 +47,17 @@ _STORE: Final = (
 )
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,254}\Z")
 _FUNCTION: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.]{0,254}:[A-Za-z_][A-Za-z0-9_]{0,63}\Z")
-#: As `spawn_info.tools` of an agent of the type "llm" names them; a rule names each of them.
+#: The names in `spawn_info.tools` of an agent of the type "llm"; a rule must name each tool.
 TOOLS: Final = ("Read", "Write", "Edit", "Glob", "Grep", "Bash", "python")
 _LABEL: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _HOST: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,252})\Z")
-_KEYWORDS: Final = re.compile(r"\s*\w+\s*=")  #: libpq's other way to say where a server is
+_KEYWORDS: Final = re.compile(r"\s*\w+\s*=")  #: libpq's other syntax for the address of a server
 _SERVERS: Final = re.compile(r"(?:(?:\[[0-9A-Fa-f:.]+\]|[^\s:,@\[\]]*)(?::\d*)?(?:,|\Z))+\Z")
 _looks_so = Redaction((), {})
 
 
 def shown(value: Any) -> Any:
-    """A value as it may be shown to anybody."""
+    """Return a form of the value that may be shown to anyone."""
     if isinstance(value, str):
         return _looks_so.clean(value)
     if value is None or isinstance(value, bool | int | float):
@@ -66,7 +66,7 @@ def shown(value: Any) -> Any:
 
 
 def plain_text(field: str, value: Any) -> str:
-    """Any text of one line that does not look like a secret."""
+    """Check a text of one line that does not look like a secret."""
     if not isinstance(value, str) or not value.strip() or len(value) > 1_000 or not value.isprintable():
         raise InvalidValue(field, value, "text of 1 to 1000 printable characters")
     if _looks_so.clean(value) != value:
@@ -75,14 +75,14 @@ def plain_text(field: str, value: Any) -> str:
 
 
 def namespace_of(field: str, value: Any) -> str:
-    """A name as a cluster's namespaces have one."""
+    """Check the name of a Kubernetes namespace."""
     if not isinstance(value, str) or not _LABEL.fullmatch(value):
         raise InvalidValue(field, value, "1 to 63 lowercase letters, digits and '-', with no '-' at either end")
     return value
 
 
 def path_of(field: str, value: Any, base: pathlib.Path) -> pathlib.Path:
-    """A path, from `base` on if it is relative; `~` is the home folder."""
+    """Return a path; a relative one begins at `base`, and `~` is the home folder."""
     accepted = "a path"
     if not isinstance(value, str) or not value.strip() or not value.isprintable():
         raise InvalidValue(field, value, accepted)
@@ -93,7 +93,7 @@ def path_of(field: str, value: Any, base: pathlib.Path) -> pathlib.Path:
 
 
 def folder_of(field: str, value: Any, base: pathlib.Path) -> pathlib.Path:
-    """A folder, which need not be there yet."""
+    """Return the path of a folder, which need not exist yet."""
     path = path_of(field, value, base)
     if _is(pathlib.Path.exists, path) and not _is(pathlib.Path.is_dir, path):
         raise InvalidValue(field, value, "a folder, not a file")
@@ -101,7 +101,7 @@ def folder_of(field: str, value: Any, base: pathlib.Path) -> pathlib.Path:
 
 
 def backend_of(field: str, value: Any) -> str:
-    """The name of a backend that can be had here."""
+    """Check the name of an available backend."""
     known = (*get_args(BackendName), KUBERNETES, *sorted(entry_points(group=BACKENDS_GROUP).names))
     if value not in known:
         raise InvalidValue(field, value, f"one of {', '.join(known)}")
@@ -109,7 +109,7 @@ def backend_of(field: str, value: Any) -> str:
 
 
 def policy_adapter_of(field: str, value: Any) -> str:
-    """The name of a policy adapter: an entry point, or "package.module:Name"."""
+    """Check the name of a policy adapter: an entry point, or "package.module:Name"."""
     if isinstance(value, str) and is_adapter_named(POLICY_ADAPTERS_GROUP, value.strip()):
         return value.strip()
     installed = sorted(entry_points(group=POLICY_ADAPTERS_GROUP).names)
@@ -118,7 +118,7 @@ def policy_adapter_of(field: str, value: Any) -> str:
 
 
 def store_of(field: str, value: Any, base: pathlib.Path) -> pathlib.Path | PostgresUrl | StoreAdapter:
-    """Where the journal is."""
+    """Return the place of the journal."""
     if not isinstance(value, str) or not value.strip():
         raise InvalidValue(field, value, _STORE)
     value = value.strip()
@@ -147,7 +147,7 @@ def store_of(field: str, value: Any, base: pathlib.Path) -> pathlib.Path | Postg
 
 
 def address_of(field: str, value: Any, base: pathlib.Path) -> UnixSocket | TcpAddress:
-    """Where to listen."""
+    """Return the address to listen at."""
     if not isinstance(value, str) or not value.isprintable():
         raise InvalidValue(field, value, _LISTEN)
     value = value.strip()
@@ -170,7 +170,7 @@ def address_of(field: str, value: Any, base: pathlib.Path) -> UnixSocket | TcpAd
 
 
 def tcp_of(field: str, value: Any) -> TcpAddress:
-    """Where to listen, for others: no socket of this machine's."""
+    """Return a TCP address to listen at; a Unix socket is refused."""
     found = None if isinstance(value, str) and "/" in value else address_of(field, value, pathlib.Path())
     if not isinstance(found, TcpAddress) or not found.port:
         raise InvalidValue(field, value, "host:port, with a port from 1 to 65535")
@@ -178,7 +178,7 @@ def tcp_of(field: str, value: Any) -> TcpAddress:
 
 
 def parse_dial_address(field: str, value: Any) -> TcpAddress:
-    """Where those reach a server who ask no name server."""
+    """Return an address that pods can dial: an IP address, since pods have no name server."""
     found = tcp_of(field, value)
     try:
         own = ipaddress.ip_address(found.host)
@@ -190,7 +190,7 @@ def parse_dial_address(field: str, value: Any) -> TcpAddress:
 
 
 def reachable_of(field: str, value: Any) -> str:
-    """Where others reach a server: a URL without a path, or the path of its socket."""
+    """Return the address at which others reach a server: a URL without a path, or the path of its socket."""
     accepted = "http://host:port or https://host:port, or the whole path of a Unix socket"
     text = plain_text(field, value)
     if text.startswith("/"):
@@ -206,7 +206,7 @@ def reachable_of(field: str, value: Any) -> str:
 
 
 def reference_of(field: str, value: Any, base: pathlib.Path) -> SecretReference:
-    """Where a secret is; the value is not shown, as it may be the secret itself."""
+    """Return the reference to a secret. An error does not show the value, as it may be the secret itself."""
     kind, _, name = value.strip().partition(":") if isinstance(value, str) else ("", "", "")
     if kind == "env" and _VARIABLE.match(name) and _looks_so.clean(name) == name:
         return SecretReference("env", name)
@@ -216,7 +216,7 @@ def reference_of(field: str, value: Any, base: pathlib.Path) -> SecretReference:
 
 
 def model_of(field: str, value: Any, base: pathlib.Path) -> ModelAlias:
-    """The model of an alias: its name, or a mapping of `model` and `key`."""
+    """Return the model of an alias: its name, or a mapping of `model` and `key`."""
     _checked_alias(field)
     if not isinstance(value, dict):
         return ModelAlias(_model(field, value))
@@ -230,7 +230,7 @@ def model_of(field: str, value: Any, base: pathlib.Path) -> ModelAlias:
 
 
 def team_of(field: str, value: Any, _: pathlib.Path) -> Mapping[str, float]:
-    """What a team reserves: amounts by the names of resources."""
+    """Return the resources that a team reserves: amounts by the names of resources."""
     checked_name(field, field.partition(".")[2])
     if not isinstance(value, dict):
         raise InvalidValue(field, value, "amounts by the names of resources, agents among them")
@@ -241,7 +241,7 @@ def team_of(field: str, value: Any, _: pathlib.Path) -> Mapping[str, float]:
 
 
 def level_of(field: str, value: Any) -> str:
-    """A level of logging, in any case of letters."""
+    """Check a level of logging, in upper or lower case."""
     known = logging.getLevelNamesMapping()
     if not isinstance(value, str) or value.strip().upper() not in known:
         raise InvalidValue(field, value, ", ".join(known))
@@ -249,21 +249,21 @@ def level_of(field: str, value: Any) -> str:
 
 
 def parse_sharing(field: str, value: Any) -> str:
-    """Whose a pod is: one run's, or all those of a team."""
+    """Check the owner of a pod: one run, or all runs of a team."""
     if value not in ("run", "team"):
         raise InvalidValue(field, value, "run or team")
     return str(value)
 
 
 def viewers_of(field: str, value: Any) -> str:
-    """Who may see something: its operator, or everybody who can reach the server."""
+    """Check who may see the metrics: the operator, or everyone who can reach the server."""
     if value not in ("operator", "public"):
         raise InvalidValue(field, value, "operator or public")
     return str(value)
 
 
 def parse_int(least: int, most: int) -> Callable[[str, Any], int]:
-    """Takes whole numbers between two."""
+    """Return a check for whole numbers from `least` to `most`."""
 
     def take(field: str, value: Any) -> int:
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
@@ -274,7 +274,7 @@ def parse_int(least: int, most: int) -> Callable[[str, Any], int]:
 
 
 def parse_bool(field: str, value: Any) -> bool:
-    """True or false, also as a text: the environment has nothing else."""
+    """Parse true or false, also as a text: variables of the environment are texts."""
     known = {"true": True, "false": False}
     if isinstance(value, bool):
         return value
@@ -284,12 +284,15 @@ def parse_bool(field: str, value: Any) -> bool:
 
 
 def arguments_of(field: str, value: Any) -> tuple[str, ...]:
-    """Arguments of a command: a list, or a text as a shell would take it apart."""
+    """Parse arguments of a command: a list, or a text that is split as in a shell."""
     return list_of(plain_text, "arguments")(field, value)
 
 
 def list_of(check: Callable[[str, Any], str], what: str = "names") -> Callable[[str, Any], tuple[str, ...]]:
-    """Take a list, or a text as a shell would take it apart: the environment has nothing else."""
+    """Return a check for a list, or for a text that is split as in a shell.
+
+    The text form is needed for the environment, whose variables are texts.
+    """
 
     def take(field: str, value: Any) -> tuple[str, ...]:
         if isinstance(value, str):
@@ -305,7 +308,7 @@ def list_of(check: Callable[[str, Any], str], what: str = "names") -> Callable[[
 
 
 def mounts_of(field: str, value: Any, base: pathlib.Path) -> tuple[str, ...]:
-    """Folders that agents may be given, with all below; from `base` on if they are relative."""
+    """Return the folders that agents may mount, with everything below them; relative ones begin at `base`."""
 
     def folder(field: str, each: Any) -> str:
         return os.path.normpath(path_of(field, each, base).absolute())
@@ -314,31 +317,31 @@ def mounts_of(field: str, value: Any, base: pathlib.Path) -> tuple[str, ...]:
 
 
 def variable_of(field: str, value: Any) -> str:
-    """The name of a variable of the environment that an agent may be given."""
+    """Check the name of an environment variable that an agent may have."""
     return rights.variables(field, [value])[0]
 
 
 def endpoint_of(field: str, value: Any) -> str:
-    """An endpoint that an agent may be given, in its canonical form."""
+    """Return an endpoint that an agent may use, in its canonical form."""
     return rights.endpoints(field, [plain_text(field, value)])[0]
 
 
 def tool_of(field: str, value: Any) -> str:
-    """The name of a tool that an agent of the type "llm" may ask for, or a function of an image."""
+    """Check the name of a tool that an agent of the type "llm" may use, or of a function of an image."""
     if value in TOOLS or (isinstance(value, str) and _FUNCTION.match(value)):
         return str(value)
     raise InvalidValue(field, value, f"one of {', '.join(TOOLS)}, or module:function of an image")
 
 
 def uploaders_of(field: str, value: Any) -> str:
-    """Who may upload bundles."""
+    """Check who may upload bundles."""
     if value not in ("operator", "teams"):
         raise InvalidValue(field, value, "operator or teams")
     return str(value)
 
 
 def names_in(field: str, value: Mapping[Any, Any]) -> Mapping[str, Any]:
-    """A mapping whose keys are texts."""
+    """Return a mapping after a check that all its keys are texts."""
     for key in value:
         if not isinstance(key, str):
             raise no_name(field, key)
@@ -346,19 +349,19 @@ def names_in(field: str, value: Mapping[Any, Any]) -> Mapping[str, Any]:
 
 
 def no_name(field: str, key: Any) -> InvalidValue:
-    """The refusal of a key that is no text."""
+    """Return the refusal of a key that is no text."""
     return InvalidValue(f"{field} key", key, "text; YAML reads on, off, yes and no as true and false")
 
 
 def known_keys(field: str, value: Mapping[Any, Any], known: tuple[str, ...]) -> None:
-    """Refuse a key that means nothing, by its dotted path."""
+    """Refuse an unknown key, by its dotted path."""
     for key in names_in(field, value):
         if key not in known:
             raise unknown_key(field, key, known)
 
 
 def unknown_key(field: str, key: str, known: tuple[str, ...]) -> InvalidValue:
-    """The refusal of a key, which says of what it is none."""
+    """Return the refusal of an unknown key, with the known ones."""
     of, path = (f" of {field}", f"{field}.{key}") if field else ("", key)
     return InvalidValue(path, key, f"a key{of}: {', '.join(known)}")
 

@@ -1,1 +1,1 @@
-"""The transport formats that ship: what providers' own clients speak. Pure functions; no I/O, no provider's package."""
+"""The built-in transport formats, which clients of providers use. Pure functions: no I/O, no package of a provider."""

@@ -1,6 +1,6 @@
-"""Messages as Anthropic's clients speak them: bodies are requests, chunks are the events of a stream.
+"""The message format of Anthropic's clients: bodies are requests, chunks are the events of a stream.
 
-All text is one block, however many replies of a model it is made of: clients read the first block and no other.
+All text is one block, even if it consists of several replies of a model: clients read only the first block.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ramet.services.formats.request import read as read
 from ramet.services.formats.request import wants_stream as wants_stream
 
 NAME: Final = "anthropic"
-#: What a stream of events says last: nothing, the event `message_stop` has said it.
+#: The end of a stream: nothing, as the event `message_stop` ends it.
 CLOSING: Final = b""
 
 _REASONS: Final[dict[Stop, str]] = {"end": "end_turn", "length": "max_tokens"}
@@ -31,14 +31,14 @@ _KINDS: Final = {
 
 
 class Writer:
-    """Makes the events of one answer: `begin`, then `text` as often as there is some, then `end`."""
+    """A writer for the events of one answer: call `begin`, then `text` any number of times, then `end`."""
 
     def __init__(self, id: str, model: str, created: int) -> None:
-        """`created` is not said in this format."""
+        """Begin an answer. `created` is not used in this format."""
         self._id, self._model = f"msg_{id}", model
 
     def begin(self) -> Sequence[bytes]:
-        """An answer begins. What it will have used is said at its end."""
+        """Return the events that begin an answer. The usage follows at the end."""
         message: dict[str, Any] = {
             "id": self._id,
             "type": "message",
@@ -55,11 +55,11 @@ class Writer:
         )
 
     def text(self, delta: str) -> Sequence[bytes]:
-        """The next piece of it."""
+        """Return the event with the next piece of text."""
         return (_event("content_block_delta", index=0, delta={"type": "text_delta", "text": delta}),)
 
     def end(self, usage: Usage, stop: Stop = "end") -> Sequence[bytes]:
-        """It is over, and this was used for it."""
+        """Return the events that end the answer, with its usage."""
         delta = {"stop_reason": _REASONS[stop], "stop_sequence": None}
         return (
             _event("content_block_stop", index=0),
@@ -69,12 +69,12 @@ class Writer:
 
 
 def check(body: bytes) -> None:
-    """Refuse a request for what no agent does. Raises InvalidValue, which names the parameter."""
+    """Refuse a request for something that no agent does. Raises InvalidValue, which names the parameter."""
     parameters.check(body, parameters.ANTHROPIC)
 
 
 def fold(chunks: Iterable[bytes]) -> bytes:
-    """The events of one answer as one `message`, as who asks for no stream gets it."""
+    """Return the events of one answer as one `message`, for a client that wants no stream."""
     message: dict[str, Any] = {}
     texts: list[str] = []
     for chunk in chunks:
@@ -90,26 +90,26 @@ def fold(chunks: Iterable[bytes]) -> bytes:
 
 
 def text_of(chunk: bytes) -> str:
-    """What a chunk says of the answer's text; "" for one that begins or ends it."""
+    """Return the answer's text in a chunk; "" for a chunk that begins or ends the answer."""
     said = msgspec.json.decode(chunk)
     return str(said["delta"]["text"]) if said["type"] == "content_block_delta" else ""
 
 
 def writer_of(chunk: bytes) -> Writer:
-    """Goes on with the answer that this was the first chunk of."""
+    """Return a writer that continues the answer with this first chunk."""
     message = msgspec.json.decode(chunk)["message"]
     return Writer(message["id"].removeprefix("msg_"), message["model"], 0)
 
 
 def event_name(chunk: bytes) -> str:
-    """What a stream of events calls this chunk: its type."""
+    """Return the name of the chunk in a stream of events: its type."""
     return str(msgspec.json.decode(chunk)["type"])
 
 
 def error(message: str, status: int, parameter: str = "") -> bytes:
-    """A problem as the clients read it, of a request or in the middle of a stream; `status` is HTTP's.
+    """Return a problem in the clients' format, for a request or within a stream. `status` is HTTP's.
 
-    `parameter`, what of the request is wrong, is said by the message alone.
+    `parameter`, the invalid part of the request, appears in the message only.
     """
     kind = _KINDS.get(status, "api_error" if status >= 500 else "invalid_request_error")
     return _event("error", error={"type": kind, "message": message})

@@ -1,6 +1,6 @@
-"""Chat completions as OpenAI's clients speak them: bodies are requests, chunks are `chat.completion.chunk` objects.
+"""The chat completion format of OpenAI's clients: bodies are requests, chunks are `chat.completion.chunk` objects.
 
-What is used comes with the chunk that says why the answer ends, so that every chunk has a choice.
+The usage is in the chunk with the finish reason, so that every chunk has a choice.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from ramet.services.formats.request import read as read
 from ramet.services.formats.request import wants_stream as wants_stream
 
 NAME: Final = "openai"
-#: What a stream of events says last.
+#: The end of a stream.
 CLOSING: Final = b"[DONE]"
 
 _REASONS: Final[dict[Stop, str]] = {"end": "stop", "length": "length"}
 
 
 class Writer:
-    """Makes the chunks of one answer: `begin`, then `text` as often as there is some, then `end`."""
+    """A writer for the chunks of one answer: call `begin`, then `text` any number of times, then `end`."""
 
     def __init__(self, id: str, model: str, created: int) -> None:
-        """`created` is in seconds since 1970."""
+        """Begin an answer. `created` is in seconds since 1970."""
         self._envelope = {
             "id": f"chatcmpl-{id}",
             "object": "chat.completion.chunk",
@@ -36,15 +36,15 @@ class Writer:
         }
 
     def begin(self) -> Sequence[bytes]:
-        """An answer begins."""
+        """Return the chunk that begins an answer."""
         return (self._chunk({"role": "assistant", "content": ""}),)
 
     def text(self, delta: str) -> Sequence[bytes]:
-        """The next piece of it."""
+        """Return the chunk with the next piece of text."""
         return (self._chunk({"content": delta}),)
 
     def end(self, usage: Usage, stop: Stop = "end") -> Sequence[bytes]:
-        """It is over, and this was used for it."""
+        """Return the chunk that ends the answer, with its usage."""
         return (self._chunk({}, finish_reason=_REASONS[stop], usage=_used(usage)),)
 
     def _chunk(self, delta: dict[str, Any], *, finish_reason: str | None = None, **more: Any) -> bytes:
@@ -53,12 +53,12 @@ class Writer:
 
 
 def check(body: bytes) -> None:
-    """Refuse a request for what no agent does. Raises InvalidValue, which names the parameter."""
+    """Refuse a request for something that no agent does. Raises InvalidValue, which names the parameter."""
     parameters.check(body, parameters.OPENAI)
 
 
 def fold(chunks: Iterable[bytes]) -> bytes:
-    """The chunks of one answer as one `chat.completion`, as who asks for no stream gets it."""
+    """Return the chunks of one answer as one `chat.completion`, for a client that wants no stream."""
     whole: dict[str, Any] = {}
     texts: list[str] = []
     reason = None
@@ -74,25 +74,25 @@ def fold(chunks: Iterable[bytes]) -> bytes:
 
 
 def text_of(chunk: bytes) -> str:
-    """What a chunk says of the answer's text; "" for one that begins or ends it."""
+    """Return the answer's text in a chunk; "" for a chunk that begins or ends the answer."""
     return "".join(each["delta"].get("content") or "" for each in msgspec.json.decode(chunk)["choices"])
 
 
 def writer_of(chunk: bytes) -> Writer:
-    """Goes on with the answer that this was the first chunk of."""
+    """Return a writer that continues the answer with this first chunk."""
     said = msgspec.json.decode(chunk)
     return Writer(said["id"].removeprefix("chatcmpl-"), said["model"], said["created"])
 
 
 def event_name(chunk: bytes) -> str:
-    """What a stream of events calls this chunk: nothing."""
+    """Return "": chunks have no name in a stream of events."""
     return ""
 
 
 def error(message: str, status: int, parameter: str = "") -> bytes:
-    """A problem as the clients read it, of a request or in the middle of a stream; `status` is HTTP's.
+    """Return a problem in the clients' format, for a request or within a stream. `status` is HTTP's.
 
-    `parameter` is what of the request is wrong.
+    `parameter` is the invalid part of the request.
     """
     kind = "server_error" if status >= 500 else "invalid_request_error"
     code = {401: "invalid_api_key", 429: "rate_limit_exceeded"}.get(status)

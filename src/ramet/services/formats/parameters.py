@@ -1,7 +1,7 @@
-"""What becomes of each parameter that clients of models send: it is honoured, ignored, or refused by its name.
+"""The treatment of each parameter that clients of models send: it is honoured, ignored, or refused by its name.
 
-An agent has its own model, instructions, tools and limits, so most parameters are refused. Those that are ignored
-change nothing of an answer, or are required by the provider. A value that says what holds anyway is accepted.
+An agent has its own model, instructions, tools and limits, so most parameters are refused. Ignored parameters do not
+change an answer, or are required by the provider. A value that describes the actual behaviour is accepted.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _OWN: Final = "the agent has its own"
 
 
 class Parameter(NamedTuple):
-    """One parameter. `accepted` are the values that are not refused, beside null; `why` is for people."""
+    """A parameter. `accepted` are the values that are not refused, in addition to null; `why` is for people."""
 
     treatment: Literal["honoured", "ignored", "refused"]
     why: str
@@ -44,7 +44,7 @@ _TOOLS: Final = _refused("the agent has its own tools, and calls them itself", [
 _HINT: Final = _ignored("a hint for the provider's own operation")
 _MODEL: Final = _ignored("the key says which agent answers; the answer names the model that it has")
 
-#: Of `POST /v1/chat/completions`.
+#: The parameters of `POST /v1/chat/completions`.
 OPENAI: Final[Mapping[str, Parameter]] = {
     "messages": _honoured("the newest one, a user's, is what is said; the agent has those before it on record"),
     "stream": _honoured("the answer in pieces", True, False),
@@ -90,7 +90,7 @@ OPENAI: Final[Mapping[str, Parameter]] = {
     "web_search_options": _refused(_TOOLS.why),
 }
 
-#: Of `POST /v1/messages`, with what the beta header adds.
+#: The parameters of `POST /v1/messages`, including those of the beta header.
 ANTHROPIC: Final[Mapping[str, Parameter]] = {
     "messages": OPENAI["messages"],
     "stream": OPENAI["stream"],
@@ -125,7 +125,7 @@ ANTHROPIC: Final[Mapping[str, Parameter]] = {
     "workspace_id": _refused("the key says who asks"),
 }
 
-#: Fields of the message that is said, and of its parts, beside those that are read.
+#: Ignored fields of the parts of the last message.
 _IGNORED_PARTS: Final = {"cache_control", "prompt_cache_breakpoint"}
 
 
@@ -134,7 +134,7 @@ class _Role(msgspec.Struct):
 
 
 def check(body: bytes, known: Mapping[str, Parameter]) -> None:
-    """Refuse what an agent would not do. Raises InvalidValue, which names the parameter."""
+    """Refuse a request for something that no agent does. Raises InvalidValue, which names the parameter."""
     given = decoded(body, dict[str, Raw])
     for name, raw in given.items():
         parameter = known.get(name)
@@ -156,12 +156,12 @@ def _check_value(name: str, raw: Raw, parameter: Parameter) -> None:
 
 
 def _check_messages(raw: Raw) -> None:
-    """See that all are a user's or the agent's, and that the last one says nothing beside its text."""
+    """Check that all messages are of a user or the agent, and that the last one has only text."""
     try:
         roles = msgspec.json.decode(raw, type=list[_Role])
         last = msgspec.json.decode(raw, type=list[Raw])[-1:]
     except msgspec.DecodeError:
-        return  # Said by whoever reads them.
+        return  # `read` reports the error.
     for number, each in enumerate(roles):
         if each.role not in _ROLES:
             raise InvalidValue(f"messages[{number}].role", each.role, f"'user' or 'assistant': {_why(each.role)}")

@@ -1,4 +1,4 @@
-"""The formats that ship, by the names that `transport_format` has for them."""
+"""The built-in formats, by their names in `transport_format`."""
 
 from __future__ import annotations
 
@@ -12,54 +12,54 @@ from ramet.services.formats.request import Stop
 
 
 class ResponseWriter(Protocol):
-    """Makes the chunks of one answer."""
+    """A writer for the chunks of one answer."""
 
     def begin(self) -> Sequence[bytes]:
-        """An answer begins."""
+        """Return the chunks that begin an answer."""
 
     def text(self, delta: str) -> Sequence[bytes]:
-        """The next piece of it."""
+        """Return the chunks with the next piece of text."""
 
     def end(self, usage: Usage, stop: Stop = "end") -> Sequence[bytes]:
-        """It is over, and this was used for it."""
+        """Return the chunks that end the answer, with its usage."""
 
 
 class Format(Protocol):
-    """How a message is read and its answer written. The modules of this package are such."""
+    """A transport format: functions to read a message and to write its answer. Modules of this package implement it."""
 
     def read(self, body: bytes) -> str:
-        """What is new in it. Raises InvalidValue naming the field."""
+        """Return the new text in a body. Raises InvalidValue naming the field."""
 
     def check(self, body: bytes) -> None:
-        """Refuse a request for what no agent does. Raises InvalidValue, which names the parameter."""
+        """Refuse a request for something that no agent does. Raises InvalidValue, which names the parameter."""
 
     def wants_stream(self, body: bytes) -> bool:
-        """Whether the answer is wanted in pieces. Raises InvalidValue."""
+        """Return whether the request asks for a stream. Raises InvalidValue."""
 
     def Writer(self, id: str, model: str, created: int) -> ResponseWriter:
-        """For one answer; `created` in seconds since 1970."""
+        """Return a writer for one answer; `created` is in seconds since 1970."""
 
     def fold(self, chunks: Iterable[bytes]) -> bytes:
-        """All chunks of an answer as one object."""
+        """Return all chunks of an answer as one object."""
 
     def text_of(self, chunk: bytes) -> str:
-        """What a chunk says of the answer's text; "" for one that begins or ends it."""
+        """Return the answer's text in a chunk; "" for a chunk that begins or ends the answer."""
 
     def writer_of(self, chunk: bytes) -> ResponseWriter:
-        """Goes on with the answer that this was the first chunk of."""
+        """Return a writer that continues the answer with this first chunk."""
 
     def event_name(self, chunk: bytes) -> str:
-        """What a stream of events calls it; "" is nothing."""
+        """Return the name of the chunk in a stream of events; "" for no name."""
 
     def error(self, message: str, status: int, parameter: str = "") -> bytes:
-        """A problem as the clients read it; `parameter` is what of the request is wrong."""
+        """Return a problem in the clients' format; `parameter` is the invalid part of the request."""
 
 
 FORMATS: Final[Mapping[str, Format]] = {anthropic.NAME: anthropic, openai.NAME: openai}
 
 
 def format_of(name: str) -> Format:
-    """The format of that name. Raises Unknown."""
+    """Return the format of that name. Raises Unknown."""
     if name not in FORMATS:
         raise Unknown("transport format", name, tuple(FORMATS))
     return FORMATS[name]

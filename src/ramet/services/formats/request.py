@@ -1,8 +1,8 @@
-"""The request body that both shipped formats have in common, as far as an agent reads it.
+"""The request body that both built-in formats share, as far as an agent reads it.
 
-A body is a whole conversation, as clients of models send it. The agent has the conversation itself: new is what the
-last message says, a user's. What asks for a model's behaviour (system prompts, tools, temperatures) is the agent's own
-matter, and is not read here: `parameters` refuses it for clients of models.
+A body is a whole conversation, as clients of models send it. The agent has the conversation itself: only the last
+message, of a user, is new. Parameters for a model's behaviour (system prompts, tools, temperatures) are set by the
+agent's owner, and are not read here: `parameters` refuses them for clients of models.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from msgspec import Raw, Struct
 
 from ramet.core.errors import InvalidValue
 
-#: Why an answer ends where it ends: it is whole, or the model had no room for more.
+#: Why an answer ends: it is complete, or the model reached its length limit.
 Stop = Literal["end", "length"]
 
 _SHOWN = 80
@@ -35,9 +35,10 @@ class _Message(Struct):
 
 
 def read(body: bytes) -> str:
-    """The new text: that of the last message, which is a user's.
+    """Return the new text: the text of the last message, which must be a user's.
 
-    Raises InvalidValue naming the field for a body that is none, another last message, and whatever is no text.
+    Raises InvalidValue naming the field for an invalid body, for a last message of another role, and for content that
+    is no text.
     """
     messages = decoded(body, _Body).messages
     if not messages:
@@ -56,7 +57,7 @@ def read(body: bytes) -> str:
 
 
 def wants_stream(body: bytes) -> bool:
-    """Whether the answer is wanted in pieces. Raises InvalidValue for a body that is none."""
+    """Return whether the request asks for a stream. Raises InvalidValue for an invalid body."""
     return bool(decoded(body, _Wish).stream)
 
 
@@ -80,7 +81,7 @@ def _part(part: object, field: str) -> str:
 
 
 def decoded(body: bytes, kind: type[T]) -> T:
-    """A body, as a structure. Raises InvalidValue for one that is none."""
+    """Decode a body as a structure. Raises InvalidValue for an invalid body."""
     try:
         return msgspec.json.decode(body, type=kind)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:
@@ -88,5 +89,5 @@ def decoded(body: bytes, kind: type[T]) -> T:
 
 
 def shown(data: bytes) -> str:
-    """The beginning of what a client sent, for a refusal."""
+    """Return the beginning of a client's data, for a refusal."""
     return data[:_SHOWN].decode(errors="replace")

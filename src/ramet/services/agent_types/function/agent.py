@@ -99,7 +99,7 @@ class FunctionAgent:
 
     @property
     def begins_anew(self) -> bool:
-        """Return whether another kernel would begin the active turn anew: True unless the sandbox outlives this kernel."""
+        """Return whether another kernel would begin the active turn anew. False if its sandbox outlives this kernel."""
         return self._call is None or not self._call.outlives
 
     async def go_on(self, number: int, body: bytes, format: str, said: Sequence[bytes]) -> AsyncGenerator[bytes]:

@@ -59,7 +59,7 @@ class FunctionType:
         await isolation_of(opening.runtime, policy)
 
     async def open(self, opening: AgentSpec) -> RunningAgent:
-        """Return an agent that waits for its first turn, or resumes where another server left it, also during a turn."""
+        """Return an agent that waits for its first turn, or resumes where another server left it, even in a turn."""
         policy = policy_of(opening)
         function = self._function(opening)
         isolation = await isolation_of(opening.runtime, policy)
