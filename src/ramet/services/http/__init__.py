@@ -1,1 +1,1 @@
-"""The services over HTTP: routes, streams of events, and the OpenAPI document that is made of the same tables."""
+"""The services over HTTP: routes, streams of events, and the OpenAPI document, all built from the same tables."""

@@ -1,4 +1,4 @@
-"""The ASGI application: finds the operation, answers, and says so in the log. No key is ever logged."""
+"""The ASGI application: find the operation of a request, answer it, and log it. No key is ever logged."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from ramet.services.http.router import Routes
 from ramet.services.http.routes.table import OPERATIONS
 from ramet.services.problems import to_problem
 
-HEAD_BYTES = 64 * 1024  #: of all headers and the path
-_WHY_CHARS = 300  #: of what a refusal says, in the log
+HEAD_BYTES = 64 * 1024  #: the size of all headers and the path
+_WHY_CHARS = 300  #: of a refusal's reason in the log
 PROBES = ("/healthz", "/readyz")
 _log = logging.getLogger("ramet.serve")
 
 
 class _Refused(msgspec.Struct):
-    """What a log says of a problem document."""
+    """The parts of a problem document that are logged."""
 
     detail: str = ""
     field: str = ""
@@ -44,7 +44,7 @@ class _Refused(msgspec.Struct):
 
 
 class Application:
-    """The services, as an ASGI application."""
+    """The ASGI application of the services."""
 
     def __init__(self, parts: AppDependencies) -> None:
         self.parts = parts
@@ -57,7 +57,7 @@ class Application:
         self._routes = Routes({path: _Endpoint(path, methods, parts) for path, methods in by_path.items()})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request; anything else than HTTP is refused."""
+        """Answer an HTTP request. Raises RuntimeError for any other scope."""
         if scope["type"] != "http":
             raise RuntimeError(f"{scope['type']} is not served")
         began, status, why = time.perf_counter(), 0, ""
@@ -86,7 +86,7 @@ class Application:
             requests.under_way -= 1
             requests.over(*route, status, time.perf_counter() - began)
             level = logging.INFO if 0 < status < 400 else logging.ERROR if status == 500 else logging.WARNING
-            if level == logging.INFO and scope["path"] in PROBES:  # Every other second, for as long as it lives.
+            if level == logging.INFO and scope["path"] in PROBES:  # Probes come every other second.
                 level = logging.DEBUG
             if _log.isEnabledFor(level):
                 took_ms = (time.perf_counter() - began) * 1000
@@ -101,7 +101,10 @@ class _Endpoint:
         self._path, self._operations, self._parts = path, operations, parts
 
     def route(self, method: str) -> tuple[str, str]:
-        """Method and path as they are counted: whatever clients make up, there are no more of them than operations."""
+        """Return method and path as labels of a metric.
+
+        Their number is bounded by the operations, whatever clients send.
+        """
         return method if method in self._operations else OTHER, self._path
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -110,9 +113,9 @@ class _Endpoint:
         try:
             response = await self._answer(call, scope["method"])
             if self._operations[scope["method"]].needs_key and getattr(response, "status_code", 200) < 400:
-                await call.spill()  # So that whoever may do this can go on with the connection.
+                await call.spill()  # So that the client can reuse the connection.
         except ClientDisconnect:
-            return  # Nobody is there to be told.
+            return  # The client has left.
         except Exception as error:
             response = _refused(call, error, self._operations.get(scope["method"]))
         finally:
@@ -128,7 +131,7 @@ class _Endpoint:
         if operation.needs_key:
             _ = call.key
             if operation.ends_key:
-                with contextlib.suppress(InvalidValue):  # It is said to a key that opens something.
+                with contextlib.suppress(InvalidValue):  # Only a valid key gets this error.
                     call.sender = secret_sender_of(call)
         desk = self._parts.desk
         if desk is None or not operation.needs_key:
@@ -145,13 +148,14 @@ class _Endpoint:
 
 
 async def _send(response: ASGIApp, call: RequestContext, scope: Scope, receive: Receive, send: Send) -> None:
-    """Send an answer at once, also where a body that nobody asked for has not come.
+    """Send an answer at once, even if an unread request body has not arrived.
 
-    The connection is closed behind such an answer: the body would be taken for the next request. Until then it is read
-    and thrown away, since its sender may read the answer only then; meanwhile the connection gives way to others.
+    The connection is closed after such an answer: otherwise the body would be taken for the next request. Until then
+    the body is read and discarded, since its sender may read the answer only after sending. Meanwhile the connection
+    may be cut to make room for others.
     """
     try:
-        is_read = await call.spill(0)  # what has come already
+        is_read = await call.spill(0)  # the part that has arrived
     except ClientDisconnect:
         is_read = True
 
@@ -171,7 +175,10 @@ async def _send(response: ASGIApp, call: RequestContext, scope: Scope, receive: 
 
 
 def _without_query(operation: Operation) -> Callable[[RequestContext], Awaitable[Any]]:
-    """The handler of an operation, which refuses a query where there is none; clients of providers send some."""
+    """Return the handler of an operation; it refuses a query if the operation has none.
+
+    Operations for providers' clients accept a query, since these clients send some.
+    """
 
     async def handle(call: RequestContext) -> Any:
         for name, value in call.request.query_params.items():
@@ -187,7 +194,7 @@ def _refused(call: RequestContext, error: Exception, operation: Operation | None
     format = None if is_ours else provider_of(call.request)
     if format is not None:
         return provider_refusal(format, error)
-    if isinstance(error, StoreFailed):  # Where it was noticed tells nothing, and every request would tell it.
+    if isinstance(error, StoreFailed):  # A traceback would not help, and every request would log it.
         _log.error("an answer failed: %s", error)
     elif not isinstance(error, RametError | Refusal) or (
         isinstance(error, RametError) and to_problem(error).status == 500
@@ -197,7 +204,7 @@ def _refused(call: RequestContext, error: Exception, operation: Operation | None
 
 
 def _why(body: bytes) -> str:
-    """What a refusal says of itself, without the value of a field: a log is no place for what a client sent."""
+    """Return the reason of a refusal for the log, without the value of a field: a client's data must not be logged."""
     try:
         said = msgspec.json.decode(body, type=_Refused)
     except (msgspec.DecodeError, UnicodeError):

@@ -1,7 +1,7 @@
-"""The budget of bytes for the bodies of all requests that are being read, and the share of it for one team.
+"""The budget of bytes for the bodies of all requests that are being read, and the share of one team.
 
-A body that is complete at once is not counted while it is small. Any other counts in the share of its owner with at
-least `FREE_BYTES`; what it has beyond these counts in the budget of all. So a small body never waits for the large
+A small body that arrives in one piece is not counted. Any other body counts at least `FREE_BYTES` in the share of its
+owner. Only the part beyond `FREE_BYTES` counts in the budget of all owners. So a small body never waits for the large
 bodies of others.
 """
 
@@ -12,12 +12,12 @@ from http import HTTPStatus
 
 from ramet.services.http.responses import Refusal
 
-FREE_BYTES = 64 * 1024  #: of each body, in the budget of all
+FREE_BYTES = 64 * 1024  #: the part of each body that the budget of all owners does not count
 _RETRY = {"retry-after": "1"}
 
 
 class BodyBudget:
-    """Bytes of bodies in memory: `total_bytes` of all owners, `share_bytes` of one."""
+    """The bytes of bodies in memory: at most `total_bytes` for all owners, and `share_bytes` for one."""
 
     def __init__(self, *, total_bytes: int, share_bytes: int) -> None:
         self.total_bytes, self.share_bytes = total_bytes, share_bytes
@@ -26,7 +26,7 @@ class BodyBudget:
 
 
 class BodyHold:
-    """The bytes that one request holds, until `release`. `owner` says whose share they are in; "" has no share."""
+    """The bytes that one request holds until `release`. `owner` returns the owner of the share; "" has no share."""
 
     def __init__(self, budget: BodyBudget, owner: Callable[[], str]) -> None:
         self._budget, self._find_owner = budget, owner
@@ -34,7 +34,10 @@ class BodyHold:
         self._size = 0
 
     def take(self, size: int, *, is_whole: bool) -> None:
-        """Hold more bytes; `is_whole` for a body that came in one piece. Raises Refusal, and holds what it held."""
+        """Hold more bytes; `is_whole` is set for a body in one piece.
+
+        Raises Refusal, and then holds no more than before.
+        """
         if not self._size:
             if is_whole and size <= FREE_BYTES:
                 return
@@ -53,7 +56,7 @@ class BodyHold:
         self._size = new
 
     def release(self) -> None:
-        """Give all of it back. Idempotent."""
+        """Return all held bytes to the budget. Idempotent."""
         if not self._size:
             return
         budget, size, self._size = self._budget, self._size, 0

@@ -1,7 +1,7 @@
-"""HTTP connections of uvicorn, bounded in time and number: half requests and readers that take nothing are cut off.
+"""HTTP connections of uvicorn, limited in time and number: incomplete requests and stalled readers are disconnected.
 
-Where there are as many as there may be, one more takes the place of the one that has waited the longest for its next
-request. So whoever only holds connections keeps nobody out.
+At the maximum number of connections, a new one replaces the connection that has waited longest for its next request. So
+a client that only holds connections cannot exclude others.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from uvicorn import Config
     from uvicorn.server import ServerState
 
-ANSWERED = "ramet.answered"  #: in the `state` of a scope: what is called once a request has its whole answer
-_PIPELINED = 100  #: requests that wait behind one that is being answered
-_BARREN = 1024 * 1024  #: bytes of a body that bring nothing of it: the framing of chunks, and what follows the last
+ANSWERED = "ramet.answered"  #: the key in the `state` of a scope: a callback for when the answer is complete
+_PIPELINED = 100  #: requests that may wait behind the active one
+_BARREN = 1024 * 1024  #: bytes without body content: the framing of chunks, and data after the last one
 _TITLES = {
     400: "Bad Request",
     408: "Request Timeout",
@@ -33,23 +33,23 @@ _TITLES = {
 
 @dataclass(frozen=True, kw_only=True)
 class Bounds:
-    """What one connection may take, and all of them."""
+    """The limits for one connection, and for all of them."""
 
-    connections: int = 10_000  #: at once, and at most for half of the descriptors that this process may have
-    head_s: float = 10.0  #: for the head of a request, from its first byte, or from connecting
+    connections: int = 10_000  #: at the same time; at most half of this process's file descriptors
+    head_s: float = 10.0  #: the time for the head of a request, from its first byte or from connecting
     head_bytes: int = 64 * 1024
-    idle_s: float = 60.0  #: between two requests
-    stall_s: float = 30.0  #: for a reader to take a part of what waits for it
-    end_s: float = 5.0  #: for what is being answered when the server stops
-    body_bytes: int = 64 * 1024 * 1024  #: of bodies that are being read, all together, and two of the largest at least
-    team_body_bytes: int = 16 * 1024 * 1024  #: of those, with keys of one team, and one of the largest at least
+    idle_s: float = 60.0  #: the time between two requests
+    stall_s: float = 30.0  #: the time in which a reader must take a part of the waiting data
+    end_s: float = 5.0  #: the time for active requests when the server stops
+    body_bytes: int = 64 * 1024 * 1024  #: of all bodies being read; at least two of the largest
+    team_body_bytes: int = 16 * 1024 * 1024  #: of all bodies of one team; at least one of the largest
 
 
 class HttpServer:
-    """Answers on a listener with an ASGI application, from `start` to `stop`."""
+    """An HTTP server that answers on a listener with an ASGI application, from `start` to `stop`."""
 
     def __init__(self, app: ASGIApp, listener: Listener, bounds: Bounds | None = None) -> None:
-        """Raises MissingExtra."""
+        """Configure the server. Raises MissingExtra."""
         try:
             from uvicorn import Config
             from uvicorn.server import ServerState
@@ -71,23 +71,23 @@ class HttpServer:
         self._config.load()
         self._state = ServerState()
         self._server: asyncio.Server | None = None
-        self._connections: dict[_Connection, None] = {}  #: whose last request is the oldest first
+        self._connections: dict[_Connection, None] = {}  #: the one with the oldest last request first
 
     async def start(self) -> None:
-        """Accept connections from now on."""
+        """Begin to accept connections."""
         loop, sock = asyncio.get_running_loop(), self.listener.socket
         create = loop.create_unix_server if sock.family.name == "AF_UNIX" else loop.create_server
         self._server = await create(self._connection, sock=sock)
 
     def end(self) -> None:
-        """Accept no connection, and close each when what it answers is answered. Idempotent."""
+        """Stop accepting connections, and close each one after its active request is answered. Idempotent."""
         if self._server is not None:
             self._server.close()
         for each in tuple(self._connections):
             each.end()
 
     async def stop(self) -> bool:
-        """Let what is under way end for a while, and cut the rest; whether all ended by itself. Idempotent."""
+        """Wait for active requests, and cut the rest; return whether all ended by themselves. Idempotent."""
         self.end()
         is_done = True
         try:
@@ -110,7 +110,7 @@ class HttpServer:
 
 
 class _Connection(asyncio.Protocol):
-    """Passes all on to uvicorn's own protocol, and looks at the clock."""
+    """A connection that passes all data to uvicorn's own protocol, and enforces the time limits."""
 
     def __init__(
         self, config: Config, state: ServerState, bounds: Bounds, connections: dict[_Connection, None]
@@ -124,7 +124,7 @@ class _Connection(asyncio.Protocol):
         self._transport: asyncio.Transport
         self._head_timer: asyncio.TimerHandle | None = None
         self._stall_timer: asyncio.TimerHandle | None = None
-        self._head = 0  #: bytes of a request that has not begun
+        self._head = 0  #: bytes of a request head that is not complete
         self._barren = 0
         self._is_answered = False
 
@@ -137,7 +137,7 @@ class _Connection(asyncio.Protocol):
             transport.close()
             return
         self._transport = transport
-        transport.set_write_buffer_limits(high=0)  # So that whatever is not taken is looked at by the clock.
+        transport.set_write_buffer_limits(high=0)  # So that the stall timer covers all data that is not taken.
         self._connections[self] = None
         self._http.send_400_response = lambda why: self._refuse(400, why)  # in the form of all other refusals
         self._http.connection_made(transport)
@@ -162,7 +162,7 @@ class _Connection(asyncio.Protocol):
                 self.cut()
             self._head = 0
             if self._connections.pop(self, 0) is None:
-                self._connections[self] = None  # The newest again, unless it is being cut.
+                self._connections[self] = None  # It becomes the newest, unless it is being cut.
             if self._head_timer is not None:
                 self._head_timer.cancel()
                 self._head_timer = None
@@ -188,23 +188,26 @@ class _Connection(asyncio.Protocol):
         self._http.resume_writing()
 
     def end(self) -> None:
-        """Close it when what it answers is answered, or at once."""
+        """Close the connection after the active request is answered, or at once if there is none."""
         if self.is_between():
             self._transport.close()
         else:
             self._http.shutdown()
 
     def cut(self) -> None:
-        """Close it at once; what was not read is lost."""
+        """Close the connection at once; unread data is lost."""
         self._transport.abort()
 
     def is_between(self) -> bool:
-        """Whether no request is being answered."""
+        """Return whether no request is being answered."""
         cycle = self._http.cycle
         return cycle is None or cycle.response_complete
 
     def gives_way(self) -> bool:
-        """Whether nobody waits for an answer on it: only the rest of a body is thrown away, or nothing is asked."""
+        """Return whether the connection may be cut: no client waits for an answer on it.
+
+        Either no request is active, or only the rest of a body is being discarded.
+        """
         return self._is_answered or self.is_between()
 
     def _answered(self) -> None:
@@ -222,19 +225,19 @@ class _Connection(asyncio.Protocol):
     def _refuse(self, status: int, detail: str) -> None:
         cycle = self._http.cycle
         is_told_apart = cycle is None or cycle.response_complete or not cycle.response_started
-        if is_told_apart and not self._http.pipeline:  # Never in the midst of an answer.
+        if is_told_apart and not self._http.pipeline:  # Never in the middle of an answer.
             self._transport.write(_refusal(status, detail))
         self._transport.close()
 
 
 def _within_what_may_be_open(bounds: Bounds) -> Bounds:
-    """Half of what this process may open is left for agents, files and all else."""
+    """Limit the connections to half of the process's file descriptors; the rest is for agents, files and other uses."""
     descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return replace(bounds, connections=min(bounds.connections, descriptors // 2))
 
 
 def _make_room(connections: dict[_Connection, None]) -> bool:
-    """Cut the connection that nobody has waited on for the longest; False if all are being answered."""
+    """Cut the connection that has been idle for the longest time; return False if all are being answered."""
     for each in connections:
         if each.gives_way():
             del connections[each]
@@ -244,7 +247,7 @@ def _make_room(connections: dict[_Connection, None]) -> bool:
 
 
 def _refusal(status: int, detail: str) -> bytes:
-    """A whole answer, for what never comes to the application."""
+    """Return a complete answer, for a request that does not reach the application."""
     body = json.dumps({"type": "about:blank", "title": _TITLES[status], "status": status, "detail": detail}).encode()
     head = (
         f"HTTP/1.1 {status} {_TITLES[status]}\r\ncontent-type: application/problem+json\r\n"

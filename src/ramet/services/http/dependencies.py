@@ -1,4 +1,4 @@
-"""What the routes answer with: the services, and what they share."""
+"""The services and shared objects that the routes use."""
 
 from __future__ import annotations
 
@@ -19,24 +19,27 @@ from ramet.services.turns.service import AgentService
 
 
 class KernelRouting(Protocol):
-    """The way to other kernels, where there may be some."""
+    """The routing to other kernels, if there may be some."""
 
     async def elsewhere(self, call: Any, operation: Any) -> Any | None:
-        """The answer of whoever a request is for; None where it is to be answered here. Raises Refusal."""
+        """Return the answer of another kernel; None if this kernel must answer. Raises Refusal."""
 
     async def here(self, call: Any, operation: Any) -> Any:
-        """What is answered here; TakenOver is raised for what went to another kernel meanwhile."""
+        """Return the answer of this kernel. Raises TakenOver for an object that moved to another kernel meanwhile."""
 
     async def team_of(self, key: str) -> str:
-        """The id of the team of any kernel whose key this is; "" if there is none."""
+        """Return the id of the team, of any kernel, that has this key; "" if there is none."""
 
     async def knows_key(self, call: Any) -> bool:
-        """Whether the key of a request opens anything of another kernel. Raises Refusal where that is not settled."""
+        """Return whether the key of a request opens anything of another kernel.
+
+        Raises Refusal while that is unknown.
+        """
 
 
 @dataclass(frozen=True, kw_only=True)
 class AppDependencies:
-    """The three services, and the operator's view of the kernel below them."""
+    """The three services, the operator's view of the kernel, and shared objects."""
 
     spawner: AgentSpawnerService
     agents: AgentService
@@ -45,12 +48,15 @@ class AppDependencies:
     metrics: Metrics
     bodies: BodyBudget
     ledger: Ledger
-    rules: Rules = field(default_factory=Rules)  #: of the operator
-    message_bytes: int = TurnLimits().body_bytes  #: of what is said to an agent
+    rules: Rules = field(default_factory=Rules)  #: the operator's rules
+    message_bytes: int = TurnLimits().body_bytes  #: the largest message to an agent
     streams: Streams = field(default_factory=Streams)
     desk: KernelRouting | None = None
-    unready: Callable[[], str] = lambda: ""  #: why no new work is taken; empty where it is
+    unready: Callable[[], str] = lambda: ""  #: returns why no new work is accepted; empty if it is
 
     def agent_of(self, key: str) -> str:
-        """The agent that a key may talk with. Raises NotYours; so for the operator's, which is of none and of all."""
+        """Return the agent that a key may talk to.
+
+        Raises NotYours, also for the operator's key, which names no single agent.
+        """
         return self.spawner.roster.find(key, "turn").id

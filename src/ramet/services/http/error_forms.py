@@ -1,4 +1,4 @@
-"""The form that a refusal has: a problem document, or the error of the provider whose clients ask."""
+"""The form of a refusal: a problem document, or the error format of the provider whose client sent the request."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ramet.services.http.responses import Refusal
 from ramet.services.problems import Problem, to_problem
 
 _log = logging.getLogger("ramet.serve")
-#: Paths of the providers, by the first part behind /v1. What is a path of ramet, too, is told by the client's headers.
+#: Paths of the providers: the first part after /v1. The client's headers decide about paths that ramet has, too.
 _PATHS: Final = {
     anthropic.NAME: ("complete", "messages", "skills"),
     openai.NAME: (
@@ -30,7 +30,7 @@ _PATHS: Final = {
 
 
 def provider_of(request: Request) -> Format | None:
-    """The format of the provider whose client sends a request; None for one of ramet's own paths."""
+    """Return the format of the provider whose client sends a request; None for one of ramet's own paths."""
     if "anthropic-version" in request.headers:
         return format_of(anthropic.NAME)
     if request.headers.get("user-agent", "").startswith(("OpenAI/", "AsyncOpenAI/")):
@@ -41,14 +41,14 @@ def provider_of(request: Request) -> Format | None:
 
 
 def provider_refusal(format: Format, error: BaseException) -> Response:
-    """An error as an answer for clients of a provider."""
+    """Return an error as an answer for clients of a provider."""
     found = provider_problem(error)
     body = format.error(found.detail, found.status, _parameter(error))
     return Response(body, found.status, responses.headers_of(error, found.status), "application/json")
 
 
 def provider_problem(error: BaseException) -> Problem:
-    """An error with the status that providers have for it."""
+    """Return an error as a problem, with the status that providers use for it."""
     if isinstance(error, Refusal):
         return error.problem
     found = to_problem(error)

@@ -1,6 +1,6 @@
 """Events with cursors as server-sent events: `event` with its cursor as id, then `done`, or `error` with a problem.
 
-What goes on in another kernel breaks off: whoever reads comes again for the rest, and finds it there.
+A stream whose tree moved to another kernel breaks off. Its reader reconnects for the rest, and finds it there.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ramet.wire.sse import encode
 
 
 async def told(found: AsyncGenerator[TreeEvent, None]) -> AsyncGenerator[bytes, None]:
-    """All that is found, encoded; what goes wrong is the last event."""
+    """Yield all events, encoded; an error becomes the last event."""
     try:
         async with aclosing(found):
             async for each in found:

@@ -1,4 +1,4 @@
-"""A POST with an `Idempotency-Key`: it is done once, and a repetition gets the first answer again."""
+"""Execution of a POST with an `Idempotency-Key`: it is executed once, and a repetition gets the first answer again."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ from ramet.services.problems import to_problem
 
 REPLAYED: Final = "idempotent-replayed"
 _KEPT_HEADERS: Final = ("content-type", "location")
-#: Refusals above 499 by which nothing was done.
+#: Statuses above 499 that say that nothing was done.
 _NOT_DONE: Final = frozenset({HTTPStatus.NOT_IMPLEMENTED, HTTPStatus.BAD_GATEWAY, HTTPStatus.SERVICE_UNAVAILABLE})
-#: Failures of what is not repeated that come after it began: such a failure is the first answer.
+#: Failures after the start of an operation that is not repeated: such a failure is stored as the first answer.
 _MAY_BE_DONE: Final = (TaskFailed, Aborted, OutputInvalid, OutputTooLarge)
 
 
 def sender_of(call: RequestContext) -> Sender | None:
-    """Who sends a request with an `Idempotency-Key`; None for one without. Raises InvalidValue."""
+    """Return the sender of a request with an `Idempotency-Key`; None for a request without one. Raises InvalidValue."""
     given = call.request.headers.getlist(HEADER)
     if not given or call.request.method != "POST":
         return None
@@ -51,7 +51,10 @@ def sender_of(call: RequestContext) -> Sender | None:
 
 
 def secret_sender_of(call: RequestContext) -> Sender | None:
-    """The sender, if nobody guesses the `Idempotency-Key`: then a repetition needs no rights of the sender's key."""
+    """Return the sender if its `Idempotency-Key` cannot be guessed; otherwise None.
+
+    A repetition with such a key needs no rights of the sender's key.
+    """
     sender = sender_of(call)
     return sender if sender is not None and sender.is_secret else None
 
@@ -62,10 +65,10 @@ def once(operation: Operation) -> Callable[[RequestContext], Awaitable[Any]]:
     async def handle(call: RequestContext) -> Any:
         if (sender := sender_of(call)) is None:
             return await operation.handle(call)
-        if operation.own_refusals:  # Else the key was checked before.
+        if operation.own_refusals:  # Otherwise the key was checked before.
             call.parts.agent_of(call.key)
         digest, hasher = "", sender.hasher(call.request.scope["query_string"])
-        if operation.media == TAR:  # Too large to be read before it is taken in.
+        if operation.media == TAR:  # Too large to be read in advance.
             call.hasher = hasher
         else:
             hasher.update(await call.whole(max(JSON_BYTES, call.parts.message_bytes)))
@@ -109,7 +112,7 @@ async def _keep(ledger: Ledger, attempt: Attempt, digest: str, response: Respons
     headers = {name: response.headers[name] for name in _KEPT_HEADERS if name in response.headers}
     try:
         await ledger.answer(attempt, digest, response.status_code, headers, bytes(response.body))
-    except Conflict:  # Another kernel answers it as well, by the same turn.
+    except Conflict:  # Another kernel answers it, too, with the same turn.
         if not attempt.has_begun_turn:
             raise
 
@@ -125,7 +128,7 @@ async def _again(call: RequestContext, found: Answered, sender: Sender) -> Respo
 
 
 def _response(answer: Any, operation: Operation) -> Response | None:
-    """An answer as it is kept; None for a stream."""
+    """Return an answer as a response that can be stored; None for a stream."""
     if answer is None:
         return Response(status_code=HTTPStatus.NO_CONTENT)
     if isinstance(answer, Response):
@@ -134,10 +137,10 @@ def _response(answer: Any, operation: Operation) -> Response | None:
 
 
 def _is_refusal(error: BaseException) -> bool:
-    """Whether an error says that nothing was done."""
+    """Return whether an error says that nothing was done."""
     if isinstance(error, OutcomeUnknown | asyncio.CancelledError):
         return False
-    if isinstance(error, ClientDisconnect):  # What it asked for was undone.
+    if isinstance(error, ClientDisconnect):  # Its work was undone.
         return True
     if isinstance(error, Refusal):
         status = error.problem.status
@@ -147,7 +150,7 @@ def _is_refusal(error: BaseException) -> bool:
 
 
 async def _streamed(call: RequestContext) -> str:
-    """The digest of a body that is streamed, as far as an upload may go: the rest of it is read here."""
+    """Return the digest of a streamed body, up to the upload limit; reads the rest of the body."""
     if call.hasher is None:
         return ""
     size = 0

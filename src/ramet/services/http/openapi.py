@@ -1,4 +1,4 @@
-"""The OpenAPI document, made of the table of operations and of the structures themselves."""
+"""The OpenAPI document, built from the table of operations and from the structures."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ramet.services.idempotency.attempts import HEADER, MOST_CHARS
 from ramet.services.problems import MEDIA_TYPE
 
 _REFS = "#/components/schemas/{name}"
-#: Of each event, as OpenAPI's tools read a stream.
+#: The schema of one event: OpenAPI's tools read a stream as a sequence of events.
 _EVENT: dict[str, Any] = {
     "type": "object",
     "properties": {"id": {"type": "string"}, "event": {"type": "string"}, "data": {"type": "string"}},
@@ -38,7 +38,7 @@ class ProblemDocument(Struct):
 
 
 def document(operations: Sequence[Operation], version: str) -> dict[str, Any]:
-    """The whole document. Operations of the same path stand together."""
+    """Return the whole document. Operations of the same path are grouped."""
     kinds = [kind for each in operations for kind in (each.takes, each.query, each.answers) if kind is not None]
     kinds = list(dict.fromkeys([ProblemDocument, *kinds]))
     schemas, components = msgspec.json.schema_components(map(_shown, kinds), ref_template=_REFS, schema_hook=_opaque)
@@ -71,7 +71,7 @@ def _operation(each: Operation, schema_of: dict[Any, Any], components: dict[str,
     if each.takes is not None:
         made["requestBody"] = {"required": True, "content": {JSON: {"schema": schema_of[each.takes]}}}
     elif each.has_body:
-        # A message may be empty: that is the agent's business.
+        # A message may be empty: the agent decides about that.
         made["requestBody"] = {"required": each.media != BYTES, "content": {each.media: {"schema": {}}}}
     made["responses"] = {str(each.status): _answer(each, schema_of)}
     made["responses"] |= {str(status): _problem(status, each, schema_of) for status in sorted(_refusals(each))}
@@ -106,7 +106,7 @@ def _answer(each: Operation, schema_of: dict[Any, Any]) -> dict[str, Any]:
 
 
 def _refusals(each: Operation) -> set[int]:
-    """Every status of a refusal: those of any request, of keys, of bodies, of values, and the operation's own."""
+    """Return the statuses of all refusals: of any request, of keys, of bodies, of values, and of the operation."""
     found = {431, 500, 503, *each.refuses}
     if each.needs_key:
         found |= {401, 404}
@@ -127,12 +127,12 @@ def _problem(status: int, each: Operation, schema_of: dict[Any, Any]) -> dict[st
 
 
 def _opaque(kind: type) -> dict[str, Any]:
-    """What is passed on as it is."""
+    """Return an empty schema, for values that are passed on unchanged."""
     return {}
 
 
 def _shown(kind: Any) -> Any:
-    """A structure as its schema shows it: fields that are passed on as they are may hold anything."""
+    """Return a structure for its schema, in which fields that are passed on unchanged accept any value."""
     if not (isinstance(kind, type) and issubclass(kind, Struct)):
         return kind
     known = fields(kind)

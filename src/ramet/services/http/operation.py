@@ -1,4 +1,4 @@
-"""A table of operations makes the routes, and the OpenAPI document."""
+"""The type of an operation. A table of operations defines the routes and the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -15,39 +15,41 @@ EVENT_STREAM, BYTES, TAR, JSON = (
     "application/json",
 )
 
-#: What a repetition of a POST with an `Idempotency-Key` does where the first one's server was killed in the middle: it
-#: finds what was made, or makes it; it is done again, as twice is the same as once; or it is refused.
+#: The effect of repeating a POST with an `Idempotency-Key` after the first one's server was killed in the middle. It
+#: returns the created object, or creates it; or is executed again, as it is idempotent; or is refused.
 Repetition = Literal["found", "again", "refused"]
 
-#: Which of several kernels answers: the one that has the agent, team or run of the path, the team of the body or the
-#: query, or the agent of the key; all of them together; whoever knows of it; or the one that is asked.
+#: The kernel that answers: the owner of the agent, team or run of the path, of the team of the body or the query, or of
+#: the agent of the key; all kernels together; the one that knows the object; or the one that received the request.
 Of = Literal["here", "agent", "team", "run", "body", "query", "key", "everyone", "whoever"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Operation:
-    """One thing to ask. `handle` returns a structure, None for no content, or a response of its own."""
+    """An operation of the HTTP API. `handle` returns a structure, None for no content, or a response of its own."""
 
     id: str
     method: Literal["GET", "POST", "DELETE"]
     path: str
     summary: str
     handle: Callable[[RequestContext], Awaitable[Any]]
-    takes: Any = None  #: structure of the body
-    media: str = JSON  #: of the body, where it is no structure: bytes
+    takes: Any = None  #: the structure of the body
+    media: str = JSON  #: the media type of the body, if it is bytes and no structure
     has_body: bool = False
     query: Any = None
     answers: Any = None
     status: int = 200
-    stream: bool = False  #: answers with server-sent events, or may
-    resumes: bool = False  #: by Last-Event-ID
+    stream: bool = False  #: whether it may answer with server-sent events
+    resumes: bool = False  #: whether Last-Event-ID resumes its stream
     needs_key: bool = True
-    refuses: Sequence[int] = ()  #: statuses of what it raises, beside those that `openapi` finds by itself
-    own_refusals: bool = False  #: some, those of keys among them, are in the form that its clients read
+    refuses: Sequence[int] = ()  #: statuses of its errors, except those that `openapi` derives
+    own_refusals: bool = False  #: whether some refusals, also of keys, have the form of its clients
     repetition: Repetition = "refused"
-    look_at: str = "what it was for"  #: where it can be seen whether a request was done that is not repeated
-    ends_key: bool = False  #: its key may have no rights behind it
-    begins: bool = False  #: new work, which a kernel that is about to end takes no more
+    look_at: str = "what it was for"  #: where a client can see whether a request was executed
+    ends_key: bool = False  #: whether the operation may end the rights of its key
+    begins: bool = False  #: whether it is new work, which a kernel that is about to end refuses
     of: Of = "here"
-    merge: Callable[[RequestContext, Sequence[Any]], Any] | None = None  #: of what all kernels answer, for `everyone`
-    whole: bytes = b""  #: the query by which each of them is asked for all, where pages are made of that
+    merge: Callable[[RequestContext, Sequence[Any]], Any] | None = (
+        None  #: merges the answers of all kernels, for `everyone`
+    )
+    whole: bytes = b""  #: the query that asks each kernel for all items, if the answer is paged

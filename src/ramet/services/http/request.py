@@ -1,4 +1,4 @@
-"""One request as the routes read it: its key, path, query and body, each checked and bounded."""
+"""A request as the routes read it: its key, path, query and body, each checked and limited."""
 
 from __future__ import annotations
 
@@ -22,58 +22,58 @@ if TYPE_CHECKING:
     from ramet.services.http.dependencies import AppDependencies
 
 JSON_BYTES = 4 * 1024 * 1024
-PIECE_S, BODY_S = 30.0, 600.0  #: for a piece of a body, and for all of it
-#: What is read and thrown away of a body that is refused, so that its sender comes to read why.
+PIECE_S, BODY_S = 30.0, 600.0  #: the time for a piece of a body, and for the whole body
+#: How much of a refused body is read and discarded, so that its sender then reads the refusal.
 _SPILL_BYTES, _SPILL_S = 16 * 1024 * 1024, 2.0
 
 T = TypeVar("T")
 
 
 class Hasher(Protocol):
-    """A digest in the making, as hashlib has it."""
+    """An incremental digest, like those of hashlib."""
 
     def update(self, data: bytes, /) -> None:
-        """Take in more."""
+        """Add data."""
 
     def hexdigest(self) -> str:
-        """The digest so far."""
+        """Return the digest so far."""
 
 
 class RequestContext:
-    """A request, and what answers it."""
+    """A request, and the services that answer it."""
 
     def __init__(self, request: Request, parts: AppDependencies) -> None:
         self.request, self.parts = request, parts
         self.has_body = "content-length" in request.headers or "transfer-encoding" in request.headers
         self._is_read = not self.has_body
-        self._is_given_up = False  #: what is left of the body came too slowly, or is too much
+        self._is_given_up = False  #: set if the rest of the body is too slow or too large
         self._put_back: list[bytes] = []
-        self.attempt: Attempt | None = None  #: of a request with an `Idempotency-Key`
-        self.sender: Sender | None = None  #: whose dead key is good for a repetition
-        self.hasher: Hasher | None = None  #: is fed with the body as it comes
+        self.attempt: Attempt | None = None  #: set for a request with an `Idempotency-Key`
+        self.sender: Sender | None = None  #: the sender whose revoked key is still valid for a repetition
+        self.hasher: Hasher | None = None  #: updated with the body as it arrives
         self._hold = BodyHold(parts.bodies, self._owner) if parts is not None else None
 
     @property
     def key(self) -> str:
-        """The key that is shown. Raises Refusal if there is none."""
+        """Return the key of the request. Raises Refusal if there is none."""
         if found := key_of(self.request):
             return found
         raise no_key()
 
     async def check_key(self) -> None:
-        """Raise UnknownKey for a key that opens nothing of any kernel, and Refusal where there is none."""
+        """Check the key. Raises UnknownKey if it opens nothing of any kernel, and Refusal if there is none."""
         agent = self.request.path_params.get("agent", "")
         if self.parts.spawner.knows_key(self.key, agent):
             return
         if self.sender is not None and await self.parts.ledger.is_known(self.sender):
-            return  # It has lost its rights by the request that is repeated.
+            return  # The repeated request itself ended the rights of the key.
         if self.parts.desk is None or not await self.parts.desk.knows_key(self):
             raise UnknownKey
 
     async def team(self) -> str:
-        """The id of the key's team, "" for the operator: asked before a stranger's bytes are taken in.
+        """Return the id of the key's team, "" for the operator. Call it before reading a body from an unknown sender.
 
-        Raises NotYours, and UnknownKey for a key that opens nothing.
+        Raises UnknownKey if the key opens nothing, and NotYours if it has no team.
         """
         await self.check_key()
         spawner = self.parts.spawner
@@ -86,12 +86,15 @@ class RequestContext:
         return found
 
     def path(self, name: str) -> str:
-        """A part of the path."""
+        """Return a part of the path, by its name."""
         value: str = self.request.path_params[name]
         return value
 
     def query(self, kind: type[T]) -> T:
-        """The query, as a structure; fields that are sequences may be given more than once. Raises InvalidValue."""
+        """Return the query as a structure. Fields that are sequences may be given more than once.
+
+        Raises InvalidValue.
+        """
         given = self.request.query_params
         lists = _sequences(kind)  # type: ignore[arg-type]  # any class is hashable
         values = {name: given.getlist(name) if name in lists else given[name] for name in given}
@@ -104,7 +107,10 @@ class RequestContext:
             raise invalid_value_of(problem, kind, values, "query") from None
 
     def after(self, query_after: int, of: str = "") -> int:
-        """What is read on from: Last-Event-ID, which begins with `of` if that is given, or what the query says."""
+        """Return the position to resume from: Last-Event-ID if given, otherwise `query_after`.
+
+        With `of`, Last-Event-ID must begin with it. Raises InvalidValue.
+        """
         given = self.request.headers.get("last-event-id", "")
         if not given:
             return query_after
@@ -114,8 +120,8 @@ class RequestContext:
         return int(number)
 
     async def json(self, kind: type[T]) -> T:
-        """The body, as a structure. Raises Undecodable, InvalidValue, BodyTooLarge, Refusal."""
-        data = await self._read(JSON_BYTES)  # Held until `release`: a structure may wait in a line.
+        """Return the body as a structure. Raises Undecodable, InvalidValue, BodyTooLarge, Refusal."""
+        data = await self._read(JSON_BYTES)  # Held until `release`: a structure may wait in a queue.
         try:
             return msgspec.json.decode(data, type=kind)
         except msgspec.ValidationError as problem:
@@ -124,19 +130,19 @@ class RequestContext:
             raise Undecodable("body", hidden(data), f"JSON ({problem})") from None
 
     async def body(self, most: int) -> bytes:
-        """The body, byte for byte. Raises BodyTooLarge, and Refusal where it does not come, or has no room."""
+        """Return the body as bytes. Raises BodyTooLarge, and Refusal if it does not arrive or the budget is used up."""
         data = await self._read(most)
-        self.release()  # The conversation that it goes to has limits of its own.
+        self.release()  # The receiving conversation has its own limits.
         return data
 
     async def whole(self, most: int) -> bytes:
-        """The body, which comes again to whoever reads it next; held until `release`. Raises like `body`."""
+        """Return the body, and keep it for the next reader; it is held until `release`. Raises like `body`."""
         data = await self._read(most)
         self.begin_again(data)
         return data
 
     def release(self) -> None:
-        """Give back what the body holds of the budget of all bodies. Idempotent."""
+        """Return the bytes of the body to the budget of all bodies. Idempotent."""
         if self._hold is not None:
             self._hold.release()
 
@@ -153,17 +159,17 @@ class RequestContext:
         return b"".join(pieces)
 
     def put_back(self, pieces: Sequence[bytes]) -> None:
-        """Have pieces of the body that were read come again, before the rest of it."""
+        """Put back pieces of the body; the next reader gets them before the rest."""
         self._put_back = [*pieces, *self._put_back]
 
     def begin_again(self, body: bytes) -> None:
-        """Have the whole body, which was read, come again, and nothing else."""
+        """Put back the whole body; the next reader gets only it."""
         self._put_back = [body] if body else []
 
     async def pieces(self, *, is_held: bool = True) -> AsyncGenerator[bytes]:
-        """The body as it comes. Raises Refusal where it does not, and ClientDisconnect.
+        """Yield the body as it arrives. Raises ClientDisconnect, and Refusal if it does not arrive in time.
 
-        What `is_held` counts in the budget of all bodies, and Refusal is raised where that is used up.
+        With `is_held`, the pieces count in the budget of all bodies, and Refusal is raised if that is used up.
         """
         is_first = not self._put_back
         while self._put_back:
@@ -192,9 +198,9 @@ class RequestContext:
                 return
 
     async def unless_left(self, work: Coroutine[Any, Any, T]) -> T:
-        """What `work` returns, unless its asker leaves: then it is cancelled. Raises ClientDisconnect.
+        """Return the result of `work`; cancel `work` if the client leaves. Raises ClientDisconnect.
 
-        For what is worth nothing without its answer. The body has been read.
+        Use it for work that is worthless without its answer. The body must have been read.
         """
 
         async def leaves() -> None:
@@ -213,9 +219,9 @@ class RequestContext:
             await asyncio.wait({answering, leaving})
 
     async def spill(self, seconds: float = _SPILL_S) -> bool:
-        """Throw away what was not read of the body; False if there is more of it than one waits for.
+        """Discard the unread rest of the body; return False if it is too large or does not arrive in time.
 
-        A client that waits to be told to send its body is not told so.
+        A client that waits for `100 Continue` does not get it.
         """
         if self._is_read:
             return True
@@ -235,17 +241,17 @@ class RequestContext:
         return True
 
     def _owner(self) -> str:
-        """Whose share of the budget of bodies is used: the key's team; "" for the operator's key."""
+        """Return the owner for the budget of bodies: the key's team; "" for the operator's key."""
         return self.parts.spawner.owner_of(self.key)
 
 
 def key_of(request: Request) -> str:
-    """The key of a request, "" if it shows none."""
+    """Return the key of a request, "" if there is none."""
     kind, _, value = request.headers.get("authorization", "").partition(" ")
     return value.strip() if kind.lower() == "bearer" else request.headers.get("x-api-key", "")
 
 
-@cache  # There are as many as operations, and to look at one compiles its annotations.
+@cache  # One per operation; reading the fields compiles annotations.
 def _sequences(kind: Any) -> frozenset[str]:
-    """The fields of a query that may be given more than once."""
+    """Return the fields of a query that may be given more than once."""
     return frozenset(field.name for field in msgspec.structs.fields(kind) if field.default == ())

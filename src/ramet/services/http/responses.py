@@ -22,7 +22,7 @@ _encoder = msgspec.json.Encoder()
 
 
 class Refusal(Exception):
-    """A request that is refused for what HTTP says of it; the services never heard of it."""
+    """The refusal of a request at the level of HTTP, before it reaches a service."""
 
     def __init__(self, status: HTTPStatus, detail: str, headers: Mapping[str, str] | None = None) -> None:
         self.problem = Problem(
@@ -36,18 +36,18 @@ class Refusal(Exception):
 
 
 def no_key() -> Refusal:
-    """Nothing is said of what is asked for: there is no key to look at."""
+    """Return the refusal of a request without a key. It says nothing about the requested object."""
     detail = "a key is needed: the header Authorization with Bearer and a key, or x-api-key"
     return Refusal(HTTPStatus.UNAUTHORIZED, detail, {"www-authenticate": "Bearer"})
 
 
 def json(value: Any, status: int = 200) -> Response:
-    """Any structure."""
+    """Return any structure as a JSON response."""
     return Response(_encoder.encode(value), status, media_type="application/json")
 
 
 def problem(error: BaseException) -> Response:
-    """An error, whoever raised it."""
+    """Return any error as a problem document."""
     if isinstance(error, Refusal):
         return Response(error.problem.encode(), error.problem.status, error.headers, MEDIA_TYPE)
     found = to_problem(error)
@@ -55,7 +55,7 @@ def problem(error: BaseException) -> Response:
 
 
 def headers_of(error: BaseException, status: int) -> Mapping[str, str]:
-    """The headers that an answer with this error has, whatever its form."""
+    """Return the headers of an answer with this error, in any form."""
     if isinstance(error, Refusal):
         return error.headers
     return _RETRY if isinstance(error, RequestInProgress) else _HEADERS.get(status, {})

@@ -1,4 +1,4 @@
-"""Which of many things a path leads to."""
+"""The mapping from paths to routes."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ T = TypeVar("T")
 
 
 class RouteMatch(NamedTuple, Generic[T]):
-    """What is there, and what the names in its path stand for."""
+    """The route of a path, and the values of the names in the path."""
 
     what: T
     names: Mapping[str, str]
 
 
 class Routes(Generic[T]):
-    """Paths with names in braces, as `/v1/agents/{agent}/turns`, each of which stands for one part that is not empty.
+    """Paths with names in braces, such as `/v1/agents/{agent}/turns`. Each name stands for one part that is not empty.
 
-    A path is found in as many steps as it has parts, however many paths there are. Where one has a word and another
-    a name, the word goes first.
+    A lookup takes as many steps as the path has parts, independent of the number of paths. A literal part takes
+    precedence over a name.
     """
 
     def __init__(self, paths: Mapping[str, T]) -> None:
@@ -51,7 +51,7 @@ class Routes(Generic[T]):
 
 
 class _Fork(Generic[T]):
-    """Where a path may go on, or end."""
+    """A node of the tree of paths, where a path continues or ends."""
 
     def __init__(self) -> None:
         self.words: dict[str, _Fork[T]] = {}

@@ -1,4 +1,4 @@
-"""What only the HTTP face asks and answers, beside the contract's structures."""
+"""Requests and answers that only the HTTP API has, in addition to the contract's structures."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Where a server listens: a Unix socket that only its user reaches, or an address. One server each, nobody pushed off.
+"""The sockets that a server listens at: a Unix socket that only its user can open, or a TCP address.
 
-A Unix socket belongs to whoever holds the lock beside it, which ends with its process. So what a killed server left
-behind is taken over at once, and of two that start together one is refused.
+A Unix socket belongs to the process that holds the lock beside it, and the lock ends with that process. So the socket
+of a killed server is taken over at once, and only one of two servers that start together gets it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _BACKLOG = 4096
 
 @dataclass(frozen=True)
 class Listener:
-    """A socket that listens. `where` is what clients are told; `close` leaves nothing behind."""
+    """A listening socket. `where` is its address for clients; `close` removes everything that it created."""
 
     socket: socket.socket
     where: str
@@ -34,7 +34,10 @@ class Listener:
 
 
 def unix_listener(path: pathlib.Path) -> Listener:
-    """Listen at a path, which only this user may connect to. Raises InvalidValue; what is there stays then."""
+    """Listen at a path that only this user may connect to.
+
+    Raises InvalidValue, and then leaves existing files unchanged.
+    """
     path = path.absolute()
     if len(os.fsencode(path)) > MAX_PATH:
         raise InvalidValue("socket", str(path), f"a path of at most {MAX_PATH} bytes")
@@ -58,17 +61,17 @@ def unix_listener(path: pathlib.Path) -> Listener:
 
 
 def tcp_listener(host: str, port: int) -> Listener:
-    """Listen at an address of this machine; port 0 is any that is free. Raises InvalidValue."""
+    """Listen at an address of this machine; port 0 is any free port. Raises InvalidValue."""
     asked = f"{host}:{port}"
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (OSError, UnicodeError) as problem:
         raise InvalidValue("listen", asked, f"an address of this machine ({problem})") from None
     family, kind, protocol, _, address = found[0]
-    # By its protocol asyncio knows TCP, and sends at once: else what comes after the head of an answer waits 40 ms.
+    # With this protocol asyncio recognizes TCP and sends at once: otherwise data after an answer's head waits 40 ms.
     listener = socket.socket(family, kind, protocol)
     try:
-        # What a server that has ended left in TIME_WAIT is in nobody's way; one that lives still is.
+        # Reuse the address of an ended server in TIME_WAIT; the address of a running server is still refused.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
         listener.listen(_BACKLOG)
@@ -83,7 +86,7 @@ def tcp_listener(host: str, port: int) -> Listener:
 
 
 def reached_at(where: str) -> str:
-    """Where other kernels reach one that listens there: at this machine's own address if it listens at all of them."""
+    """Return the address for other kernels: this machine's own address if the server listens at all addresses."""
     parts = urlsplit(where)
     if parts.hostname not in ("0.0.0.0", "::"):
         return where
@@ -108,7 +111,7 @@ def _locked(path: pathlib.Path) -> int:
 
 
 def _see_that_it_is_free(path: pathlib.Path) -> None:
-    """Nothing is there, or what a dead server left."""
+    """Check that nothing is at the path, or only the socket of a dead server. Raises InvalidValue."""
     try:
         mode = path.lstat().st_mode
     except FileNotFoundError:
@@ -121,14 +124,14 @@ def _see_that_it_is_free(path: pathlib.Path) -> None:
             visitor.connect(str(path))
         except ConnectionRefusedError:
             return
-        except OSError:  # its backlog is full, or it is somebody else's: it lives
+        except OSError:  # its backlog is full, or it is another user's: it is alive
             pass
     raise InvalidValue("socket", str(path), "a path where no other server listens")
 
 
 def _bound(path: pathlib.Path) -> socket.socket:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    # Under another name first: nobody may connect before its mode is right, and the old one is replaced at once.
+    # Under another name first: no one can connect before its mode is set, and the old one is replaced atomically.
     new = path.with_name(f".{secrets.token_hex(2)}")
     try:
         listener.bind(str(new))

@@ -1,7 +1,7 @@
-"""A stream of server-sent events to one reader: what is queued goes out as one piece, and silence is broken.
+"""A stream of server-sent events to one reader: queued events are sent as one piece, with heartbeats during silence.
 
-A reader that is gone ends the reading, nothing else. One that reads slowly is waited for, while little of what it has
-not read is held here; its connection is cut when it takes nothing any more (`services.connections`).
+A reader that leaves ends only its stream. A slow reader is waited for, while only a small amount of its unread events
+is held here. Its connection is cut when it no longer reads at all (`services.connections`).
 """
 
 from __future__ import annotations
@@ -15,38 +15,38 @@ from starlette.types import Receive, Scope, Send
 from ramet.wire.sse import HEARTBEAT
 
 HEARTBEAT_S = 15.0
-#: Bytes that wait for one reader beside what its connection holds.
+#: Bytes that may wait for one reader, in addition to the buffer of its connection.
 HELD = 256 * 1024
 _HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-store"),
-    (b"x-accel-buffering", b"no"),  # a proxy between would hold back what is to be seen at once
+    (b"x-accel-buffering", b"no"),  # a proxy must not delay events
 ]
 
 
 class StreamMoved(Exception):
-    """What is streamed goes on, but not here: the connection is lost to its reader, who comes again for the rest."""
+    """The signal that a stream continues in another kernel. Its connection breaks off, and its reader reconnects."""
 
 
 class Streams:
-    """The streams that are open, so that a server that stops can end them."""
+    """The open streams. A server that stops can end them."""
 
     def __init__(self) -> None:
         self._open: set[EventStream] = set()
         self._is_over = self._is_broken = False
 
     def stream(self, events: AsyncGenerator[bytes, None], headers: Mapping[str, str] | None = None) -> EventStream:
-        """A response of these events."""
+        """Return a response of these events."""
         return EventStream(events, self, headers=headers)
 
     def end(self) -> None:
-        """End all, after what they have queued; those that begin later end at once."""
+        """End all streams after their queued events; later streams end at once."""
         self._is_over = True
         for each in tuple(self._open):
             each.end()
 
     def break_off(self) -> None:
-        """Break all off, since they go on elsewhere; those that begin later break off at once."""
+        """Break off all streams, since they continue in another kernel; later streams break off at once."""
         self._is_broken = True
         for each in tuple(self._open):
             each.break_off()
@@ -55,7 +55,7 @@ class Streams:
         return len(self._open)
 
     def enter(self, stream: EventStream) -> None:
-        """It is open from now on."""
+        """Register an open stream."""
         self._open.add(stream)
         if self._is_broken:
             stream.break_off()
@@ -63,12 +63,12 @@ class Streams:
             stream.end()
 
     def leave(self, stream: EventStream) -> None:
-        """It is no more."""
+        """Unregister a stream that has ended."""
         self._open.discard(stream)
 
 
 class EventStream:
-    """An ASGI response. `events` are encoded, and are closed when the stream ends, whoever ends it."""
+    """An ASGI response of events. `events` are encoded, and are closed at any end of the stream."""
 
     def __init__(
         self,
@@ -86,20 +86,20 @@ class EventStream:
         self._size = 0
         self._ready, self._room = asyncio.Event(), asyncio.Event()
         self._is_over = self._is_broken = self._is_gone = self._is_silent = False
-        self._wrote = 0.0  #: when, by the loop's clock
+        self._wrote = 0.0  #: the time of the last write, by the loop's clock
 
     def end(self) -> None:
-        """Send what is queued and no more."""
+        """Send the queued events, and no more."""
         self._is_over = True
         self._ready.set()
 
     def break_off(self) -> None:
-        """Send what is queued, and leave its end open: whoever reads comes again for the rest."""
+        """Send the queued events, and leave the response incomplete, so that its reader reconnects for the rest."""
         self._is_broken = True
         self.end()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send all, until the events end, the reader is gone or the server stops."""
+        """Send all events, until they end, the reader leaves or the server stops."""
         self._streams.enter(self)
         reading = asyncio.create_task(self._read(), name="ramet stream")
         leaving = asyncio.create_task(self._watch(receive), name="ramet stream's reader")
@@ -110,7 +110,7 @@ class EventStream:
             await self._write(send)
             if self._is_broken and reading.done():
                 with suppress(StreamMoved):
-                    await reading  # Not the end, if reading failed: the connection breaks off.
+                    await reading  # If reading failed, raise: the connection breaks off without an end.
         finally:
             self._streams.leave(self)
             self._timer.cancel()
@@ -150,7 +150,7 @@ class EventStream:
             self.end()
 
     def _look_at_the_clock(self) -> None:
-        """Say that there is silence when there is, and look again when there may be. Writing costs no timer so."""
+        """Request a heartbeat after a silence, and schedule the next check. So writing needs no timer."""
         loop = asyncio.get_running_loop()
         left = self._wrote + self._heartbeat_s - loop.time()
         if left <= 0:

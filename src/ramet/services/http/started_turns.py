@@ -1,4 +1,4 @@
-"""A turn that a request begins, or that the same request began before: then it is read again."""
+"""Beginning a turn for a request. If a repeated request has begun its turn before, that turn is read again."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _HISTORY = "the history of the agent"
 async def begun(
     call: RequestContext, agent: str, body: bytes, *, format: str = "", on_leave: OnLeave = "go_on"
 ) -> Turn:
-    """Begin a turn, and return it once it is on record.
+    """Begin a turn, and return it once it is recorded.
 
-    A request with an `Idempotency-Key` that has begun one before gets that one. Raises Gone if it is kept no more,
-    and OutcomeUnknown where a killed server may have begun it.
+    A repeated request with an `Idempotency-Key` gets the turn that it began before. Raises Gone if that turn is no
+    longer kept, and OutcomeUnknown if a killed server may have begun it.
     """
     agents, attempt = call.parts.agents, call.attempt
     if attempt is None:

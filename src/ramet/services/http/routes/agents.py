@@ -1,4 +1,4 @@
-"""Agents over HTTP: how they come and go, and who has a key of them."""
+"""The routes of agents: spawning, listing, killing, and their keys."""
 
 from __future__ import annotations
 
@@ -54,21 +54,19 @@ async def _kill(call: RequestContext) -> None:
 
 async def _supply_values(call: RequestContext) -> AgentInfo:
     spawner, agent = call.parts.spawner, call.path("agent")
-    spawner.roster.admit(agent, call.key, "delegate")  # before a stranger's bytes are taken in
+    spawner.roster.admit(agent, call.key, "delegate")  # before reading bytes of a stranger
     try:
         asked = await call.json(SupplyValues)
     except BodyTooLarge:
         raise
-    except InvalidValue as refused:  # What was sent may be a value.
+    except InvalidValue as refused:  # The sent data may be a secret value.
         raise type(refused)(refused.field, "what was sent", refused.accepted) from None
     return await spawner.supply_values(agent, call.key, asked)
 
 
 async def _delegate(call: RequestContext) -> DelegatedKey:
     if call.sender is None:
-        call.parts.spawner.roster.admit(
-            call.path("agent"), call.key, "delegate"
-        )  # before a stranger's bytes are taken in
+        call.parts.spawner.roster.admit(call.path("agent"), call.key, "delegate")  # before reading bytes of a stranger
     asked, entropy = await call.json(Delegate), call.attempt.entropy if call.attempt is not None else None
     return await call.parts.spawner.delegate(call.path("agent"), call.key, asked, entropy)
 

@@ -1,6 +1,6 @@
-"""An agent as an endpoint for clients of models, unchanged: OpenAI's and Anthropic's. The key says which agent it is.
+"""Routes for unmodified clients of OpenAI and Anthropic, with an agent as the model. The key selects the agent.
 
-Such a client cannot go on reading a turn whose connection it lost, so a turn that it leaves is interrupted.
+Such a client cannot resume a turn after its connection is lost, so a turn that its client leaves is interrupted.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from ramet.services.http.sse import StreamMoved
 from ramet.services.http.started_turns import begun
 from ramet.services.turns.turn import Batch, OnLeave, Turn
 
-#: Of an answer that is asked for as a whole.
+#: The largest answer without a stream.
 WHOLE_BYTES = 16 * 1024 * 1024
-#: What comes of reading chunks that some agent type wrote, in none of the formats.
+#: The errors of reading chunks that an agent type wrote in none of the formats.
 _NO_CHUNK = (msgspec.DecodeError, UnicodeError, RecursionError, LookupError, TypeError, AttributeError)
 _EVENT_NAME = re.compile(r"[a-z_]*")
 _CLOSING: Final = {openai.NAME: openai.CLOSING, anthropic.NAME: anthropic.CLOSING}
@@ -64,7 +64,7 @@ def _asks(name: str) -> Callable[[RequestContext], Any]:
         if not call.parts.agents.reads_parameters(agent, call.key, name):
             format.check(body)
         wants_stream = format.wants_stream(body)
-        # A client that can ask for the same turn again leaves it only for now.
+        # A client that can request the same turn again may leave it and return.
         on_leave: OnLeave = "interrupt" if call.attempt is None else "go_on"
         turn = await begun(call, agent, body, format=name, on_leave=on_leave)
         batches = call.parts.agents.batches(agent, call.key, turn)
@@ -105,7 +105,7 @@ def _event(format: Format, chunk: Chunk) -> bytes:
 
 
 def _one_line(body: bytes) -> bytes:
-    """What an agent wrote as one line of JSON: nothing of it is read as lines of the stream. Raises Bug."""
+    """Return an agent's chunk as one line of JSON, so that no part of it is read as lines of the stream. Raises Bug."""
     try:
         msgspec.json.decode(body, type=dict[str, Raw])
         return msgspec.json.format(body, indent=-1) if b"\n" in body or b"\r" in body else body
@@ -124,7 +124,7 @@ def _written(format: Format, data: bytes) -> bytes:
 
 
 def _error(format: Format, chunk: Chunk) -> tuple[bytes, int]:
-    """The problem document at the end of a turn, as the client reads it, and its status."""
+    """Return the problem document at the end of a turn in the client's format, and its status."""
     problem = msgspec.json.decode(chunk.body)
     return format.error(problem["detail"], problem["status"]), problem["status"]
 

@@ -1,4 +1,4 @@
-"""Bundles and images over HTTP."""
+"""The routes of bundles and images."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ramet.services.packaging.contract import OPERATOR, BundleInfo, CreateImage,
 
 
 def _see_that_it_is_the_operator(call: RequestContext, kind: str) -> None:
-    """What several teams may have, the operator's above all, no team takes away from the others."""
+    """Check that the key is the operator's: no team may remove an object that several teams share. Raises NotYours."""
     if not call.parts.spawner.roster.is_operator(call.key):
         raise NotYours(kind, call.path("id"))
 

@@ -1,4 +1,4 @@
-"""What monitoring scrapes, over HTTP."""
+"""The route of the metrics, for monitoring."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The runs of the server's kernel over HTTP, and the questions that wait in them: for the operator."""
+"""The routes of the kernel's runs, and of the questions that wait in them. For the operator."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def _tree(call: RequestContext) -> RunPage:
 async def _events(call: RequestContext) -> EventStream:
     runs, options, run = _kernel(call).runs, call.query(EventOptions), call.path("run")
     options.after = call.after(options.after)
-    await runs.tree_of(run)  # Whatever is wrong with it is said before the stream begins.
+    await runs.tree_of(run)  # Report errors before the stream begins.
     return call.parts.streams.stream(told(runs.events(run, options)))
 
 

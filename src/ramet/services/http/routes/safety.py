@@ -1,4 +1,4 @@
-"""The safety gates of the server's kernel over HTTP: policies, and what came to them. For the operator."""
+"""The routes of the kernel's safety gates: their policies and their events. For the operator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The schedules of the server's kernel over HTTP: for the operator."""
+"""The routes of the kernel's schedules. For the operator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The conversations on record over HTTP: for the operator."""
+"""The routes of the recorded conversations. For the operator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What agents wrote down, over HTTP: their states, and the agents that they made. For the operator."""
+"""The routes of data that agents wrote: their states, and the agents that they made. For the operator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Everything that can be asked over HTTP."""
+"""The table of all operations of the HTTP API."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from ramet.services.version import ramet_version
 
 @cache
 def document() -> bytes:
-    """The OpenAPI document of this server."""
+    """Return the OpenAPI document of this server."""
     return msgspec.json.encode(openapi.document(OPERATIONS, ramet_version()))
 
 

@@ -1,4 +1,4 @@
-"""Teams over HTTP."""
+"""The routes of teams."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ramet.services.http.schemas import TeamList
 
 
 async def _create(call: RequestContext) -> CreatedTeam:
-    if not call.parts.spawner.roster.is_operator(call.key):  # before a stranger's bytes are taken in
+    if not call.parts.spawner.roster.is_operator(call.key):  # before reading bytes of a stranger
         raise NotYours("team", "")
     spawner, attempt = call.parts.spawner, call.attempt
     if attempt is not None and attempt.is_again:

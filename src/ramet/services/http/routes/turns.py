@@ -1,4 +1,4 @@
-"""Conversations over HTTP. The body of a message goes to the agent byte for byte, and its chunks come back so."""
+"""The routes of conversations. The body of a message and the chunks of its answer are passed on unchanged."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ramet.wire.sse import encode
 async def _turn(call: RequestContext) -> EventStream:
     options = call.query(TurnOptions)
     agent, key = call.path("agent"), call.key
-    call.parts.spawner.roster.admit(agent, key, "turn")  # before a stranger's bytes are taken in
+    call.parts.spawner.roster.admit(agent, key, "turn")  # before reading bytes of a stranger
     body = await call.body(call.parts.message_bytes)
     turn = await begun(call, agent, body, format=options.format, on_leave=options.on_leave)
     return _stream(call, turn, 0)
@@ -43,7 +43,7 @@ def _stream(call: RequestContext, turn: Turn, after: int) -> EventStream:
             async with aclosing(batches):
                 async for batch in batches:
                     yield batch.events
-        except RametError as error:  # too slow: some of it is kept no more; or the key has lost the right
+        except RametError as error:  # a slow reader missed dropped chunks, or its key lost the right
             if turn.lost is not None:
                 raise StreamMoved from None
             yield encode("error", to_problem(error).encode())
