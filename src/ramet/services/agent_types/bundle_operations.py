@@ -17,16 +17,19 @@ if TYPE_CHECKING:
 
 
 class LoadBundle(Struct, forbid_unknown_fields=True):
-    """Have a bundle's code in the agent's sandboxes, also those that run, and its tools and skills from the next turn.
+    """Load a bundle: its code into the agent's sandboxes, also running ones; its tools and skills for the next turn.
 
-    The answer is what is loaded now: `bundles`, and of this one `tools` and `skills`.
+    The answer contains the ids of all loaded `bundles`, and the `tools` and `skills` of this one.
     """
 
     bundle: str  #: its id
 
 
 class UnloadBundle(Struct, forbid_unknown_fields=True):
-    """Take a loaded bundle away. Code that runs keeps what it has imported; the next turn knows nothing of it."""
+    """Unload a bundle. Running code keeps its imports; the next turn has nothing of the bundle.
+
+    The answer contains the ids of all loaded `bundles`.
+    """
 
     bundle: str  #: its id
 

@@ -211,8 +211,8 @@ class Client:
     ) -> AsyncGenerator[Chunk, None]:
         """Send a message, and yield its answer as it arrives. The last chunk is of the kind `done` or `error`.
 
-        Resumes automatically after a lost connection, or while no server can answer. Closing the iteration does not
-        affect the turn, unless `on_leave` is "interrupt".
+        The client resumes the answer after a lost connection, and while no server can answer. Closing the iteration
+        does not affect the turn, unless `on_leave` is "interrupt".
         """
         ask: RequestSpec[None] = requests.turn(agent, body, format, on_leave).once(idempotency_key)
         turn, number, kind, tries = "", 0, "chunk", RetryingReader()

@@ -1,4 +1,4 @@
-"""The requests of an operator about the server's kernel, as data; `requests` has all other requests."""
+"""The requests of an operator about the server's kernel, as data, in addition to those of `requests`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All requests of a client, as data that the async and the synchronous client share."""
+"""The requests of a client, as data that the async and the synchronous client share."""
 
 from __future__ import annotations
 

@@ -54,11 +54,11 @@ class Directory:
         self.me = me
         self.seats: Mapping[str, KernelInfo] = {}
         self._store = store
-        self._teams_of: _Kept[str] = _Kept()  #: by agent
-        self._ids: _Kept[str] = _Kept()  #: of teams, by name
-        self._kernels: _Kept[str] = _Kept()  #: by team
-        self._trees: _Kept[str] = _Kept()  #: by run
-        self._owners: _Kept[str] = _Kept()  #: by tree
+        self._teams_of: _Kept[str] = _Kept()  #: teams, by agent
+        self._ids: _Kept[str] = _Kept()  #: ids of teams, by name
+        self._kernels: _Kept[str] = _Kept()  #: kernels, by team
+        self._trees: _Kept[str] = _Kept()  #: trees, by run
+        self._owners: _Kept[str] = _Kept()  #: kernels, by tree
         self._schedules = ScheduleTable(store)
         self.by_key: _Kept[str] = _Kept()  #: kernels, by the hash of an agent's key
         self._heard: list[Callable[[], None]] = []

@@ -166,7 +166,7 @@ class KernelRouter:
                 self._directory.forget(whose)  # The cached owner may be outdated.
                 whose = await self._whose(operation, name)
             if whose is None or await self._is_at_hand(operation, whose):
-                # It is here, or it does not exist: then the handler of this kernel says so.
+                # It is here, or it does not exist: then this kernel's handler reports that.
                 if not (self._home.leaves and operation.begins):
                     body.give_back()
                     return await self._removed_here(call, operation) if may_be_gone else None

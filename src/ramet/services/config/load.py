@@ -44,7 +44,10 @@ Check = Callable[[str, Any, pathlib.Path], Any]  #: called with name, value, and
 
 
 class Config(Struct, frozen=True, kw_only=True):
-    """All settings, and the origin of each: "default", "ramet.yaml:3", "RAMET_LISTEN" or "the command line"."""
+    """The settings of a server, and the origin of each.
+
+    An origin is "default", "ramet.yaml:3", "RAMET_LISTEN" or "the command line".
+    """
 
     working_dir: pathlib.Path
     backend: str | None = None  #: None: bwrap, where it works
@@ -54,7 +57,7 @@ class Config(Struct, frozen=True, kw_only=True):
     listen: UnixSocket | TcpAddress | None = None  #: None: a Unix socket in the working directory
     token: SecretReference | None = None
     kernel: str | None = None  #: None: derived from the listening address
-    address: str | None = None  #: None: where it listens
+    address: str | None = None  #: None: the listening address
     models: Mapping[str, ModelAlias] = {}
     limits: ServiceLimits = ServiceLimits()
     retention: RetentionSettings = RetentionSettings()

@@ -30,7 +30,7 @@ from ramet.services.http.routes.table import OPERATIONS
 from ramet.services.problems import to_problem
 
 HEAD_BYTES = 64 * 1024  #: the size of all headers and the path
-_WHY_CHARS = 300  #: of a refusal's reason in the log
+_WHY_CHARS = 300  #: characters of a refusal's reason in the log
 PROBES = ("/healthz", "/readyz")
 _log = logging.getLogger("ramet.serve")
 

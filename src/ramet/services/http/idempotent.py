@@ -34,7 +34,7 @@ from ramet.services.problems import to_problem
 
 REPLAYED: Final = "idempotent-replayed"
 _KEPT_HEADERS: Final = ("content-type", "location")
-#: Statuses above 499 that say that nothing was done.
+#: Statuses above 499 of requests that had no effect.
 _NOT_DONE: Final = frozenset({HTTPStatus.NOT_IMPLEMENTED, HTTPStatus.BAD_GATEWAY, HTTPStatus.SERVICE_UNAVAILABLE})
 #: Failures after the start of an operation that is not repeated: such a failure is stored as the first answer.
 _MAY_BE_DONE: Final = (TaskFailed, Aborted, OutputInvalid, OutputTooLarge)
@@ -137,7 +137,7 @@ def _response(answer: Any, operation: Operation) -> Response | None:
 
 
 def _is_refusal(error: BaseException) -> bool:
-    """Return whether an error says that nothing was done."""
+    """Return whether an error means that nothing was done."""
     if isinstance(error, OutcomeUnknown | asyncio.CancelledError):
         return False
     if isinstance(error, ClientDisconnect):  # Its work was undone.

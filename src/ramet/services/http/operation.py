@@ -49,7 +49,5 @@ class Operation:
     ends_key: bool = False  #: whether the operation may end the rights of its key
     begins: bool = False  #: whether it is new work, which a kernel that is about to end refuses
     of: Of = "here"
-    merge: Callable[[RequestContext, Sequence[Any]], Any] | None = (
-        None  #: merges the answers of all kernels, for `everyone`
-    )
+    merge: Callable[[RequestContext, Sequence[Any]], Any] | None = None  #: merges all answers, for `everyone`
     whole: bytes = b""  #: the query that asks each kernel for all items, if the answer is paged

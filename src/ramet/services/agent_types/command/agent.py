@@ -46,7 +46,7 @@ _TOLD_BYTES = 4 * 1024 * 1024
 
 
 class CallProgram(Struct, forbid_unknown_fields=True):
-    """Have the program do one of the operations that it named when it was started; the answer is its own."""
+    """Call an operation that the program named when it became ready. The program defines the answer."""
 
     operation: str
     arguments: Raw = Raw(b"null")
@@ -54,7 +54,7 @@ class CallProgram(Struct, forbid_unknown_fields=True):
 
 
 class Log(Struct, forbid_unknown_fields=True):
-    """The newest of what the program wrote to stderr, as `stderr`."""
+    """Return the newest part of the program's stderr, as `stderr`."""
 
 
 class CommandAgent:
@@ -199,7 +199,7 @@ class CommandAgent:
                 return await self._calls.ask(operation.operation, bytes(operation.arguments), operation.timeout_s)
         raise Bug(f"an operation that was not declared: {type(operation).__name__}")
 
-    # ---- what the program says
+    # ---- messages of the program
 
     async def _live(self) -> ErrorInfo | None:
         """Read from the program until it ends, and report its end to all waiters.

@@ -36,7 +36,7 @@ LOG_BYTES = 64 * 1024
 #: The limit of bytes that wait for the program to read: a few messages of the largest kind.
 UNREAD_BYTES = 32 * 1024 * 1024
 _READ = 64 * 1024
-_FOR_LIFE = 366 * 86400.0  #: seconds: the longest that a policy can say
+_FOR_LIFE = 366 * 86400.0  #: seconds: the maximum of a policy
 
 
 class Started(NamedTuple):
@@ -44,7 +44,7 @@ class Started(NamedTuple):
 
     handle: Handle
     line: Line
-    log: Callable[[], str]  #: the newest of what it wrote to stderr, without private values
+    log: Callable[[], str]  #: returns the newest part of its stderr, without private values
 
     def masked(self, text: str) -> str:
         """Return a text that the program wrote, or that is about it, without private values."""

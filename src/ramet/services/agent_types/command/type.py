@@ -24,17 +24,17 @@ _MAX_ARGV, _MAX_FORMATS, _MAX_START_S = 128 * 1024, 20, 3600.0
 
 
 class CommandInfo(Struct, forbid_unknown_fields=True, kw_only=True):
-    """What is started: a program and its arguments, by name or by path as it is seen where it works.
+    """The program of a "command" agent and its arguments, by name or by a path as it is seen where the program works.
 
-    Without `formats` the program speaks plain text, and whoever talks with it any format that ships. With `formats`
-    these are what it is talked with in, the first by default, and bodies pass byte for byte.
+    Without `formats` the program uses plain text, and clients may use any built-in format. With `formats` clients use
+    these, the first by default, and bodies pass unchanged.
     """
 
     argv: Sequence[str]
-    cwd: str = ""  #: absolute; none is a folder of the agent's own
+    cwd: str = ""  #: absolute; empty: a folder of the agent's own
     in_image: bool = False  #: whether it works in the folder of its image
     formats: Sequence[str] = ()
-    start_s: float = 30.0  #: how long it may take until it says that it is ready
+    start_s: float = 30.0  #: how long it may take to become ready
 
 
 class CommandType:
@@ -91,8 +91,8 @@ class CommandType:
     async def open(self, opening: AgentSpec) -> RunningAgent:
         """Return an agent whose program is ready.
 
-        After a restart the program starts anew, and gets the earlier conversation. After a restart only turns wait for
-        the program: the start of a server must not wait for the slowest program. Raises like `check`. Raises
+        After a restart the program is started again, and gets the earlier conversation. After a restart only turns wait
+        for the program: the start of a server must not wait for the slowest program. Raises like `check`. Raises
         InvalidValue if the program does not exist, and SpawnRefused if it does not become ready.
         """
         policy = policy_of(opening)

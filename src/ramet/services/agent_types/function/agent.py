@@ -60,7 +60,7 @@ class FunctionAgent:
         self._has_warned = False  #: whether the log has warned about omitted history
         self._usage = NOTHING_USED
         self._beginning: asyncio.Task[None] | None = None  #: of the newest turn
-        self._call: RunningCall | None = None  #: the newest
+        self._call: RunningCall | None = None  #: the newest call
         self._left: RunningCall | None = None  #: begun by another kernel, until its turn is continued
         self.ended: asyncio.Future[ErrorInfo | None] = asyncio.get_running_loop().create_future()
 
@@ -99,7 +99,10 @@ class FunctionAgent:
 
     @property
     def begins_anew(self) -> bool:
-        """Return whether another kernel would begin the active turn anew. False if its sandbox outlives this kernel."""
+        """Return whether another kernel would begin the active turn again.
+
+        False if its sandbox outlives this kernel.
+        """
         return self._call is None or not self._call.outlives
 
     async def go_on(self, number: int, body: bytes, format: str, said: Sequence[bytes]) -> AsyncGenerator[bytes]:

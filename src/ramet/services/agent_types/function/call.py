@@ -1,4 +1,4 @@
-"""One call of a function, for one turn: its text from the beginning, and its end."""
+"""A call of a function, for one turn: its text from the beginning, and its end."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from ramet.services.problems import error_of, public_message
 from ramet.spawn.handle import Handle
 from ramet.spawn.lifecycle.supervisor import RECORDED_CHARS
 
-#: How what it says here goes with what its turn had said in an earlier kernel: from the beginning, or behind that; or
-#: it had ended there, and the end of what it printed is on record.
+#: The place of a call's text relative to the text that its turn had in an earlier kernel: again from the beginning, or
+#: after that text; or the call had ended there, and the end of its output is recorded.
 Place = Literal["from the beginning", "behind", "at its end"]
 BEGINS_AGAIN = "[its kernel was lost; it begins again]"
 MAY_MISS = "[its kernel was lost; what it said last may be missing]"
@@ -69,7 +69,7 @@ class RunningCall:
         self._keep = keep
         self._said: list[str] = []
         self._before = ""  #: the text of the turn that its reader received from another kernel
-        self._value = ""  #: as text
+        self._value = ""  #: the returned value as text
         self._printed: str | None = ""  #: if it ended elsewhere: the recorded end of its output
         self._news = asyncio.Event()
         self._living: asyncio.Task[None] | None = None
@@ -177,7 +177,7 @@ class RunningCall:
         self._said.append(piece)
         self._news.set()
 
-    # ---- who hears it
+    # ---- for the reader
 
     async def text(self, before: str = "") -> AsyncGenerator[str]:
         """Yield the text after what the turn's reader has received before, piece by piece, to any end of the call."""

@@ -60,10 +60,10 @@ class FunctionTurns:
 
     def __init__(self, store: Store, agent: str) -> None:
         self._store, self._agent = store, agent
-        self._version = (0, 0)  #: the number of the newest turn on record, and the version of its document
+        self._version = (0, 0)  #: the number of the newest stored turn, and the version of its document
         self._recent: deque[_Messages] = deque()  #: the messages of ended turns, oldest first
         self._recent_size = 0
-        self.taken = 0  #: the number of the newest
+        self.taken = 0  #: the number of the newest turn
         self.under_way: FunctionTurn | None = None
 
     async def read(self) -> Sequence[FunctionTurn]:

@@ -22,13 +22,14 @@ from ramet.wire.code.capsule import pack
 
 
 class FunctionInfo(Struct, forbid_unknown_fields=True, kw_only=True):
-    """What is called: "module:name". It takes the message's text, and if it takes a second one, the history.
+    """The function of a "function" agent: "module:name".
 
-    What it returns is the answer; what it yields, if it is a generator, and what it prints in a sandbox is streamed.
+    Its arguments are the message's text, and the history if it takes two. The return value is the answer. The pieces
+    that a generator yields, and in a sandbox the printed text, are streamed.
     """
 
     function: str
-    gate: str = ""  #: name of a safety policy of the server, which what it asks of others must pass; none is no gate
+    gate: str = ""  #: name of a safety policy of the server, for its requests to others; empty: no gate
 
 
 class FunctionType:

@@ -39,17 +39,20 @@ BEGINS_AGAIN = "[the reply was cut off; it begins again]"
 
 
 class ListTools(Struct, forbid_unknown_fields=True):
-    """Which tools its next turn has: a list of `name`, `description` and `input_schema`, a JSON schema."""
+    """List the tools of the agent's next turn: `name`, `description` and `input_schema` (a JSON schema) of each."""
 
 
 class SetModel(Struct, forbid_unknown_fields=True):
-    """Ask this model from its next question on; the answer is its `model`."""
+    """Set the model for the agent's next model calls. The answer contains the name of the `model`."""
 
     model: str
 
 
 class Compact(Struct, forbid_unknown_fields=True):
-    """Shorten its conversation now; the answer says whether it was `compacted`, and how many `messages` there are."""
+    """Compact the agent's conversation now.
+
+    The answer contains whether it was `compacted`, and the number of `messages`.
+    """
 
 
 class LlmAgent:
@@ -138,7 +141,7 @@ class LlmAgent:
 
     @property
     def begins_anew(self) -> bool:
-        """Return False: a turn never begins anew elsewhere, since its text and actions are recorded."""
+        """Return False: no other kernel begins a turn again, since its text and actions are recorded."""
         return False
 
     async def go_on(self, number: int, body: bytes, format: str, said: Sequence[bytes]) -> AsyncGenerator[bytes]:

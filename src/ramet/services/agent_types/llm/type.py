@@ -41,28 +41,27 @@ if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
 
 FIELD: Final = "spawn_info.tools"
-MAX_TOOLS: Final = 200  #: names in it
+MAX_TOOLS: Final = 200  #: the number of names in `tools`
 
 
 class LlmInfo(Struct, forbid_unknown_fields=True, kw_only=True):
-    """What an agent of this type is made of.
+    """The definition of an "llm" agent.
 
-    `model` is a name of the server's own models, "provider:model", or "offline". `tools` are names of ramet's: Read,
-    Write, Edit, Glob, Grep, Bash, and in a sandbox `python`; "*" is those of the workspace; and "module:function" of
-    its image. The tools and skills that bundles of its image declare it has without being asked.
+    `model` is a name of the server's own models, "provider:model", or "offline". `tools` are names of ramet's tools
+    (Read, Write, Edit, Glob, Grep, Bash, and in a sandbox `python`), "*" for all tools of the workspace, and
+    "module:function" for functions of the image. The agent always has the tools and skills that its image's bundles
+    declare.
     """
 
-    model: str = ""  #: none is the server's default
+    model: str = ""  #: empty: the server's default
     system_prompt: str = ""
     tools: Sequence[str] = ()
-    skills: Sequence[str] = ()  #: by their names: of its image's, then of the served folder's `.ramet/skills`
-    modules: Sequence[str] | None = None  #: what its `python` may import; None is what its image has at the top
-    in_image: bool = False  #: whether it works in the folder of its image, and reads it, not in an empty one
-    spawn: bool = False  #: whether it may start agents below it
-    gate: str = (
-        ""  #: name of a safety policy of the server, which all tool calls of its tree must pass; none is no gate
-    )
-    show_tools: bool = False  #: whether answers tell of its tool calls, as text
+    skills: Sequence[str] = ()  #: names of skills, of the image or else of the served folder's `.ramet/skills`
+    modules: Sequence[str] | None = None  #: what `python` may import; None: the top-level modules of the image
+    in_image: bool = False  #: whether it works in the image's folder and reads it, or in an empty one
+    spawn: bool = False  #: whether it may spawn sub-agents
+    gate: str = ""  #: name of a safety policy of the server, for all tool calls of its tree; empty: no gate
+    show_tools: bool = False  #: whether answers contain its tool calls, as text
     max_turns: int = MAX_TURNS
 
 
