@@ -12,7 +12,7 @@ from ramet.core.policy.rights import IMPORTS
 from ramet.host.runtime import AgentRuntime
 from ramet.services.contract import AgentSpec
 
-#: The value of `Served.isolation` for an agent that works in the host.
+#: The value of `RunningAgent.isolation` for an agent that works in the host.
 IN_THE_HOST = "none"
 
 

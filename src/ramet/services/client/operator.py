@@ -117,9 +117,10 @@ class OperatorClient:
     async def send(
         self, id: str, text: str, *, dedupe_s: float | None = None, idempotency_key: str | None = None
     ) -> str:
-        """Send a message, which a run reads at its next step; return its state. Raises Unknown, MailRefused.
+        """Send a message, which a run reads at its next step. Raises Unknown, MailRefused.
 
-        With `dedupe_s`, a message that equals one of the last `dedupe_s` seconds is not delivered again.
+        Returns a text that says whether the message was delivered, and how. With `dedupe_s`, a message that equals one
+        of the last `dedupe_s` seconds is not delivered again.
         """
         return (await self._way.send(asks.send(id, text, dedupe_s).once(idempotency_key))).mail
 
@@ -297,7 +298,7 @@ class OperatorClient:
     async def passages(
         self, wanted: GateEventFilter = EVERYTHING, *, after: int = 0, limit: int = USUAL
     ) -> GateEventPage:
-        """Return a page of the gate events after a cursor, like `ramet.host.safety.passages`."""
+        """Return a page of the gate events after a cursor, like `ramet.host.safety.inspection.passages`."""
         page = await self._way.send(asks.passages(wanted, after, limit))
         return GateEventPage(tuple(_passage(each) for each in page.entries), page.cursor, page.more)
 

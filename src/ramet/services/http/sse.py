@@ -1,7 +1,7 @@
 """A stream of server-sent events to one reader: queued events are sent as one piece, with heartbeats during silence.
 
 A reader that leaves ends only its stream. A slow reader is waited for, while only a small amount of its unread events
-is held here. Its connection is cut when it no longer reads at all (`services.connections`).
+is held here. Its connection is cut when it no longer reads at all (`ramet.services.http.connections`).
 """
 
 from __future__ import annotations
