@@ -1,1 +1,1 @@
-"""Code that agents can import: bundles, uploaded, checked and kept by their content, and images made of them."""
+"""Code that agents can import: bundles, uploaded, checked and stored by their content, and images of bundles."""

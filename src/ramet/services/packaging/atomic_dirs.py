@@ -1,7 +1,7 @@
-"""Folders that are there as a whole or not at all, and outlast a loss of power once they are.
+"""Folders that exist completely or not at all, and survive a loss of power once they exist.
 
-What is being made lies in a draft beside its place, and is moved there when it is finished. A draft that is left by a
-process that died is nothing, and is cleared away at the next start.
+A folder is built as a draft beside its final place, and is moved there when it is complete. A draft left by a process
+that died has no meaning. The next start removes it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _TOGETHER = 8
 
 
 def open_place(place: Path) -> None:
-    """Make the folder for such folders, and clear away what is unfinished in it."""
+    """Create the folder that holds such folders, and remove the unfinished drafts in it."""
     place.mkdir(parents=True, exist_ok=True, mode=0o755)
     for left in place.glob(f"{_DRAFT}*"):
         remove(left)
@@ -32,7 +32,7 @@ def open_place(place: Path) -> None:
 
 @contextlib.contextmanager
 def draft(place: Path) -> Iterator[Path]:
-    """An empty folder that is gone when its block is left, unless `publish` has moved it away."""
+    """Yield an empty folder that is removed at the end of the block, unless `publish` has moved it away."""
     folder = Path(tempfile.mkdtemp(prefix=_DRAFT, dir=place))
     try:
         yield folder
@@ -41,13 +41,13 @@ def draft(place: Path) -> Iterator[Path]:
 
 
 def publish(folder: Path, place: Path) -> bool:
-    """Make a folder read-only, and give it its place. One that is there already stays: it is the same by its name.
+    """Make a folder read-only, and move it to its place. Return whether this folder was moved there.
 
-    Says whether it is this one that is there.
+    An existing folder stays in place: it has the same name, and therefore the same content.
     """
     _settle(folder)
     try:
-        folder.rename(place)  # A folder is replaced only by this if it is empty, which none of these is.
+        folder.rename(place)  # Replaces a folder only if that is empty, and none of these is.
         is_new = True
     except OSError:
         if not place.is_dir():
@@ -58,7 +58,10 @@ def publish(folder: Path, place: Path) -> bool:
 
 
 def read_bounded(file: Path, limit: int, what: str) -> bytes:
-    """Return what a file holds, reading no more than `limit`. Raises InvalidValue, which names `what`, for more."""
+    """Return the content of a file, and read at most `limit` bytes.
+
+    Raises InvalidValue, which names `what`, for more.
+    """
     with file.open("rb") as content:
         data = content.read(limit + 1)
     if len(data) > limit:
@@ -67,7 +70,7 @@ def read_bounded(file: Path, limit: int, what: str) -> bytes:
 
 
 def write_json(file: Path, *data: Any) -> None:
-    """Put data in a file's place, each in a line: the old one or the new one is there, and whole."""
+    """Replace a file by data, one value on each line. The old file or the new one exists, never a part of one."""
     handle, name = tempfile.mkstemp(prefix=_DRAFT, dir=file.parent)
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as out:
@@ -84,9 +87,9 @@ def write_json(file: Path, *data: Any) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove a file or a folder, also a read-only one. Idempotent."""
+    """Remove a file or a folder, including a read-only one. Idempotent."""
     if path.is_dir() and not path.is_symlink():
-        for top, _, _ in os.walk(path):  # A folder that may not be written to does not let go of what is in it.
+        for top, _, _ in os.walk(path):  # The entries of a read-only folder cannot be removed.
             Path(top).chmod(0o700)
         shutil.rmtree(path)
     else:
@@ -94,7 +97,7 @@ def remove(path: Path) -> None:
 
 
 def _settle(folder: Path) -> None:
-    """Nobody may change it who is not the administrator; then to the disk with it."""
+    """Make a folder read-only for everyone except the administrator, then sync it to the disk."""
     files: list[Path] = []
     tops: list[Path] = []
     for top, _, names in os.walk(folder, topdown=False):
@@ -106,7 +109,7 @@ def _settle(folder: Path) -> None:
         wanted = 0o555 if mode & stat.S_IXUSR else 0o444
         if mode != wanted:
             path.chmod(wanted)
-    # Several at a time, since the disk takes what waits for it in one go.
+    # Several concurrently, since the disk writes all waiting data in one operation.
     with ThreadPoolExecutor(_TOGETHER) as threads:
         list(threads.map(_sync, (*files, *tops)))
 

@@ -1,4 +1,4 @@
-"""Images, and bundles to be loaded, made of what is in this kernel's folder. Everything waits for the disk."""
+"""Build images, and bundles to be loaded, from the folder of this kernel. Every function waits for the disk."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from ramet.services.packaging.bundles.store import REQUIREMENTS, Bundles
 from ramet.services.packaging.contract import ImageInfo
 from ramet.services.packaging.images import FOR_PACKAGING, Recorded, image_id, refuse_clashes, refuse_shadows
 
-MAX_BUNDLES: Final = 100  #: of one image, those of its base included
+MAX_BUNDLES: Final = 100  #: of one image, including the bundles of its base
 MAX_FILES: Final = 100_000  #: of all these bundles: their names are compared, and have up to 1 KiB each
 
 
 def parts_of(base: str, bundles: Sequence[str], below: Recorded | None) -> tuple[str, ...]:
-    """The bundles of an image on top of another, in their order. Raises InvalidValue, Unknown."""
+    """Return the bundles of an image on top of another, in their order. Raises InvalidValue, Unknown."""
     if not bundles or len(set(bundles)) < len(bundles):
         raise InvalidValue("bundles", tuple(bundles), "one or more ids of bundles, each once")
     if base and below is None:
@@ -36,14 +36,17 @@ def parts_of(base: str, bundles: Sequence[str], below: Recorded | None) -> tuple
 
 @dataclass(frozen=True)
 class ImageBuilder:
-    """Of these bundles and packages."""
+    """A builder of images from the given bundles and packages."""
 
     _bundles: Bundles
     _packages: Packages
     _clock: Clock
 
     def planned(self, base: str, bundles: Sequence[str], ids: tuple[str, ...], owner: str) -> Recorded:
-        """What an image of the bundles `ids`, as of `parts_of`, will be. Raises InvalidValue, Unknown, BundlesClash."""
+        """Return the record of an image of the bundles `ids`, which `parts_of` returned.
+
+        Raises InvalidValue, Unknown, BundlesClash.
+        """
         self._refuse_many(ids)
         refuse_clashes([self._bundles.load(each) for each in ids])
         needed = self.required_by(ids)
@@ -53,11 +56,17 @@ class ImageBuilder:
         return Recorded(info=info, bundles=ids, owner=owner)
 
     def required_by(self, bundles: Sequence[str]) -> tuple[str, ...]:
-        """What bundles need of other packages. Raises InvalidValue for what is none, or may not be installed."""
+        """Return the packages that bundles require.
+
+        Raises InvalidValue for a line that is no requirement, or for a package that may not be installed.
+        """
         return tuple(dict.fromkeys(line for each in bundles for line in self._required(each)))
 
     def loadable(self, id: str, beside: Sequence[str]) -> LoadableBundle:
-        """A bundle, with all its files checked, for an agent that has others: as of `PackagingService`."""
+        """Return a bundle, with all its files checked, for an agent that has other bundles.
+
+        See `PackagingService.loadable`.
+        """
         bundle = self._bundles.whole(id)
         if id in beside:
             raise InvalidValue("bundle", id, "a bundle that its image does not have")
@@ -72,7 +81,7 @@ class ImageBuilder:
         return LoadableBundle(id, bundle.folder, files, *_declared(bundle.folder))
 
     def image(self, recorded: Recorded) -> Image:
-        """An image that is on record, as agents have it. Raises Damaged if a part of it is missing."""
+        """Return a recorded image in the form that agents use. Raises Damaged if a part of it is missing."""
         missing = self.missing(recorded)
         if missing:
             raise Damaged("the image", missing[0], "this folder is missing; make the image again")
@@ -88,12 +97,12 @@ class ImageBuilder:
         )
 
     def missing(self, recorded: Recorded) -> Sequence[Path]:
-        """The folders that an image needs and that are not here."""
+        """Return the folders that an image needs and that do not exist here."""
         wanted = (*map(self._bundles.place, recorded.bundles), *self._installed(recorded))
         return [each for each in wanted if not each.is_dir()]
 
     def _refuse_many(self, bundles: Sequence[str]) -> None:
-        """Raise InvalidValue for bundles of more files than may be together, before their names are read."""
+        """Raise InvalidValue for bundles with more than MAX_FILES files together, before their names are read."""
         found = [self._bundles.summary(each) for each in bundles]
         files = sum(each.count for each in found if each is not None)
         if files > MAX_FILES:
@@ -122,5 +131,5 @@ class _Declared(NamedTuple):
 
 @lru_cache(maxsize=256)
 def _declared(folder: Path) -> _Declared:
-    """What a bundle that is kept declares: a folder of this name never holds anything else."""
+    """Return the tools and skills that a stored bundle declares. A folder of this name never changes its content."""
     return _Declared(declared_tools(folder), manifest_of(folder).skills)

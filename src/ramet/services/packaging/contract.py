@@ -1,4 +1,4 @@
-"""What packaging is asked and answers, and what it accepts. Data only."""
+"""The requests and answers of packaging, and its limits. Data only."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ramet.services.contract import BaseRequest
 
 MB = 1_000_000
 
-#: The owner of what the operator uploaded or asked for. Every other owner is the id of a team.
+#: The owner of the bundles and images that the operator uploaded or requested. Every other owner is the id of a team.
 OPERATOR: Final = ""
 
 JobState = Literal["queued", "running", "done", "failed"]
@@ -55,18 +55,21 @@ class Job(Struct, frozen=True, kw_only=True):
 
 
 class OwnedBundle(NamedTuple):
-    """A bundle, and all who uploaded these files."""
+    """A bundle, and all owners who uploaded the same files."""
 
     info: BundleInfo
     owners: tuple[str, ...]
 
     def is_for(self, asker: str) -> bool:
-        """Whether a team may use the bundle: the team or the operator uploaded it. The operator may use each."""
+        """Return whether a team may use the bundle: the team or the operator uploaded it.
+
+        The operator may use each bundle.
+        """
         return asker == OPERATOR or asker in self.owners or OPERATOR in self.owners
 
 
 class OwnedJob(NamedTuple):
-    """A job, and who asked for the image."""
+    """A job, and the owner who requested the image."""
 
     job: Job
     owner: str
@@ -74,23 +77,23 @@ class OwnedJob(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class BundleLimits:
-    """What an upload may be at most. Sizes in bytes."""
+    """The limits of an upload. Sizes are in bytes."""
 
-    upload: int = 64 * MB  #: as it comes, packed or not
+    upload: int = 64 * MB  #: as it is received, compressed or not
     total: int = 256 * MB  #: of all files
     file: int = 64 * MB  #: of one
-    members: int = 10_000  #: files and folders; and folders that are no members of their own
-    kept: int = 10_000 * MB  #: of all bundles that are kept: their files and names, and 1 KiB for each file and folder
+    members: int = 10_000  #: files and folders, including folders that have no member of their own
+    kept: int = 10_000 * MB  #: of all stored bundles: their files and names, and 1 KiB for each file and folder
     depth: int = 32  #: folders in each other, and the file in them
 
     @property
     def unpacked(self) -> int:
-        """The whole archive without its compression: the files, and what a tar says of them."""
+        """Return the limit of the whole archive without its compression: the files and their tar headers."""
         return self.total + self.members * 4096 + 64 * 1024
 
 
 class BundleTooLarge(OutputTooLarge):
-    """An upload that is more than is accepted; nothing of it was kept. `what` says of which kind."""
+    """An upload that exceeds a limit; no part of it was stored. `what` names the limit."""
 
     def __init__(self, what: str, *, size: int, limit: int) -> None:
         super().__init__(what, size=size, limit=limit)
@@ -98,7 +101,7 @@ class BundleTooLarge(OutputTooLarge):
 
 
 class BundlesClash(InvalidValue):
-    """Two bundles of one image that bring the same file, or the same module: one would hide the other's."""
+    """Two bundles of one image that contain the same file, or the same module: one would hide the other."""
 
     def __init__(self, path: str, first: str, second: str) -> None:
         super().__init__("bundles", path, f"a path that only one of them brings; {first} and {second} both do")

@@ -1,4 +1,4 @@
-"""The images that are there: `<folder>/<id>.json` for each, which names its bundles and what was installed for it."""
+"""The existing images: one file `<folder>/<id>.json` for each, with its bundles and its installed packages."""
 
 from __future__ import annotations
 
@@ -18,44 +18,45 @@ from ramet.services.packaging.bundles.manifest import MANIFEST
 from ramet.services.packaging.bundles.store import REQUIREMENTS, Bundle
 from ramet.services.packaging.contract import OPERATOR, BundlesClash, ImageInfo
 
-#: Files that are read when an image is made, and never by who has it: each bundle may have its own.
+#: Files that are read only when an image is made, never by an agent that has it: each bundle may have its own.
 FOR_PACKAGING = (REQUIREMENTS, MANIFEST)
-#: Modules that Python itself would import, or that are ours: a bundle of these names would be hidden, or hide them.
+#: Modules of Python or of ramet: a bundle with a module of such a name would hide it, or be hidden by it.
 _TAKEN = frozenset((*sys.stdlib_module_names, "__main__", "ramet", "sitecustomize", "usercustomize"))
 _ID = re.compile(r"[0-9a-f]{64}\Z")
 _MOST = 1 << 26  #: bytes of the record of an image
-#: What makes a file importable by its name; what comes between, as in `x.cpython-311-x86_64-linux-gnu.so`, too.
+#: Endings that make a file importable. Tags before the ending are allowed: `x.cpython-311-x86_64-linux-gnu.so`.
 _MODULES = (".py", ".pyc", ".so")
 
 
 class Recorded(Struct, frozen=True, kw_only=True):
-    """An image as it is kept: with the bundles of its base, so that it does not need that any more."""
+    """The record of an image. It has the bundles of the base image too, so the base image is no longer needed."""
 
     info: ImageInfo
     bundles: tuple[str, ...]
-    owner: str = OPERATOR  #: who asked for it
+    owner: str = OPERATOR  #: who requested it
 
 
 def image_id(bundles: Sequence[str], owner: str = OPERATOR) -> str:
-    """What an owner's image of these is called, those of its base included: the same for the same, in the same order.
+    """Return the id of an owner's image of these bundles, including the bundles of its base.
 
-    Each owner has an image of its own: whoever asks for one does not learn whether another has made the same.
+    The same bundles in the same order have the same id. Each owner has a separate image: a requester cannot learn
+    whether another owner has made the same one.
     """
     return hashlib.sha256("\n".join(("ramet image 1", owner, *bundles)).encode()).hexdigest()
 
 
 class Records:
-    """Keeps what images are made of. Everything here waits for the disk."""
+    """The records of images. Every method waits for the disk."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def open(self) -> None:
-        """Make the folder, and clear away what an earlier process did not finish."""
+        """Create the folder, and remove the unfinished drafts of an earlier process."""
         atomic_dirs.open_place(self._folder)
 
     def find(self, id: str) -> Recorded | None:
-        """The image of that id, None if there is none. Raises Damaged."""
+        """Return the image of that id, or None if there is none. Raises Damaged."""
         if not _ID.match(id):
             return None
         file = self._file(id)
@@ -67,28 +68,28 @@ class Records:
             raise Damaged("the image", file, str(problem)) from None
 
     def get(self, id: str) -> Recorded:
-        """The image of that id. Raises Unknown, Damaged."""
+        """Return the image of that id. Raises Unknown, Damaged."""
         found = self.find(id)
         if found is None:
             raise Unknown("image", id)
         return found
 
     def put(self, recorded: Recorded) -> None:
-        """Keep it, or another of the same id, which is the same."""
+        """Store a record. A record with the same id is replaced; both are the same."""
         atomic_dirs.write_json(self._file(recorded.info.id), msgspec.to_builtins(recorded))
 
     def all(self) -> Sequence[Recorded]:
-        """Every image, the oldest first."""
+        """Return every image, the oldest first."""
         found = [self.find(each.stem) for each in self._folder.glob("*.json")]
         return sorted((each for each in found if each), key=lambda each: (each.info.created_at, each.info.id))
 
     def of_bundle(self, bundle: str) -> Sequence[str]:
-        """The ids of images that have a bundle, their base's included."""
+        """Return the ids of images that contain a bundle, also as a bundle of their base."""
         found = [self.find(each.stem) for each in self._folder.glob("*.json")]
         return sorted(each.info.id for each in found if each and bundle in each.bundles)
 
     def delete(self, id: str) -> None:
-        """Forget it. Raises Unknown."""
+        """Delete the record of an image. Raises Unknown."""
         try:
             if not _ID.match(id):
                 raise FileNotFoundError
@@ -101,9 +102,9 @@ class Records:
 
 
 def refuse_clashes(bundles: Sequence[Bundle]) -> None:
-    """Raises BundlesClash if one bundle would hide what another brings: the same file, or a module of the same name.
+    """Raise BundlesClash if one bundle would hide a part of another: the same file, or a module of the same name.
 
-    Folders that are no package of Python may be shared, and each may have its own requirements.
+    Bundles may share folders that are not Python packages. Each bundle may have its own requirements and manifest.
     """
     files: dict[str, str] = {}
     modules: dict[str, tuple[str, bool]] = {}
@@ -118,7 +119,7 @@ def refuse_clashes(bundles: Sequence[Bundle]) -> None:
 
 
 def refuse_shadows(bundle: Bundle) -> None:
-    """Raises InvalidValue for a module of a name that is Python's own, or ours."""
+    """Raise InvalidValue for a module with the name of a module of Python or of ramet."""
     for name, whole in _modules(bundle).items():
         has_code = whole or any(each.startswith(f"{name}/") and each.endswith(_MODULES) for each in bundle.files)
         if has_code and name in _TAKEN:
@@ -126,7 +127,10 @@ def refuse_shadows(bundle: Bundle) -> None:
 
 
 def _modules(bundle: Bundle) -> dict[str, bool]:
-    """Names that a bundle makes importable, and whether each is a module or package of its own, which is not shared."""
+    """Return the importable names of a bundle.
+
+    The value is True for a module or regular package, which is never shared.
+    """
     found: dict[str, bool] = {}
     for path in bundle.files:
         top, _, rest = path.partition("/")

@@ -1,4 +1,4 @@
-"""PackagingService: bundles are uploaded, images are made of them in the background, agents are spawned from those."""
+"""PackagingService: users upload bundles, the service builds images from them, and agents are spawned from images."""
 
 from __future__ import annotations
 
@@ -30,22 +30,23 @@ from ramet.store.contract import Store
 from ramet.store.sqlite.lock import KernelLock
 
 T = TypeVar("T")
-MAX_IMAGES: Final = 1_000  #: on record and being made
-_TOGETHER = 2  #: images that are made at a time, and bundles that are compared
+MAX_IMAGES: Final = 1_000  #: recorded images and images being made
+_TOGETHER = 2  #: images that are made concurrently, and comparisons of bundles
 _FAILED = 1_000  #: failed jobs that are remembered
-_LOOK_S = 0.1  #: between looks at the job of another kernel
+_LOOK_S = 0.1  #: between two reads of the job of another kernel
 
 _log = logging.getLogger(__name__)
 
 
 class PackagingService:
-    """Keeps bundles and images in a folder, which is its own between `open` and `close`, or in `async with`.
+    """The bundles and images of a folder, which the service owns between `open` and `close`, or in `async with`.
 
-    An asker is a team's id, or the operator, who has everything. A team has what the team or the operator uploaded, and
-    images that the team or the operator had made of such bundles. All else is Unknown to the team.
+    An asker is the id of a team, or the operator. The operator may use everything. A team may use what the team or the
+    operator uploaded. A team may also use images that the team or the operator made from such bundles. Everything else
+    is Unknown to the team.
 
-    Bundles and images outlast a restart. A job that was under way does not: ask for its image again. With a `store` all
-    of them are those of all its kernels, and the folder is a cache.
+    Bundles and images survive a restart. A running job does not: request its image again. With a `store`, all kernels
+    of the store share the bundles and images, and the folder is a cache.
     """
 
     def __init__(
@@ -58,9 +59,9 @@ class PackagingService:
         clock: Clock | None = None,
         store: Store | None = None,
     ) -> None:
-        """Without `installs`, bundles that need other packages are refused. `store` is one that others have, too.
+        """Without `installs`, refuse bundles that need other packages. Other kernels may share `store`.
 
-        `push` has an image where other machines get it from; what it raises is why there is no image.
+        `push` makes an image available to other machines. If `push` raises, the job fails with that error.
         """
         self._folder, self._clock = folder.absolute(), clock or SystemClock()
         limits = limits or BundleLimits()
@@ -76,15 +77,15 @@ class PackagingService:
         self._lock: KernelLock | None = None
         self._slots = Slots(_TOGETHER)
         self._comparisons = Slots(_TOGETHER)
-        self._jobs: dict[str, OwnedJob] = {}  #: those that are not done; what is done is an image
+        self._jobs: dict[str, OwnedJob] = {}  #: jobs that are not done; a job that is done is an image
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._making: dict[str, frozenset[str]] = {}  #: by image: what it is made of, and itself
-        self._asked: Counter[str] = Counter()  #: the same of requests that are being looked at
-        self._going: set[str] = set()  #: that are being deleted
+        self._making: dict[str, frozenset[str]] = {}  #: by image: its parts, and the image itself
+        self._asked: Counter[str] = Counter()  #: the ids that pending requests need
+        self._going: set[str] = set()  #: ids that are being deleted
         self._beginning = asyncio.Lock()
 
     async def open(self) -> Self:
-        """Take the folder, and clear away what an earlier process left unfinished. Raises StoreInUse, StoreFailed."""
+        """Lock the folder, and remove the unfinished work of an earlier process. Raises StoreInUse, StoreFailed."""
         await run_shielded(in_thread(self._open, name="ramet-packaging"))
         try:
             await run_shielded(self._catalogue.open())
@@ -94,13 +95,13 @@ class PackagingService:
         return self
 
     async def close(self) -> None:
-        """End the jobs and what they have started, and wait until it is gone. Idempotent."""
+        """Cancel the jobs and everything that they started, and wait until all have ended. Idempotent."""
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
-        self._tasks.clear()  # One that had not begun could not do so itself.
+        self._tasks.clear()  # A task that had not begun did not remove itself.
         self._jobs.clear()
         self._making.clear()
         if self._lock is not None:
@@ -114,35 +115,39 @@ class PackagingService:
         await self.close()
 
     async def upload(self, data: bytes | AsyncIterator[bytes], owner: str = OPERATOR) -> BundleInfo:
-        """Keep what is in a tar, plain or with gzip; its id is the digest of its files: same files, same bundle.
+        """Store the content of a tar, plain or gzip-compressed.
 
-        Nothing is written before all of it was checked. Links of any kind and special files are refused, as are paths
-        that lead out, that come twice or differ only by case or Unicode form. Of a file's mode only "executable" is
-        kept. Raises InvalidValue, which names the member, and BundleTooLarge.
+        The id is the digest of the files: same files, same bundle.
+
+        Nothing is written before everything was checked. Links of any kind and special files are refused. Paths are
+        refused if they lead out of the bundle, occur twice, or differ only by case or Unicode form. Of a file's mode
+        only "executable" is kept. Raises InvalidValue, which names the member, and BundleTooLarge.
         """
         bundle = await self._bundles.upload(data, owner)
         await run_shielded(self._catalogue.keep(bundle, owner))
         return bundle.info
 
     async def bundle(self, id: str, asker: str = OPERATOR) -> BundleInfo:
-        """The bundle of that id. Raises Unknown."""
+        """Return the bundle of that id. Raises Unknown."""
         found = await self._catalogue.bundle(id)
         if found is None or not found.is_for(asker):
             raise Unknown("bundle", id)
         return found.info
 
     async def list_bundles(self, asker: str = OPERATOR) -> Sequence[BundleInfo]:
-        """All that an asker may use, by their ids."""
+        """Return all bundles that an asker may use, by their ids."""
         return [each.info for each in await self._catalogue.bundles() if each.is_for(asker)]
 
     async def create_image(self, base: str = "", bundles: Sequence[str] = (), asker: str = OPERATOR) -> Job:
-        """Have an image made of bundles, on top of another; what the asker had made before is done at once.
+        """Start the making of an image of bundles, on top of another.
 
-        Refused before anything begins: what is Unknown, bundles that hide parts of each other (BundlesClash), and
-        requirements that are none or that may not be installed (InvalidValue).
+        If the asker has the image already, the job is done.
+
+        Some requests are refused before any work begins: unknown ids (Unknown), bundles that hide parts of each other
+        (BundlesClash), and invalid or forbidden requirements (InvalidValue).
         """
         parts_of(base, bundles, await self._recorded(base, asker))
-        if asker != OPERATOR:  # First of all: what is foreign is not even kept from being deleted.
+        if asker != OPERATOR:  # First: a request for a foreign bundle must not protect it from deletion.
             for each in bundles:
                 await self.bundle(each, asker)
         with self._needing(base, *bundles):
@@ -150,7 +155,7 @@ class PackagingService:
             return await self._create(base, bundles, parts, asker)
 
     async def _create(self, base: str, bundles: Sequence[str], parts: tuple[str, ...], asker: str) -> Job:
-        """Have an image of these parts made, unless it is there."""
+        """Start the making of an image of these parts, unless it exists."""
         id = image_id(parts, asker)
         with self._needing(id, *parts):
             found = await self._catalogue.image(id)
@@ -165,9 +170,9 @@ class PackagingService:
             return await run_shielded(self._begin(recorded))
 
     async def job(self, id: str, asker: str = OPERATOR) -> Job:
-        """How far the making of an image is. Raises Unknown, also for one that failed long ago.
+        """Return the state of the making of an image. Raises Unknown, also for a job that failed long ago.
 
-        A team sees a job of the operator once the image is there, if the image is for the team.
+        A team sees a job of the operator once the image exists, if the team may use the image.
         """
         found = self._jobs[id] if id in self._tasks else await self._catalogue.job(id) or self._jobs.get(id)
         if found is None or not (
@@ -178,7 +183,10 @@ class PackagingService:
         return found.job
 
     async def finished(self, id: str) -> Job:
-        """The job, once it is done or failed. Raises Unknown, also if the service is closed meanwhile."""
+        """Wait until a job is done or failed, and return it.
+
+        Raises Unknown, also if the service is closed meanwhile.
+        """
         if id in self._tasks:
             await asyncio.wait({self._tasks[id]})
         while (job := await self.job(id)).state in ("queued", "running"):  # at another kernel
@@ -186,14 +194,14 @@ class PackagingService:
         return job
 
     def list_jobs(self) -> Sequence[Job]:
-        """Those of this kernel that are queued or running, and those that failed lately; the oldest first."""
+        """Return the queued and running jobs of this kernel and its recently failed jobs, the oldest first."""
         return tuple(each.job for each in self._jobs.values())
 
     async def image(self, id: str, asker: str = OPERATOR) -> Image:
-        """The image of that id; "" is the plain one. Raises Unknown, and Damaged if a part of it is missing.
+        """Return the image of that id; "" is the plain one. Raises Unknown, and Damaged if a part of it is missing.
 
-        What another kernel has made is brought here, and what it needs is installed. Raises InvalidValue where that is
-        not allowed, and SpawnRefused if it cannot be.
+        An image of another kernel is copied here, and the packages that it needs are installed. Raises InvalidValue if
+        the installation is not allowed, and SpawnRefused if it fails.
         """
         if id in self._going:
             raise Unknown("image", id)
@@ -208,10 +216,11 @@ class PackagingService:
         return await in_thread(lambda: self._assembly.image(recorded), name="ramet-image")
 
     async def loadable(self, id: str, beside: Sequence[str], asker: str = OPERATOR) -> LoadableBundle:
-        """A bundle, with all its files checked, to be loaded into an agent that has others.
+        """Return a bundle, with all its files checked, to be loaded into an agent that has the bundles `beside`.
 
-        Raises Unknown, Damaged, BundlesClash, and InvalidValue for a module of a name that is Python's own, or ours,
-        for one that needs packages, which only an image can have, and for one more than an agent may have.
+        Raises Unknown, Damaged, BundlesClash. Raises InvalidValue for a module with the name of a module of Python or
+        of ramet, for a bundle that needs packages, which only an image can have, and if the agent would have too many
+        bundles.
         """
         if id in self._going:
             raise Unknown("bundle", id)
@@ -221,7 +230,7 @@ class PackagingService:
         return await self._comparing(lambda: self._assembly.loadable(id, beside))
 
     async def list_images(self, asker: str = OPERATOR) -> Sequence[ImageInfo]:
-        """All that an asker can spawn from, the oldest first."""
+        """Return all images from which an asker can spawn, the oldest first."""
         found = await self._catalogue.images()
         if asker != OPERATOR:
             bundles = {each.info.id for each in await self._catalogue.bundles() if each.is_for(asker)}
@@ -233,7 +242,7 @@ class PackagingService:
         return [each.info for each in found]
 
     async def image_info(self, id: str, asker: str = OPERATOR) -> ImageInfo:
-        """What an image is made of. Raises Unknown."""
+        """Return the description of an image. Raises Unknown."""
         found = await self._recorded(id, asker)
         if found is None:
             raise Unknown("image", id)
@@ -242,9 +251,10 @@ class PackagingService:
     async def delete_image(
         self, id: str, users: Callable[[], Sequence[str]] = tuple, elsewhere: Elsewhere = no_other_users
     ) -> None:
-        """Forget an image that nobody needs. Images on top of it stay. Raises Unknown, InUse.
+        """Delete an image that has no users. Images on top of it stay. Raises Unknown, InUse.
 
-        `users` says who needs it here, `elsewhere` who does at other kernels, once none of them begins to.
+        `users` returns the users at this kernel. `elsewhere` returns the users at other kernels, after new use there is
+        blocked.
         """
         with self._deleting("image", id, users):
             await run_shielded(self._catalogue.delete_image(id, elsewhere))
@@ -252,12 +262,12 @@ class PackagingService:
     async def delete_bundle(
         self, id: str, users: Callable[[], Sequence[str]] = tuple, elsewhere: Elsewhere = no_other_users
     ) -> None:
-        """Remove a bundle that no image has and nobody needs, as `delete_image`. Raises Unknown, InUse."""
+        """Delete a bundle that no image contains and that has no users. See `delete_image`. Raises Unknown, InUse."""
         with self._deleting("bundle", id, users):
             await run_shielded(self._catalogue.delete_bundle(id, elsewhere))
 
     async def _comparing(self, work: Callable[[], T]) -> T:
-        """Do in a thread what reads the names of all files of bundles, which is large: few at a time."""
+        """Run `work` in a thread, few at a time: it reads the names of all files of bundles, which are large."""
         await self._comparisons.take()
         try:
             return await run_shielded(in_thread(work, name="ramet-bundle"))
@@ -265,7 +275,10 @@ class PackagingService:
             self._comparisons.give_back()
 
     async def _recorded(self, id: str, asker: str) -> Recorded | None:
-        """The image of that id; None if there is none for the asker. The operator's may be of other teams' bundles."""
+        """Return the image of that id, or None if the asker may not use it.
+
+        An image of the operator may contain bundles of other teams, which makes it unusable for the asker.
+        """
         found = await self._catalogue.image(id)
         if found is None or asker in (OPERATOR, found.owner):
             return found
@@ -278,7 +291,7 @@ class PackagingService:
 
     @contextlib.contextmanager
     def _needing(self, *ids: str) -> Iterator[None]:
-        """Keep these from being deleted. Raises Unknown for one that is."""
+        """Protect these ids from deletion during the block. Raises Unknown for an id that is being deleted."""
         if going := self._going.intersection(ids):
             raise Unknown("bundle or image", min(going))
         self._asked.update(ids)
@@ -289,7 +302,7 @@ class PackagingService:
 
     @contextlib.contextmanager
     def _deleting(self, kind: str, id: str, users: Callable[[], Sequence[str]]) -> Iterator[None]:
-        """Let nobody have it from now on. Raises InUse for what somebody has, or is about to."""
+        """Block new use of an image or a bundle during the block. Raises InUse if it has users, or will have one."""
         if id in self._going:
             raise Unknown(kind, id)
         making = [image for image, parts in self._making.items() if id in parts]
@@ -319,7 +332,7 @@ class PackagingService:
     # --- jobs
 
     async def _begin(self, recorded: Recorded) -> Job:
-        """Have it made here, unless another kernel does so already. Not to be cancelled."""
+        """Start the making of an image here, unless another kernel makes it already. Must not be cancelled."""
         id = recorded.info.id
         async with self._beginning:
             if id not in self._tasks:
@@ -335,7 +348,7 @@ class PackagingService:
         return bool(await in_thread(lambda: self._assembly.missing(recorded), name="ramet-image"))
 
     async def _install(self, recorded: Recorded) -> None:
-        """Have here what an image of another kernel needs. Raises InvalidValue, SpawnRefused."""
+        """Install the packages of an image of another kernel here. Raises InvalidValue, SpawnRefused."""
         await in_thread(lambda: self._assembly.required_by(recorded.bundles), name="ramet-image")
         if recorded.info.requirements:
             try:
@@ -370,7 +383,7 @@ class PackagingService:
             self._making.pop(id, None)
 
     async def _failed(self, recorded: Recorded, error: ErrorInfo) -> None:
-        with contextlib.suppress(RametError):  # A kernel without its store ends, and so has this job.
+        with contextlib.suppress(RametError):  # A kernel that lost its store ends, and this job with it.
             await self._catalogue.failed(recorded, error)
         id = recorded.info.id
         self._jobs[id] = OwnedJob(Job(id=id, state="failed", error=error), recorded.owner)

@@ -1,7 +1,7 @@
-"""How an agent comes and goes: it is on record from before it starts until after it is gone.
+"""The lifecycle of an agent, which is recorded from before its start until after its removal.
 
-For all of that time it holds its part of its team: whatever fails, is cancelled or is killed on the way, there is no
-agent without its part and no part without its agent.
+The agent holds its part of its team for all of that time. A failure, a cancellation or a kill cannot leave an agent
+without its part, or a part without its agent.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ _log = logging.getLogger("ramet.services")
 
 
 class AgentLifecycle:
-    """The agents of a server, from their births to their ends; `folder` has one folder for each.
+    """The lifecycle of all agents of a server, from spawn to end; `folder` has one folder for each agent.
 
-    Of a team at most `most_failed` stay that have failed or ended.
+    Of the failed and ended agents of a team, at most `most_failed` are kept.
     """
 
     def __init__(
@@ -57,27 +57,30 @@ class AgentLifecycle:
             runtime.clock, runtime.sandboxes, folder, lambda each: self.end(each, "it was kept")
         )
         self._tasks: set[asyncio.Task[Any]] = set()
-        #: told of each agent that is gone for good, before its row goes
+        #: called with the id of each agent that is removed permanently, before its row is removed
         self.forgetting: Callable[[str], Awaitable[None]] = _nobody
 
     def begin(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Work that goes on when whoever asked for it has gone; `join` waits for it."""
+        """Start work that continues after its caller has given up; `join` waits for the work."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
 
     async def join(self) -> None:
-        """Wait until nothing is under way any more, but not for the time of those that are kept."""
+        """Wait until all started work has ended. Do not wait until the time of kept failed agents is over."""
         await self._failed.close()
         while self._tasks:
             await asyncio.wait(self._tasks)
-            await self._failed.close()  # Of those that have failed meanwhile.
+            await self._failed.close()  # Agents may have failed meanwhile.
 
     # ---- how an agent comes
 
     async def bear(self, room: TeamState, row: AgentRow, checked: Checked) -> AgentEntry:
-        """Start an agent that its team has admitted. When this raises, nothing of it is left, and its part is free."""
+        """Start an agent that its team has admitted.
+
+        If an error is raised, the agent is removed and its part is free.
+        """
         try:
             await room.write(row)
             await checked.see_that_its_image_is_there()
@@ -95,7 +98,7 @@ class AgentLifecycle:
         return living
 
     async def open(self, row: AgentRow, checked: Checked) -> AgentEntry:
-        """Have an agent opened by its type, with a folder of its own. Raises what its type does."""
+        """Open an agent by its type, with a folder of its own. Raises the errors of its type."""
         opening = checked.opening
         _make(opening.folder)
         try:
@@ -118,7 +121,7 @@ class AgentLifecycle:
         return living
 
     def add(self, living: AgentEntry) -> None:
-        """Have an agent on the roster, and hear of its end."""
+        """Add an agent to the roster, and handle its end."""
 
         def over(ended: asyncio.Future[ErrorInfo | None]) -> None:
             if living.ending is None:
@@ -128,7 +131,7 @@ class AgentLifecycle:
         living.served.ended.add_done_callback(over)
 
     async def add_departed(self, row: AgentRow) -> None:
-        """Have an agent on the roster that cannot be talked with any more, until somebody or its time ends it."""
+        """Add an agent to the roster that is not usable any more. It stays until a caller or a time limit ends it."""
         error = row.error or ErrorInfo(type="Gone", message="it had ended")
         living = AgentEntry(row, Departed(row.run, row.isolation or "none", error), self._books, self._clock)
         self._roster.add(living)
@@ -136,40 +139,40 @@ class AgentLifecycle:
         self._end_the_oldest(living.row.team)
 
     def add_waiting(self, room: TeamState, row: AgentRow, missing: ValuesMissing) -> None:
-        """Have an agent on the roster that waits for its values. It holds its part of its team, and its row stays."""
+        """Add an agent to the roster that waits for its values. It holds its part of its team, and its row stays."""
         served = Waiting(row.run, row.isolation, missing, room.team.held.get(row.id, {}))
         living = AgentEntry(row, served, self._books, self._clock)
         living.state, living.error = "waiting", error_of(missing)
         self._roster.add(living)
 
     async def give_up(self, living: AgentEntry, reason: str) -> Mapping[str, float] | None:
-        """Close an agent that is not on the roster; what it used, None if that cannot be told."""
+        """Close an agent that is not on the roster. Return what it used, or None if that is unknown."""
         return await _closed(living, reason)
 
     def failed(self, row: AgentRow, error: ErrorInfo) -> AgentRow:
-        """An agent that has failed just now."""
+        """Return the row of an agent that has failed just now."""
         return what_stays(replace(row, state="failed", error=error, failed_at=self._clock.now()))
 
     # ---- how an agent goes
 
     def end(self, living: AgentEntry, reason: str) -> asyncio.Future[None]:
-        """Close an agent and leave nothing of it, once; whoever gives up waiting for it does not stop that.
+        """Close an agent and remove everything of it, once. A caller that stops waiting does not stop the removal.
 
-        If that fails the agent stays on the roster, ended, and the next one who asks has it tried again.
+        If the removal fails, the agent stays on the roster as ended, and the next call tries again.
         """
         if living.ending is None or has_failed(living.ending):
             living.ending = self.begin(self._end(living, reason))
         return asyncio.shield(living.ending)
 
     async def close_all(self, reason: str) -> None:
-        """Close every agent and leave it on record, for a later server to go on with."""
+        """Close every agent and keep its record, so that a later server can resume it."""
         for living in self._roster:
             living.ending = living.ending or self.begin(_close(living, reason))
             self._roster.remove(living)
         await self.join()
 
     def lose(self, room: TeamState) -> None:
-        """Go on with nothing of a team that another kernel has: it has the agents and their turns as well."""
+        """Drop everything of a team that another kernel has: that kernel also has the agents and their turns."""
         for birth in room.spawning:
             birth.cancel()
         why = TakenOver("team", room.label)
@@ -181,12 +184,15 @@ class AgentLifecycle:
             living.ending = living.ending or self.begin(_close(living, str(why)))
 
     async def forget(self, room: TeamState, row: AgentRow, used: Mapping[str, float] | None) -> None:
-        """Leave nothing of an agent that is gone, and free what it held."""
+        """Remove everything of an agent that has ended, and free its part of the team."""
         await self.release(room, row.id, used)
         await self.clear(row)
 
     async def clear(self, row: AgentRow) -> None:
-        """Leave nothing of an agent whose part is free; its row goes last, so that a later server finds the rest."""
+        """Remove everything of an agent whose part is free.
+
+        The row is removed last, so that a later server finds the rest.
+        """
         try:
             await run_shielded(in_thread(lambda: _remove(self._folder, row.id), name="ramet-folder"))
             await run_shielded(self._failed.remove(row))
@@ -196,30 +202,31 @@ class AgentLifecycle:
         await self._books.remove(row)
 
     async def release(self, room: TeamState, agent: str, used: Mapping[str, float] | None, *rows: AgentRow) -> None:
-        """Free what an agent held; write that down together with `rows`.
+        """Free the part of an agent, and write the new state of the team together with `rows`.
 
-        None is a use that is not known: all that it held counts as used, so that no more is than was reserved.
+        If `used` is None, the use is unknown. Then all of the part counts as used, so that the use never exceeds the
+        reservation.
         """
         await room.release(agent, room.team.held.get(agent, {}) if used is None else used, *rows)
 
     async def _fail(self, living: AgentEntry, error: ErrorInfo | None) -> None:
-        """An agent ended by itself: it holds nothing any more, and stays to be looked at."""
+        """Handle an agent that ended by itself: free its part, and keep the agent for inspection."""
         living.state, living.error = ("ended" if error is None else "failed"), error
         living.failed_at = self._clock.now() if error is not None else None
         used = await _closed(living, "it ended")
         async with living.changing:
             living.row = what_stays(living.as_row())
             if (room := self._rooms.get(living.row.team)) is None:
-                return  # It goes on in another kernel.
+                return  # Another kernel continues it.
             try:
                 await self.release(room, living.id, used, living.row)
-            except TakenOver as problem:  # Likewise, and this kernel will hear of it.
+            except TakenOver as problem:  # Likewise, and this kernel will be informed.
                 return _log.warning("what became of agent %s is not for this kernel to say: %s", living.id, problem)
         await self._failed.keep(living)
         self._end_the_oldest(living.row.team)
 
     def _end_the_oldest(self, team: str) -> None:
-        """Begin to end those that failed first, where more stay than may."""
+        """Start to end the agents that failed first, if a team has more than `most_failed` of them."""
         for each in oldest_beyond(self._most_failed, self._roster.of(team)):
             _log.info("agent %s (%s), which has %s, makes room for newer ones", each.row.path, each.id, each.state)
             self.begin(self._failed.end(each))
@@ -230,7 +237,7 @@ class AgentLifecycle:
         living.state = "ended"
         used = await _closed(living, reason)
         if living.talk is not None:
-            await living.talk.written()  # Else it would come behind the removal of all the others.
+            await living.talk.written()  # Else its writes would follow the removal of the other records.
         async with living.changing:
             try:
                 room = self._rooms.get(living.row.team)
@@ -240,18 +247,18 @@ class AgentLifecycle:
             except TakenOver:
                 self._roster.remove(living)
                 raise
-            self._roster.remove(living)  # Not before: whoever is told that this failed can ask for it again.
-            room.names.discard(living.row.name)  # Likewise: two records of one name could not be gone on with.
+            self._roster.remove(living)  # Not before: a caller whose request failed can repeat it.
+            room.names.discard(living.row.name)  # Likewise: two records of one name could not be resumed.
 
 
 async def _on_record(living: AgentEntry, runtime: AgentRuntime) -> None:
-    """Return once the tree of an agent is on record: whoever goes on with that looks for it. Raises StoreFailed."""
-    with contextlib.suppress(Unknown):  # It has none.
+    """Wait until the tree of an agent is recorded, because a resume looks for it. Raises StoreFailed."""
+    with contextlib.suppress(Unknown):  # The agent has no tree.
         await runtime.get(living.served.run).run.context.settled()
 
 
 async def _nobody(agent: str) -> None:
-    """Nobody is told."""
+    """Do nothing."""
 
 
 async def _close(living: AgentEntry, reason: str) -> None:
@@ -259,7 +266,7 @@ async def _close(living: AgentEntry, reason: str) -> None:
 
 
 async def _closed(living: AgentEntry, reason: str) -> Mapping[str, float] | None:
-    """Close an agent; returns what it used for good, None if that cannot be told. What goes wrong stops nobody."""
+    """Close an agent. Return what it used up, or None if that is unknown. Errors are logged, never raised."""
     try:
         await living.served.close(reason)
     except Exception:
@@ -274,7 +281,7 @@ async def _closed(living: AgentEntry, reason: str) -> Mapping[str, float] | None
 
 
 async def _cleared(opening: AgentSpec) -> None:
-    """Leave nothing of what was loaded into an agent that is gone. What goes wrong stops nobody."""
+    """Remove everything that was loaded into an agent that has ended. OSError is logged, not raised."""
     try:
         if opening.shelf is not None:
             await opening.shelf.close()
@@ -291,10 +298,10 @@ def _error_of(ended: asyncio.Future[ErrorInfo | None]) -> ErrorInfo | None:
 
 
 def _make(folder: pathlib.Path) -> None:
-    folder.mkdir(0o700, parents=True, exist_ok=True)  # One system call: a thread would cost a hundred times that.
+    folder.mkdir(0o700, parents=True, exist_ok=True)  # One system call: a thread would cost 100 times as much.
 
 
 def _remove(folder: pathlib.Path, name: str) -> None:
-    """Remove what an agent had on disk, whatever it made of it. Nothing there is no error."""
+    """Remove the folder of an agent, whatever the agent put into it. A missing folder is no error."""
     with contextlib.suppress(FileNotFoundError), safe_walk.opened(folder) as parent:
         safe_walk.remove(parent, name)

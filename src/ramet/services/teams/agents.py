@@ -1,4 +1,4 @@
-"""The agents of this server, and who may do what with each: unknown, foreign and forbidden look the same."""
+"""The agents of this server, and the rights on each. Unknown, foreign and forbidden agents raise the same error."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from ramet.services.contract import RIGHTS, AgentInfo, AgentSpec, AgentState, Ag
 from ramet.services.teams import keys
 from ramet.services.teams.tables import AgentRow, TeamTables
 
-#: What is looked through for an agent that there is not, so that it takes as long as for one that there is.
+#: The keyring that is searched for an unknown agent, so that it takes as long as for a known one.
 _NOBODY = keys.Keyring(owner=keys.hash_of("nobody has this key"))
-_CHANGING = ("state", "run", "isolation", "turns", "error", "bundles", "failed_at")  #: of a row
+_CHANGING = ("state", "run", "isolation", "turns", "error", "bundles", "failed_at")  #: the changing fields of a row
 
 
 class KeptFailure(NamedTuple):
-    """Until when a failed agent is there, and where what it left is."""
+    """The time until which a failed agent is kept, and the folders that it left."""
 
     until: datetime
     folders: tuple[str, ...]
 
 
 class AgentEntry:
-    """An agent of this server, until it is killed: one that failed is here as well.
+    """An agent of this server, until it is killed; a failed agent is kept here as well.
 
-    `talk` is for whoever leads its conversation, who also sets `state` to "working" and back to "idle", and counts
-    `turns`; `keep` puts on record what has changed of this.
+    `talk` belongs to the owner of the conversation. That owner also sets `state` to "working" and back to "idle", and
+    counts `turns`. `keep` records these changes.
     """
 
     def __init__(
@@ -45,39 +45,39 @@ class AgentEntry:
         opening: AgentSpec | None = None,
         type: AgentType | None = None,
     ) -> None:
-        """Without `opening` and `type` it is one that could not be opened again, or waits for values."""
+        """Without `opening` and `type`, the agent could not be opened again, or waits for values."""
         self.row, self.served, self.opening, self._type = row, served, opening, type
         self.state: AgentState = row.state
         self.turns = row.turns
         self.error = row.error
         self.failed_at = row.failed_at
-        self.kept: KeptFailure | None = None  #: of one that has failed and is there for a while
+        self.kept: KeptFailure | None = None  #: of a failed agent that is kept for a while
         self.talk: Any = None
         self.failing: asyncio.Task[None] | None = None
         self.ending: asyncio.Task[None] | None = None
-        self.changing = asyncio.Lock()  #: held by whoever is to write its row
+        self.changing = asyncio.Lock()  #: held while its row is written
         self.watchers: set[Callable[[], object]] = set()  #: called after each change of its keys
         self._books, self._clock = books, clock
 
     @property
     def id(self) -> str:
-        """Its id."""
+        """The id of the agent."""
         return self.row.id
 
     @property
     def type(self) -> AgentType:
-        """Its type. Raises Gone for an agent that could not be opened again."""
+        """The type of the agent. Raises Gone for an agent that could not be opened again."""
         if self._type is None:
             raise Gone(f"agent {self.row.path!r} is not there any more")
         return self._type
 
     @property
     def is_open(self) -> bool:
-        """Whether it can be talked with: it has not failed, and nobody ends it."""
+        """Whether the agent can take turns: it has not failed, and is not being ended."""
         return self.state in ("idle", "working") and self.ending is None
 
     def info(self) -> AgentInfo:
-        """The agent, for whoever may see it."""
+        """Return the description of the agent for its clients."""
         row = self.row
         return AgentInfo(
             id=row.id,
@@ -101,7 +101,7 @@ class AgentEntry:
         )
 
     def as_row(self) -> AgentRow:
-        """The agent as it is to be written down; idle if it was at work, or waits."""
+        """Return the row of the agent as it is to be written. A working or waiting agent is written as idle."""
         return replace(
             self.row,
             state="idle" if self.state in ("working", "waiting") else self.state,
@@ -115,7 +115,10 @@ class AgentEntry:
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """The ids of the bundles that are loaded, or about to be; of one that is not open, those that it had."""
+        """The ids of the bundles that are loaded, or are being loaded.
+
+        For an agent that is not open: those of its row.
+        """
         if self.opening is None:
             return self.row.bundles
         return self.opening.shelf.needs if self.opening.shelf is not None else ()
@@ -126,26 +129,29 @@ class AgentEntry:
         return self.row.bundles if shelf is None else tuple(each.id for each in shelf.loaded)
 
     def holds(self, by: str, right: Right) -> bool:
-        """Whether a key has a right now, also after the agent was killed. `by` is its hash, or OPERATOR.
+        """Return whether a key has a right now, also after the agent was killed. `by` is the key's hash, or OPERATOR.
 
-        "" stands for the owner's key: turns that an older version put on record do not say who asked.
+        "" means the owner's key: turns that an older version recorded do not name their key.
         """
         ring = self.row.keys
         held = keys.held_by(ring, by or ring.owner, self._clock.now())
         return by == keys.OPERATOR or (held is not None and right in held.rights)
 
     def seconds_left(self, by: str) -> float | None:
-        """How long a key is valid; None is until it is revoked."""
+        """Return for how long a key is valid; None means until it is revoked."""
         return keys.seconds_left(self.row.keys, by, self._clock.now())
 
     async def keep(self) -> None:
-        """Put on record what has changed: its run, state, turns. Nothing is written if nothing has."""
+        """Record the changed fields, such as run, state and turns. Nothing is written if nothing has changed."""
         async with self.changing:
             if self.ending is None and _changes(self.row, row := self.as_row()):
                 await self.write(row)
 
     async def write(self, row: AgentRow) -> None:
-        """Be this from now on, on record first; by whoever is `changing`. A cancel is raised when that is done."""
+        """Record a new row, then use it. The caller holds `changing`.
+
+        A cancellation is raised when the row is written.
+        """
 
         async def write() -> None:
             await self._books.write(row)
@@ -157,7 +163,7 @@ class AgentEntry:
 
 
 class Admitted(NamedTuple):
-    """An agent, and the key by which somebody was let in to it. `by` is the key's hash, or OPERATOR."""
+    """An agent, and the key that gave access to it. `by` is the key's hash, or OPERATOR."""
 
     living: AgentEntry
     key: keys.Held
@@ -165,7 +171,7 @@ class Admitted(NamedTuple):
 
 
 class AgentTable:
-    """All agents of this server, by their ids. The operator's key opens everything."""
+    """All agents of this server, by their ids. The operator's key gives access to all of them."""
 
     def __init__(self, operator: str, clock: Clock) -> None:
         if not operator:
@@ -177,49 +183,52 @@ class AgentTable:
         return iter(list(self._living.values()))
 
     def paths_by_run(self) -> dict[str, str]:
-        """The paths of the agents, by the roots of their trees."""
+        """Return the paths of the agents, by the roots of their trees."""
         runs = ((each.served.run or each.row.run, each.row.path) for each in self._living.values())
         return {run: path for run, path in runs if run}
 
     def add(self, living: AgentEntry) -> None:
-        """Know an agent."""
+        """Add an agent."""
         self._living[living.id] = living
 
     def remove(self, living: AgentEntry) -> None:
-        """Forget an agent."""
+        """Remove an agent."""
         self._living.pop(living.id, None)
 
     def of(self, team: str) -> list[AgentEntry]:
-        """The agents of a team."""
+        """Return the agents of a team."""
         return [each for each in self if each.row.team == team]
 
     def has(self, agent_id: str) -> bool:
-        """Whether there is an agent of that id, whoever asks."""
+        """Return whether an agent with that id exists. Keys are not checked."""
         return agent_id in self._living
 
     def is_operator(self, key: str) -> bool:
-        """Whether a key is the operator's."""
+        """Return whether a key is the operator's."""
         return keys.key_matches(key, self._operator)
 
     def admit(self, agent_id: str, key: str, right: Right) -> AgentEntry:
-        """The agent, for whoever may do this with it. Raises NotYours, which is the same for every reason."""
+        """Return the agent, if the key has the right. Raises NotYours, which is the same for every reason."""
         return self.admitted(agent_id, key, right).living
 
     def knows_key(self, key: str, first: str = "") -> bool:
-        """Whether a key opens any agent, with whatever right; that of the id `first` is looked at first."""
+        """Return whether a key has any right on any agent; the agent with the id `first` is checked first."""
         hash, now = keys.hash_of(key), self._clock.now()
         if (living := self._living.get(first)) is not None and keys.held_by(living.row.keys, hash, now) is not None:
             return True
         return any([keys.held_by(each.row.keys, hash, now) is not None for each in self._living.values()])
 
     def team_of(self, key: str) -> str:
-        """The team of the agent that a key opens, with whatever right; "" if it opens none."""
+        """Return the team of the agent on which a key has any right; "" if there is none."""
         hash, now = keys.hash_of(key), self._clock.now()
         teams = [each.row.team for each in self._living.values() if keys.held_by(each.row.keys, hash, now) is not None]
         return teams[0] if teams else ""
 
     def find(self, key: str, right: Right) -> AgentEntry:
-        """The agent of which this is a key with that right. Raises NotYours, also for the operator's: it is of all."""
+        """Return the agent on which a key has that right.
+
+        Raises NotYours, also for the operator's key: it opens all agents.
+        """
         hash, now = keys.hash_of(key), self._clock.now()
         found = None
         for living in self._living.values():
@@ -231,7 +240,7 @@ class AgentTable:
         return found
 
     def admitted(self, agent_id: str, key: str, right: Right) -> Admitted:
-        """The agent, and what the key is that opens it. Raises NotYours."""
+        """Return the agent, and the rights of the key that gave access to it. Raises NotYours."""
         living = self._living.get(agent_id)
         by = keys.hash_of(key)
         held = keys.held_by(living.row.keys if living is not None else _NOBODY, by, self._clock.now())

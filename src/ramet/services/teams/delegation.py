@@ -1,4 +1,4 @@
-"""Who owns an agent, and which narrower keys its owner gave away: changed one after the other, on record first."""
+"""The owners of agents, and the narrower keys that they delegated: changed one after the other, and recorded first."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ramet.services.teams.agents import Admitted, AgentEntry, AgentTable
 
 
 class Owners:
-    """Changes the keys of the agents of a roster."""
+    """The changes of the keys of the agents of a roster."""
 
     def __init__(self, roster: AgentTable, clock: Clock, entropy: Callable[[int], bytes]) -> None:
         self._roster, self._clock, self._entropy = roster, clock, entropy
@@ -22,9 +22,9 @@ class Owners:
     async def delegate(
         self, agent: str, key: str, asked: Delegate, entropy: Callable[[int], bytes] | None = None
     ) -> DelegatedKey:
-        """Make a narrower key, or hand over the ownership, by which every older key dies.
+        """Make a narrower key, or transfer the ownership, which invalidates every older key.
 
-        With an `entropy` of its own, a key that was made of that before is returned again.
+        With an `entropy` argument, a key that was made from it before is returned again.
         """
         entropy, is_again = entropy or self._entropy, entropy is not None
         new = keys.new_key("agent", entropy)
@@ -46,11 +46,11 @@ class Owners:
         return DelegatedKey(id, new, ring.delegated[-1].rights)
 
     async def revoke(self, agent: str, key: str, key_id: str) -> None:
-        """Let a narrower key open nothing any more, nor those that it made."""
+        """Revoke a narrower key, and all keys that it made."""
         await self._change(agent, key, lambda by, ring: keys.revoke(ring, key_id, by=by))
 
     async def rotate(self, agent: str, key: str, entropy: Callable[[int], bytes] | None = None) -> str:
-        """Another key for the same owner; one that was made of an `entropy` before is returned again."""
+        """Make a new key for the same owner. A key that was made from `entropy` before is returned again."""
         new = keys.new_key("agent", entropy or self._entropy)
         if entropy is not None and self._made(agent, new) is not None:
             return new
@@ -58,18 +58,21 @@ class Owners:
         return new
 
     def owned(self, agent: str, key: str) -> AgentEntry:
-        """The agent, for its full owner and for the operator. Raises NotYours."""
+        """Return the agent, if the key is its owner's or the operator's. Raises NotYours."""
         return self._admitted(agent, key, owner=True).living
 
     def _made(self, agent: str, new: str) -> keys.Held | None:
-        """Return the rights of a key that was made before; None if it was not, or is nothing any more."""
+        """Return the rights of a key that was made before; None if it was not made, or is not valid any more."""
         living = next((each for each in self._roster if each.id == agent), None)
         return None if living is None else keys.held(living.row.keys, new, self._clock.now())
 
     async def _change(
         self, agent: str, key: str, step: Callable[[str, keys.Keyring], keys.Keyring], *, owner: bool = False
     ) -> keys.Keyring:
-        """Change a ring by a key that opens it when it is its turn: of two who hand over, the second has nothing."""
+        """Change a keyring.
+
+        The key is checked again under the lock: of two concurrent transfers, the second one is refused.
+        """
         async with self._admitted(agent, key, owner=owner).living.changing:
             living, held, _ = self._admitted(agent, key, owner=owner)
             ring = step(held.id, living.row.keys)

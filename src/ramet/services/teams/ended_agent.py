@@ -1,4 +1,4 @@
-"""What stands in the place of an agent that is not open: it could not be opened again, or waits for values."""
+"""Placeholders for an agent that is not open: it could not be opened again, or waits for values."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ramet.services.errors import ValuesMissing
 
 
 class Departed:
-    """A `Served` that has ended, and says why: Gone to whoever wants something of it."""
+    """A `RunningAgent` that has ended with an error, and raises Gone for every request."""
 
     def __init__(self, run: str, isolation: str, error: ErrorInfo) -> None:
         self.run, self.isolation, self.error = run, isolation, error
@@ -20,46 +20,46 @@ class Departed:
         self.ended.set_result(error)
 
     def turn(self, body: bytes, format: str) -> AsyncIterator[bytes]:
-        """Raises Gone."""
+        """Raise Gone."""
         self._refuse()
 
     async def interrupt(self) -> None:
-        """There is nothing to interrupt."""
+        """Do nothing: there is no turn to interrupt."""
 
     async def control(self, operation: Any) -> Any:
-        """Raises Gone."""
+        """Raise Gone."""
         self._refuse()
 
     async def history(self) -> Sequence[Mapping[str, Any]]:
-        """Raises Gone."""
+        """Raise Gone."""
         self._refuse()
 
     async def mail(self, text: str) -> None:
-        """Raises Gone."""
+        """Raise Gone."""
         self._refuse()
 
     def spent(self) -> Mapping[str, float]:
-        """What it used was counted when it ended."""
+        """Return nothing: the use was counted when the agent ended."""
         return {}
 
     async def close(self, reason: str) -> None:
-        """There is nothing to close."""
+        """Do nothing: there is nothing to close."""
 
     def _refuse(self) -> NoReturn:
         raise Gone(f"{self.error.type}: {self.error.message}")
 
 
 class Waiting(Departed):
-    """A `Served` that is not open until its values are supplied: ValuesMissing to whoever wants something of it."""
+    """A `RunningAgent` that is not open until its values are supplied, and raises ValuesMissing for every request."""
 
     def __init__(self, run: str, isolation: str, missing: ValuesMissing, held: Mapping[str, float]) -> None:
         self.run, self.isolation, self.missing, self._held = run, isolation, missing, held
         self.ended = asyncio.get_running_loop().create_future()
         self.ended.set_exception(missing)
-        self.ended.exception()  # Retrieved, so that asyncio logs nothing when nobody asks.
+        self.ended.exception()  # Mark as retrieved, so that asyncio logs nothing.
 
     def spent(self) -> Mapping[str, float]:
-        """All that it held, once it has a run: nobody knows how much of that is used up."""
+        """Return all that the agent held, if it has a run: how much of that was used is unknown."""
         return self._held if self.run else {}
 
     def _refuse(self) -> NoReturn:

@@ -1,4 +1,4 @@
-"""Failed agents that whoever spawned them wanted to have kept: for how long, and where what is left of them is."""
+"""Failed agents that are kept on request: for how long, and where their remains are."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _log = logging.getLogger("ramet.services")
 
 
 def checked_keep_failed(keep_failed_s: object, most: float) -> float | None:
-    """For how long an agent is to be kept once it has failed; None until it is killed. Raises InvalidValue."""
+    """Return for how many seconds a failed agent is kept; None means until it is killed. Raises InvalidValue."""
     if keep_failed_s is None:
         return None
     if (
@@ -39,12 +39,15 @@ def checked_keep_failed(keep_failed_s: object, most: float) -> float | None:
 
 
 def what_stays(row: AgentRow) -> AgentRow:
-    """Return the row of an agent that is over, without what only opens one: that may be as large as a request."""
+    """Return the row of an ended agent, without the fields that only opening needs.
+
+    These fields may be as large as a request.
+    """
     return replace(row, spawn_info=Raw(b"null"), policy=None, limits={}, env={}, env_names=(), policy_env_names=())
 
 
 def oldest_beyond(most: int, agents: Sequence[AgentEntry]) -> list[AgentEntry]:
-    """Return those of a team's agents that have failed or ended before the newest `most` that did."""
+    """Return the failed and ended agents of a team, except the newest `most`."""
     over = [each for each in agents if each.state in ("failed", "ended")]
     over = [each for each in over if each.ending is None or has_failed(each.ending)]
     over.sort(key=lambda each: (each.failed_at or each.row.created_at, each.row.created_at, each.id))
@@ -52,7 +55,7 @@ def oldest_beyond(most: int, agents: Sequence[AgentEntry]) -> list[AgentEntry]:
 
 
 class FailedAgents:
-    """Those that are kept. `folder` has one folder for each agent; `end` ends one that is to go."""
+    """The failed agents that are kept. `folder` has one folder for each agent; `end` ends an agent."""
 
     def __init__(
         self, clock: Clock, sandboxes: Sandboxes, folder: pathlib.Path, end: Callable[[AgentEntry], Awaitable[None]]
@@ -61,7 +64,7 @@ class FailedAgents:
         self._waiting: dict[str, asyncio.Task[None]] = {}
 
     async def keep(self, living: AgentEntry) -> None:
-        """Have one that has failed there until its time is over, since it failed, and then end it."""
+        """Keep a failed agent until its time since the failure is over, and then end it."""
         row = living.row
         if row.state != "failed" or row.keep_failed_s is None or row.failed_at is None:
             return
@@ -71,14 +74,14 @@ class FailedAgents:
         self._waiting[row.id] = asyncio.create_task(self._wait(living, (until - self._clock.now()).total_seconds()))
 
     async def remove(self, row: AgentRow) -> None:
-        """Let go of one that is being forgotten: what it left of its sandbox goes."""
+        """Release an agent that is being removed: remove what remains of its sandbox."""
         if (waiting := self._waiting.pop(row.id, None)) is not None:
             waiting.cancel()
         if row.state == "failed" and row.keep_failed_s is not None:
             await self._of_sandbox(row, keep=False)
 
     async def close(self) -> None:
-        """Wait for nobody's time any more; they stay on record."""
+        """Stop waiting for the time of any agent; the agents stay recorded."""
         waiting = list(self._waiting.values())
         self._waiting.clear()
         for each in waiting:
@@ -90,14 +93,17 @@ class FailedAgents:
         await self.end(living)
 
     async def end(self, living: AgentEntry) -> None:
-        """End one that was kept long enough. What goes wrong is logged."""
+        """End an agent that was kept for its time. Errors are logged."""
         try:
             await self._end(living)
-        except Exception:  # The next server finds it.
+        except Exception:  # The next server finds the agent.
             _log.exception("agent %s (%s), which is to go, stays", living.row.path, living.id)
 
     async def _of_sandbox(self, row: AgentRow, *, keep: bool) -> pathlib.Path | None:
-        """The folder of its run, kept from retention or removed; None if there is none."""
+        """Keep the folder of the agent's run from retention, or remove it.
+
+        Return the folder, or None if there is none.
+        """
         found = self._sandboxes.folder_of(row.run) if row.run else None
         if found is None:
             return None

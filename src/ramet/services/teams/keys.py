@@ -1,7 +1,8 @@
-"""Keys: who has one may do what it is for. Only hashes are kept, and they are compared in constant time.
+"""Keys and their rights. Only hashes are stored, and they are compared in constant time.
 
-An agent has one owner, whose key does all. The owner may make narrower keys, which stop when their time is up, when
-they are revoked, or when the key that made them is; and may hand over the ownership, by which every older key dies.
+An agent has one owner, whose key has all rights. The owner may make narrower keys. These become invalid when their time
+is over, when they are revoked, or when the key that made them is revoked. The owner may transfer the ownership, which
+invalidates every older key.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ from msgspec.structs import replace
 from ramet.core.errors import InvalidValue, Unknown
 from ramet.services.contract import RIGHTS, Right
 
-OWNER = "owner"  #: stands for the owner's key where ids of keys are told
-OPERATOR = "operator"  #: stands for the operator's key where hashes of keys are kept
-MOST_KEYS = 100  #: delegated ones of an agent: each is on its record, and is compared with every key that is shown
+OWNER = "owner"  #: stands for the owner's key in place of the id of a key
+OPERATOR = "operator"  #: stands for the operator's key in place of the hash of a key
+MOST_KEYS = 100  #: delegated keys of an agent: each is in its row, and is compared with every key that is presented
 _BYTES = 32
 
 
 class Delegated(Struct, frozen=True, kw_only=True):
-    """A narrower key. `by` is the id of the key that made it, which goes before it and has at least its rights."""
+    """A narrower key. `by` is the id of the key that made it, which precedes it and has at least its rights."""
 
     id: str
     hash: str
@@ -43,34 +44,34 @@ class Keyring(Struct, frozen=True, kw_only=True):
 
 
 class Held(Struct, frozen=True):
-    """What a key turned out to be: its id, and what it may."""
+    """The id of a valid key, and its rights."""
 
     id: str
     rights: tuple[Right, ...]
 
 
 def new_key(kind: Literal["team", "agent", "op"], entropy: Callable[[int], bytes]) -> str:
-    """A key of 256 bits, safe in URLs and headers; it begins with what it is for."""
+    """Return a new key of 256 bits, safe in URLs and headers; it begins with its kind."""
     return f"{kind}_{base64.urlsafe_b64encode(entropy(_BYTES)).decode().rstrip('=')}"
 
 
 def hash_of(key: str) -> str:
-    """What is kept of a key."""
+    """Return the hash of a key, which is stored instead of the key."""
     return hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def key_matches(key: str, hash: str) -> bool:
-    """Whether a key is the one of this hash."""
+    """Return whether a key has this hash."""
     return hmac.compare_digest(hash_of(key), hash)
 
 
 def held(ring: Keyring, key: str, now: datetime) -> Held | None:
-    """What a key may, None for one that is nothing here. All of the ring is looked at, whichever it is."""
+    """Return the rights of a key, or None if it has none here. The whole ring is searched in every case."""
     return held_by(ring, hash_of(key), now)
 
 
 def held_by(ring: Keyring, hash: str, now: datetime) -> Held | None:
-    """What the key of this hash may."""
+    """Return the rights of the key with this hash, or None if it has none here."""
     found = Held(OWNER, RIGHTS) if hmac.compare_digest(hash, ring.owner) else None
     for each in ring.delegated:
         if hmac.compare_digest(hash, each.hash) and not _is_over(each, now):
@@ -79,7 +80,7 @@ def held_by(ring: Keyring, hash: str, now: datetime) -> Held | None:
 
 
 def seconds_left(ring: Keyring, hash: str, now: datetime) -> float | None:
-    """How long the key of this hash is valid; None where it has no end, or is not there."""
+    """Return for how long the key with this hash is valid; None if it has no end, or is not in the ring."""
     until = next((each.until for each in ring.delegated if hmac.compare_digest(each.hash, hash)), None)
     return None if until is None else (until - now).total_seconds()
 
@@ -87,7 +88,11 @@ def seconds_left(ring: Keyring, hash: str, now: datetime) -> float | None:
 def delegate(
     ring: Keyring, *, id: str, hash: str, rights: Sequence[Right], seconds: float | None, by: str, now: datetime
 ) -> Keyring:
-    """Add a narrower key, made by the key `by`. Raises InvalidValue for rights that this one has not, or for none."""
+    """Add a narrower key, made by the key `by`.
+
+    Raises InvalidValue if `rights` is empty, or has rights that the key `by` does not have. Raises InvalidValue for too
+    many keys.
+    """
     above = next((each for each in ring.delegated if each.id == by), None)
     allowed = RIGHTS if above is None else above.rights
     if not rights or any(right not in allowed for right in rights):
@@ -103,9 +108,9 @@ def delegate(
 
 
 def revoke(ring: Keyring, id: str, *, by: str) -> Keyring:
-    """Remove a narrower key and those that it made, by the owner or by a key that made it. Raises Unknown."""
+    """Remove a narrower key and the keys that it made. `by` is the owner or a key above it. Raises Unknown."""
     mine = {by}
-    for each in ring.delegated:  # A key stands behind the one that made it.
+    for each in ring.delegated:  # A key follows the key that made it.
         if each.by in mine:
             mine.add(each.id)
     if id not in mine - {by}:
@@ -118,12 +123,12 @@ def revoke(ring: Keyring, id: str, *, by: str) -> Keyring:
 
 
 def rotate(ring: Keyring, hash: str) -> Keyring:
-    """Another key for the same owner: the old one is dead, narrower ones stay."""
+    """Replace the owner's key for the same owner: the old key is invalid, narrower keys stay."""
     return replace(ring, owner=hash)
 
 
 def transfer(ring: Keyring, hash: str) -> Keyring:
-    """Another owner: all older keys are dead."""
+    """Return the keyring of a new owner: all older keys are invalid."""
     return Keyring(owner=hash)
 
 

@@ -1,8 +1,8 @@
-"""The bundles that are loaded into an agent that lives: a folder that its sandboxes read, whenever they began.
+"""The bundles that are loaded into a running agent: a folder that all its sandboxes read, whenever they began.
 
-All bundles lie in one folder, which is on the path that Python imports from: none of them may hide a part of another.
-It is made anew from the agent's record when a server takes the agent up; what is there is never written to, only linked
-to what packaging keeps, and the agent cannot change any of it.
+All bundles are in one folder, which is on Python's import path: no bundle may hide a part of another. The folder is
+built again from the agent's record when a server resumes the agent. Existing files are never written to: they are
+linked to the files that packaging stores, and the agent cannot change them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _TICK_NS = 1_000_000_000
 
 
 class AgentShelf:
-    """One agent's, between `open` and `close`. `keep` puts on record what is loaded."""
+    """The loaded bundles of one agent, between `open` and `close`. `keep` records which bundles are loaded."""
 
     def __init__(
         self,
@@ -41,32 +41,35 @@ class AgentShelf:
         ids: Sequence[str],
     ) -> None:
         self._agent, self._team, self._folders, self._images, self._image = agent, team, folders, images, image
-        self._ids = tuple(ids)  #: on record from an earlier life
+        self._ids = tuple(ids)  #: recorded by an earlier server
         self._loaded: tuple[LoadableBundle, ...] = ()
-        self._coming = ""  #: what is being loaded
+        self._coming = ""  #: the bundle that is being loaded
         self._folder: Path | None = None
         self._changing = asyncio.Lock()
         self.keep: Callable[[], Awaitable[None]] = _nowhere
 
     @property
     def folder(self) -> Path:
-        """Where they are, seen at the same path inside; there while the agent is."""
+        """The folder of the bundles, which has the same path inside the sandbox. It exists until the agent ends."""
         if self._folder is None:
             raise Gone("this agent has ended")
         return self._folder
 
     @property
     def loaded(self) -> tuple[LoadableBundle, ...]:
-        """What is loaded now, in that order."""
+        """The loaded bundles, in the order in which they were loaded."""
         return self._loaded
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """The ids of what is loaded, or is about to be."""
+        """The ids of the bundles that are loaded, or are being loaded."""
         return (*(each.id for each in self._loaded), *filter(None, [self._coming]))
 
     async def open(self) -> None:
-        """Make the folder, with what was loaded before. Raises Unknown, Damaged, InvalidValue, OSError."""
+        """Create the folder, with the bundles that were loaded before.
+
+        Raises Unknown, Damaged, InvalidValue, OSError.
+        """
         folders = self._folders()
         folders.drop_shelf(self._agent)
         self._folder = folders.shelf(self._agent)  # Few system calls: a thread would cost more.
@@ -76,16 +79,16 @@ class AgentShelf:
             self._loaded += (bundle,)
 
     async def close(self) -> None:
-        """Remove the folder; what is on record stays there. Idempotent."""
+        """Remove the folder; the record stays. Idempotent."""
         async with self._changing:
             if self._folder is not None:
                 self._folder = None
                 await self._off(lambda: self._folders().drop_shelf(self._agent))
 
     async def load(self, id: str, check: Callable[[LoadableBundle], None]) -> LoadableBundle:
-        """Put a bundle there, and on record.
+        """Link a bundle into the folder, and record that it is loaded.
 
-        Raises Unknown, Damaged, InvalidValue, what `check` finds wrong, and Gone if the agent ends meanwhile.
+        Raises Unknown, Damaged, InvalidValue, the errors of `check`, and Gone if the agent ends meanwhile.
         """
         async with self._changing:
             if any(each.id == id for each in self._loaded):
@@ -97,7 +100,7 @@ class AgentShelf:
                 self._coming = ""
 
     async def unload(self, id: str) -> LoadableBundle:
-        """Take one away. Raises Unknown."""
+        """Remove a bundle from the folder. Raises Unknown."""
         async with self._changing:
             bundle = next((each for each in self._loaded if each.id == id), None)
             if bundle is None:
@@ -124,13 +127,13 @@ class AgentShelf:
         return bundle
 
     async def _note(self, loaded: tuple[LoadableBundle, ...]) -> None:
-        """Have these loaded, on record; those of before if that cannot be, or is called off."""
+        """Record these bundles as loaded. After an error or a cancellation, record the previous ones again."""
         before, self._loaded = self._loaded, loaded
         try:
             await run_shielded(_awaited(self.keep()))
         except BaseException:
             self._loaded = before
-            with contextlib.suppress(Exception):  # What was called off has been written all the same.
+            with contextlib.suppress(Exception):  # A cancelled write was completed all the same.
                 await run_shielded(_awaited(self.keep()))
             raise
 
@@ -143,7 +146,10 @@ class AgentShelf:
 
 
 def link_bundle(bundle: LoadableBundle, shelf: Path) -> None:
-    """Link a bundle's files into a shelf: modules and packages appear whole. Raises OSError; nothing is left then."""
+    """Link a bundle's files into a shelf: modules and packages appear whole.
+
+    Raises OSError, and leaves no file then.
+    """
     draft = Path(tempfile.mkdtemp(prefix=".draft-", dir=shelf.parent))
     try:
         for path in bundle.files:
@@ -161,7 +167,7 @@ def link_bundle(bundle: LoadableBundle, shelf: Path) -> None:
 
 
 def unlink_bundle(bundle: LoadableBundle, shelf: Path) -> None:
-    """Remove a bundle's files from a shelf, and the folders that they leave empty. What is not there is no error."""
+    """Remove a bundle's files from a shelf, and the folders that become empty. A missing file is no error."""
     with _told_to_importers(_folders_of(bundle, shelf)):
         _remove(bundle, shelf)
 
@@ -170,7 +176,7 @@ def _make_way(folder: Path, top: Path) -> None:
     if folder != top and not folder.is_dir():
         _make_way(folder.parent, top)
         folder.mkdir()
-        folder.chmod(0o755)  # Whatever the umask is: another user works in the sandbox.
+        folder.chmod(0o755)  # Independent of the umask: another user works in the sandbox.
 
 
 def _link(source: Path, target: Path) -> None:
@@ -184,7 +190,7 @@ def _link(source: Path, target: Path) -> None:
 
 
 def _merge(source: Path, target: Path) -> None:
-    """Move what is in one folder into another; a folder that both have is shared."""
+    """Move the content of one folder into another; a folder that both have is shared."""
     for each in sorted(source.iterdir()):
         there = target / each.name
         if each.is_dir() and there.is_dir():
@@ -197,7 +203,7 @@ def _remove(bundle: LoadableBundle, shelf: Path) -> None:
     for path in bundle.files:
         (shelf / path).unlink(missing_ok=True)
     for folder in sorted(_folders_of(bundle, shelf) - {shelf}, key=lambda each: -len(each.parts)):
-        with contextlib.suppress(OSError):  # Another's files are in it, too; or it is gone.
+        with contextlib.suppress(OSError):  # It has files of another bundle, or does not exist.
             folder.rmdir()
 
 
@@ -207,7 +213,7 @@ def _folders_of(bundle: LoadableBundle, shelf: Path) -> set[Path]:
 
 @contextlib.contextmanager
 def _told_to_importers(folders: Iterable[Path]) -> Iterator[None]:
-    """Have each folder that stays look changed afterwards: Python lists one again only if its time is another."""
+    """Change the time of each folder that stays: Python lists a folder again only if its time has changed."""
     before = {each: each.stat().st_mtime_ns for each in folders if each.is_dir()}
     try:
         yield
@@ -223,4 +229,4 @@ async def _awaited(work: Awaitable[None]) -> None:
 
 
 async def _nowhere() -> None:
-    """It is on record nowhere."""
+    """Do nothing."""

@@ -1,4 +1,4 @@
-"""Trees that agents of a server go on from, when the next one is at work; though the trees are over."""
+"""The trees from which agents of a server continue at their next turn, although the trees have ended."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from ramet.store.contract import Store
 
 
 async def needed_trees(store: Store) -> list[str]:
-    """Return the roots of such trees. Raises Damaged for an agent that cannot be read: nobody knows what it needs."""
+    """Return the roots of such trees. Raises Damaged for an agent that cannot be read: its needs are unknown."""
     records, needed = JournalReader(store, ()), list[str]()
     agents = await TeamTables(store).agents()
     for damaged in agents.damaged.values():
         raise damaged
     for row in agents.whole:
         if row.run and row.state not in ("failed", "ended"):
-            with suppress(Unknown):  # Nothing of it is left.
+            with suppress(Unknown):  # Nothing of the tree is left.
                 needed.append(await records.tree_of(row.run))
     return needed

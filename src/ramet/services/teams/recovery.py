@@ -1,4 +1,4 @@
-"""What a server that was killed left: agents that lived go on, and what was being made or removed is removed."""
+"""The recovery after a killed server: running agents are resumed, and unfinished spawns and removals are cleaned up."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from ramet.services.teams.team_state import TeamState
 from ramet.services.teams.validation import Checks
 
 _log = logging.getLogger("ramet.services")
-_AT_A_TIME = 8  #: agents that are opened again at the same time
+_AT_A_TIME = 8  #: agents that are opened concurrently
 
 
 @dataclass(frozen=True)
 class Recovery:
-    """Goes on with agents, under the same id, path, keys and part of their team. Values are not on record."""
+    """The recovery of agents, with the same id, path, keys and part of their team. Their values are not recorded."""
 
     lives: AgentLifecycle
     rooms: Mapping[str, TeamState]
@@ -34,14 +34,14 @@ class Recovery:
     checks: Checks
     secrets: Mapping[str, str]
     env_vars: Mapping[str, str]
-    taken_up: Callable[[AgentEntry], Awaitable[None]]  #: of each agent that is open again, before anybody finds it
+    taken_up: Callable[[AgentEntry], Awaitable[None]]  #: called with each reopened agent, before clients can find it
 
     async def __call__(self, teams: Collection[str], rows: Collection[AgentRow], damaged: Collection[str] = ()) -> None:
-        """Take up the agents of teams, but for those that are doomed, which are removed then.
+        """Resume the agents of teams. Agents of teams that are being deleted are removed.
 
-        An agent whose values are missing waits for them. One that cannot be opened again is failed, and says why; what
-        goes wrong with one is logged, and keeps no other from it. What those hold whose rows are `damaged`, by their
-        ids, stays held. Raises StoreFailed.
+        An agent whose values are missing waits for them. An agent that cannot be opened again is failed, with the
+        error. An error of one agent is logged, and does not affect the others. The parts of agents whose rows are
+        `damaged`, by their ids, stay held. Raises StoreFailed.
         """
         known = {*damaged, *(row.id for row in rows)}
         for id in teams:
@@ -68,10 +68,10 @@ class Recovery:
             raise lost[0]
 
     async def resume(self, living: AgentEntry, given: SupplyValues, check: Callable[[], object]) -> AgentEntry:
-        """Open an agent that waits, with its values. If that fails it waits on.
+        """Open a waiting agent with its values. If that fails, it continues to wait.
 
-        `check` raises where whoever asked may not do so by the time it is their turn.
-        Raises InvalidValue, NotYours for one that is being killed, TakenOver, and what its type finds wrong.
+        `check` raises if the caller may not do this any more when its turn comes. Raises InvalidValue, NotYours for an
+        agent that is being killed, TakenOver, and the errors of the agent's type.
         """
         async with living.changing:
             check()
@@ -80,7 +80,7 @@ class Recovery:
                 raise InvalidValue("state", living.state, "an agent that is waiting for values")
             asked = restore_secrets(row, supplied_values(row, given, self._configured(row)))
             opened = await self.lives.open(row, await self.checks(asked, room.team.total))
-            opened.changing = living.changing  # Whoever waits to change its row is to have its turn.
+            opened.changing = living.changing  # Tasks that wait to change the row keep their places.
             try:
                 self._room_of(living)
                 await self.taken_up(opened)
@@ -88,13 +88,13 @@ class Recovery:
             except BaseException:
                 await run_shielded(self.lives.give_up(opened, "it cannot be gone on with"))
                 raise
-            living.state = "idle"  # A second request that waits for the lock is refused.
+            living.state = "idle"  # A second request that waits for the lock is then refused.
             self.lives.add(opened)
         await opened.keep()
         return opened
 
     def _room_of(self, living: AgentEntry) -> TeamState:
-        """The team of an agent that nobody ends. Raises NotYours, TakenOver."""
+        """Return the team of an agent that is not being ended. Raises NotYours, TakenOver."""
         room = self.rooms.get(living.row.team)
         if room is None:
             raise TakenOver("agent", living.id)
@@ -114,7 +114,7 @@ class Recovery:
             return
         room.take_name(row.name)
         if is_over:
-            if row.id in room.team.held:  # The server was killed before what had failed let go of its part.
+            if row.id in room.team.held:  # The server was killed before the failed agent released its part.
                 await self.lives.release(room, row.id, _used(row))
             await self.lives.add_departed(row)
         else:
@@ -134,7 +134,7 @@ class Recovery:
         except Exception as problem:
             if living is not None:
                 used = await self.lives.give_up(living, "it cannot be gone on with")
-            if isinstance(problem, StoreFailed):  # Whoever has the store next goes on with it.
+            if isinstance(problem, StoreFailed):  # The next kernel of the store resumes the agent.
                 raise
             _log.warning("agent %s (%s) cannot be gone on with: %s", row.path, row.id, problem)
             row = self.lives.failed(row, error_of(problem))
@@ -147,12 +147,12 @@ class Recovery:
 
 @contextmanager
 def noted(what: str) -> Iterator[None]:
-    """Log what goes wrong, and go on. Raises StoreFailed."""
+    """Log an error of the block, and continue. Raises StoreFailed."""
     try:
         yield
     except StoreFailed:
         raise
-    except TakenOver as problem:  # This kernel will hear of it.
+    except TakenOver as problem:  # This kernel will be informed.
         _log.info("%s is not for this one to take up: %s", what, problem)
     except Exception as problem:
         _log.error("%s cannot be taken up: %s: %s", what, type(problem).__name__, problem)

@@ -14,7 +14,7 @@ from ramet.services.teams.tables import AgentRow
 
 
 def strip_secrets(row: AgentRow) -> AgentRow:
-    """A row as it may be kept: of secrets and variables the names."""
+    """Return a row as it may be stored: with the names of secrets and variables, without their values."""
     policy, names = row.policy, tuple[str, ...]()
     if policy is not None:
         names = tuple(policy.env_vars or ())
@@ -24,10 +24,10 @@ def strip_secrets(row: AgentRow) -> AgentRow:
 
 
 def configured_values(row: AgentRow, secrets: Mapping[str, str], env_vars: Mapping[str, str]) -> SupplyValues:
-    """The values that a server was started with, as far as a row names them.
+    """Return the values of the server's configuration that a row names.
 
     Variables are configured for one agent, as `path:NAME`: a team chooses the names of its variables, and must not get
-    another's values by that.
+    the values of another team in that way.
     """
     own = {key.removeprefix(f"{row.path}:"): value for key, value in env_vars.items() if key.startswith(f"{row.path}:")}
     names = _names(row)
@@ -39,7 +39,7 @@ def configured_values(row: AgentRow, secrets: Mapping[str, str], env_vars: Mappi
 
 
 def restore_secrets(row: AgentRow, values: SupplyValues) -> AgentRow:
-    """A row that was kept, with its values. Raises ValuesMissing, which names all that are missing."""
+    """Return a stored row with its values. Raises ValuesMissing, which names all that are missing."""
     missing = _missing(row, values)
     if any(missing.values()):
         raise ValuesMissing(row.path, missing)
@@ -52,9 +52,9 @@ def restore_secrets(row: AgentRow, values: SupplyValues) -> AgentRow:
 
 
 def supplied_values(row: AgentRow, given: SupplyValues, configured: SupplyValues) -> SupplyValues:
-    """The values that were given for a row, and those that the server was started with for the others.
+    """Return the given values of a row, and the configured values for its other names.
 
-    Raises InvalidValue, which shows no value, for a name that the row does not have, and for one that is missing.
+    Raises InvalidValue, which shows no value, for a name that the row does not have, and for a missing value.
     """
     rights.values_of_variables("env", given.env)
     rights.values_of_variables("env_vars", given.env_vars)
@@ -78,7 +78,7 @@ def _missing(row: AgentRow, values: SupplyValues) -> dict[str, list[str]]:
 
 
 def _names(row: AgentRow) -> dict[str, frozenset[str]]:
-    """The names that a row has, by the field of the request that takes their values."""
+    """Return the names in a row, by the field of the request that supplies their values."""
     secrets = row.policy.secrets if row.policy is not None else None
     return {
         "env": frozenset(row.env_names),

@@ -1,9 +1,9 @@
-"""What a bundle says of itself, in its `bundle.toml`: which of its functions are tools, and which of its skills count.
+"""The manifest of a bundle, `bundle.toml`: the functions that are tools, and the skills that the bundle declares.
 
-    tools = ["textkit:count_words"]
-    skills = ["estimates"]
+tools = ["textkit:count_words"] skills = ["estimates"]
 
-An agent that has the bundle has these, too; what is not named there can still be asked for by its name.
+An agent that has the bundle has these tools and skills, too. Functions and skills without an entry can still be
+requested by name.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from ramet.services.packaging.atomic_dirs import read_bounded
 
 MANIFEST: Final = "bundle.toml"
 SKILLS: Final = "skills"
-MAX_SIZE: Final = 64 * 1024  #: bytes of it
+MAX_SIZE: Final = 64 * 1024  #: bytes of a manifest
 MAX_MARKS: Final = 16  #: dots and brackets of a manifest, outside of texts and comments; two lists need two brackets
 _MOST: Final = 256  #: tools, and skills
-#: What TOML takes for a text or a comment, or for the beginning of one that has no end. The alternatives for one start
+#: A string or a comment of TOML, or the beginning of one that has no end. The alternatives for one start
 #: are in the order in which a reader tries them, and none of them gives back what it has taken.
 _TEXTS = re.compile(
     r'''
@@ -42,14 +42,14 @@ _TEXTS = re.compile(
 
 
 class BundleManifest(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Both may be empty."""
+    """The content of a manifest. Both fields may be empty."""
 
     tools: tuple[str, ...] = ()  #: "module:function"
     skills: tuple[str, ...] = ()  #: names of folders in `skills`
 
 
 def manifest_of(folder: Path) -> BundleManifest:
-    """What a bundle's folder says; nothing if it has no manifest. Raises InvalidValue."""
+    """Return the manifest of a bundle's folder; an empty one if there is no file. Raises InvalidValue."""
     file = folder / MANIFEST
     if not file.is_file():
         return BundleManifest()
@@ -68,17 +68,17 @@ def manifest_of(folder: Path) -> BundleManifest:
 
 
 def marks_of(text: str) -> int:
-    """Count what makes TOML costly to read: dots, which join the parts of keys, and brackets, which nest.
+    """Count the characters that make TOML costly to read: dots, which join the parts of keys, and brackets, which nest.
 
-    Python's reader takes time and memory by the square of the parts of a key. The count is never less than the parts
-    of a key, or the depth of the data, beyond the first.
+    Python's reader needs time and memory in proportion to the square of the number of parts of a key. The count is
+    never less than the number of parts of a key, or the depth of the data, beyond the first.
     """
     bare = _TEXTS.sub("", text)
     return sum(map(bare.count, ".[{"))
 
 
 def checked_manifest(folder: Path) -> BundleManifest:
-    """The same, when all that it names is there. Raises InvalidValue."""
+    """Return the manifest, and check that every tool and skill in it exists. Raises InvalidValue."""
     said = manifest_of(folder)
     tools_of(said.tools, [folder], f"{MANIFEST}: tools")
     for name in said.skills:
@@ -91,5 +91,5 @@ def checked_manifest(folder: Path) -> BundleManifest:
 
 
 def declared_tools(folder: Path) -> tuple[CodeTool, ...]:
-    """The tools that a bundle's manifest names. Raises InvalidValue."""
+    """Return the tools that a bundle's manifest names. Raises InvalidValue."""
     return tuple(tool_of(each, [folder], f"{MANIFEST}: tools") for each in manifest_of(folder).tools)

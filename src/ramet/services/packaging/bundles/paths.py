@@ -1,4 +1,4 @@
-"""What files of a bundle may be called: the same on every file system, and never outside of the bundle's folder."""
+"""The rules for paths of a bundle's files: valid on every file system, and never outside of the bundle's folder."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ MAX_PATH = 1024
 
 
 def checked_path(raw: bytes, limits: BundleLimits) -> tuple[str, ...]:
-    """The parts of a member's path; none for the bundle's own folder. A leading "./" and a last "/" say nothing.
+    """Return the parts of a member's path; an empty tuple is the bundle's own folder.
 
-    Raises InvalidValue, and BundleTooLarge for one that is too deep.
+    Ignore a leading "./" and a final "/".
+
+    Raises InvalidValue, and BundleTooLarge for a path that is too deep.
     """
     try:
         path = raw.decode()
@@ -46,7 +48,7 @@ def checked_path(raw: bytes, limits: BundleLimits) -> tuple[str, ...]:
 
 
 class Taken:
-    """The paths of one bundle, each in use once: also where a file system takes two spellings for one name."""
+    """The paths of one bundle, each used once. Two spellings that a file system may treat as one name count as one."""
 
     def __init__(self) -> None:
         self._spelled: dict[str, str] = {}
@@ -55,11 +57,11 @@ class Taken:
 
     @property
     def folders(self) -> int:
-        """How many folders there are, also those that only the path of a file tells of."""
+        """The number of folders, including those that occur only in the path of a file."""
         return len(self._folders)
 
     def folder(self, parts: tuple[str, ...]) -> None:
-        """Note a folder, and those that it lies in. A folder may come again. Raises InvalidValue."""
+        """Add a folder and its parents. A folder may be added again. Raises InvalidValue."""
         for end in range(len(parts), 0, -1):
             path = "/".join(parts[:end])
             if path in self._folders:
@@ -70,7 +72,7 @@ class Taken:
             self._folders.add(path)
 
     def file(self, parts: tuple[str, ...]) -> str:
-        """Note a file, and the folders that it lies in; its path. Raises InvalidValue."""
+        """Add a file and its folders, and return its path. Raises InvalidValue."""
         self.folder(parts[:-1])
         path = "/".join(parts)
         if path in self._files or path in self._folders:

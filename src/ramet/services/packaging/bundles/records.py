@@ -1,7 +1,7 @@
-"""The record of a bundle that is kept: in one line what it is, in a second one the names of its files.
+"""The record of a stored bundle: a summary in the first line, and the names of its files in the second line.
 
-Most questions need the first line alone, and the names may be thousands of times as long. Older versions wrote one
-line, with the names in it.
+Most queries need only the first line, and the names may be thousands of times as long. Older versions wrote one line,
+with the names in it.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ _MOST: Final = 1 << 26  #: bytes of one line
 
 
 def charge_of(size: int, files: Sequence[str]) -> int:
-    """Return the bytes that a bundle with these files takes of the quota, so that empty files are bounded, too.
+    """Return the bytes of the quota that a bundle with these files uses. Empty files are thereby limited, too.
 
-    That is the bytes of its files, those of their paths, and so many for each file, for each folder and for itself.
+    The charge is the bytes of the files and of their paths, plus ENTRY_BYTES for each file, for each folder and for the
+    bundle.
     """
     made: set[str] = set()
     for path in files:
@@ -39,17 +40,20 @@ class Summary(Struct, frozen=True, kw_only=True):
     """A bundle without the names of its files."""
 
     size: int  #: bytes of the files
-    count: int  #: of the files
+    count: int  #: number of files
     charge: int  #: see `charge_of`
     owners: tuple[str, ...] = (OPERATOR,)
 
     def owned(self, id: str) -> OwnedBundle:
-        """The bundle with its owners, for who asks for it by its id."""
+        """Return the bundle with its owners, under the id by which it was requested."""
         return OwnedBundle(BundleInfo(id=id, size=self.size, files=self.count), self.owners)
 
 
 class _Old(Struct, frozen=True, kw_only=True):
-    """The record of an older version. The oldest have no owners: only the operator, or by a rule teams, uploaded."""
+    """The record of an older version.
+
+    The oldest have no owners: uploads were by the operator, or by teams under a rule.
+    """
 
     size: int
     files: tuple[str, ...]
@@ -69,12 +73,12 @@ class BundleRecord(Struct, frozen=True, kw_only=True):
         return cls(summary=summary, files=files)
 
     def write(self, file: Path) -> None:
-        """Put it in the place of what is there."""
+        """Write the record to a file, and replace an existing one."""
         atomic_dirs.write_json(file, msgspec.to_builtins(self.summary), self.files)
 
 
 def read_summary(file: Path) -> Summary:
-    """Return what a record says first. Raises FileNotFoundError, OSError, and Damaged for what is no record."""
+    """Return the first line of a record. Raises FileNotFoundError, OSError, and Damaged if the file is no record."""
     first = _lines(file, 1)[0]
     try:
         return msgspec.json.decode(first, type=Summary)
@@ -83,7 +87,7 @@ def read_summary(file: Path) -> Summary:
 
 
 def renew(file: Path) -> None:
-    """Write a record of an older version as this one does. Raises as `read_summary`."""
+    """Rewrite a record of an older version in the present format. Raises the same errors as `read_summary`."""
     first = _lines(file, 1)[0]
     try:
         msgspec.json.decode(first, type=Summary)
@@ -92,7 +96,7 @@ def renew(file: Path) -> None:
 
 
 def read_record(file: Path) -> BundleRecord:
-    """Return all of a record. Raises as `read_summary`."""
+    """Return a complete record. Raises the same errors as `read_summary`."""
     first, *rest = _lines(file, 2)
     if not rest or not rest[0]:
         return _old(file, first)

@@ -1,8 +1,8 @@
-"""What bundles need of other packages: read strictly, installed once, and kept by the digest of what was asked.
+"""The required packages of bundles: parsed strictly, installed once, and stored by the digest of the requirements.
 
-A file may name packages, versions, markers and hashes, and nothing else. An option, an address or a path would let
-whoever uploads a bundle choose where the server installs from; a source package would let them run code in it, so only
-wheels are installed, unless the operator's own arguments say otherwise.
+A file may contain packages, versions, markers and hashes, and nothing else. An option, an address or a path would let
+the uploader of a bundle choose the source of an installation. A source package would let the uploader run code in the
+server. Therefore only wheels are installed, unless the operator's own arguments allow other packages.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ _HASH = re.compile(r"sha(256|384|512):[0-9a-f]+")
 
 @dataclass(frozen=True, kw_only=True)
 class Installs:
-    """How the operator lets requirements be installed."""
+    """The operator's settings for the installation of requirements."""
 
-    pip_args: Sequence[str] = ()  #: e.g. ("--no-index", "-f", "wheels"); after ours, so that they win
+    pip_args: Sequence[str] = ()  #: e.g. ("--no-index", "-f", "wheels"); they follow our arguments and override them
     timeout_s: float = 600.0
 
 
 class InstallFailed(RametError):
-    """Requirements that could not be installed; nothing of them is left. `output` is the end of what pip said."""
+    """Requirements that could not be installed; no files of them are left. `output` is the end of pip's output."""
 
     def __init__(self, reason: str, output: str) -> None:
         self.reason, self.output = reason, output
@@ -51,7 +51,10 @@ class InstallFailed(RametError):
 
 
 def parsed(data: bytes, where: str) -> tuple[str, ...]:
-    """The requirements of a file. Raises InvalidValue for a line that is more than a package and its versions."""
+    """Return the requirements of a file.
+
+    Raises InvalidValue for a line that is more than a package and its versions.
+    """
     if len(data) > MAX_SIZE:
         raise InvalidValue(where, f"{len(data)} bytes", f"at most {MAX_SIZE}")
     try:
@@ -71,32 +74,32 @@ def parsed(data: bytes, where: str) -> tuple[str, ...]:
 
 
 class Packages:
-    """What was installed: `<folder>/<digest>/` for each set of requirements, importable as it is."""
+    """The installed packages: one importable folder `<folder>/<digest>/` for each set of requirements."""
 
     def __init__(self, folder: Path, installs: Installs | None, clock: Clock) -> None:
         self._folder, self._installs, self._clock = folder, installs, clock
         self._gates: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
 
     def open(self) -> None:
-        """Make the folder, and clear away what an earlier process did not finish."""
+        """Create the folder, and remove the unfinished drafts of an earlier process."""
         atomic_dirs.open_place(self._folder)
 
     def place(self, requirements: Iterable[str]) -> Path:
-        """Where these are when they are installed: for this version of Python, in whatever order."""
+        """Return the folder of these requirements for this version of Python. Their order does not matter."""
         wanted = "\n".join((f"python {sys.version_info[0]}.{sys.version_info[1]}", *sorted(set(requirements))))
         return self._folder / hashlib.sha256(wanted.encode()).hexdigest()
 
     def refuse(self, requirements: Sequence[str], bundle: str) -> None:
-        """Raises InvalidValue for requirements where the operator allows none."""
+        """Raise InvalidValue for requirements if the operator allows none."""
         if requirements and self._installs is None:
             raise InvalidValue(
                 f"bundle {bundle}", requirements, "no requirements.txt: this server does not install packages"
             )
 
     async def install(self, requirements: Sequence[str]) -> Path:
-        """Have them installed, once; where. Raises InstallFailed, and leaves nothing then."""
+        """Install requirements once, and return their folder. Raises InstallFailed, and leaves no files then."""
         place = self.place(requirements)
-        # Whoever asks for the same meanwhile waits, and finds it done.
+        # A concurrent request for the same set waits, and then finds it installed.
         async with self._gates.setdefault(place.name, asyncio.Lock()):
             if not place.is_dir():
                 await self._fill(place, sorted(set(requirements)))

@@ -1,4 +1,4 @@
-"""The bundles that are kept: `<folder>/<digest>/` for each, and beside it `<digest>.json`, its record."""
+"""The stored bundles: a folder `<folder>/<digest>/` for each, and its record `<digest>.json` beside it."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from ramet.services.packaging.contract import OPERATOR, BundleInfo, BundleLimits
 T = TypeVar("T")
 REQUIREMENTS = "requirements.txt"
 _DIGEST = re.compile(r"[0-9a-f]{64}\Z")
-_TOGETHER = 4  #: uploads that are checked at a time
+_TOGETHER = 4  #: uploads that are checked concurrently
 _PIECE = 1 << 20
 
 
 class Bundle(NamedTuple):
-    """One that is kept, as the parts of packaging use it."""
+    """A stored bundle, as the modules of packaging use it."""
 
     id: str
     folder: Path
@@ -41,17 +41,17 @@ class Bundle(NamedTuple):
 
     @property
     def info(self) -> BundleInfo:
-        """What its owner is told."""
+        """The description of the bundle for its owners."""
         return BundleInfo(id=self.id, size=self.size, files=len(self.files))
 
     @property
     def charge(self) -> int:
-        """The bytes that the bundle takes of the quota."""
+        """The bytes of the quota that the bundle uses."""
         return charge_of(self.size, self.files)
 
 
 class Bundles:
-    """Keeps bundles by their content. Uploads may come at the same time, also of the same bundle."""
+    """The bundles, stored by their content. Uploads may run concurrently, also of the same bundle."""
 
     def __init__(self, folder: Path, limits: BundleLimits) -> None:
         self._folder, self._limits = folder, limits
@@ -60,19 +60,19 @@ class Bundles:
         self._describing = threading.Lock()
 
     def open(self) -> None:
-        """Make the folder, and clear away what an earlier process did not finish."""
+        """Create the folder, and remove the unfinished files of an earlier process."""
         atomic_dirs.open_place(self._folder)
         for left in self._folder.glob("*.json"):
-            if not self.place(left.stem).is_dir():  # Else its owners would be those of a later upload as well.
+            if not self.place(left.stem).is_dir():  # Else its owners would also become owners of a later upload.
                 left.unlink()
             else:
                 renew(left)
         self._kept_charge = sum(each.charge for each in self._all().values())
 
     async def upload(self, data: bytes | AsyncIterator[bytes], owner: str = OPERATOR) -> Bundle:
-        """Check an archive and keep what is in it. Raises InvalidValue, BundleTooLarge; nothing of it is kept then.
+        """Check an archive and store its content. Raises InvalidValue, BundleTooLarge, and stores nothing then.
 
-        `owner` has the bundle beside those who uploaded the same before.
+        `owner` becomes an owner of the bundle, in addition to the owners who uploaded the same content before.
         """
         if isinstance(data, bytes):
             self._within(len(data))
@@ -86,9 +86,11 @@ class Bundles:
             return await self._kept(spool.file, owners=(owner,))
 
     async def receive(self, id: str, archive: AsyncIterator[bytes]) -> Bundle:
-        """As `upload`, of what `pack` has made of the bundle of that id. Raises Damaged if it is another one's.
+        """Check and store an archive that `pack` made of the bundle of that id.
 
-        The store says whose it is: nobody owns the copy.
+        Raises Damaged if the content is different.
+
+        The copy has no owners: the store has them.
         """
         with _Spool(self._folder) as spool:
             async for piece in archive:
@@ -100,7 +102,7 @@ class Bundles:
                 raise Damaged("the bundle", id, f"what is kept of it is none ({problem})") from None
 
     def pack(self, bundle: Bundle) -> IO[bytes]:
-        """An archive of a bundle that is kept, in a file that has no name. Waits for the disk. Raises OSError."""
+        """Return an archive of a stored bundle, in a file without a name. Waits for the disk. Raises OSError."""
         out: IO[bytes] = tempfile.TemporaryFile(dir=self._folder)
         try:
             with tarfile.open(fileobj=out, mode="w:gz", compresslevel=1) as tar:
@@ -116,18 +118,18 @@ class Bundles:
         return out
 
     async def get(self, id: str) -> Bundle:
-        """The bundle of that id. Raises Unknown."""
+        """Return the bundle of that id. Raises Unknown."""
         return await in_thread(lambda: self.load(id), name="ramet-bundle")
 
     def load(self, id: str) -> Bundle:
-        """As `get`, waiting for the disk."""
+        """Return the bundle of that id, and wait for the disk. Raises Unknown."""
         found = self.find(id)
         if found is None:
             raise Unknown("bundle", id)
         return found
 
     def find(self, id: str) -> Bundle | None:
-        """As `load`; None if there is none."""
+        """Return the bundle of that id, or None if there is none. Waits for the disk."""
         if self.has(id):
             with contextlib.suppress(FileNotFoundError):
                 found = read_record(self._described(id))
@@ -135,7 +137,7 @@ class Bundles:
         return None
 
     def has(self, id: str) -> bool:
-        """Whether there is a bundle of that id, but for its record."""
+        """Return whether there is a folder for that id; its record is not checked."""
         return bool(_DIGEST.match(id)) and self.place(id).is_dir()
 
     def summary(self, id: str) -> Summary | None:
@@ -146,12 +148,15 @@ class Bundles:
         return None
 
     async def owned(self, id: str) -> OwnedBundle | None:
-        """The bundle and its owners; None if there is none."""
+        """Return the bundle and its owners; None if there is none."""
         found = await in_thread(lambda: self.summary(id), name="ramet-bundle")
         return found.owned(id) if found is not None else None
 
     def whole(self, id: str) -> Bundle:
-        """As `load`, with all its files read once more. Raises Damaged if one is not what it was."""
+        """Return the bundle of that id, after all its files were read again.
+
+        Raises Unknown, and Damaged if a file has changed.
+        """
         bundle = self.load(id)
         try:
             is_whole = digest_of(bundle.folder, bundle.files) == id
@@ -164,23 +169,23 @@ class Bundles:
         return bundle
 
     def place(self, id: str) -> Path:
-        """Where the bundle of an id lies, if it is kept."""
+        """Return the folder of a bundle by its id, whether or not the bundle exists."""
         return self._folder / id
 
     async def list(self) -> Sequence[OwnedBundle]:
-        """All that are kept, by their ids."""
+        """Return all stored bundles, by their ids."""
 
         return await in_thread(lambda: [each.owned(id) for id, each in self._all().items()], name="ramet-bundles")
 
     def delete(self, id: str) -> None:
-        """Remove it, for whoever knows that nobody needs it; waits for the disk. Raises Unknown."""
+        """Remove a bundle. The caller ensures that it has no users. Waits for the disk. Raises Unknown."""
         found = self.summary(id)
         if found is None:
             raise Unknown("bundle", id)
         place = self.place(id)
         with atomic_dirs.draft(self._folder) as draft, self._describing:
-            place.chmod(0o755)  # A folder that may not be written to is not moved.
-            place.rename(draft / id)  # At once: from now on there is none of it.
+            place.chmod(0o755)  # A read-only folder cannot be moved.
+            place.rename(draft / id)  # Atomic: from now on the bundle does not exist.
             self._described(id).unlink(missing_ok=True)
             self._take(-found.charge)
 
@@ -189,7 +194,7 @@ class Bundles:
         return {id: found for id in names if (found := self.summary(id)) is not None}
 
     def _take(self, size: int) -> None:
-        """Have so much more on disk. Raises BundleTooLarge."""
+        """Add to the bytes in use. Raises BundleTooLarge."""
         with self._counting:
             if size > 0 and self._kept_charge + size > self._limits.kept:
                 whole = self._kept_charge + size
@@ -221,7 +226,7 @@ class Bundles:
             except BaseException:
                 self._take(-charge)
                 raise
-            if not is_new:  # The same came twice at the same time.
+            if not is_new:  # The same bundle was uploaded twice concurrently.
                 self._take(-charge)
         return bundle
 
@@ -229,13 +234,13 @@ class Bundles:
         with atomic_dirs.draft(self._folder) as draft:
             extract(archive, draft, self._limits)
             checked_manifest(draft)
-            # Before the folder: from the moment that this is there, so is what it holds, and whose it is.
+            # Before the folder: once the folder exists, its files and owners must be recorded.
             with self._describing:
                 self._describe(bundle)
             return atomic_dirs.publish(draft, bundle.folder)
 
     def _share(self, bundle: Bundle) -> bool:
-        """Add the owners of a bundle that is kept already; whether it is."""
+        """Add the owners of an existing bundle. Return whether the bundle exists."""
         with self._describing:
             found = self.summary(bundle.id)
             if found is not None and not set(bundle.owners) <= set(found.owners):
@@ -243,7 +248,10 @@ class Bundles:
             return found is not None
 
     def _describe(self, bundle: Bundle) -> None:
-        """Write the record of a bundle, with owners beside those before: the same may be uploaded at this moment."""
+        """Write the record of a bundle, and add its owners to those before.
+
+        The same bundle may be uploaded concurrently.
+        """
         file = self._described(bundle.id)
         before = read_summary(file).owners if file.exists() else ()
         BundleRecord.of(bundle.size, bundle.files, tuple(dict.fromkeys((*before, *bundle.owners)))).write(file)
@@ -253,7 +261,10 @@ class Bundles:
 
 
 class _Spool:
-    """What comes in pieces, in a file that has no name: it is gone with the process, whatever ends it."""
+    """A file without a name for data that is received in pieces.
+
+    The file disappears with the process, however it ends.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.file: IO[bytes] = tempfile.TemporaryFile(dir=folder)
@@ -267,17 +278,20 @@ class _Spool:
         self.file.close()
 
     def add(self, piece: bytes) -> bool:
-        """Take it; whether it is time for `flush`."""
+        """Add a piece. Return whether `flush` is due."""
         self._pending += piece
         self.size += len(piece)
         return len(self._pending) >= _PIECE
 
     def flush(self) -> None:
-        """Write what was taken."""
+        """Write the added pieces to the file."""
         self.file.write(self._pending)
         self._pending.clear()
 
 
 async def _off(work: Callable[[], T]) -> T:
-    """What `work` returns, done in a thread. A cancel waits for it: what it writes to is not taken from under it."""
+    """Run `work` in a thread and return its result.
+
+    A cancellation waits for the end, because `work` uses open files.
+    """
     return await run_shielded(in_thread(work, name="ramet-bundle"))

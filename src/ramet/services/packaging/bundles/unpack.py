@@ -1,4 +1,4 @@
-"""A bundle's archive, read twice: first everything is checked and nothing is written, then it is written."""
+"""The archive of a bundle, read twice: the first pass checks everything and writes nothing, the second pass writes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PIECE = 64 * 1024
 
 
 class Content(NamedTuple):
-    """What a bundle holds, by which it is known: its files, sorted. Times, owners and empty folders are nothing."""
+    """The content that identifies a bundle: its files, sorted. Times, owners and empty folders are ignored."""
 
     digest: str
     size: int
@@ -27,7 +27,7 @@ class Content(NamedTuple):
 
 
 def scan(archive: IO[bytes], limits: BundleLimits) -> Content:
-    """Check a whole archive, from its beginning. Raises InvalidValue naming the member, and BundleTooLarge."""
+    """Check a whole archive, from its beginning. Raises InvalidValue, which names the member, and BundleTooLarge."""
     taken, total, seen = Taken(), 0, 0
     files: list[tuple[str, bytes]] = []
     tar = _opened(archive, limits)
@@ -60,7 +60,7 @@ def scan(archive: IO[bytes], limits: BundleLimits) -> Content:
 
 
 def digest_of(folder: Path, paths: Sequence[str]) -> str:
-    """What a folder with these files, sorted, would be known by. No link is followed. Raises OSError."""
+    """Return the digest of a bundle with these files of a folder, sorted. No link is followed. Raises OSError."""
     files = []
     for path in paths:
         with os.fdopen(os.open(folder / path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
@@ -78,7 +78,10 @@ def _digest(files: Sequence[tuple[str, bytes]]) -> str:
 
 
 def extract(archive: IO[bytes], folder: Path, limits: BundleLimits) -> None:
-    """Write the files of an archive that `scan` has passed into an empty folder that nobody else writes to."""
+    """Write the files of an archive that `scan` has checked into an empty folder.
+
+    No other code may write to that folder.
+    """
     tar, made = _opened(archive, limits), {str(folder)}
     for member in tar.members():
         if member.is_folder:
@@ -102,13 +105,13 @@ def _opened(archive: IO[bytes], limits: BundleLimits) -> Tar:
 
 
 class _Counted:
-    """Reads, and counts what compression made small: no more than the limit is ever unpacked."""
+    """A reader that counts the unpacked bytes: it never unpacks more than the limit."""
 
     def __init__(self, source: IO[bytes] | _Unpacked, limits: BundleLimits) -> None:
         self._source, self._limit, self._read = source, limits.unpacked, 0
 
     def read(self, size: int) -> bytes:
-        """As of a file. Raises BundleTooLarge."""
+        """Read like a file. Raises BundleTooLarge."""
         data = self._source.read(size)
         self._read += len(data)
         if self._read > self._limit:
@@ -117,13 +120,13 @@ class _Counted:
 
 
 class _Unpacked:
-    """Unpacks gzip data of one member as it is read: never more than was asked for."""
+    """A reader that unpacks gzip data of one member: it never unpacks more than the requested size."""
 
     def __init__(self, source: IO[bytes]) -> None:
         self._source, self._inflater = source, zlib.decompressobj(wbits=31)
 
     def read(self, size: int) -> bytes:
-        """As of a file. Raises InvalidValue for what is no whole gzip data, or more than that."""
+        """Read like a file. Raises InvalidValue for incomplete gzip data, and for data after the first member."""
         data = bytearray()
         while len(data) < size and not self._inflater.eof:
             packed = self._inflater.unconsumed_tail or self._source.read(_PIECE)

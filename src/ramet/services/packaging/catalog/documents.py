@@ -1,7 +1,7 @@
-"""What kernels of one store know of images together: one document for each bundle, image and job, and who wrote it.
+"""The shared documents of the kernels of one store: one for each bundle, image and job, with the kernel that wrote it.
 
-A document that a kernel is about to remove says so first, and by whom: from then on no kernel begins to use what it is
-of. The word of a kernel that does not live any more counts for nothing.
+A kernel that is about to remove a document marks it first, with its own name. From then on no kernel begins to use the
+bundle, image or job. The mark of a kernel that has died is ignored.
 """
 
 from __future__ import annotations
@@ -28,33 +28,33 @@ _ID: Final = re.compile(r"[0-9a-f]{64}\Z")
 
 
 class KernelEpoch(Struct, frozen=True):
-    """A life of a kernel."""
+    """One epoch of a kernel: the time from one of its starts to its end."""
 
     kernel: str
     epoch: int
 
 
 class Shared(Struct, frozen=True, kw_only=True):
-    """What all these documents say. `going` is who is removing what it is of."""
+    """The common fields of these documents. `going` is the kernel that is removing the document."""
 
     version: int = VERSION
     going: KernelEpoch | None = None
 
 
 class KeptBundle(Shared, frozen=True, kw_only=True):
-    """A bundle. `draft` is what its parts are kept by."""
+    """A bundle. `draft` is the key of its parts."""
 
     id: str
     size: int
     files: int
     draft: str
     parts: int
-    owners: tuple[str, ...] = (OPERATOR,)  #: older versions did not write them down
-    charge: int = 0  #: what it takes of all that may be kept; older versions did not write that down
+    owners: tuple[str, ...] = (OPERATOR,)  #: older versions did not record the owners
+    charge: int = 0  #: the bytes of the quota that it uses; older versions did not record the charge
 
     @property
     def charged(self) -> int:
-        """The charge, which is no less than this where nobody wrote it down."""
+        """The charge; for documents of older versions, a lower bound of it."""
         return self.charge or self.size + self.files * ENTRY_BYTES
 
 
@@ -68,25 +68,25 @@ S = TypeVar("S", bound=Shared)
 
 
 class VersionedDocument(NamedTuple, Generic[S]):
-    """What a document says, and of which of its versions that is."""
+    """The content of a document, and its version."""
 
     said: S
     version: int
 
 
 class KernelEpochs:
-    """The kernels of a store, by their lives."""
+    """The kernels of a store, by their epochs."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     async def me(self) -> KernelEpoch:
-        """This kernel."""
+        """Return this kernel and its epoch."""
         seats = await self._store.kernels()
         return next(KernelEpoch(each.name, each.epoch) for each in seats if each.name == self._store.kernel)
 
     async def is_at_work(self, worker: KernelEpoch) -> bool:
-        """Whether that life of a kernel has not ended."""
+        """Return whether that epoch of a kernel has not ended."""
         seats = await self._store.kernels()
         return any(each.alive and worker == KernelEpoch(each.name, each.epoch) for each in seats)
 
@@ -98,16 +98,19 @@ class Documents(Generic[S]):
         self._store, self._workers, self._kind, self._type, self._clock = store, workers, kind, type, clock
 
     async def get(self, key: str) -> S | None:
-        """What is said of that; None if nothing is, or a living kernel is removing it. Raises Damaged."""
+        """Return a document; None if there is none, or a living kernel is removing it. Raises Damaged."""
         found = await self._find(key)
         return None if found is None or await self._is_going(found.said) else found.said
 
     async def all(self) -> list[S]:
-        """Everything of the kind, in order of the keys; what is being removed as well, since it may yet stay."""
+        """Return all documents of the kind, in order of the keys.
+
+        Documents that are being removed are included: they may stay.
+        """
         return [self._read(each).said for each in await self._store.list(self._kind)]
 
     async def settled(self, key: str) -> VersionedDocument[S] | None:
-        """The same as `get` with its version, once no living kernel is removing it."""
+        """Return a document with its version, once no living kernel is removing it. Return None if there is none."""
         while True:
             found = await self._find(key)
             if found is None or not await self._is_going(found.said):
@@ -115,11 +118,11 @@ class Documents(Generic[S]):
             await self._clock.sleep(_LOOK_S)
 
     async def put(self, key: str, said: S, *, expected: int | None = None) -> int:
-        """Say it; its version. Raises Conflict."""
+        """Write a document, and return its version. Raises Conflict."""
         return (await self._store.put(self._kind, key, msgspec.json.encode(said), expected=expected)).version
 
     async def add(self, key: str, said: S) -> bool:
-        """Say it, unless something is said of that already; whether it was not."""
+        """Write a document, unless there is one already. Return whether it was written."""
         while True:
             if await self.settled(key) is not None:
                 return False
@@ -128,14 +131,14 @@ class Documents(Generic[S]):
                 return True
 
     async def delete(self, key: str, *, expected: int | None = None) -> bool:
-        """Say nothing of it any more; whether something was said. Raises Conflict."""
+        """Delete a document. Return whether there was one. Raises Conflict."""
         return await self._store.delete(self._kind, key, expected=expected)
 
     @contextlib.asynccontextmanager
     async def removing(self, what: str, key: str) -> AsyncIterator[S]:
-        """Let nobody begin to use what this is of, and remove it when the block ends; it stays if the block raises.
+        """Block new use of a document, and remove it at the end of the block; the document stays if the block raises.
 
-        Raises Unknown(`what`) if there is none, or a kernel is removing it. Not to be cancelled: see `to_its_end`.
+        Raises Unknown(`what`) if there is none, or a kernel is removing it. Must not be cancelled: see `run_shielded`.
         """
         me = await self._workers.me()
         while True:

@@ -1,4 +1,4 @@
-"""The jobs that make images, of all kernels of one store: one at a time for each image, asked about at any of them."""
+"""The jobs that make images, for all kernels of one store: one job at a time for each image, visible everywhere."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ from ramet.services.packaging.images import Recorded
 from ramet.services.problems import error_of
 from ramet.store.contract import Store
 
-_FAILED: Final = 1_000  #: that are remembered
+_FAILED: Final = 1_000  #: failed jobs that are remembered
 
 
 class KeptJob(Shared, frozen=True, kw_only=True):
-    """The making of an image: of what, and by whom; or that it failed."""
+    """The making of an image: its inputs, and the kernel that makes it; or its failure."""
 
     id: str
     by: KernelEpoch
-    needs: tuple[str, ...]  #: bundles, and the base
-    owner: str = OPERATOR  #: who asked for it
+    needs: tuple[str, ...]  #: ids of the bundles, and of the base
+    owner: str = OPERATOR  #: who requested it
     state: Literal["queued", "running", "failed"] = "queued"
     at: datetime
     error: ErrorInfo | None = None
 
 
 class SharedJobs:
-    """Those of one store. A job is of the kernel that began it: it has failed when that is lost."""
+    """The jobs of one store. A job belongs to the kernel that began it: the job has failed when that kernel is lost."""
 
     def __init__(
         self,
@@ -53,9 +53,11 @@ class SharedJobs:
         self._jobs = Documents(store, workers, "image_job", KeptJob, clock)
 
     async def begin(self, recorded: Recorded) -> Job | None:
-        """Have it on record that this kernel makes an image; None then. Else the job of the other kernel that does.
+        """Record that this kernel makes an image, and return None.
 
-        Raises Unknown for a part of it that is not there any more.
+        If another kernel makes the image already, return its job.
+
+        Raises Unknown for a part of the image that does not exist any more.
         """
         id, base = recorded.info.id, recorded.info.base
         while True:
@@ -65,7 +67,7 @@ class SharedJobs:
             with contextlib.suppress(Conflict):
                 await self._put(recorded, "queued", expected=found.version if found is not None else 0)
                 break
-        # From now on nobody deletes what it needs; until now somebody may have.
+        # From now on its parts cannot be deleted; until now they could.
         kind, gone = "image", "" if not base or await self._images.get(base) is not None else base
         for each in recorded.bundles:
             if not gone and await self._bundles.get(each) is None:
@@ -76,24 +78,24 @@ class SharedJobs:
         return None
 
     async def running(self, recorded: Recorded) -> None:
-        """It is this one's turn."""
+        """Record that the job is running."""
         await self._put(recorded, "running")
 
     async def done(self, recorded: Recorded) -> None:
-        """The image is there."""
+        """Record the finished image, and delete the job."""
         await self._images.add(recorded.info.id, KeptImage(image=recorded))
         await self._jobs.delete(recorded.info.id)
 
     async def failed(self, recorded: Recorded, error: ErrorInfo) -> None:
-        """There is none, and why; that is remembered of the newest ones."""
+        """Record that the job failed, and why. Only the newest failures are remembered."""
         await self._put(recorded, "failed", error=error)
         failed = sorted((each for each in await self._jobs.all() if each.state == "failed"), key=lambda each: each.at)
         for each in failed[:-_FAILED]:
             await self._jobs.delete(each.id)
 
     async def job(self, id: str) -> OwnedJob | None:
-        """How far it is, whichever kernel makes it; None if nothing is on record, or it failed long ago."""
-        found = await self._jobs.get(id)  # First: it goes when the image has come.
+        """Return the state of a job of any kernel; None if no job is recorded, or it failed long ago."""
+        found = await self._jobs.get(id)  # First: the job is deleted after the image is recorded.
         if (made := await self._images.get(id)) is not None:
             return OwnedJob(Job(id=id, state="done", image=id), made.image.owner)
         if found is None:
@@ -104,7 +106,7 @@ class SharedJobs:
         return OwnedJob(Job(id=id, state="failed", error=error_of(Gone(why))), found.owner)
 
     async def makers(self, id: str) -> Sequence[str]:
-        """The images that are being made of a bundle, or on top of an image, by kernels that live."""
+        """Return the images that living kernels are making from a bundle, or on top of an image."""
         jobs = [each for each in await self._jobs.all() if id in each.needs]
         return [each.id for each in jobs if await self._is_at_work(each)]
 

@@ -1,4 +1,4 @@
-"""Which bundles, images and jobs there are: those of one kernel, in its own folder, or of all that share a store."""
+"""The catalogue of bundles, images and jobs: of one kernel, in its own folder, or of all kernels that share a store."""
 
 from __future__ import annotations
 
@@ -17,129 +17,134 @@ Elsewhere = Callable[[], Awaitable[Sequence[str]]]
 
 
 async def no_other_users() -> Sequence[str]:
-    """No agents of other kernels."""
+    """Return no users: there are no agents of other kernels."""
     return ()
 
 
 class Catalogue(Protocol):
-    """What is on record. What changes it is not to be cancelled: see `to_its_end`."""
+    """The recorded bundles, images and jobs. Methods that change them must not be cancelled: see `run_shielded`."""
 
-    fetches: bool  #: what is on record and not in this kernel's folder comes from elsewhere, by `bring`
+    fetches: bool  #: `bring` copies recorded bundles that are not in this kernel's folder
 
     async def open(self) -> None:
-        """Clear away what is of no use any more."""
+        """Remove what is not used any more."""
 
     async def keep(self, bundle: Bundle, owner: str) -> None:
-        """Have a bundle on record that is in this kernel's folder, as this owner's. Raises BundleTooLarge, Aborted."""
+        """Record a bundle of this kernel's folder for an owner. Raises BundleTooLarge, Aborted."""
 
     async def bring(self, ids: Iterable[str]) -> None:
-        """Have bundles here; those that are not on record are left out. Raises Damaged, BundleTooLarge."""
+        """Copy bundles into this kernel's folder, except those that are not recorded.
+
+        Raises Damaged, BundleTooLarge.
+        """
 
     async def bundle(self, id: str) -> OwnedBundle | None:
-        """The bundle of that id, None if there is none."""
+        """Return the bundle of that id, None if there is none."""
 
     async def bundles(self) -> Sequence[OwnedBundle]:
-        """All that are kept, by their ids."""
+        """Return all stored bundles, by their ids."""
 
     async def is_for(self, id: str, asker: str) -> bool:
-        """Whether an image shows an asker nothing by this bundle that is not for the asker."""
+        """Return whether an asker may use an image with this bundle: the bundle reveals nothing foreign."""
 
     async def delete_bundle(self, id: str, elsewhere: Elsewhere) -> None:
-        """Remove one that no image needs, and nobody that `elsewhere` tells of. Raises Unknown, InUse."""
+        """Delete a bundle that no image needs, and for which `elsewhere` returns no users. Raises Unknown, InUse."""
 
     async def image(self, id: str) -> Recorded | None:
-        """The image of that id, None if there is none. Raises Damaged."""
+        """Return the image of that id, None if there is none. Raises Damaged."""
 
     async def images(self) -> Sequence[Recorded]:
-        """Every image, the oldest first."""
+        """Return every image, the oldest first."""
 
     async def delete_image(self, id: str, elsewhere: Elsewhere) -> None:
-        """Forget one that nobody needs that `elsewhere` tells of. Raises Unknown, InUse."""
+        """Delete an image for which `elsewhere` returns no users. Raises Unknown, InUse."""
 
     async def begin(self, recorded: Recorded) -> Job | None:
-        """Have it on record that this kernel makes an image; None then. Else the job of the other kernel that does.
+        """Record that this kernel makes an image, and return None.
 
-        Raises Unknown for a part of it that is not there any more.
+        If another kernel makes the image already, return its job.
+
+        Raises Unknown for a part of the image that does not exist any more.
         """
 
     async def running(self, recorded: Recorded) -> None:
-        """It is this one's turn."""
+        """Record that the job is running."""
 
     async def done(self, recorded: Recorded) -> None:
-        """The image is there."""
+        """Record the finished image."""
 
     async def failed(self, recorded: Recorded, error: ErrorInfo) -> None:
-        """There is none, and why."""
+        """Record that the job failed, and why."""
 
     async def job(self, id: str) -> OwnedJob | None:
-        """How far it is, as far as is on record."""
+        """Return the recorded state of a job."""
 
 
 class OwnCatalogue:
-    """Of one kernel, which has all there is in its folder."""
+    """The catalogue of one kernel, which has everything in its folder."""
 
     fetches = False
 
     def __init__(self, folder: Path, bundles: Bundles) -> None:
         self._bundles = bundles
         self._records = Records(folder / "images")
-        self.mark = folder / "shared"  #: there once all of it is on record in a store
+        self.mark = folder / "shared"  #: this file exists once everything is recorded in a store
 
     async def open(self) -> None:
-        """Make the folder of images, and clear away what an earlier process did not finish."""
+        """Create the folder of images, and remove the unfinished files of an earlier process."""
         await in_thread(self._records.open, name="ramet-image")
 
     async def keep(self, bundle: Bundle, owner: str) -> None:
-        """It is kept by being there."""
+        """Do nothing: a bundle in the folder is recorded."""
 
     async def bring(self, ids: Iterable[str]) -> None:
-        """What is not here is nowhere."""
+        """Do nothing: there is no other source of bundles."""
 
     async def bundle(self, id: str) -> OwnedBundle | None:
-        """The bundle of that id, None if there is none."""
+        """Return the bundle of that id, None if there is none."""
         return await self._bundles.owned(id)
 
     async def bundles(self) -> Sequence[OwnedBundle]:
-        """All that are kept, by their ids."""
+        """Return all stored bundles, by their ids."""
         return await self._bundles.list()
 
     async def is_for(self, id: str, asker: str) -> bool:
-        """As the contract says: what is not there shows nothing, and its image is damaged."""
+        """Return whether a bundle is for an asker. A missing bundle reveals nothing, and its image is damaged."""
         found = await self._bundles.owned(id)
         return found is None or found.is_for(asker)
 
     async def delete_bundle(self, id: str, elsewhere: Elsewhere) -> None:
-        """Remove one that no image has; there is nobody elsewhere. Raises Unknown, InUse."""
+        """Delete a bundle that no image contains; `elsewhere` is not used. Raises Unknown, InUse."""
         if images := await in_thread(lambda: self._records.of_bundle(id), name="ramet-image"):
             raise InUse("bundle", id, images)
         await in_thread(lambda: self._bundles.delete(id), name="ramet-bundle")
 
     async def image(self, id: str) -> Recorded | None:
-        """The image of that id, None if there is none. Raises Damaged."""
+        """Return the image of that id, None if there is none. Raises Damaged."""
         return await in_thread(lambda: self._records.find(id), name="ramet-image") if id else None
 
     async def images(self) -> Sequence[Recorded]:
-        """Every image, the oldest first."""
+        """Return every image, the oldest first."""
         return await in_thread(self._records.all, name="ramet-images")
 
     async def delete_image(self, id: str, elsewhere: Elsewhere) -> None:
-        """Forget it; there is nobody elsewhere. Raises Unknown."""
+        """Delete an image; `elsewhere` is not used. Raises Unknown."""
         await in_thread(lambda: self._records.delete(id), name="ramet-image")
 
     async def begin(self, recorded: Recorded) -> None:
-        """Nobody else makes it."""
+        """Do nothing: no other kernel makes the image."""
 
     async def running(self, recorded: Recorded) -> None:
-        """Nobody else asks."""
+        """Do nothing: no other kernel reads the job."""
 
     async def done(self, recorded: Recorded) -> None:
-        """The image is there."""
+        """Record the finished image."""
         await in_thread(lambda: self._records.put(recorded), name="ramet-image")
 
     async def failed(self, recorded: Recorded, error: ErrorInfo) -> None:
-        """It does not outlast this process."""
+        """Do nothing: a failed job does not survive this process."""
 
     async def job(self, id: str) -> OwnedJob | None:
-        """One that is done."""
+        """Return the job of a finished image; None if there is no image."""
         made = await self.image(id)
         return OwnedJob(Job(id=id, state="done", image=id), made.owner) if made is not None else None

@@ -1,8 +1,9 @@
-"""Bundles and images of all kernels of one store: what is on record there is what there is, for each of them.
+"""The bundles and images of all kernels of one store. The records of the store decide what exists, for each kernel.
 
-A kernel's own folder is a cache: a bundle that is not in it comes from the store, and is checked like an upload. A
-bundle's archive is kept in parts, which are one upload's alone. They are written before the bundle is on record, and
-removed after it is not any more; a draft says whose they are meanwhile, so that what a lost kernel left is found.
+A kernel's own folder is a cache: a bundle that is not in it is copied from the store, and is checked like an upload. A
+bundle's archive is stored in parts, which belong to one upload. The parts are written before the bundle is recorded,
+and removed after the record. Meanwhile a draft names the owner of the parts, so that the parts of a lost kernel are
+found.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from ramet.store.contract import Store
 
 PART: Final = "bundle_part"  #: `<draft>/<number>`: a piece of an archive
 DRAFT: Final = "bundle_draft"
-PART_BYTES: Final = 1024 * 1024  #: what an event of an agent may have to wait for
+PART_BYTES: Final = 1024 * 1024  #: the longest write for which an event of an agent may have to wait
 
 
 class _Draft(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,7 +46,10 @@ class _Draft(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SharedCatalogue:
-    """What all kernels of a store have. `local` is this one's cache, `own` what it had while it was alone."""
+    """The catalogue of all kernels of a store.
+
+    `local` is this kernel's cache, `own` its catalogue from before the store.
+    """
 
     fetches = True
 
@@ -55,18 +59,18 @@ class SharedCatalogue:
         self._kept = Documents(store, self._workers, "bundle", KeptBundle, clock)
         self._made = Documents(store, self._workers, "image", KeptImage, clock)
         self._jobs = SharedJobs(store, self._workers, self._kept, self._made, clock)
-        self._cached: set[str] = set()  #: bundles that are here, and were on record once
+        self._cached: set[str] = set()  #: bundles that are here, and were recorded once
         self._gates: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
 
     async def open(self) -> None:
-        """Clear away what is of no use any more: in the store, of kernels that live no more, and here."""
+        """Remove what is not used any more: in the store, what died kernels left, and in this kernel's folder."""
         await self._adopt()
         for each in await self._store.list(DRAFT):
             draft = msgspec.json.decode(each.data, type=_Draft)
             if await self._workers.is_at_work(draft.by):
                 continue
             found = await self._kept.settled(draft.bundle)
-            with contextlib.suppress(Conflict):  # Another kernel has gone on with it.
+            with contextlib.suppress(Conflict):  # Another kernel continues it.
                 if found is None or found.said.draft != each.key:
                     await self._drop(each.key, draft.parts)
                 await self._store.delete(DRAFT, each.key, expected=each.version)
@@ -74,7 +78,7 @@ class SharedCatalogue:
         await self._tidy()
 
     async def _adopt(self) -> None:
-        """Put on record what this kernel has of the time before it had this store."""
+        """Record in the store the bundles and images that this kernel had before it used the store."""
         await self._own.open()
         if self._own.mark.exists():
             return
@@ -89,10 +93,10 @@ class SharedCatalogue:
     # ---- bundles
 
     async def keep(self, bundle: Bundle, owner: str) -> None:
-        """Have a bundle on record that is here, as this owner's; once, whoever else does the same.
+        """Record a bundle of this kernel's folder for an owner; once, even if others do so concurrently.
 
-        Raises BundleTooLarge for more than is kept in all, but for what other kernels take in at the same time; Aborted
-        if the same bundle was deleted meanwhile. Not to be cancelled: see `to_its_end`.
+        Raises BundleTooLarge if all bundles together exceed the quota; concurrent uploads at other kernels do not count
+        yet. Raises Aborted if the same bundle was deleted meanwhile. Must not be cancelled: see `run_shielded`.
         """
         async with self._gate(bundle.id):
             if await self._kept.settled(bundle.id) is None:
@@ -105,7 +109,7 @@ class SharedCatalogue:
             await self._share(bundle.id, owner)
 
     async def _share(self, id: str, owner: str) -> None:
-        """Have an owner on record of a bundle that may have been others'. Raises Aborted if it was deleted."""
+        """Record an owner of a bundle, which may have other owners already. Raises Aborted if it was deleted."""
         while True:
             found = await self._kept.settled(id)
             if found is None:
@@ -143,7 +147,10 @@ class SharedCatalogue:
                 await self._store.delete(DRAFT, key)
 
     async def bring(self, ids: Iterable[str]) -> None:
-        """Have bundles here; those that are not on record are left out. Raises Damaged, BundleTooLarge."""
+        """Copy bundles into this kernel's folder, except those that are not recorded.
+
+        Raises Damaged, BundleTooLarge.
+        """
         for id in ids:
             async with self._gate(id):
                 if not await self._is_here(id):
@@ -154,7 +161,7 @@ class SharedCatalogue:
         try:
             async with aclosing(self._archive(id)) as archive:
                 await self._local.receive(id, archive)
-        except BundleTooLarge:  # There may be some here that are deleted.
+        except BundleTooLarge:  # Some bundles here may be deleted in the store.
             if not await self._tidy(but=id):
                 raise
             async with aclosing(self._archive(id)) as archive:
@@ -175,23 +182,26 @@ class SharedCatalogue:
             yield part.data
 
     async def bundle(self, id: str) -> OwnedBundle | None:
-        """The bundle of that id, None if there is none."""
+        """Return the bundle of that id, None if there is none."""
         found = await self._kept.get(id)
         return _owned(found) if found is not None else None
 
     async def bundles(self) -> Sequence[OwnedBundle]:
-        """All that are kept, by their ids."""
+        """Return all stored bundles, by their ids."""
         return [_owned(each) for each in await self._kept.all()]
 
     async def is_for(self, id: str, asker: str) -> bool:
-        """As the contract says; a bundle that a kernel is about to remove may yet stay."""
+        """Return whether a bundle is for an asker.
+
+        A bundle that a kernel is about to remove may still stay, so wait for that.
+        """
         found = await self._kept.settled(id)
         return found is not None and _owned(found.said).is_for(asker)
 
     async def delete_bundle(self, id: str, elsewhere: Elsewhere) -> None:
-        """Remove one that nobody needs: no image, no job of a living kernel, and none that `elsewhere` tells of.
+        """Delete a bundle that no image, no job of a living kernel, and no user that `elsewhere` returns needs.
 
-        Raises Unknown, InUse. Not to be cancelled: see `to_its_end`.
+        Raises Unknown, InUse. Must not be cancelled: see `run_shielded`.
         """
         async with self._gate(id):
             async with self._kept.removing("bundle", id) as bundle:
@@ -206,17 +216,20 @@ class SharedCatalogue:
     # ---- images
 
     async def image(self, id: str) -> Recorded | None:
-        """The image of that id, None if there is none."""
+        """Return the image of that id, None if there is none."""
         found = await self._made.get(id)
         return found.image if found is not None else None
 
     async def images(self) -> Sequence[Recorded]:
-        """Every image, the oldest first."""
+        """Return every image, the oldest first."""
         found = [each.image for each in await self._made.all()]
         return sorted(found, key=lambda each: (each.info.created_at, each.info.id))
 
     async def delete_image(self, id: str, elsewhere: Elsewhere) -> None:
-        """Forget one that no job of a living kernel needs, and none that `elsewhere` tells of. As `delete_bundle`."""
+        """Delete an image that no job of a living kernel, and no user that `elsewhere` returns needs.
+
+        Raises Unknown, InUse. Must not be cancelled: see `run_shielded`.
+        """
         async with self._made.removing("image", id):
             if users := (*await self._jobs.makers(id), *await elsewhere()):
                 raise InUse("image", id, users)
@@ -224,26 +237,28 @@ class SharedCatalogue:
     # ---- jobs
 
     async def begin(self, recorded: Recorded) -> Job | None:
-        """Have it on record that this kernel makes an image; None then. Else the job of the other kernel that does.
+        """Record that this kernel makes an image, and return None.
 
-        Raises Unknown for a part of it that is not there any more.
+        If another kernel makes the image already, return its job.
+
+        Raises Unknown for a part of the image that does not exist any more.
         """
         return await self._jobs.begin(recorded)
 
     async def running(self, recorded: Recorded) -> None:
-        """It is this one's turn."""
+        """Record that the job is running."""
         await self._jobs.running(recorded)
 
     async def done(self, recorded: Recorded) -> None:
-        """The image is there."""
+        """Record the finished image, and delete the job."""
         await self._jobs.done(recorded)
 
     async def failed(self, recorded: Recorded, error: ErrorInfo) -> None:
-        """There is none, and why."""
+        """Record that the job failed, and why."""
         await self._jobs.failed(recorded, error)
 
     async def job(self, id: str) -> OwnedJob | None:
-        """How far it is, whichever kernel makes it."""
+        """Return the state of a job of any kernel."""
         return await self._jobs.job(id)
 
     # ---- what is here
@@ -255,7 +270,10 @@ class SharedCatalogue:
         return await in_thread(lambda: self._local.summary(id) is not None, name="ramet-bundle")
 
     async def _tidy(self, but: str = "") -> bool:
-        """Remove from this kernel's folder what was deleted at another; whether there was something."""
+        """Remove bundles from this kernel's folder that were deleted at another kernel.
+
+        Return whether there were any.
+        """
         gone = self._cached - {each.info.id for each in await self.bundles()} - {but}
         for id in gone:
             async with self._gate(id):

@@ -1,4 +1,4 @@
-"""How a registry is opened: by a name and a password, by an identity token, or by what it gives to anybody."""
+"""Authentication at a registry: with a name and a password, with an identity token, or anonymous."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _CLIENT = "ramet"
 
 
 class RegistryFailed(RametError):
-    """A registry that did not do what was asked. `status` is its HTTP status, 0 if it could not be reached."""
+    """A request that a registry did not fulfil. `status` is its HTTP status, 0 if the registry could not be reached."""
 
     def __init__(self, registry: str, what: str, status: int, reason: str) -> None:
         self.registry, self.what, self.status = registry, what, status
@@ -28,11 +28,11 @@ class RegistryFailed(RametError):
 
 
 class Login(NamedTuple):
-    """Who somebody is at a registry. Never shown."""
+    """The credentials for a registry. They are never shown."""
 
     username: str = ""
     password: str = ""
-    identity_token: str = ""  #: stands for both, where a token server takes it
+    identity_token: str = ""  #: replaces name and password, where a token server accepts it
 
     def __repr__(self) -> str:
         return "Login(…)" if self else "Login()"
@@ -42,7 +42,7 @@ class Login(NamedTuple):
 
     @property
     def basic(self) -> str:
-        """Name and password as a header has them."""
+        """The value of an HTTP header with name and password."""
         return f"Basic {base64.b64encode(f'{self.username}:{self.password}'.encode()).decode()}"
 
 
@@ -50,14 +50,14 @@ NOBODY = Login()
 
 
 def is_loopback(host: str) -> bool:
-    """Whether what goes there stays on this machine."""
+    """Return whether a host is this machine, so that data does not leave it."""
     return host in _LOOPBACK
 
 
 async def authorization(
     client: httpx2.AsyncClient, registry: httpx2.URL, challenge: str, login: Login, scopes: Sequence[str]
 ) -> str:
-    """The header that answers a challenge, "" where there is none that could. Raises RegistryFailed, HTTPError."""
+    """Return the header that answers a challenge, or "" if no answer is possible. Raises RegistryFailed, HTTPError."""
     scheme, _, rest = challenge.partition(" ")
     if scheme.lower() == "basic" and login.username:
         return login.basic
@@ -92,7 +92,7 @@ async def authorization(
     finally:
         await answer.aclose()
     token = _token(data) if answer.status_code == 200 else ""
-    if not token:  # What it says instead may repeat what it was told.
+    if not token:  # The body of the answer may repeat the credentials.
         raise RegistryFailed(name, "authentication", answer.status_code, "it gave no token")
     return f"Bearer {token}"
 

@@ -1,6 +1,7 @@
-"""Logins as users of containers have them already: Docker's configuration file, and credential helpers.
+"""Logins that users of containers have already: Docker's configuration file, and credential helpers.
 
-As Docker reads it: `credHelpers` names a helper for one registry, `credsStore` one for all; `auths` has logins itself.
+The file is read as Docker reads it: `credHelpers` names a helper for one registry, `credsStore` names one for all
+registries, and `auths` contains logins.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _IDENTITY = "<token>"  #: in place of a name: the secret is an identity token
 
 
 class HelperFailed(RametError):
-    """A credential helper that gave no login. What it said is not told: it may be a secret."""
+    """A credential helper that returned no login. Its output is not shown, because it may contain a secret."""
 
     def __init__(self, helper: str, registry: str, reason: str) -> None:
         self.helper, self.registry, self.reason = helper, registry, reason
@@ -65,10 +66,10 @@ async def login_for(
     clock: Clock | None = None,
     limit_s: float = HELPER_S,
 ) -> Login:
-    """The login for a registry, by its host and port; none where nothing is configured for it.
+    """Return the login for a registry, by its host and port; an empty login if none is configured.
 
     The file is `config.json` in `$DOCKER_CONFIG`, else in `~/.docker`. Raises InvalidValue, which names the file, and
-    HelperFailed; neither says what is in it.
+    HelperFailed; neither shows the content of the file.
     """
     file = _file(environ)
     config = await in_thread(lambda: _read(file), name="ramet-docker-config")
@@ -86,9 +87,10 @@ async def login_for(
 
 
 def pull_secret(registry: str, login: Login) -> bytes:
-    """What a Secret of type kubernetes.io/dockerconfigjson holds, so that pods are pulled from one registry.
+    """Return the content of a Secret of type kubernetes.io/dockerconfigjson, so that nodes can pull from one registry.
 
-    Raises InvalidValue for a login that nodes cannot use: an identity token is for those who ask for tokens themselves.
+    Raises InvalidValue for a login that nodes cannot use: only clients that request tokens themselves can use an
+    identity token.
     """
     if not login.username:
         raise InvalidValue("login", "an identity token" if login else "none", "a name and a password, for nodes to use")
@@ -123,7 +125,7 @@ def _read(file: Path) -> _Config:
 
 
 def _host(key: str) -> str:
-    """The host and port that a key of the file means: it may have a scheme and a path, as in older ones."""
+    """Return the host and port of a key of the file. The key may have a scheme and a path, as older keys do."""
     host = key.partition("://")[2] or key
     host = host.partition("/")[0].lower()
     return _HUBS[0] if host in _HUBS else host
@@ -142,7 +144,7 @@ def _login(said: _Auth, key: str, file: Path) -> Login:
 
 
 async def _asked(helper: str, server: str, environ: Mapping[str, str], clock: Clock, limit_s: float) -> Login | None:
-    """What a helper says of a server; None if it knows none. Raises HelperFailed."""
+    """Return the login that a helper has for a server; None if it has none. Raises HelperFailed."""
     program = shutil.which(helper, path=environ.get("PATH", os.defpath))
     if program is None:
         raise HelperFailed(helper, server, "there is no such program on PATH")

@@ -1,4 +1,4 @@
-"""Layers of images: files packed into a tar with gzip, the same bytes for the same files, wherever and whenever."""
+"""Layers of images: files packed into a tar with gzip. The same files give the same bytes, everywhere and always."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PIECE = 1024 * 1024
 
 
 class Layer(NamedTuple):
-    """A packed layer: `digest` and `size` are of the packed data, `diff_id` is the digest of what it unpacks to."""
+    """A packed layer: `digest` and `size` are of the packed data, `diff_id` is the digest of the unpacked data."""
 
     digest: str
     diff_id: str
@@ -24,23 +24,23 @@ class Layer(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """A file of a layer, or a folder, by its place below the root, without a leading slash."""
+    """A file of a layer, or a folder, by its path below the root, without a leading slash."""
 
     place: str
-    file: Path | None  #: where its content is; None for a folder
+    file: Path | None  #: the file with the content; None for a folder
     executable: bool = False
 
 
 def write_layer(out: IO[bytes], folders: Mapping[str, Path]) -> Layer:
     """Pack folders, each below its path, into a layer. Waits for the disk.
 
-    Links and special files are left out, and `__pycache__`, which those who import may have left in them meanwhile.
+    Links and special files are left out. `__pycache__` is left out too, because imports may have written it meanwhile.
     """
     return write_entries(out, _found(folders))
 
 
 def write_entries(out: IO[bytes], entries: Iterable[Entry]) -> Layer:
-    """Pack files and folders in the order given, each below the folders that it is in. Waits for the disk."""
+    """Pack files and folders in the given order, each after its parent folders. Waits for the disk."""
     packed = _Packed(out)
     made: set[str] = set()
     with tarfile.open(fileobj=packed, mode="w|", format=tarfile.PAX_FORMAT) as tar:  # type: ignore[call-overload]
@@ -60,7 +60,7 @@ def write_entries(out: IO[bytes], entries: Iterable[Entry]) -> Layer:
 
 
 def write_tar(out: IO[bytes], source: IO[bytes]) -> Layer:
-    """Pack a tar that is there already. Waits for the disk."""
+    """Pack an existing tar. Waits for the disk."""
     packed = _Packed(out)
     while piece := source.read(_PIECE):
         packed.write(piece)
@@ -83,7 +83,7 @@ def _header(name: str, kind: bytes, mode: int) -> tarfile.TarInfo:
 
 
 class _Packed:
-    """Packs what is written, and hashes both sides."""
+    """A writer that compresses its input, and hashes both input and output."""
 
     def __init__(self, out: IO[bytes]) -> None:
         self._out, self._size = out, 0
@@ -91,13 +91,13 @@ class _Packed:
         self._packer = zlib.compressobj(_LEVEL, wbits=31)  # gzip without a time and a name
 
     def write(self, data: bytes) -> int:
-        """As of a file."""
+        """Write like a file."""
         self._inner.update(data)
         self._put(self._packer.compress(data))
         return len(data)
 
     def finish(self) -> Layer:
-        """All that was written, as a layer."""
+        """Finish the compression, and return everything that was written as a layer."""
         self._put(self._packer.flush())
         return Layer(f"sha256:{self._outer.hexdigest()}", f"sha256:{self._inner.hexdigest()}", self._size)
 

@@ -1,4 +1,4 @@
-"""Images for container registries: manifests and configs, and one layer more than a base. No network here."""
+"""Images for container registries: manifests and configs, and one layer on top of a base. No network access here."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ramet.services.contract import Image
 from ramet.services.packaging.oci.layers import Layer
 
 Kind = Literal["manifest", "config", "layer", "index"]
-#: What Docker and OCI call the same things; what is appended to a base speaks its language.
+#: The names of Docker and of OCI for the same things; a layer that is appended to a base uses the names of that base.
 TYPES: Mapping[str, Mapping[Kind, str]] = {
     "oci": {
         "manifest": "application/vnd.oci.image.manifest.v1+json",
@@ -28,7 +28,7 @@ TYPES: Mapping[str, Mapping[Kind, str]] = {
         "layer": "application/vnd.docker.image.rootfs.diff.tar.gzip",
     },
 }
-PLACE = "opt/ramet"  #: where an image's folders lie in a container
+PLACE = "opt/ramet"  #: the place of an image's folders in a container
 _EPOCH = "1970-01-01T00:00:00Z"
 
 
@@ -40,12 +40,12 @@ class Descriptor(NamedTuple):
     size: int
 
     def said(self) -> dict[str, Any]:
-        """As a manifest names it."""
+        """Return the descriptor as an entry of a manifest."""
         return {"mediaType": self.media_type, "digest": self.digest, "size": self.size}
 
 
 class ImageManifest(NamedTuple):
-    """A manifest as its registry gave it, and what it names."""
+    """A manifest as received from its registry, and the blobs that it names."""
 
     body: bytes
     media_type: str
@@ -54,7 +54,7 @@ class ImageManifest(NamedTuple):
 
 
 class Appended(NamedTuple):
-    """An image that is a base and one layer more: what is to be pushed beside that layer."""
+    """An image of a base and one more layer: the data to push in addition to that layer."""
 
     config: bytes
     manifest: bytes
@@ -62,18 +62,21 @@ class Appended(NamedTuple):
 
 
 def digest_of(data: bytes) -> str:
-    """The name of a blob."""
+    """Return the name of a blob."""
     return f"sha256:{hashlib.sha256(data).hexdigest()}"
 
 
 def places(image: Image) -> dict[str, Path]:
-    """Where each folder of an image lies in a container, in the order of imports: below the root, no leading slash."""
+    """Return the path of each folder of an image in a container, in the order of imports.
+
+    Paths have no leading slash.
+    """
     bundles = {f"{PLACE}/bundles/{each.name}": each for each in image.folders}
     return bundles | {f"{PLACE}/packages/{each.name}": each for each in image.packages}
 
 
 def read_manifest(body: bytes, media_type: str) -> ImageManifest:
-    """A manifest with what it names. Raises InvalidValue for what is none."""
+    """Return a manifest with the blobs that it names. Raises InvalidValue for invalid data."""
     said = _json(body, "manifest")
     try:
         kinds = [each["manifest"] for each in TYPES.values()]
@@ -87,12 +90,15 @@ def read_manifest(body: bytes, media_type: str) -> ImageManifest:
 
 
 def is_index(media_type: str) -> bool:
-    """Whether this lists manifests, one for each platform."""
+    """Return whether a media type is an index, which lists one manifest for each platform."""
     return media_type in (each["index"] for each in TYPES.values())
 
 
 def of_platform(index: bytes, platform: str) -> str:
-    """The digest of the manifest for a platform, such as "linux/amd64". Raises Unknown with those there are."""
+    """Return the digest of the manifest for a platform, such as "linux/amd64".
+
+    Raises Unknown, with the existing platforms, if there is none.
+    """
     found: dict[str, str] = {}
     try:
         for each in _json(index, "index")["manifests"]:
@@ -115,7 +121,10 @@ def append(
     labels: Mapping[str, str],
     comment: str = "bundles",
 ) -> Appended:
-    """A base with one layer more, whose `paths` Python imports from first. What is not ours in it stays as it is."""
+    """Append a layer to a base. Python searches the `paths` in it first.
+
+    Everything else of the base stays unchanged.
+    """
     kinds = next(each for each in TYPES.values() if each["manifest"] == base.media_type)
     said, inner = _json(base.body, "manifest"), _json(config, "config")
     try:

@@ -1,4 +1,4 @@
-"""An image in a container registry: its folders as one layer on top of a base that is there."""
+"""An image in a container registry: its folders as one layer on top of an existing base."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ _PIECE = 256 * 1024
 
 
 class Progress(NamedTuple):
-    """How much of a step is done, in bytes; `total` is 0 where nobody knows."""
+    """The progress of a step, in bytes; `total` is 0 if it is unknown."""
 
     step: str
     done: int = 0
     total: int = 0
 
 
-Told = Callable[[Progress], object]  #: hears of progress, in the event loop
+Told = Callable[[Progress], object]  #: called with the progress, in the event loop
 
 
 def no_progress(_: Progress) -> None:
-    """For whoever does not want to hear."""
+    """Ignore the progress."""
 
 
 class Base(NamedTuple):
-    """An image of a registry, which may be another than the one that is pushed to."""
+    """An image of a registry, which may differ from the registry that receives the new image."""
 
     registry: Registry
     name: ImageReference
@@ -43,7 +43,7 @@ class Base(NamedTuple):
 
 
 async def base_of(registry: Registry, name: str, platform: str) -> Base:
-    """Look an image up, for a platform. Raises InvalidValue, also if it is not there, RegistryFailed."""
+    """Find an image for a platform. Raises InvalidValue, also if the image does not exist, and RegistryFailed."""
     below = reference(name)
     try:
         manifest = await registry.manifest(below, platform)
@@ -56,11 +56,11 @@ async def base_of(registry: Registry, name: str, platform: str) -> Base:
 async def publish(
     image: Image, registry: Registry, *, base: str, to: str, platform: str = "linux/amd64", told: Told = no_progress
 ) -> str:
-    """Push an image on top of `base` as `to`, both in one registry; its name by digest, "repository@sha256:…".
+    """Push an image on top of `base` as `to`, both in one registry. Return its name by digest, "repository@sha256:…".
 
-    Its folders lie below /opt/ramet in a container, and are on PYTHONPATH. What is there already is not sent again; the
-    tag is moved last, so that a push that breaks off changes nothing. What is packed lies, without a name, on the disk
-    that its folders are on. Raises InvalidValue, RegistryFailed, OSError.
+    The folders of the image are below /opt/ramet in a container, and are on PYTHONPATH. Existing blobs are not sent
+    again. The tag is moved last, so that an interrupted push changes nothing. The packed layer is a file without a
+    name, on the same disk as the folders. Raises InvalidValue, RegistryFailed, OSError.
     """
     name = reference(to)
     if name.tag.startswith("sha256:"):
@@ -88,7 +88,7 @@ async def push(
     comment: str = "bundles",
     told: Told = no_progress,
 ) -> str:
-    """Push an image that is a base and one layer, the tag last; the digest of its manifest. Raises RegistryFailed."""
+    """Push an image of a base and one layer, the tag last. Return the digest of its manifest. Raises RegistryFailed."""
     whole = append(below.manifest, below.config, layer, paths=paths, labels=labels, comment=comment)
     of = below.name.repository if below.registry is registry else ""
     for blob in below.manifest.layers:
@@ -108,7 +108,10 @@ async def push_whole(
     *,
     told: Told = no_progress,
 ) -> str:
-    """Push the last layer of an image, its config and its manifest; the digest of that. Raises RegistryFailed."""
+    """Push the last layer of an image, its config and its manifest. Return the digest of the manifest.
+
+    Raises RegistryFailed.
+    """
     body = _counted(lambda: _read(packed), Progress("pushing", 0, layer.size), told)
     await registry.push_blob(name.repository, Descriptor("", layer.digest, layer.size), body)
     made = Descriptor("", digest_of(config), len(config))

@@ -1,4 +1,4 @@
-"""The registries that an operator names: opened with a login that is said, or with the one that Docker has."""
+"""The registries that an operator names, opened with a given login, or with Docker's login."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _HUB, _HUB_HOST = "docker.io", "registry-1.docker.io"
 
 
 class Opened(NamedTuple):
-    """Where a base is, and where what is made of it goes: often one registry."""
+    """The registry of a base, and the registry for the images built on it: often the same registry."""
 
     registry: Registry
     source: Registry
@@ -27,7 +27,7 @@ class Opened(NamedTuple):
 async def opened(
     url: str, base: str, *, username: str = "", password: str = "", environ: Mapping[str, str] = os.environ
 ) -> AsyncIterator[Opened]:
-    """Both registries, for a base such as "base:1", which is below `url`, or "python.example.org/base:1".
+    """Open both registries, for a base such as "base:1", which is below `url`, or "python.example.org/base:1".
 
     Raises InvalidValue, HelperFailed.
     """
@@ -46,10 +46,10 @@ async def opened(
 async def open_registry(
     url: str, *, username: str = "", password: str = "", environ: Mapping[str, str] = os.environ
 ) -> AsyncIterator[Registry]:
-    """A registry by its URL, or its host and port; `username` and `password` win over Docker's configuration.
+    """Open a registry by its URL, or its host and port; `username` and `password` override Docker's configuration.
 
-    What names there begin with may follow. Without a scheme it is https, and http on this machine. Raises InvalidValue,
-    HelperFailed.
+    A common prefix of image names may follow the host. Without a scheme, https is used, and http for this machine.
+    Raises InvalidValue, HelperFailed.
     """
     async with Registry(url_of(url)) as registry:
         registry.sign_in(await login_of(registry.name, username=username, password=password, environ=environ))
@@ -59,7 +59,7 @@ async def open_registry(
 async def login_of(
     registry: str, *, username: str = "", password: str = "", environ: Mapping[str, str] = os.environ
 ) -> Login:
-    """Who is to be at a registry, by its host and port: as whom it is opened, and as whom nodes may pull from it.
+    """Return the login for a registry, by its host and port: to open it, and for nodes that pull from it.
 
     Raises InvalidValue, HelperFailed.
     """
@@ -69,7 +69,7 @@ async def login_of(
 
 
 def url_of(text: str) -> str:
-    """The URL of a registry that may be named by its host and port alone."""
+    """Return the URL of a registry, which may be given by its host and port alone."""
     if "://" in text:
         return text
     host = text.partition("/")[0]
@@ -77,7 +77,7 @@ def url_of(text: str) -> str:
 
 
 def split(name: str) -> tuple[str, str]:
-    """The registry that a name begins with, "" if it names none, and the rest."""
+    """Split a name into its registry, "" if it has none, and the rest."""
     first, slash, rest = name.partition("/")
     if not slash or not (first == "localhost" or "." in first or ":" in first):
         return "", name

@@ -27,18 +27,20 @@ _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _PIECE = 256 * 1024
 
-Body = Callable[[], AsyncIterator[bytes]]  #: what is sent, from its beginning: a request may have to be repeated
+Body = Callable[
+    [], AsyncIterator[bytes]
+]  #: returns the data to send, from its beginning: a request may have to be repeated
 
 
 class ImageReference(NamedTuple):
-    """What a name such as "team/base:1" or "team/base@sha256:…" means in a registry."""
+    """The parts of a name such as "team/base:1" or "team/base@sha256:…" in a registry."""
 
     repository: str
     tag: str  #: or a digest
 
 
 def reference(text: str) -> ImageReference:
-    """Read a name without the registry; without a tag it is "latest". Raises InvalidValue."""
+    """Parse a name without the registry; without a tag it is "latest". Raises InvalidValue."""
     repository, at, digest = text.partition("@")
     name, colon, tag = (repository, "", digest) if at else repository.partition(":")
     if not colon and not at:
@@ -49,14 +51,14 @@ def reference(text: str) -> ImageReference:
 
 
 class Address(NamedTuple):
-    """Where a registry is, and below which name everything is that has a name without a registry."""
+    """The URL of a registry, and the prefix of all images that are named without a registry."""
 
     url: httpx2.URL  #: scheme and host
     folder: str  #: such as "team", "" for none
 
 
 def address(url: str) -> Address:
-    """Read the URL of a registry, or of a part of one. Raises InvalidValue."""
+    """Parse the URL of a registry, or of a part of one. Raises InvalidValue."""
     try:
         found = httpx2.URL(url)
     except httpx2.InvalidURL:
@@ -70,24 +72,24 @@ def address(url: str) -> Address:
 
 
 class Registry:
-    """One registry, for whoever's name it is used in. Between `async with`."""
+    """A connection to one registry with one login. It is open between `async with`."""
 
     def __init__(self, url: str, *, login: Login = NOBODY, timeout_s: float = 60.0) -> None:
-        """`url` is as `address` has it. Raises InvalidValue, also for a login that would go unencrypted."""
+        """Parse `url` as `address` does. Raises InvalidValue, also for a login that would be sent unencrypted."""
         self._url, self._folder = address(url)
         self.name = self._url.netloc.decode()
         self.sign_in(login)
-        self._tokens: dict[str, str] = {}  #: what each repository is opened with
+        self._tokens: dict[str, str] = {}  #: the authorization header of each repository
         self._client = httpx2.AsyncClient(timeout=timeout_s, trust_env=False)
 
     def sign_in(self, login: Login) -> None:
-        """Be somebody from now on. Raises InvalidValue for a login that would go unencrypted."""
+        """Use this login from now on. Raises InvalidValue for a login that would be sent unencrypted."""
         if login and self._url.scheme == "http" and not is_loopback(self._url.host):
             raise InvalidValue("url", str(self._url), "https where there is a login, or this machine")
         self._login = login
 
     def below(self, name: str) -> str:
-        """What an image is called in the registry whose name is said without one."""
+        """Return the full name of an image in the registry, for a name without a registry."""
         return f"{self._folder}/{name}" if self._folder else name
 
     async def __aenter__(self) -> Self:
@@ -99,7 +101,7 @@ class Registry:
     # --- pull
 
     async def manifest(self, name: ImageReference, platform: str = "linux/amd64") -> ImageManifest:
-        """The manifest of that name, for a platform, "" where it must not depend on one.
+        """Return the manifest of that name, for a platform. With "", return the manifest itself, of any platform.
 
         Raises Unknown, InvalidValue, RegistryFailed.
         """
@@ -116,7 +118,7 @@ class Registry:
         return read_manifest(answer.body, kind)
 
     async def small_blob(self, repository: str, blob: Descriptor) -> bytes:
-        """A blob of at most MAX_JSON. Raises RegistryFailed, also for one of another digest."""
+        """Return a blob of at most MAX_JSON bytes. Raises RegistryFailed, also for a wrong digest."""
         answer = await self._ask("GET", repository, f"blobs/{_checked(blob.digest)}")
         self._expect(answer, 200, f"blob {blob.digest}")
         if digest_of(answer.body) != blob.digest:
@@ -124,7 +126,7 @@ class Registry:
         return answer.body
 
     async def has_blob(self, repository: str, blob: Descriptor) -> bool:
-        """Whether a blob is in a repository. Raises RegistryFailed."""
+        """Return whether a blob is in a repository. Raises RegistryFailed."""
         return (await self._ask("HEAD", repository, f"blobs/{_checked(blob.digest)}")).status == 200
 
     async def digest(self, name: ImageReference) -> str | None:
@@ -144,7 +146,7 @@ class Registry:
     # --- push
 
     async def push_blob(self, repository: str, blob: Descriptor, body: Body, *, of: str = "") -> None:
-        """Have a blob in a repository, sent only if it is not there, nor in the repository `of`."""
+        """Push a blob to a repository, unless it is there, or can be mounted from the repository `of`."""
         digest = _checked(blob.digest)
         if await self.has_blob(repository, blob):
             return
@@ -163,7 +165,7 @@ class Registry:
         self._expect(answer, 201, f"upload of blob {digest}")
 
     async def push_manifest(self, name: ImageReference, body: bytes, media_type: str) -> str:
-        """Give a manifest, all of whose blobs are there, its name; its digest."""
+        """Push a manifest under its name, and return its digest. All its blobs must exist."""
         where = self._url.join(f"/v2/{name.repository}/manifests/{name.tag}")
         answer = await self._send(
             "PUT", where, name.repository, {"content-type": media_type}, lambda: _once(body), len(body)
@@ -172,7 +174,7 @@ class Registry:
         return digest_of(body)
 
     async def pieces(self, repository: str, blob: Descriptor) -> AsyncIterator[bytes]:
-        """A blob of any size, as it comes; its end is an error if it is another blob. Raises RegistryFailed."""
+        """Yield a blob of any size in pieces. Raises RegistryFailed, at the end also if the digest is wrong."""
         hashed = hashlib.sha256()
         where = self._url.join(f"/v2/{repository}/blobs/{_checked(blob.digest)}")
         await self._ask("HEAD", repository, f"blobs/{blob.digest}")  # for the token
@@ -250,7 +252,7 @@ class Registry:
         return {"authorization": token} if token else {}
 
     async def _opened(self, repository: str, also: str, challenge: str) -> bool:
-        """Answer a challenge; whether there is something to try again with. Raises RegistryFailed."""
+        """Answer a challenge. Return whether the request can be repeated. Raises RegistryFailed."""
         scopes = [f"repository:{repository}:pull,push"] + ([f"repository:{also}:pull"] if also else [])
         found = await authorization(self._client, self._url, challenge, self._login, scopes)
         if found:

@@ -1,4 +1,4 @@
-"""A base image out of a tar: the root of a system, as mmdebstrap, debootstrap or `docker export` make it."""
+"""A base image from a tar: the root of a system, as mmdebstrap, debootstrap or `docker export` make it."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _MAGIC, _AT = b"ustar", 257
 
 
 async def push_base(registry: Registry, root: Path, to: str, *, told: Told = no_progress) -> str:
-    """Push a tar, plain or with gzip, as an image of one layer; its name by digest, "host/repository@sha256:…".
+    """Push a tar, plain or gzip-compressed, as an image of one layer. Return its name, "host/repository@sha256:…".
 
-    The same tar is the same image. Raises InvalidValue, RegistryFailed, OSError.
+    The same tar gives the same image. Raises InvalidValue, RegistryFailed, OSError.
     """
     name = reference(registry.below(to))
     if name.tag.startswith("sha256:"):

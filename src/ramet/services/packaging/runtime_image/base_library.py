@@ -1,4 +1,4 @@
-"""Python's own library as a base has it: read out of its layers, since few bases bring its bytecode."""
+"""Python's own library of a base image: read from its layers, because few bases contain its bytecode."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ramet.services.packaging.oci.push import Base, Progress, Told
 
 MAX_SOURCE = 4 * 1024 * 1024  #: bytes of one file of the library
 _PLACE = re.compile(r"(?P<home>(?:[^/]+/)*lib(?:64)?/python(?P<version>3\.[0-9]+))/(?P<path>.+\.py)")
-#: Folders that are no part of it, or that nobody without a screen imports.
+#: Folders that are no part of the library, or that only programs with a screen import.
 _UNUSED = frozenset((
     "site-packages", "dist-packages", "test", "tests", "idlelib", "idle_test", "lib2to3", "turtledemo", "tkinter",
     "ensurepip", "pydoc_data",
@@ -34,8 +34,8 @@ class BaseLibrary(NamedTuple):
 async def library_of(base: Base, version: str, folder: Path, told: Told) -> BaseLibrary:
     """Read the sources of one version of Python into `folder`. Raises RegistryFailed.
 
-    What cannot be read here is passed over: layers that are packed otherwise than with gzip, and the end of a tar that
-    has none, which container engines take.
+    Unreadable data is skipped: layers without gzip compression, and a missing end of a tar. Container engines accept
+    both.
     """
     sources: dict[PurePosixPath, Path] = {}
     versions: set[str] = set()

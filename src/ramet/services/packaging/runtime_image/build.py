@@ -1,6 +1,6 @@
-"""Images that pods start from: a base with Python, ramet on top of it, and bundles on top of that.
+"""Images from which pods start: a base with Python, ramet on top of it, and bundles on top of ramet.
 
-An image that was pushed once is found again by what it is made of, and nothing is packed or sent.
+An image that was pushed once is found again by its inputs, and nothing is packed or sent.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ from ramet.services.packaging.runtime_image.bytecode import compiled
 from ramet.services.packaging.runtime_image.files import LIB, PYTHON, Kind, content_digest, here, runtime_files
 
 RUNTIME_LABEL = "ramet.runtime"
-PYTHON_LABEL = "ramet.python"  #: of a base that says which Python it has
-_SAYS = "PYTHON_VERSION"  #: what the images of Docker's library have in their environment
-#: Where the bytecode lies, by the paths of its sources (`pycache_prefix`): a container need not write, nor compile.
+PYTHON_LABEL = "ramet.python"  #: a label with the version of Python in a base
+_SAYS = "PYTHON_VERSION"  #: a variable in the environment of the images of Docker's library
+#: The folder of the bytecode, by the paths of its sources (`pycache_prefix`): a container need not write, nor compile.
 BYTECODE = "/opt/ramet/bytecode"
-_FORM = 1  #: of the layer: another number is another image
+_FORM = 1  #: the format of the layer: another number is another image
 
 
 class RuntimeImage(NamedTuple):
-    """An image that a pod can be started from."""
+    """An image from which a pod can be started."""
 
     reference: str  #: "host:port/repository@sha256:…", as nodes pull it
-    digest: str  #: of its manifest
-    python: str  #: the program to start, found on the image's PATH: only one of this version has the name
+    digest: str  #: the digest of its manifest
+    python: str  #: the program to start, found on the image's PATH: only a Python of this version has the name
     imports: tuple[str, ...] = ()  #: folders of its bundles, and of packages for these: what RAMET_IMPORTS names
-    skills: tuple[str, ...] = ()  #: folders of skills that its bundles bring
+    skills: tuple[str, ...] = ()  #: folders of skills of its bundles
 
     def program(self, module: str) -> tuple[str, ...]:
-        """The command line that calls `main` of a module of ramet, whatever the image's environment says."""
+        """Return the command line that calls `main` of a module of ramet, independent of the image's environment."""
         return (self.python, "-I", "-B", "-X", f"pycache_prefix={BYTECODE}", "-c", code_of(module, LIB))
 
 
@@ -55,11 +55,13 @@ async def runtime_image(
     source: Registry | None = None,
     told: Told = no_progress,
 ) -> RuntimeImage:
-    """An image with ramet and what its guests import, on top of `base`, pushed if it is not there yet.
+    """Push an image with ramet and the imports of its guests, on top of `base`, unless the image exists.
 
-    The base is found in `source`, else in the same registry; it needs a Python of our version and platform. Pushed is
-    to the repository `into`, else "ramet-" and the kind. Raises InvalidValue for a base that has another Python or
-    platform or is not there, and for an installation that cannot be packed; RegistryFailed, NotCompiled.
+    Return the image.
+
+    The base is in `source`, else in the same registry; it needs a Python of our version and platform. The image is
+    pushed to the repository `into`, else to "ramet-" and the kind. Raises InvalidValue for a base that has another
+    Python or platform or does not exist, and for an installation that cannot be packed; RegistryFailed, NotCompiled.
     """
     repository = registry.below(_repository(into or f"ramet-{kind}"))
     below = await base_of(source or registry, base, here())
@@ -77,10 +79,12 @@ async def runtime_image(
 async def image_on(
     runtime: RuntimeImage, image: Image, registry: Registry, *, into: str = "ramet-images", told: Told = no_progress
 ) -> RuntimeImage:
-    """An image of bundles on top of a runtime image of the same registry, pushed if it is not there yet.
+    """Push an image of bundles on top of a runtime image of the same registry, unless the image exists.
 
-    One without bundles is the runtime image itself. Its tag is made of the image's id and the runtime image, so that
-    the same id is the same code wherever it is asked for. Raises InvalidValue, RegistryFailed.
+    Return the image.
+
+    An image without bundles is the runtime image itself. The tag is derived from the image's id and the runtime image,
+    so that the same id is the same code for every request. Raises InvalidValue, RegistryFailed.
     """
     if not image.folders and not image.packages:
         return runtime
@@ -133,7 +137,7 @@ async def _push(
 
 
 def _refuse_other(base: str, below: Base) -> None:
-    """Raises InvalidValue if a base says that its Python or its platform is another."""
+    """Raise InvalidValue if a base states another version of Python or another platform."""
     said = json.loads(below.config)
     platform = f"{said.get('os')}/{said.get('architecture')}"
     if platform != here():

@@ -1,4 +1,4 @@
-"""Bytecode for a layer: made once where it is packed, so that no container compiles, or needs to write anything."""
+"""Bytecode for a layer: compiled once before packing, so that no container compiles, or needs to write anything."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from ramet.concurrency.pipes import Capture
 from ramet.core.errors import RametError
 from ramet.services.packaging.runtime_image import bytecode_worker
 
-_PARTS = 4  #: processes that share the work; always as many, since bytecode depends on what was compiled before it
+_PARTS = 4  #: processes that share the work; a fixed number, because bytecode depends on the files compiled before it
 _LIMIT_S = 600.0
 
 
 class NotCompiled(RametError):
-    """Bytecode that could not be made; nothing of it is used. `output` is the end of what was said."""
+    """Sources that could not be compiled; no bytecode of them is used. `output` is the end of the compiler's output."""
 
     def __init__(self, reason: str, output: str) -> None:
         self.reason, self.output = reason, output
@@ -27,9 +27,9 @@ class NotCompiled(RametError):
 
 
 async def compiled(files: Mapping[PurePosixPath, Path], folder: Path) -> dict[PurePosixPath, Path]:
-    """Compile sources into `folder`; the bytecode, by its place below a `pycache_prefix`. Raises NotCompiled.
+    """Compile sources into `folder`. Return the bytecode, by its path below a `pycache_prefix`. Raises NotCompiled.
 
-    `files` are by the places that they will have; what is no Python of this version is passed over.
+    The keys of `files` are the paths in the container. Files that are no Python of this version are skipped.
     """
     made: dict[PurePosixPath, Path] = {}
     work: list[list[tuple[str, str, str]]] = [[] for _ in range(_PARTS)]

@@ -1,4 +1,4 @@
-"""Compiles sources for the place that they will have, in a process of its own; the standard library alone."""
+"""A process that compiles sources for their later paths. It imports only the standard library."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import warnings
 from importlib.util import MAGIC_NUMBER, source_hash
 from pathlib import Path
 
-_UNCHECKED = 0b01  #: bytecode of this source, which nobody looks at any more (PEP 552)
+_UNCHECKED = 0b01  #: unchecked hash-based bytecode: Python does not compare it with the source (PEP 552)
 
 
 def main() -> None:
-    """For each `[source, place, out]` on stdin; what is no Python of this version is passed over."""
+    """Compile each `[source, place, out]` of stdin. Files that are no Python of this version are skipped."""
     warnings.simplefilter("ignore")
     for source, place, out in json.load(sys.stdin):
         data = Path(source).read_bytes()

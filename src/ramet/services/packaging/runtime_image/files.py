@@ -17,33 +17,33 @@ from packaging.utils import canonicalize_name
 
 from ramet.core.errors import InvalidValue
 
-Kind = Literal["bare", "llm"]  #: the zygotes' images: functions, or whole loops of model agents as well
-#: What of other distributions each kind needs, with all that these require: ramet's own code is in both.
+Kind = Literal["bare", "llm"]  #: the images of zygotes: for functions only, or also for complete loops of model agents
+#: The other distributions that each kind needs, with all their requirements. Both kinds have ramet's own code.
 ROOTS: Mapping[Kind, tuple[str, ...]] = {"bare": ("cloudpickle", "msgspec"), "llm": ("ramet",)}
-#: Where it lies in a container, alone. By this name guests may look for modules there (`isolation.runtime`).
+#: Its folder in a container, with nothing else in it. Guests may search it for modules (`isolation.runtime`).
 LIB = "/opt/ramet/site-packages"
-#: The version that extensions and bytecode are of: an interpreter of another cannot use them.
+#: The version of Python of extensions and bytecode: an interpreter of another version cannot use them.
 PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"
 _MACHINES = {"x86_64": "amd64", "aarch64": "arm64", "armv7l": "arm", "i686": "386"}
 _CACHE = "__pycache__"
 _OURS = "ramet"
-#: Of a distribution's own notes those that programs read, and the licences; others name places of this machine.
+#: The metadata files of a distribution that programs read, and the licences; others contain paths of this machine.
 _NOTES = ("METADATA", "entry_points.txt", "top_level.txt")
 _LICENCES = ("LICEN", "COPYING", "NOTICE", "AUTHORS")
 
 
 def here() -> str:
-    """The platform that this interpreter's extensions are for, as images name it."""
+    """Return the platform of this interpreter's extensions, in the notation of images."""
     machine = platform.machine().lower()
     return f"{platform.system().lower()}/{_MACHINES.get(machine, machine)}"
 
 
 def runtime_files(kind: Kind) -> dict[PurePosixPath, Path]:
-    """Each file below LIB, by its path there, in order. Waits for the disk.
+    """Return each file below LIB, by its path there, in order. Waits for the disk.
 
-    Files are those that the distributions' own lists (RECORD) name and that are there; ramet's are taken from where
-    this process imports them. Raises InvalidValue for a distribution that is missing, has no list, or is installed as
-    a link to sources.
+    The files are those of the distributions' own lists (RECORD) that exist. The files of ramet are taken from the
+    folder from which this process imports them. Raises InvalidValue for a distribution that is missing, has no list, or
+    is installed as a link to sources.
     """
     ours = Path(__file__).parents[3]
     found = {PurePosixPath(_OURS, path.relative_to(ours)): path for path in _sources(ours)}
@@ -53,7 +53,7 @@ def runtime_files(kind: Kind) -> dict[PurePosixPath, Path]:
 
 
 def content_digest(kind: Kind, files: Mapping[PurePosixPath, Path]) -> str:
-    """One digest of all: for this version of Python and this platform. Waits for the disk."""
+    """Return one digest of all files, for this version of Python and this platform. Waits for the disk."""
     whole = hashlib.sha256(f"ramet runtime 1\n{kind}\npython {PYTHON}\n{here()}\n".encode())
     for place, file in files.items():
         whole.update(f"{hashlib.sha256(file.read_bytes()).hexdigest()} {place}\n".encode())
@@ -68,7 +68,7 @@ def _sources(home: Path) -> Iterator[Path]:
 
 
 def _required(roots: tuple[str, ...]) -> Iterator[Distribution]:
-    """These and all that they require here, whatever extras are asked for included; ramet itself is passed over."""
+    """Yield the roots and everything that they require here, including requested extras; ramet itself is skipped."""
     seen: set[tuple[str, str]] = set()
     given: set[str] = set()
     waiting = [Requirement(each) for each in roots]
@@ -95,7 +95,7 @@ def _distribution(name: str) -> Distribution:
 
 
 def _files(distribution: Distribution) -> dict[PurePosixPath, Path]:
-    """What it has installed that can be imported, and of its notes those that a program may read."""
+    """Return the importable files of a distribution, and the metadata files that a program may read."""
     name, listed = distribution.metadata["Name"], distribution.files
     origin = json.loads(distribution.read_text("direct_url.json") or "{}")
     if listed is None or origin.get("dir_info", {}).get("editable"):

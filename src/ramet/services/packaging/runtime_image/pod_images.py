@@ -1,4 +1,4 @@
-"""Which image a pod starts from: found by what its run is to see, made and pushed once."""
+"""The images from which pods start: found by what a run may see, made and pushed once."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from ramet.services.packaging.runtime_image.files import Kind
 from ramet.services.packaging.service import PackagingService
 
 _log = logging.getLogger("ramet.kubernetes")
-_DIGEST = re.compile(r"[0-9a-f]{64}")  #: the name of a folder of a bundle, or of packages: what is in it never changes
+_DIGEST = re.compile(r"[0-9a-f]{64}")  #: the name of a folder of a bundle, or of packages: its content never changes
 
 
 class PodImages:
-    """Images as pods have them, in one registry and on one base: the plain one, and others on top of it.
+    """The images of pods, in one registry and on one base: the plain one, and others on top of it.
 
-    `store` is whose images are found by their folders; without it none is.
+    `store` has the images that can be found by their folders; without a store no image is found.
     """
 
     def __init__(
@@ -37,18 +37,18 @@ class PodImages:
         *,
         told: Told = no_progress,
     ) -> None:
-        """`opening` is called each time that the registry is asked: nothing of it stays open."""
+        """Call `opening` for each access to the registry: no connection stays open."""
         self._opening, self._kind, self._told = opening, kind, told
         self.store: PackagingService | None = None
         self._gates: dict[str, asyncio.Lock] = {}
         self._made: dict[str, RuntimeImage] = {}
-        self._of: dict[str, Image] = {}  #: all that were ever made, by what nodes call them
-        self._known: dict[frozenset[str], Image] = {}  #: by the folders that it has, as mounts name them
+        self._of: dict[str, Image] = {}  #: all images that were made, by the reference that nodes use
+        self._known: dict[frozenset[str], Image] = {}  #: by the folders of the image, as they occur in mounts
 
     async def image(self, image: Image = PLAIN) -> RuntimeImage:
-        """That image, on top of the runtime image. Raises what `runtime_image` and `image_on` do.
+        """Return the pod image of an image, on top of the runtime image. Raises like `runtime_image` and `image_on`.
 
-        Whoever asks after a failure tries again.
+        A request after a failure tries again.
         """
         below = await self.image() if image.id else None
         async with self._gates.setdefault(image.id, asyncio.Lock()):
@@ -59,14 +59,14 @@ class PodImages:
                     else:
                         found = await runtime_image(at.registry, at.base, self._kind, source=at.source, told=self._told)
                 self._made[image.id] = found
-                self._of.setdefault(found.reference, image)  # One without bundles is the plain one.
+                self._of.setdefault(found.reference, image)  # An image without bundles is the plain one.
             return found
 
     async def again(self, image: PodImage) -> bool:
-        """Push an image once more that a node could not pull, if its registry has lost it, or any part of it.
+        """Push an image again that a node could not pull, if the registry has lost it or a part of it.
 
-        False if it is all there, or was not pushed here; True for each who was given it before it was lost, and may now
-        ask for it anew. Raises what `image` does.
+        Return False if the image is complete, or was not pushed here. Return True to each caller that received the
+        image before it was lost, and may now request it again. Raises like `image`.
         """
         lost = self._of.get(image.reference)
         if lost is None:
@@ -85,9 +85,10 @@ class PodImages:
         return True
 
     async def having(self, mounts: Sequence[str]) -> ImageWithMounts | None:
-        """An image of the store that has just those of these mounts that are folders of bundles and packages.
+        """Return the image of the store whose folders are exactly the bundle and package folders of these mounts.
 
-        None if there is no such image: as for a run that may see a part of one. Raises what `image` does.
+        Return None if there is no such image, for example for a run that may see only a part of one. Raises like
+        `image`.
         """
         wanted = frozenset(each for each in mounts if _DIGEST.fullmatch(Path(each).name))
         if not wanted or (image := await self._having(wanted)) is None:
@@ -99,12 +100,12 @@ class PodImages:
             names = {Path(each).name for each in wanted}
             for info in await self.store.list_images():
                 if names.issuperset(info.bundles):
-                    with suppress(RametError):  # It is deleted just now, or nobody can be spawned from it.
+                    with suppress(RametError):  # The image is being deleted, or cannot be spawned from.
                         image = await self.store.image(info.id)
                         self._known.setdefault(frozenset(_seen(image)), image)
         return self._known.get(wanted)
 
 
 def _seen(image: Image) -> Mapping[str, str]:
-    """Where a pod's image has each of its folders, by the path that mounts have it at."""
+    """Return the path of each folder of an image in a pod, by the path that mounts use."""
     return {str(folder.resolve()): f"/{place}" for place, folder in places(image).items()}
