@@ -159,5 +159,5 @@ def noted(what: str) -> Iterator[None]:
 
 
 def _used(row: AgentRow) -> Mapping[str, float] | None:
-    """What an agent used that is not there to be asked: nothing before its first run, else nobody knows."""
+    """Return the use of an agent that cannot report it: nothing before its first run, else None (unknown)."""
     return None if row.run else {}

@@ -1,4 +1,4 @@
-"""Values of an agent's variables and secrets: its row has their names, and whoever resumes it supplies the values."""
+"""Values of an agent's variables and secrets: its row has the names, and a request to resume supplies the values."""
 
 from __future__ import annotations
 

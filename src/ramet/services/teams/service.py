@@ -61,7 +61,7 @@ Entropy = Callable[[int], bytes]
 
 
 class _Opened(NamedTuple):
-    """What there is between `open` and `close`."""
+    """The objects that exist between `open` and `close`."""
 
     books: TeamTables
     lives: AgentLifecycle
@@ -69,11 +69,11 @@ class _Opened(NamedTuple):
 
 
 class AgentSpawnerService:
-    """Teams and agents of one server. `roster` is where others find its agents.
+    """The teams and agents of one server. `roster` is the table of its agents for other services.
 
-    `folder` has one folder for each agent. `operator` is the key that opens everything, and the only one that makes
-    teams. `rules` say what agents may have of this host. `secrets` and `env_vars` are the values of what
-    policies name of agents that a killed server left, since values are not on record: variables by `path:NAME`.
+    `folder` has one folder for each agent. `operator` is the key that opens everything, and the only key that creates
+    teams. `rules` limit the use of this host by agents. `secrets` and `env_vars` are values for the policies of agents
+    that a killed server left, because values are not recorded. Variables are named as `path:NAME`.
     """
 
     def __init__(
@@ -96,11 +96,11 @@ class AgentSpawnerService:
         self._runtime, self._folder, self._entropy = runtime, folder, entropy
         self._secrets, self._env_vars = secrets or {}, env_vars or {}
         self._rooms: dict[str, TeamState] = {}
-        self._coming: dict[str, AgentRow] = {}  #: agents that are being born
+        self._coming: dict[str, AgentRow] = {}  #: agents that are being spawned
         self._opened: _Opened | None = None
-        #: told of each agent that is gone on with, before anybody finds it
+        #: called with each agent that is resumed, before clients can find it
         self.taken_up: Callable[[AgentEntry], Awaitable[None]] = _nobody
-        #: told of each agent that is gone for good, before its row goes
+        #: called with the id of each agent that is removed permanently, before its row is removed
         self.forgetting: Callable[[str], Awaitable[None]] | None = None
         self._beginning, self._taking_over = asyncio.Lock(), asyncio.Lock()
 
@@ -112,11 +112,11 @@ class AgentSpawnerService:
         await self.close()
 
     async def open(self) -> None:
-        """Begin, with all teams and agents that an earlier server left. Idempotent.
+        """Start the service, with all teams and agents that an earlier server left. Idempotent.
 
-        An agent that lived is opened again under the same id, path and keys. One whose values are missing waits for
-        them; one that cannot be opened is failed, and says why. Where no other kernel lives, Damaged is raised for what
-        cannot be read, and nothing has changed.
+        A running agent is opened again under the same id, path and keys. An agent whose values are missing waits for
+        them. An agent that cannot be opened is failed, with the error. If no other kernel is alive, unreadable records
+        raise Damaged, and nothing has changed.
         """
         async with self._beginning:
             if self._opened is None:
@@ -131,7 +131,7 @@ class AgentSpawnerService:
         await in_thread(self._runtime.sandboxes.remove_leftovers, name="ramet-leftovers")
 
         async def teams() -> list[str]:
-            return [each.key for each in await store.list(TEAM)]  # One that cannot be read has its place, too.
+            return [each.key for each in await store.list(TEAM)]  # A team that cannot be read keeps its folder, too.
 
         await self._runtime.sandboxes.keep(teams)
         takeover = Takeover(store.kernel, store, books, rooms, recovery, clock, lives.lose)
@@ -145,10 +145,10 @@ class AgentSpawnerService:
         self._rooms, self._opened = rooms, _Opened(books, lives, takeover)
 
     async def take_over(self) -> None:
-        """Go on with the teams of kernels of the same store that live no more, each one by one of those that do.
+        """Take over the teams of dead kernels of the same store. Each team is taken over by one of the living kernels.
 
-        Whatever went to another kernel while this one could not be reached is not here any more from then on. Returns
-        when they are open. What goes wrong is for the next time, which comes when kernels come or go.
+        Teams that went to another kernel while this one was unreachable are dropped here. Returns when the taken teams
+        are open. Errors are left for the next call, which follows when kernels start or end.
         """
         if self._opened is None:
             return
@@ -159,7 +159,10 @@ class AgentSpawnerService:
         await self._runtime.sandboxes.reap()
 
     async def _configure(self, rooms: Mapping[str, TeamState]) -> None:
-        """Tell the backend the configuration of teams of an earlier server; one that it refuses now is logged."""
+        """Send the backend the configuration of teams of an earlier server.
+
+        A configuration that is now refused is logged.
+        """
         for id, room in rooms.items():
             try:
                 await self._runtime.sandboxes.configure_team(id, room.config)
@@ -168,21 +171,21 @@ class AgentSpawnerService:
 
     @property
     def teams(self) -> Collection[str]:
-        """The ids of all teams that are here."""
+        """The ids of all teams of this server."""
         return self._rooms.keys()
 
     def is_taking_up(self, team: str) -> bool:
-        """Whether a team, or any for "", is being taken over, and its agents are not all open."""
+        """Return whether a team, or any team for "", is being taken over, and its agents are not all open."""
         coming = self._opened.takeover.coming if self._opened is not None else set[str]()
         return bool(coming) if not team else team in coming
 
     def has_team(self, team: str) -> bool:
-        """Whether a team is here by its id or name, and all its agents are open."""
+        """Return whether a team is here by its id or name, and all its agents are open."""
         found = self._find(team)
         return found is not None and not self.is_taking_up(found.id)
 
     async def close(self) -> None:
-        """End every agent and wait until they are gone; teams stay. Idempotent."""
+        """End every agent and wait until all have ended; teams stay. Idempotent."""
         if self._opened is None:
             return
         lives, self._opened = self._opened.lives, None
@@ -194,7 +197,7 @@ class AgentSpawnerService:
         await lives.join()
 
     async def leave(self) -> None:
-        """Close every agent and leave it on record, for a later server to go on with; teams stay. Idempotent."""
+        """Close every agent and keep its record, so that a later server can resume it; teams stay. Idempotent."""
         if self._opened is None:
             return
         lives, self._opened = self._opened.lives, None
@@ -204,9 +207,11 @@ class AgentSpawnerService:
     # ---- teams
 
     async def create_team(self, asked: CreateTeam, key: str, entropy: Entropy | None = None) -> CreatedTeam:
-        """Reserve a team, with the operator's key; its own is told this once. Raises InvalidValue, NotYours.
+        """Reserve a team, with the operator's key. The team's own key is returned only here.
 
-        With an `entropy`, id and key are made of that.
+        Raises InvalidValue, NotYours.
+
+        With an `entropy`, id and key are derived from it.
         """
         entropy = entropy or self._entropy
         if not self.roster.is_operator(key):
@@ -231,7 +236,7 @@ class AgentSpawnerService:
             kernel=self._now.takeover.kernel,
         )
         room = TeamState(row, self._now.books, self._runtime.clock)
-        self._rooms[room.id] = room  # At once: nobody else may take its name.
+        self._rooms[room.id] = room  # At once, so that no other team takes its name.
         try:
             await room.found()
             await self._runtime.sandboxes.configure_team(room.id, room.config)
@@ -247,7 +252,7 @@ class AgentSpawnerService:
         return CreatedTeam(self._info(room), own)
 
     async def created_team(self, key: str, entropy: Entropy) -> CreatedTeam | None:
-        """The team that was made of an `entropy`, whichever kernel has it; None if there is none. Raises NotYours."""
+        """Return the team that was made from an `entropy`, of any kernel; None if there is none. Raises NotYours."""
         if not self.roster.is_operator(key):
             raise NotYours("team", "")
         room = self._rooms.get(_team_id(entropy))
@@ -256,22 +261,22 @@ class AgentSpawnerService:
         return None if room is None else CreatedTeam(self._info(room), keys.new_key("team", entropy))
 
     async def get_team(self, team: str, key: str) -> TeamInfo:
-        """What a team has, holds and has left; `team` is its id or its name. Raises NotYours."""
+        """Return the resources of a team: total, held and free; `team` is its id or its name. Raises NotYours."""
         return self._info(self._room(team, key))
 
     async def list_teams(self, key: str) -> list[TeamInfo]:
-        """The teams that a key opens: the operator's all, a team's that one."""
+        """Return the teams that a key opens: all teams for the operator's key, one team for a team's key."""
         return [self._info(each) for each in self._rooms_of(key)]
 
     async def reserved(self, name: str) -> Mapping[str, float] | None:
-        """What is reserved for the team of that name, whichever kernel's it is; None where there is none."""
+        """Return the resources of the team of that name, of any kernel; None if there is none."""
         found = await self._now.books.named(name)
         return found.resources if found is not None else None
 
     async def delete_team(self, team: str, key: str) -> None:
-        """End all agents of a team, those being born as well, wait until they are gone, and forget it.
+        """End all agents of a team, including those being spawned, wait until all have ended, and remove the team.
 
-        Whoever gives up waiting does not stop that. Raises NotYours, also once it is gone.
+        A caller that stops waiting does not stop the deletion. Raises NotYours, also after the removal.
         """
         room = self._room(team, key)
         if room.deleting is None or has_failed(room.deleting):
@@ -281,12 +286,12 @@ class AgentSpawnerService:
     # ---- agents
 
     async def spawn_agent(self, asked: SpawnAgent, key: str, entropy: Entropy | None = None) -> SpawnedAgent:
-        """Start an agent in a team, with the team's key; the nonce is told this once.
+        """Start an agent in a team, with the team's key. The nonce is returned only here.
 
-        With an `entropy`, the agent's id and nonce are made of that.
+        With an `entropy`, the agent's id and nonce are derived from it.
 
         Raises NotYours, InvalidValue, Unknown, OverCapacity, SpawnRefused; Aborted if the team was deleted meanwhile;
-        and what the agent's type could not do. Whatever is raised, a cancel as well, nothing of the agent is left.
+        and the errors of the agent's type. After any error, including a cancellation, nothing of the agent is left.
         """
         room = self._room(asked.team, key)
         if room.deleting is not None:
@@ -308,25 +313,31 @@ class AgentSpawnerService:
             raise
 
     def spawned_agent(self, team: str, key: str, entropy: Entropy) -> SpawnedAgent | None:
-        """The agent of a team that was made of an `entropy`; None if there is none. Raises NotYours."""
+        """Return the agent of a team that was made from an `entropy`; None if there is none. Raises NotYours."""
         room, id = self._room(team, key), _agent_id(entropy)
         living = next((each for each in self.roster.of(room.id) if each.id == id), None)
         return None if living is None else SpawnedAgent(living.info(), keys.new_key("agent", entropy))
 
     async def kill_agent(self, agent: str, key: str) -> None:
-        """End an agent and all below it, wait until they are gone, and forget it. Raises NotYours, also after that."""
+        """End an agent and all below it, wait until all have ended, and remove the agent.
+
+        Raises NotYours, also after that.
+        """
         await self._now.lives.end(self.roster.admit(agent, key, "kill"), "it was killed")
 
     async def get_agent(self, agent: str, key: str) -> AgentInfo:
-        """What an agent is and does; to a narrower key without the places on this host. Raises NotYours."""
+        """Return the description and state of an agent. A narrower key does not see paths of this host.
+
+        Raises NotYours.
+        """
         living, held, _ = self.roster.admitted(agent, key, "info")
         return living.info() if held.id == keys.OWNER else replace(living.info(), kept=[])
 
     async def supply_values(self, agent: str, key: str, asked: SupplyValues) -> AgentInfo:
-        """Go on with an agent that waits for values which are not on record, with its owner's key or the operator's.
+        """Resume an agent that waits for values which are not recorded, with its owner's key or the operator's.
 
-        Raises NotYours, InvalidValue, TakenOver, and what its type could not do; it waits on then. Whoever gives up
-        waiting does not stop that.
+        Raises NotYours, InvalidValue, TakenOver, and the errors of its type; the agent then continues to wait. A caller
+        that stops waiting does not stop the resumption.
         """
         living, lives = self._owners.owned(agent, key), self._now.lives
         check = partial(self._owners.owned, agent, key)
@@ -334,7 +345,10 @@ class AgentSpawnerService:
         return (await asyncio.shield(resumed)).info()
 
     async def list_agents(self, asked: ListAgents, key: str) -> list[AgentInfo]:
-        """The agents of a team, for its key, or of all teams for the operator's; the oldest first. Raises NotYours."""
+        """Return the agents of a team, for its key, or of all teams for the operator's; the oldest first.
+
+        Raises NotYours.
+        """
         if asked.team:
             rooms = [self._room(asked.team, key)]
         elif not (rooms := self._rooms_of(key)) and not self.roster.is_operator(key):
@@ -346,42 +360,47 @@ class AgentSpawnerService:
     # ---- keys
 
     def knows_key(self, key: str, agent: str = "") -> bool:
-        """Whether a key opens anything here. That of `agent`, which is asked for, is found first."""
+        """Return whether a key opens anything here. The key of `agent`, which is requested, is checked first."""
         return self.roster.is_operator(key) or self.roster.knows_key(key, agent) or bool(self._rooms_of(key))
 
     def owner_of(self, key: str) -> str:
-        """Whose a key is: the id of its team, "" for the operator's, and for one of another kernel a name of it."""
+        """Return the owner of a key: "" for the operator, else the id of its team.
+
+        For an unknown key, return its hash.
+        """
         if self.roster.is_operator(key):
             return ""
         return next((room.id for room in self._rooms_of(key)), "") or self.roster.team_of(key) or keys.hash_of(key)
 
     async def delegate(self, agent: str, key: str, asked: Delegate, entropy: Entropy | None = None) -> DelegatedKey:
-        """A narrower key, or the ownership, by which every older key dies. Raises NotYours, InvalidValue.
+        """Make a narrower key, or transfer the ownership, which invalidates every older key.
 
-        With an `entropy`, the key is made of that; one that was made of it before is the answer again.
+        Raises NotYours, InvalidValue.
+
+        With an `entropy`, the key is derived from it; a key that was made from it before is returned again.
         """
         return await self._owners.delegate(agent, key, asked, entropy)
 
     async def revoke(self, agent: str, key: str, key_id: str) -> None:
-        """Let a narrower key open nothing any more, nor those that it made. Raises NotYours, Unknown."""
+        """Revoke a narrower key, and all keys that it made. Raises NotYours, Unknown."""
         await self._owners.revoke(agent, key, key_id)
 
     async def rotate(self, agent: str, key: str, entropy: Entropy | None = None) -> str:
-        """Another key for the owner; the old one is dead, narrower ones stay. Raises NotYours.
+        """Make a new key for the owner. The old key is invalid, narrower keys stay. Raises NotYours.
 
-        With an `entropy`, the key is made of that; one that was made of it before is the answer again.
+        With an `entropy`, the key is derived from it; a key that was made from it before is returned again.
         """
         return await self._owners.rotate(agent, key, entropy)
 
     # ---- what agents need
 
     def users_of_image(self, image: str) -> list[str]:
-        """The paths of agents that live and were spawned from an image, and of those being born."""
+        """Return the paths of live agents that were spawned from an image, and of agents being spawned."""
         living = [each.row for each in self.roster if each.state not in ("failed", "ended")]
         return sorted({each.path for each in (*living, *self._coming.values()) if each.image == image})
 
     def users_of_bundle(self, bundle: str) -> list[str]:
-        """The paths of agents that live and have a bundle loaded; those of images need the image."""
+        """Return the paths of live agents that have a bundle loaded. A bundle of an image is needed by the image."""
         living = [each for each in self.roster if each.state not in ("failed", "ended")]
         return sorted(each.row.path for each in living if bundle in each.needs)
 
@@ -430,14 +449,17 @@ class AgentSpawnerService:
         return SpawnedAgent(living.info(), nonce)
 
     async def _check_server(self, room: TeamState, agent: str) -> None:
-        """Take back what a team let in that the server has no room for. Raises SpawnRefused."""
+        """Free the part of an agent that its team admitted, if the server has no room for it.
+
+        Raises SpawnRefused then.
+        """
         most, now = self._rules.agents, sum(len(each.team.held) for each in self._rooms.values())
         if most is not None and now > most:
             await room.release(agent, {})
             raise SpawnRefused("agents", f"this server has {most} agents in all, as many as it may", free=0)
 
     async def _unwanted(self, birth: asyncio.Task[SpawnedAgent], lives: AgentLifecycle) -> None:
-        """See a birth off whose asker has gone: nobody has the key of what was born all the same."""
+        """Wait for a spawn whose caller has gone, and end the agent: no client has its key."""
         await asyncio.wait({birth})
         if not birth.cancelled() and birth.exception() is None:
             for living in self.roster:
@@ -449,10 +471,10 @@ class AgentSpawnerService:
         await room.remove()
 
     async def _delete(self, room: TeamState, now: _Opened) -> None:
-        await room.write()  # Doomed from now on, whatever becomes of this server.
+        await room.write()  # Doomed from now on, even if this server ends.
         await _call_off(room)
         await asyncio.gather(*(now.lives.end(each, "its team was deleted") for each in self.roster.of(room.id)))
-        for row in await now.books.left_in(room.id):  # Of births that could not be undone.
+        for row in await now.books.left_in(room.id):  # The agents of spawns that could not be undone.
             await now.lives.forget(room, row, None)
         await self._runtime.sandboxes.disband(room.id)
         await room.remove()
@@ -470,7 +492,10 @@ class AgentSpawnerService:
         return room.info(self._runtime.sandboxes.together)
 
     def _room(self, team: str, key: str) -> TeamState:
-        """The team of that id or name, for whoever has its key. Raises NotYours, which is the same for every reason."""
+        """Return the team of that id or name, if the key opens it.
+
+        Raises NotYours, which is the same for every reason.
+        """
         room = self._find(team)
         fits = keys.key_matches(key, room.key if room is not None else "0" * 64)
         if not (self.roster.is_operator(key) or fits) or room is None:
@@ -494,7 +519,7 @@ def _agent_id(entropy: Entropy) -> str:
 
 
 async def _nobody(living: AgentEntry) -> None:
-    """Nobody is told."""
+    """Do nothing."""
 
 
 def _name_taken(name: str) -> InvalidValue:
@@ -502,7 +527,7 @@ def _name_taken(name: str) -> InvalidValue:
 
 
 async def _call_off(*rooms: TeamState) -> None:
-    """End all births under way, and wait for that."""
+    """Cancel all pending spawns, and wait until they have ended."""
     births = [birth for room in rooms for birth in room.spawning]
     for birth in births:
         birth.cancel()

@@ -1,6 +1,8 @@
-"""Teams and agents as documents of a store: what a server that was killed goes on from. Of keys only hashes are in it.
+"""Teams and agents as documents of a store, from which they are resumed after a killed server.
 
-A team's row says what its agents hold, so that an agent is admitted and gets its row in one change.
+Keys are stored as hashes.
+
+A team's row contains what its agents hold, so that one write admits an agent and creates its row.
 """
 
 from __future__ import annotations
@@ -22,17 +24,17 @@ from ramet.services.teams.keys import Keyring
 from ramet.store.contract import Document, DocumentWrite, Store
 
 TEAM, AGENT = "team", "served"
-NAME = "team name"  #: whose team it is, so that of two kernels that give one one does
+NAME = "team name"  #: the team with a name, so that only one of two kernels can use the name
 VERSION = 1
 
 
 class TeamRow(Struct, frozen=True, kw_only=True):
-    """A team. `doomed` is one that was being deleted: it is never gone on with."""
+    """A team. `doomed` marks a team that was being deleted: it is never resumed."""
 
     version: int = VERSION
     id: str
     name: str
-    key: str  #: its hash
+    key: str  #: the hash of the key
     resources: dict[str, float]
     held: dict[str, dict[str, float]]
     spent: dict[str, float]
@@ -41,13 +43,13 @@ class TeamRow(Struct, frozen=True, kw_only=True):
     created_at: datetime
     doomed: bool = False
     defaults: dict[str, float] = {}
-    kernel: str = ""  #: the name of the one that has it, of several on one store; "" is anybody's
+    kernel: str = ""  #: the name of the kernel that has it, of several on one store; "" for no kernel
 
 
 class AgentRow(Struct, frozen=True, kw_only=True):
-    """An agent, as it was asked for and as it is. `policy` has names of secrets, not their values.
+    """An agent, as requested and in its present state. `policy` has names of secrets, not their values.
 
-    Variables are on record by name alone; rows of older versions have values.
+    Variables are recorded by name only; rows of older versions have values.
     """
 
     version: int = VERSION
@@ -71,21 +73,21 @@ class AgentRow(Struct, frozen=True, kw_only=True):
     isolation: str = ""
     turns: int = 0
     error: ErrorInfo | None = None
-    bundles: tuple[str, ...] = ()  #: that were loaded while it lived
+    bundles: tuple[str, ...] = ()  #: that were loaded while it was running
     keep_failed_s: float | None = None
     failed_at: datetime | None = None
     env_names: tuple[str, ...] = ()  #: of variables in `env`
-    policy_env_names: tuple[str, ...] = ()  #: of those in the policy
+    policy_env_names: tuple[str, ...] = ()  #: of variables in the policy
 
 
 R = TypeVar("R", TeamRow, AgentRow)
 
 
 class Rows(NamedTuple, Generic[R]):
-    """What is on record of a kind."""
+    """The recorded rows of a kind."""
 
     whole: list[R]
-    damaged: dict[str, Damaged]  #: why others cannot be read, or that a newer ramet wrote them; by their ids
+    damaged: dict[str, Damaged]  #: the errors of unreadable rows, including rows of a newer ramet; by their ids
 
 
 class _Version(Struct):
@@ -93,32 +95,32 @@ class _Version(Struct):
 
 
 class TeamTables:
-    """The rows of one store. Each is changed by whoever holds its newest version, and by nobody else: else TakenOver.
+    """The rows of one store. Only the holder of the newest version of a row can change it; other writers get TakenOver.
 
-    What is written here is held. To read a row is not to hold it: it may be another kernel's by then.
+    A row that is written here is held. Reading a row does not hold it: another kernel may have it already.
     """
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._versions: dict[tuple[str, str], int] = {}  #: of rows that are held
-        self._read: dict[tuple[str, str], int] = {}  #: of rows as they were read last
-        self._lost: set[tuple[str, str]] = set()  #: rows that are not to be made anew where another removed them
+        self._read: dict[tuple[str, str], int] = {}  #: of rows at the last read
+        self._lost: set[tuple[str, str]] = set()  #: lost rows: not created again if another kernel removed them
 
     async def teams(self) -> Rows[TeamRow]:
-        """All teams."""
+        """Return all teams."""
         return await self._all(TEAM, TeamRow)
 
     async def agents(self) -> Rows[AgentRow]:
-        """All agents."""
+        """Return all agents."""
         return await self._all(AGENT, AgentRow)
 
     async def others(self, teams: Container[str]) -> list[AgentRow]:
-        """Agents of other teams than these, to be looked at only. Raises Damaged for one that cannot be read."""
+        """Return the agents of all other teams, read-only. Raises Damaged for an agent that cannot be read."""
         found = [_decoded(AGENT, each.key, each.data, AgentRow) for each in await self._store.list(AGENT)]
         return [each for each in found if each.team not in teams]
 
     async def left_in(self, team: str) -> list[AgentRow]:
-        """The agents on record of a team that is held here, as they are then; but for those that cannot be read."""
+        """Return the recorded agents of a team that is held here, and hold them. Unreadable rows are skipped."""
         found = list[AgentRow]()
         for each in await self._store.list(AGENT):
             with suppress(Damaged):
@@ -129,18 +131,21 @@ class TeamTables:
         return found
 
     async def named(self, name: str) -> TeamRow | None:
-        """The team of that name, whichever kernel's it is, to be looked at only. Raises Damaged."""
+        """Return the team of that name, of any kernel, read-only. Raises Damaged."""
         id = await self._store.get(NAME, name)
         found = await self._store.get(TEAM, id.data.decode()) if id is not None else None
         return _decoded(TEAM, found.key, found.data, TeamRow) if found is not None else None
 
     async def team(self, id: str) -> TeamRow | None:
-        """The team of that id, whichever kernel's it is, to be looked at only. Raises Damaged."""
+        """Return the team of that id, of any kernel, read-only. Raises Damaged."""
         found = await self._store.get(TEAM, id)
         return _decoded(TEAM, found.key, found.data, TeamRow) if found is not None else None
 
     async def write(self, *rows: TeamRow | AgentRow) -> None:
-        """Write all of these or none. Raises TakenOver if somebody else changed one since it was read or written."""
+        """Write all of these rows or none.
+
+        Raises TakenOver if another kernel changed one since it was read or written.
+        """
         if lost := self._lost.intersection(map(_place, rows)):
             raise _taken_over(*min(lost))
         try:
@@ -151,7 +156,7 @@ class TeamTables:
             self._versions[document.kind, document.key] = document.version
 
     async def found(self, row: TeamRow) -> None:
-        """Write a new team. Raises Conflict if there is one of its name."""
+        """Write a new team. Raises Conflict if there is a team of its name."""
         puts = [DocumentWrite(*_place(row), msgspec.json.encode(row), 0)]
         if row.name:
             there = await self._store.get(NAME, row.name)
@@ -163,10 +168,10 @@ class TeamTables:
         self._versions[team.kind, team.key] = team.version
 
     async def take(self, team: TeamRow, agents: Sequence[AgentRow], of: str) -> bool:
-        """Write a team and its agents as this kernel's, with their trees; False if another one was first.
+        """Write a team and its agents as this kernel's, with their trees. Return False if another kernel was first.
 
-        So it is where the kernel that it was `of` lives by now, or another has one of the trees. The agents are written
-        as they are: whoever had them cannot write them any more.
+        The result is False if the kernel `of`, which had the team, is alive again, or another kernel has one of the
+        trees. The agents are written unchanged, so that their previous kernel cannot write them any more.
         """
         self.hold(team, *agents)
         try:
@@ -183,23 +188,23 @@ class TeamTables:
         return True
 
     def hold(self, *rows: TeamRow | AgentRow) -> None:
-        """Go on with rows as they were read."""
+        """Hold rows in the version that was read last."""
         places = list(map(_place, rows))
         self._versions.update({place: self._read[place] for place in places})
         self._lost.difference_update(places)
 
     def holds(self, row: TeamRow) -> bool:
-        """Whether a team was written here, or is held."""
+        """Return whether a team was written here, or is held."""
         return _place(row) in self._versions
 
     def lose(self, *rows: TeamRow | AgentRow) -> None:
-        """These are another kernel's: whatever is written of them from now on raises TakenOver."""
+        """Mark rows as another kernel's: later writes of them raise TakenOver."""
         for place in map(_place, rows):
             self._versions.pop(place, None)
             self._lost.add(place)
 
     async def remove(self, row: TeamRow | AgentRow) -> None:
-        """Forget a row; one that is not there is no error. Raises TakenOver."""
+        """Remove a row; a missing row is no error. Raises TakenOver."""
         place = _place(row)
         if place in self._versions:
             try:
@@ -209,7 +214,7 @@ class TeamTables:
             del self._versions[place]
             if isinstance(row, TeamRow) and row.name:
                 there = await self._store.get(NAME, row.name)
-                if there is not None and there.data.decode() == row.id:  # Another kernel may have given it since.
+                if there is not None and there.data.decode() == row.id:  # Another kernel may have used the name since.
                     with suppress(Conflict):
                         await self._store.delete(NAME, row.name, expected=there.version)
 
@@ -241,7 +246,7 @@ def _taken_over(kind: str, key: str) -> TakenOver:
 
 
 def is_whole(team: Document) -> bool:
-    """Whether the row of a team can be read: no kernel takes one that cannot."""
+    """Return whether the row of a team can be read: no kernel takes an unreadable one."""
     try:
         _decoded(team.kind, team.key, team.data, TeamRow)
     except Damaged:

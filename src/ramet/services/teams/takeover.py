@@ -1,7 +1,7 @@
-"""Which teams are this kernel's, of all on one store: those that it made, and those that it has taken over.
+"""The teams of this kernel, among all teams of one store: those that it created, and those that it has taken over.
 
-A team changes hands whole, with all its agents, by one write that only one kernel can make, and that whoever had it
-before can make no more. Where there is one kernel, all teams are its own.
+One write moves a complete team with all its agents to another kernel. Only one kernel can make that write, and the
+previous kernel cannot write the team any more. A single kernel has all teams.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _log = logging.getLogger("ramet.services")
 
 @dataclass(frozen=True)
 class Takeover:
-    """Takes teams, and goes on with their agents. `coming` are those whose agents are being opened."""
+    """The takeover of teams, and of their agents. `coming` are the teams whose agents are being opened."""
 
     kernel: str
     store: Store
@@ -35,21 +35,21 @@ class Takeover:
     rooms: dict[str, TeamState]
     recovery: Recovery
     clock: Clock
-    lost: Callable[[TeamState], None]  #: told of each team that another kernel has taken over
+    lost: Callable[[TeamState], None]  #: called with each team that another kernel has taken over
     coming: set[str] = field(default_factory=set)
-    told: set[str] = field(default_factory=set)  #: of rows that cannot be read, what was logged
+    told: set[str] = field(default_factory=set)  #: the logged errors of unreadable rows
 
     async def __call__(self, *, begins: bool = False) -> list[str]:
-        """Take every team that no other living kernel has, and return them once all their agents were opened.
+        """Take every team that no other living kernel has, open its agents, and return the taken teams.
 
-        Those that went to another kernel while this one could not be reached are let go of first. A row that cannot be
-        read is logged, and left as it is: a team stays where it was, with its agents; what an agent holds of a team
-        stays held, and the team is taken without it. To a kernel that `begins`, and is the only one, Damaged is raised,
-        and nothing has changed: somebody is there to mend it.
+        Teams that went to another kernel while this one was unreachable are dropped first. An unreadable row is logged,
+        and left unchanged. An unreadable team stays where it was, with its agents. The part of an unreadable agent
+        stays held, and its team is taken without it. If this kernel `begins`, and is the only one, Damaged is raised,
+        and nothing has changed: the operator can repair the row.
         """
         living = {each.name for each in await self.store.kernels() if each.alive and each.name != self.kernel}
         mine = [each for each in self.rooms.values() if self.books.holds(each.row)]
-        agents = await self.books.agents()  # First: an agent's team is on record before it, and as long.
+        agents = await self.books.agents()  # First: an agent's team is recorded before the agent, and as long.
         teams = await self.books.teams()
         damaged = [*teams.damaged.values(), *agents.damaged.values()]
         if damaged and begins and not living:
@@ -57,13 +57,13 @@ class Takeover:
         self._tell(damaged)
         self._lose(mine, teams)
         free = [row for row in teams.whole if row.id not in self.rooms and row.kernel not in living]
-        random.shuffle(free)  # Kernels that do the same at the same time begin at different ones.
+        random.shuffle(free)  # Concurrent kernels begin at different teams.
         of = _by_team(agents.whole)
         await self._forget(agents.whole, teams)
         taken = []
         try:
             for row in free:
-                self.coming.add(row.id)  # Before it is on record whose it is: others may read that at once.
+                self.coming.add(row.id)  # Before its kernel is recorded: others may read that at once.
                 if await self._take(row, of.get(row.id, ())):
                     taken.append(row.id)
                 else:
@@ -74,14 +74,17 @@ class Takeover:
         return taken
 
     def _tell(self, damaged: Iterable[Damaged]) -> None:
-        """Log what cannot be read, each once."""
+        """Log each unreadable row once."""
         for words in map(str, damaged):
             if words not in self.told:
                 self.told.add(words)
                 _log.error("%s; it is left as it is, for somebody to mend", words)
 
     def _lose(self, mine: Iterable[TeamState], teams: Rows[TeamRow]) -> None:
-        """Let go of what was this kernel's before it read who has which team, and is another's, or was ended there."""
+        """Drop the teams of this kernel that another kernel has by now, or has removed.
+
+        `mine` are the teams that were this kernel's before the rows were read.
+        """
         kernels = {**dict.fromkeys(teams.damaged, self.kernel), **{row.id: row.kernel for row in teams.whole}}
         for room in mine:
             is_gone = room.id not in kernels and room.deleting is None
@@ -93,7 +96,7 @@ class Takeover:
 
     async def _take(self, row: TeamRow, agents: Sequence[AgentRow]) -> bool:
         mine = replace(row, kernel=self.kernel)
-        # Its own, too: another kernel may have taken that over since it was read.
+        # Also for a team of this kernel: another kernel may have taken it over since it was read.
         if not await self.books.take(mine, agents, row.kernel):
             return False
         if mine != row:
@@ -110,7 +113,7 @@ class Takeover:
                     await self.rooms.pop(id).remove()
 
     async def _forget(self, agents: Iterable[AgentRow], teams: Rows[TeamRow]) -> None:
-        """Leave nothing of an agent whose team was forgotten before it: nobody else would find what is left of it."""
+        """Remove everything of an agent whose team was removed before it: no other code would find it."""
         known = {*teams.damaged, *(row.id for row in teams.whole)}
         for agent in agents:
             if agent.team not in known:

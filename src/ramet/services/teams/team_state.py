@@ -1,6 +1,6 @@
-"""A team of this server: what it has, who holds it, and who stands in line for it.
+"""A team of this server: its resources, the agents that hold them, and the queue of spawns that wait.
 
-What is decided here is decided at once; the team's row follows, together with the rows of agents that came or went.
+Decisions take effect at once; the team's row is written afterwards, together with the rows of the agents.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from ramet.core.team import Team
 from ramet.services.contract import TeamInfo
 from ramet.services.teams.tables import AgentRow, TeamRow, TeamTables
 
-#: What a team counts of the machine, and how a reservation of its sandboxes says that.
+#: The resources of the machine that a team counts, and their fields in a reservation of its sandboxes.
 RESERVED = {"cpu": "cpu_cores", "memory_mb": "memory_mb"}
 
-MOST_WAITING = 100  #: spawns in the line of one team: each holds a connection
+MOST_WAITING = 100  #: spawns in the queue of one team: each holds a connection
 
 
 @dataclass(eq=False)
 class QueueEntry:
-    """A place in the line."""
+    """An entry of the queue."""
 
     agent: str
     need: Mapping[str, float]
@@ -37,7 +37,10 @@ class QueueEntry:
 
 
 class TeamState:
-    """One team. `spawning` are its births under way, `names` those of its agents, of the unborn as well."""
+    """One team.
+
+    `spawning` are its pending spawns, `names` are the names of its agents, including those being spawned.
+    """
 
     def __init__(self, row: TeamRow, books: TeamTables, clock: Clock) -> None:
         self.id, self.label = row.id, row.name or row.id
@@ -51,23 +54,23 @@ class TeamState:
 
     @property
     def row(self) -> TeamRow:
-        """The team as it is to be written down."""
+        """The row of the team as it is to be written."""
         held = {agent: dict(each) for agent, each in self.team.held.items()}
         return replace(self._row, held=held, spent=dict(self.team.spent), doomed=self.is_doomed)
 
     @property
     def is_doomed(self) -> bool:
-        """Whether it is being deleted, since an earlier server perhaps."""
+        """Whether the team is being deleted, by this or an earlier server."""
         return self.deleting is not None or self._row.doomed
 
     @property
     def config(self) -> Any:
-        """The configuration of a team, for the backend alone."""
+        """The configuration of the team, for the backend only."""
         return msgspec.json.decode(self._row.config)
 
     @property
     def defaults(self) -> dict[str, float]:
-        """Limits of its agents that do not state them."""
+        """The default limits of its agents."""
         return dict(self._row.defaults)
 
     @property
@@ -76,7 +79,7 @@ class TeamState:
         return self._row.key
 
     def info(self, together: Collection[str]) -> TeamInfo:
-        """The team, for whoever may see it; `together` is what of a reservation the machine bounds."""
+        """Return the description of the team; `together` are the fields of a reservation that the machine enforces."""
         team = self.team
         return TeamInfo(
             id=self.id,
@@ -94,16 +97,19 @@ class TeamState:
         )
 
     def take_name(self, name: str) -> None:
-        """Let nobody else in this team have it. Raises InvalidValue if somebody does."""
+        """Reserve a name for an agent. Raises InvalidValue if another agent of the team has it."""
         if name in self.names:
             raise InvalidValue("name", name, f"a name that no other agent of team {self.label!r} has")
         self.names.add(name)
 
     async def admit(self, agent: str, need: Mapping[str, float], wait_s: float) -> None:
-        """Let an agent hold what it needs, at once or when its turn has come. A cancel leaves the line.
+        """Let an agent hold its resources, at once or after waiting in the queue.
 
-        Who waits is served in order; who does not may have what is free meanwhile. Raises OverCapacity when the time is
-        up, or when it could not fit if all others were gone; BusyError for a full line; InvalidValue.
+        A cancellation removes it from the queue.
+
+        Waiting spawns are served in order. A spawn that does not wait may take free resources meanwhile. Raises
+        OverCapacity when the time is over, or if the need exceeds the total of the team; BusyError for a full queue;
+        InvalidValue.
         """
         if not (wait_s and self._line):
             try:
@@ -121,28 +127,31 @@ class TeamState:
             await wait_with_timeout(place.granted, clock=self._clock, seconds=wait_s)
         except TimeoutError:
             self._leave(place)
-            self.team = self.team.admit(agent, need)  # What fits beside those who were before it, else OverCapacity.
+            self.team = self.team.admit(agent, need)  # Admit it if it fits in spite of the earlier entries.
         except BaseException:
             self._leave(place)
             raise
 
     async def release(self, agent: str, used: Mapping[str, float], *rows: AgentRow) -> None:
-        """Take back what an agent held but for what it used up, and write that down together with `rows`."""
+        """Take back the part of an agent, except what it used up, and write that together with `rows`."""
         self.team = self.team.release(agent, used)
         self._serve()
         await self.write(*rows)
 
     async def write(self, *rows: AgentRow) -> None:
-        """Write down how the team is now, together with rows of agents. A cancel is raised when that is done."""
+        """Write the present state of the team, together with rows of agents.
+
+        A cancellation is raised when that is done.
+        """
         await run_shielded(self._write(rows))
 
     async def found(self) -> None:
-        """Put it on record for the first time. Raises Conflict if another team has its name."""
+        """Record the team for the first time. Raises Conflict if another team has its name."""
         async with self._writing:
             await run_shielded(self._books.found(self.row))
 
     async def remove(self) -> None:
-        """Forget the team."""
+        """Remove the team."""
         async with self._writing:
             await self._books.remove(self._row)
 
@@ -151,7 +160,7 @@ class TeamState:
             await self._books.write(self.row, *rows)
 
     def _serve(self) -> None:
-        """Admit from the head of the line whoever fits now."""
+        """Admit entries from the head of the queue as long as they fit."""
         while self._line:
             place = self._line[0]
             if not place.granted.done():
@@ -173,7 +182,7 @@ class TeamState:
         return None
 
     def _leave(self, place: QueueEntry) -> None:
-        """Stand in line no more, and hold nothing."""
+        """Remove an entry from the queue, and free what it holds."""
         if place in self._line:
             self._line.remove(place)
         self.team = self.team.release(place.agent, {})

@@ -1,4 +1,4 @@
-"""What is asked for when an agent is spawned, checked before anything is reserved."""
+"""The checks of a spawn request, before anything is reserved."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ from ramet.services.validation_errors import hidden
 
 _COUNTS = ("tokens", "model_calls", "tool_calls", "agents")  #: limits of a run that have no parts
 _LIMITS = (*_COUNTS, "usd", "seconds")
-_MACHINE = tuple(RESERVED)  #: which a policy says
-MOST_WAIT_S = 600  #: of a spawn in the line of its team: it holds a connection meanwhile
-MOST_NOTE_BYTES = 16 * 1024  #: of labels and metadata together: every list of agents has them
-_SPARE = 200  #: levels of nesting that are left free in what is kept
+_MACHINE = tuple(RESERVED)  #: resources that a policy states
+MOST_WAIT_S = 600  #: of a spawn in the queue of its team: it holds a connection meanwhile
+MOST_NOTE_BYTES = 16 * 1024  #: of labels and metadata together: every list of agents contains them
+_SPARE = 200  #: levels of nesting that stay free in stored JSON
 
 
 class Checked(NamedTuple):
-    """What an agent is to be opened with, by which type, and what it needs of its team."""
+    """The specification and type with which an agent is opened, and what it needs of its team."""
 
-    policy: Policy | None  #: by which it works: that it asked for, or the default one
+    policy: Policy | None  #: the policy that applies: the requested one, or the default
     type: AgentType
     opening: AgentSpec
     need: dict[str, float]
@@ -54,12 +54,15 @@ class Checked(NamedTuple):
     team: str
 
     async def see_that_its_image_is_there(self) -> None:
-        """For an agent that is on record: from now on its image is not deleted. Until now it may have been: Unknown."""
+        """Check that the image of a recorded agent still exists. Raises Unknown if it was deleted before.
+
+        From the record on, the image cannot be deleted.
+        """
         await self.images.image(self.opening.image.id, self.team)
 
 
 class Checks:
-    """Reads what is asked for as what this server knows: agent types, images, policies."""
+    """The checks of requests against this server's agent types, images and policies."""
 
     def __init__(
         self,
@@ -73,13 +76,13 @@ class Checks:
         runtime.sandboxes.mount_rules = rules.mount_roots
 
     def type(self, name: str) -> AgentType:
-        """Raises Unknown."""
+        """Return the agent type of that name. Raises Unknown."""
         if name not in self._types:
             raise Unknown("agent type", name, tuple(sorted(self._types)))
         return self._types[name]
 
     def transport_format(self, asked: SpawnAgent) -> str:
-        """The format that an agent is to be talked with in: by default its first. Raises InvalidValue."""
+        """Return the transport format of an agent: the requested one, or the first of its type. Raises InvalidValue."""
         type = self.type(asked.agent_type)
         formats = formats_of(type, _info(type, asked.spawn_info))
         if asked.transport_format and asked.transport_format not in formats:
@@ -87,9 +90,9 @@ class Checks:
         return asked.transport_format or formats[0]
 
     async def __call__(self, row: AgentRow, counted: Mapping[str, float]) -> Checked:
-        """Everything about an agent, but whether there is room for it. `counted` is what its team counts.
+        """Check everything about an agent, except whether there is room for it. `counted` is what its team counts.
 
-        Raises InvalidValue, SpawnRefused, Unknown, and what its type finds wrong.
+        Raises InvalidValue, SpawnRefused, Unknown, and the errors of its type.
         """
         type = self.type(row.agent_type)
         checked_name("name", row.name)
@@ -119,7 +122,10 @@ class Checks:
         return Checked(policy, type, opening, need, self._images, row.team)
 
     def _policy(self, row: AgentRow, type: AgentType, info: Any, image: Image) -> Policy | None:
-        """The policy by which it works. Raises InvalidValue for one that an earlier server let work in the host."""
+        """Return the policy that applies.
+
+        Raises InvalidValue for a recorded agent that an earlier server ran in the host.
+        """
         uses_code = bool(image.folders or image.packages or row.env)
         policy = self._rules.policy_of(row.policy, needs_sandbox=uses_code or needs_sandbox(type, info, image))
         if row.run and policy is not None and row.policy is None:
@@ -142,7 +148,7 @@ class Checks:
 
 
 def _check_stated(row: AgentRow, policy: Policy | None, counted: Mapping[str, float]) -> None:
-    """Raise MissingValue, which names all that a team counts and its agent does not state."""
+    """Raise MissingValue, which names everything that a team counts and its agent does not state."""
     missing = [f"limits.{name}" for name in USED_UP if name in counted and name not in row.limits]
     if policy is None and any(name in counted for name in _MACHINE):
         missing.append("policy")
@@ -151,7 +157,10 @@ def _check_stated(row: AgentRow, policy: Policy | None, counted: Mapping[str, fl
 
 
 def checked_defaults(defaults: Mapping[str, float], counted: Mapping[str, float]) -> dict[str, float]:
-    """Limits that a team states for its agents. Raises InvalidValue for what it does not count, and for too much."""
+    """Return the default limits of a team's agents.
+
+    Raises InvalidValue for a resource that is not counted, or too large.
+    """
     known = tuple(name for name in counted if name not in ("agents", *_MACHINE))
     for name, value in defaults.items():
         if name not in known:
@@ -163,7 +172,7 @@ def checked_defaults(defaults: Mapping[str, float], counted: Mapping[str, float]
 
 
 def _sharing(policy: Policy | None, team: str, counted: Mapping[str, float]) -> Policy | None:
-    """A policy by which an agent shares, with all of its team, what that counts of the machine. Raises InvalidValue."""
+    """Return a policy with the reservation that the agent shares with its team. Raises InvalidValue."""
     if policy is None:
         return None
     if policy.reservation is not None:
@@ -173,8 +182,8 @@ def _sharing(policy: Policy | None, team: str, counted: Mapping[str, float]) -> 
 
 
 def reservation_of(team: str, counted: Mapping[str, float]) -> Reservation | None:
-    """What a team has of the machine, all its agents together; None if it counts nothing of it."""
-    # A team may count more than any machine has, or less than an agent can: that is for its book to say.
+    """Return the resources of the machine that a team has, for all its agents together; None if it counts none."""
+    # A team may count more than any machine has, or less than an agent can need: its own accounting decides about that.
     amounts = {field: min(max(counted[name], LEAST), MOST) for name, field in RESERVED.items() if counted.get(name)}
     if not amounts:
         return None
@@ -182,10 +191,10 @@ def reservation_of(team: str, counted: Mapping[str, float]) -> Reservation | Non
 
 
 def copy_json(field: str, data: Raw) -> Raw:
-    """A copy of JSON that goes on record. Raises InvalidValue for what is none, and for what is nested too deeply.
+    """Return a copy of JSON for a record. Raises InvalidValue for invalid JSON, and for JSON that is nested too deeply.
 
-    A later server reads it with other functions on the stack than this one has: what only just fits here would not be
-    read there, and nothing that stands beside it either.
+    A later server reads it with a different stack depth. JSON that is only just accepted here could not be read there,
+    and neither could the rest of its record.
     """
     try:
         msgspec.json.decode(b"[" * _SPARE + bytes(data) + b"]" * _SPARE, type=Raw)
@@ -195,7 +204,7 @@ def copy_json(field: str, data: Raw) -> Raw:
 
 
 def check_notes(labels: Mapping[str, str], metadata: Mapping[str, str]) -> None:
-    """Raise InvalidValue where labels and metadata are more than is kept of an agent."""
+    """Raise InvalidValue if labels and metadata are larger than the limit for an agent."""
     sizes = {"labels": _size(labels), "metadata": _size(metadata)}
     if (size := sum(sizes.values())) > MOST_NOTE_BYTES:
         larger = max(sizes, key=sizes.__getitem__)
@@ -208,7 +217,7 @@ def _size(notes: Mapping[str, str]) -> int:
 
 
 def checked_wait(wait_s: object) -> float:
-    """How long to stand in line. Raises InvalidValue."""
+    """Return for how many seconds a spawn may wait in the queue. Raises InvalidValue."""
     if isinstance(wait_s, bool) or not isinstance(wait_s, int | float) or not 0 <= wait_s <= MOST_WAIT_S:
         raise InvalidValue("wait_s", wait_s, f"a number of seconds from 0 to {MOST_WAIT_S}")
     return wait_s
@@ -220,7 +229,7 @@ def _info(type: AgentType, spawn_info: Raw) -> Any:
 
 
 def limits_of(limits: Mapping[str, float], counted: Mapping[str, float]) -> Limits:
-    """Limits by their names; beside those of a run there may be what a team counts. Raises InvalidValue."""
+    """Return limits by their names; a limit may also name a resource that the team counts. Raises InvalidValue."""
     accepted = (*_LIMITS, *(name for name in counted if name not in (*_LIMITS, *_MACHINE)))
     for name, value in limits.items():
         if name not in accepted:

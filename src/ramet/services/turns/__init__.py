@@ -1,1 +1,1 @@
-"""AgentService: turns with one agent, in order, for whoever has its key."""
+"""AgentService: turns with one agent, in order, for clients that have its key."""

@@ -1,4 +1,4 @@
-"""A right to an agent, for as long as the key that was shown has it: what was opened with the right ends with it."""
+"""A right on an agent that lasts as long as the client's key has it: streams opened with the right end with it."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from ramet.services.contract import Right
 
 
 class Granting(Protocol):
-    """An agent with keys. `by` stands for a key, and is no secret: its hash."""
+    """An agent with keys. `by` is the hash of a key, and is not secret."""
 
     watchers: set[Callable[[], object]]  #: called after each change of the keys
 
     def holds(self, by: str, right: Right) -> bool:
-        """Whether a key has a right now."""
+        """Return whether a key has a right now."""
 
     def seconds_left(self, by: str) -> float | None:
-        """How long a key is valid; None is until it is revoked."""
+        """Return for how long a key is valid; None means until it is revoked."""
 
 
 class Grant:
-    """A right that a key had when it was shown, and may have lost since."""
+    """A right that a key had when it was presented, and may have lost since."""
 
     def __init__(self, living: Granting, agent: str, by: str, right: Right, clock: Clock) -> None:
         self._living, self._agent, self._by, self._right, self._clock = living, agent, by, right, clock
@@ -37,7 +37,7 @@ class Grant:
 
     @contextmanager
     def watched(self, lost: Callable[[], object]) -> Iterator[None]:
-        """Have `lost` called when the key loses the right, by a change of keys or since its time is over."""
+        """Call `lost` when the key loses the right, by a change of keys or because its time is over."""
 
         def look() -> None:
             if not self._living.holds(self._by, self._right):

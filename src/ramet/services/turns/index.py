@@ -1,4 +1,4 @@
-"""The turns of one agent that can be asked for: all that wait or are under way, and for a while those that are over."""
+"""The turns of one agent that can be requested: all waiting and running turns, and recently ended turns."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from ramet.services.turns.turn import Turn
 
 
 class KnownTurns:
-    """Turns by their ids, each until it has been over for `keep_s`, or `most` newer ones are.
+    """Turns by their ids. A turn is forgotten `keep_s` after its end, or when `most` newer turns have ended.
 
-    `gone` is told of each that is forgotten. Once this is `shut`, none is for its time.
+    `gone` is called with each forgotten turn. After `shut`, no turn is forgotten because of its time.
     """
 
     def __init__(self, clock: Clock, keep_s: float, most: int, name: str, gone: Callable[[Turn], None]) -> None:
         self._clock, self._keep_s, self._most = clock, keep_s, most
         self._name, self._gone = name, gone
         self._turns: dict[str, Turn] = {}
-        self._over: deque[tuple[Turn, float]] = deque()  #: with the time at which each is forgotten
+        self._over: deque[tuple[Turn, float]] = deque()  #: ended turns, with the time at which each is forgotten
         self._forgetting: asyncio.Task[None] | None = None
         self._is_shut = False
 
@@ -29,19 +29,19 @@ class KnownTurns:
 
     @property
     def ids(self) -> tuple[str, ...]:
-        """Of all of them."""
+        """The ids of all known turns."""
         return tuple(self._turns)
 
     def find(self, id: str) -> Turn | None:
-        """The turn of that id, if it is known."""
+        """Return the turn of that id, if it is known."""
         return self._turns.get(id)
 
     def add(self, turn: Turn) -> None:
-        """One that is not over."""
+        """Add a turn that has not ended."""
         self._turns[turn.id] = turn
 
     def over(self, turn: Turn) -> None:
-        """One of them is over now."""
+        """Mark a turn as ended."""
         self._over.append((turn, self._clock.monotonic() + self._keep_s))
         while len(self._over) > self._most:
             self._forget_oldest()
@@ -49,19 +49,19 @@ class KnownTurns:
             self._forgetting = asyncio.create_task(self._forget(), name=self._name)
 
     def shut(self) -> None:
-        """Nobody asks for a turn that is over any more. Idempotent."""
+        """Stop forgetting turns because of their time: no client requests ended turns any more. Idempotent."""
         self._is_shut = True
         if self._forgetting is not None:
             self._forgetting.cancel()
 
     async def close(self) -> None:
-        """Shut, and return when nothing of that is under way. Idempotent."""
+        """Shut, and wait until the forgetting task has ended. Idempotent."""
         self.shut()
         if self._forgetting is not None:
             await asyncio.wait({self._forgetting})
 
     async def _forget(self) -> None:
-        """Forget each turn when its time is up, until there is none."""
+        """Forget each ended turn when its time is over, until there is none."""
         try:
             while self._over:
                 await self._clock.sleep(self._over[0][1] - self._clock.monotonic())

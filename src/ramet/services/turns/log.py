@@ -1,7 +1,7 @@
-"""The turns of one agent on record: what was asked and what was answered, so that another kernel goes on with both.
+"""The record of the turns of one agent: requests and answers, so that another kernel can continue both.
 
-A chunk is on record before any reader has it: whoever goes on reading elsewhere finds the same chunks under the same
-numbers, and those that come have the next ones. The record of a turn goes when the turn is forgotten.
+A chunk is recorded before any reader receives it. A reader that continues at another kernel finds the same chunks under
+the same numbers, and later chunks have the next numbers. The record of a turn is removed when the turn is forgotten.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ _DIGITS: Final = 12
 
 
 class RequestedTurn(Struct, frozen=True, kw_only=True, array_like=True):
-    """A turn as it was asked for. Once it `began`, the agent had taken so many into its own record: `taken`."""
+    """A turn as requested. When it `began`, the agent had recorded the number of turns in `taken`."""
 
-    place: int  #: in the order of the agent's turns
+    place: int  #: its position in the order of the agent's turns
     id: str
     format: str
     on_leave: OnLeave
     body: bytes
     began: bool = False
     taken: int = 0
-    by: str = ""  #: the hash of the key that asked, or what stands for the operator's; "" of older versions
+    by: str = ""  #: the hash of the requesting key, or OPERATOR; "" in records of older versions
 
 
 class _Said(Struct, frozen=True, array_like=True):
@@ -42,50 +42,50 @@ class _Said(Struct, frozen=True, array_like=True):
 
 
 class LoggedTurn(Struct, frozen=True):
-    """A turn as it is on record; one that is over ends with a chunk that says so."""
+    """A turn as recorded; an ended turn has a last chunk that is not of the kind "chunk"."""
 
     asked: RequestedTurn
     chunks: Sequence[Chunk]
 
     @property
     def is_over(self) -> bool:
-        """Whether it came to its end."""
+        """Whether the turn has ended."""
         return bool(self.chunks) and self.chunks[-1].kind != "chunk"
 
 
 class TurnLog:
-    """The record of the turns of one agent, whose tree is `run`: only the kernel that has that writes it.
+    """The record of the turns of one agent, whose tree is `run`: only the kernel that has the tree writes it.
 
-    Writing raises TakenOver and OwnedElsewhere where another one has taken over, and StoreFailed.
+    Writing raises TakenOver and OwnedElsewhere if another kernel has taken over, and StoreFailed.
     """
 
     def __init__(self, store: Store, agent: str, run: str) -> None:
         self._store, self._agent, self._run = store, agent, run or None
         self._versions: dict[int, int] = {}
-        self._pieces: dict[int, list[int]] = {}  #: the numbers that pieces of what was said begin with
+        self._pieces: dict[int, list[int]] = {}  #: the first chunk number of each recorded piece, by turn
 
     async def asked(self, turn: RequestedTurn) -> None:
-        """Write down that a turn was asked for, or that it begins."""
+        """Record that a turn was requested, or that it begins."""
         data = msgspec.msgpack.encode(turn)
         version = self._versions.get(turn.place, 0)
         self._versions[turn.place] = await self._put(ASKED, self._key(turn.place), data, version)
 
     async def said(self, place: int, chunks: Sequence[Chunk]) -> None:
-        """Write down what was said in a turn."""
+        """Record chunks of a turn."""
         data = msgspec.msgpack.encode([_Said(each.kind, each.body) for each in chunks])
         key = self._key(place, chunks[0].number)
         await self._put(SAID, key, data, 0)
         self._pieces.setdefault(place, []).append(chunks[0].number)
 
     async def forget(self, place: int) -> None:
-        """Leave nothing of a turn; one that is not there is no error."""
+        """Remove all records of a turn; a missing turn is no error."""
         for number in self._pieces.pop(place, ()):
             await self._store.delete(SAID, self._key(place, number))
         self._versions.pop(place, None)
         await self._store.delete(ASKED, self._key(place))
 
     async def read(self) -> list[LoggedTurn]:
-        """All turns on record, in their order. Raises Damaged for what is none."""
+        """Return all recorded turns, in their order. Raises Damaged for an invalid record."""
         said: dict[int, list[Chunk]] = {}
         pieces = [(each, *_numbers(each.key)) for each in await self._list(SAID)]
         asked = []
@@ -95,7 +95,7 @@ class TurnLog:
             asked.append(turn)
         ids = {turn.place: turn.id for turn in asked}
         for document, place, first in pieces:
-            if place not in ids:  # Its end was forgotten in the middle.
+            if place not in ids:  # The removal of this turn was interrupted.
                 await self._store.delete(SAID, document.key)
                 continue
             self._pieces.setdefault(place, []).append(first)
@@ -133,7 +133,7 @@ def _numbers(key: str) -> tuple[int, int]:
 
 
 async def clear(store: Store, agent: str) -> None:
-    """Leave nothing of the turns of an agent that is gone."""
+    """Remove all records of the turns of an agent that was removed."""
     for kind in (ASKED, SAID):
         for each in await store.list(kind, prefix=f"{agent}/"):
             await store.delete(kind, each.key)

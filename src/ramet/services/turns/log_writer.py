@@ -1,4 +1,4 @@
-"""What turns say, on its way to readers: written down before anybody has it, all together that has come meanwhile."""
+"""The chunks of turns on their way to readers: recorded before they are shown, together with all chunks that wait."""
 
 from __future__ import annotations
 
@@ -10,46 +10,46 @@ from ramet.core.errors import RametError
 from ramet.services.turns.log import TurnLog
 from ramet.services.turns.turn import Turn
 
-_MOST_BYTES: Final = 1024 * 1024  #: that a turn may say before they are written
+_MOST_BYTES: Final = 1024 * 1024  #: bytes of a turn that may wait to be recorded
 
 
 class TurnWriter:
-    """Writes what the turns of one agent say into their log, if they have one, and shows it then, until `end`.
+    """A writer that records the chunks of one agent's turns, if the agent has a log, and then shows them, until `end`.
 
-    `failed` is told why nothing more can be written.
+    `failed` is called with the error if writing is no longer possible.
     """
 
     def __init__(self, log: TurnLog | None, name: str, failed: Callable[[RametError], None]) -> None:
         self._log = log
         self._name, self._failed = name, failed
-        self._unkept: dict[Turn, None] = {}  #: turns of which there are chunks to be written
+        self._unkept: dict[Turn, None] = {}  #: turns that have chunks to write
         self._writing: asyncio.Task[None] | None = None
         self._room = asyncio.Event()
         self._has_ended = False
 
     def has_said(self, turn: Turn) -> None:
-        """Have what a turn said put on record, then shown; together with what is said meanwhile."""
+        """Record the waiting chunks of a turn, then show them; chunks that follow meanwhile are included."""
         self._unkept[turn] = None
         self._go_on()
 
     async def room(self, turn: Turn) -> None:
-        """Wait while much of what a turn said is not on record yet."""
+        """Wait while too many bytes of a turn are not recorded yet."""
         while sum(len(each.body) for each in turn.unkept) > _MOST_BYTES and not self._has_ended:
             self._room.clear()
             await self._room.wait()
 
     async def idle(self) -> None:
-        """Return once nothing is being written."""
+        """Wait until no write is running."""
         while self._writing is not None:
             await asyncio.wait({self._writing})
 
     def let_go(self) -> None:
-        """Write no more: what was said, and what comes, is shown at once."""
+        """Stop recording: present and later chunks are shown at once."""
         self._log = None
         self._go_on()
 
     def end(self) -> None:
-        """Write no more, and show no more. Idempotent."""
+        """Stop recording and showing. Idempotent."""
         self._has_ended = True
         self._room.set()
 

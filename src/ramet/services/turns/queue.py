@@ -1,17 +1,16 @@
-"""The turns of one agent: answered one after the other, in the order in which they came, and kept for a while.
+"""The turns of one agent: answered one after the other, in the order of their requests, and kept for a while.
 
-**The fate of a turn whose client goes away.** It goes on: an agent that was half-way through a task would leave it
-half done, and the client may only have lost its connection. Its answer can be read again, from any number on, until
-`keep_s` after its end, as far as there is room for it. A turn that was asked with `on_leave="interrupt"` is ended
-instead, as soon as its last reader has left; one that had not begun is never begun. Nobody has left a turn that nobody
-has begun to read.
+**A client that leaves.** The turn continues: an interrupted agent would leave its task unfinished, and the client may
+only have lost its connection. The answer can be read again, from any number, until `keep_s` after the end of the turn,
+as far as there is room for it. A turn with `on_leave="interrupt"` is ended instead, as soon as its last reader has
+left; a waiting turn is then never begun. A turn that has never had a reader is not affected.
 
-**How a turn ends.** With a chunk `done` if the agent came to its end; else with a chunk `error`, after all that it
-said: what the agent raised; Aborted if the turn was interrupted; Gone if the agent ended meanwhile.
+**The end of a turn.** The last chunk is `done` if the agent completed the turn; else it is `error`, after all other
+chunks. The error is the agent's error; Aborted if the turn was interrupted; Gone if the agent ended meanwhile.
 
-**Whose a turn is.** A turn that waits belongs to the key that asked for it: if that key loses the right to turns before
-the turn begins, the turn is withdrawn, with a chunk `error` (Withdrawn). A turn that has begun belongs to the agent: it
-goes on until it ends, or until somebody with that right interrupts it.
+**The owner of a turn.** A waiting turn belongs to the key that requested it: if that key loses the right to turns
+before the turn begins, the turn is withdrawn, with a chunk `error` (Withdrawn). A turn that has begun belongs to the
+agent: it continues until it ends, or until a client with that right interrupts it.
 """
 
 from __future__ import annotations
@@ -41,26 +40,26 @@ _log = logging.getLogger("ramet.services")
 
 TurnPhase = Literal["begun", "answering", "over"]
 
-#: Chunks, and bytes, that an agent may say before readers have their turn on the event loop.
+#: Chunks, and bytes, that an agent may send before readers run on the event loop.
 _BREATH, _BREATH_BYTES = 64, 64 * 1024
 _ELSEWHERE = (OwnedElsewhere, TakenOver)
 
 
 @dataclass(frozen=True, kw_only=True)
 class TurnLimits:
-    """What one agent's conversation may take of the host."""
+    """The limits of one agent's conversation."""
 
-    body_bytes: int = 8 * 1024 * 1024  #: of one message
-    waiting: int = 16  #: turns that wait while another is under way
-    waiting_bytes: int = 16 * 1024 * 1024  #: of all that wait
-    kept_bytes: int = 16 * 1024 * 1024  #: of all answers, under way and over
-    kept_turns: int = 32  #: that are over: more than can have waited together
-    keep_s: float = 60.0  #: since a turn's end
-    patience_s: float = 5.0  #: with an agent that was told to interrupt its turn, or has ended in one
+    body_bytes: int = 8 * 1024 * 1024  #: size of one message
+    waiting: int = 16  #: turns that wait while another is running
+    waiting_bytes: int = 16 * 1024 * 1024  #: size of all waiting messages
+    kept_bytes: int = 16 * 1024 * 1024  #: size of all answers, of running and ended turns
+    kept_turns: int = 32  #: ended turns: more than can wait concurrently
+    keep_s: float = 60.0  #: seconds since a turn's end
+    patience_s: float = 5.0  #: seconds to wait for an agent that must interrupt its turn, or has ended in one
 
 
 class TurnQueue:
-    """The turns of one agent. `close` it; when the agent ends, what is open here ends by itself."""
+    """The queue of turns of one agent. It needs `close`; when the agent ends, open turns end automatically."""
 
     def __init__(
         self,
@@ -73,16 +72,15 @@ class TurnQueue:
         log: TurnLog | None = None,
         holds: Callable[[str], bool] = lambda by: True,
     ) -> None:
-        """`heard` is told of each turn that begins, has its first chunk, and is over.
+        """Call `heard` for each turn when it begins, when it has its first chunk, and when it has ended.
 
-        `holds` says whether a key has the right to turns now, by what stands for the key: `Turn.by`.
-
-        With a `log` turns are on record before they begin, and chunks before they are read.
+        `holds` returns whether a key has the right to turns now; its argument is `Turn.by`. With a `log`, turns are
+        recorded before they begin, and chunks before they are read.
         """
         self.limits = limits or TurnLimits()
-        self.turns = 0  #: asked so far
+        self.turns = 0  #: turns requested so far
         self._served, self._clock, self._heard, self._holds = served, clock, heard, holds
-        self._life = f"turn-{entropy(6).hex()}-"  #: no turn of another conversation, or of another life, is named so
+        self._life = f"turn-{entropy(6).hex()}-"  #: unique to this queue: a later queue of the agent has another prefix
         self._waiting: deque[Turn] = deque()
         self._buffer = ReplayBuffer(self.limits.kept_bytes)
         self._known = KnownTurns(
@@ -95,8 +93,8 @@ class TurnQueue:
         self._log, self._place = log, 0
         self._writer = TurnWriter(log, f"ramet {self._life}keeps", self.lose)
         self._others: set[asyncio.Task[None]] = set()
-        self._begins_no_more = False  #: another kernel will
-        self._has_left = False  #: nothing is read here any more
+        self._begins_no_more = False  #: another kernel begins the next turns
+        self._has_left = False  #: turns cannot be read here any more
         if served.ended.done():
             self._agent_ended(served.ended)
         else:
@@ -104,27 +102,28 @@ class TurnQueue:
 
     @property
     def is_working(self) -> bool:
-        """Whether a turn is under way."""
+        """Whether a turn is running."""
         return self._now is not None
 
     @property
     def waiting(self) -> int:
-        """How many turns wait."""
+        """The number of waiting turns."""
         return len(self._waiting)
 
     @property
     def kept_bytes(self) -> int:
-        """What the answers take now that can be read."""
+        """The present size of all readable answers in bytes."""
         return self._buffer.used
 
     # ---- turns
 
     def turn(self, body: bytes, format: str, on_leave: OnLeave = "go_on", by: str = "", id: str = "") -> Turn:
-        """Ask: the agent gets `body` byte for byte, when those before it are over. `by` stands for the key that asks.
+        """Request a turn: the agent receives `body` unchanged, after the earlier turns.
 
-        An `id` that no other turn has is that of the turn.
+        `by` is the hash of the requesting key.
 
-        Raises BodyTooLarge, BusyError where as many wait as may, Gone when the agent has ended; nothing is kept then.
+        A given `id` must be unique, and becomes the id of the turn. Raises BodyTooLarge, BusyError if too many turns
+        wait, Gone if the agent has ended; nothing is kept then.
         """
         if on_leave not in ON_LEAVE:
             raise InvalidValue("on_leave", on_leave, " or ".join(ON_LEAVE))
@@ -148,7 +147,7 @@ class TurnQueue:
         return turn
 
     def restore(self, kept: Sequence[LoggedTurn]) -> None:
-        """Go on with the turns that another kernel had, before any other: with those that are not over."""
+        """Restore the turns of another kernel, before any other turn, and continue those that have not ended."""
         for asked, chunks in ((each.asked, each.chunks) for each in kept):
             turn = self._new(asked.id, asked.body, asked.format, asked.on_leave, asked.place, asked.by)
             turn.restore(chunks)
@@ -168,7 +167,7 @@ class TurnQueue:
         return turn
 
     def get(self, id: str) -> Turn:
-        """The turn of that id. Raises Missed for one that was kept for its time, Unknown for one that never was."""
+        """Return the turn of that id. Raises Missed for a forgotten turn, and Unknown for a turn that never existed."""
         if (found := self._known.find(id)) is not None:
             return found
         number = re.fullmatch(re.escape(self._life) + "([1-9][0-9]{0,17})", id)
@@ -177,11 +176,11 @@ class TurnQueue:
         raise Unknown("turn", id, self._known.ids)
 
     async def interrupt(self, id: str = "") -> bool:
-        """End the turn under way, and return when it is over; those that wait follow. False if there is none.
+        """End the running turn, and wait for its end; waiting turns follow. Return False if no turn is running.
 
-        With an id that turn is ended, and no other one: one that waits is never begun, for one that is over it is
-        False. An agent that does not end it in `patience_s` is left in the middle of it. Raises like `get`, and
-        OwnedElsewhere or TakenOver where another kernel has it by then.
+        With an id, only that turn is ended: a waiting turn is never begun, and an ended turn gives False. If the agent
+        does not end its turn within `patience_s`, the turn is cancelled. Raises like `get`, and raises OwnedElsewhere
+        or TakenOver if another kernel has the turn by then.
         """
         turn = self.get(id) if id else self._now
         if turn is None or turn.is_over:
@@ -196,16 +195,16 @@ class TurnQueue:
         return is_ended
 
     def review(self) -> None:
-        """Withdraw the turns that wait and whose keys have lost the right to turns: keys have changed."""
+        """Withdraw the waiting turns whose keys have lost the right to turns, after a change of keys."""
         for turn in tuple(self._waiting):
             self._withdraw_if_lost(turn)
         self._go_on()
 
     async def close(self, reason: str = "the conversation was closed", *, leaves_turn: bool = False) -> None:
-        """End every turn, and return when none is under way; idempotent. Readers read to the end of what there is.
+        """End every turn, and wait until none is running; idempotent. Readers can read the existing chunks to the end.
 
-        With `leaves_turn`, the turn under way is left in its middle if its agent goes on with it at the next start: for
-        who ends the process.
+        With `leaves_turn`, the running turn is not ended if its agent continues it at the next start: the caller ends
+        the process.
         """
         self._served.ended.remove_done_callback(self._agent_ended)
         self._known.shut()
@@ -229,22 +228,22 @@ class TurnQueue:
         await self.written()
 
     async def written(self) -> None:
-        """Return once nothing is being written; of an agent that was closed, nothing more is then."""
+        """Wait until no write is running. For an agent that was closed, nothing more is written afterwards."""
         while self._others:
             await asyncio.wait(self._others)
         await self._writer.idle()
 
     async def leave(self, patience_s: float) -> None:
-        """Let another kernel go on with it: begin nothing, and have readers break off, who find the rest there.
+        """Leave the turns to another kernel: begin no turn, and end all readers with an error. They continue there.
 
-        What can only end here, or would be done again, is waited for. Nothing is interrupted: whoever calls this ends
-        the process. Idempotent.
+        A turn that cannot move, or would be repeated, is waited for, up to `patience_s`. No turn is interrupted: the
+        caller ends the process. Idempotent.
         """
         self._begins_no_more = True
         moves = isinstance(self._served, ResumableAgent) and not self._served.begins_anew
         if (ending := self._answering) is not None and not moves:
             await asyncio.wait({ending}, timeout=patience_s)
-            if ending.done():  # Its end is to be read.
+            if ending.done():  # Its last chunk must be readable.
                 await self._writer.idle()
         self._has_left = True
         self._writer.end()
@@ -252,7 +251,7 @@ class TurnQueue:
         for turn in self._known:
             turn.lose(Gone("it goes on in another kernel"))
 
-    # ---- on record
+    # ---- records
 
     async def _record(self, turn: Turn, begins: bool) -> None:
         if self._log is None:
@@ -277,7 +276,10 @@ class TurnQueue:
         self._go_on()
 
     def lose(self, why: RametError) -> None:
-        """It is another kernel's, or cannot be kept: nobody is told more of it here. Idempotent."""
+        """Stop, because another kernel has the conversation, or it cannot be recorded: readers receive nothing more.
+
+        Idempotent.
+        """
         _log.warning("the conversation of run %r does not go on here: %s", self._served.run, why)
         self._has_left = True
         self._closed = self._closed or (why if isinstance(why, _ELSEWHERE) else Gone(f"it does not go on here: {why}"))
@@ -292,7 +294,9 @@ class TurnQueue:
         task = asyncio.create_task(work)
         self._others.add(task)
         task.add_done_callback(self._others.discard)
-        task.add_done_callback(lambda done: done.cancelled() or done.exception())  # Whoever waits for it is told.
+        task.add_done_callback(
+            lambda done: done.cancelled() or done.exception()
+        )  # Mark the exception as retrieved; waiters still receive it.
         return task
 
     # ---- one after the other
@@ -309,13 +313,13 @@ class TurnQueue:
             raise BusyError(f"the turns that wait would take more than {bytes_most} bytes, which is all that they may")
 
     def _go_on(self) -> None:
-        """Begin the next turn, unless one is under way, or the agent is being told to end one."""
+        """Begin the next turn, unless a turn is running, or the agent is ending one."""
         while self._waiting and self._withdraw_if_lost(self._waiting[0]):
             pass
         if self._is_busy or not self._waiting or self._begins_no_more or self._has_left:
             return
         if not (following := self._waiting[0]).has_begun:
-            if following.recorded is None or following.recorded.done():  # It stood in line, and is on record so.
+            if following.recorded is None or following.recorded.done():  # It is recorded as waiting.
                 following.recorded = self._begin(self._record(following, True))
             return
         turn = self._now = self._waiting.popleft()
@@ -334,14 +338,14 @@ class TurnQueue:
         said = size = 0
         try:
             async for piece in pieces:
-                if not turn.is_over or turn.lost is not None:  # Else its end was told here: the rest is on record.
+                if not turn.is_over or turn.lost is not None:  # Else its end was sent here: the rest is recorded.
                     turn.put(piece)
                     if turn.said == 1:
                         self._heard("answering")
                     if turn.unkept:
                         await self._writer.room(turn)
                 said, size = said + 1, size + len(piece)
-                if said >= _BREATH or size >= _BREATH_BYTES:  # One that never waits would let nobody read.
+                if said >= _BREATH or size >= _BREATH_BYTES:  # An agent that never waits would block all readers.
                     said = size = 0
                     await asyncio.sleep(0)
         finally:
@@ -354,7 +358,7 @@ class TurnQueue:
             _log.error(
                 "turn %s of run %r failed by a bug of its agent type", turn.id, self._served.run, exc_info=problem
             )
-        # An agent that ended during a turn had not come to the turn's end, whatever its type made of that.
+        # An agent that ended during a turn did not complete the turn, whatever its type reports.
         told = problem if isinstance(problem, RametError) and not task.cancelled() else None
         if not turn.is_over:
             self._over_with(turn, turn.stopped or told or self._closed or problem)
@@ -369,7 +373,7 @@ class TurnQueue:
     # ---- before its end
 
     def _end_early(self, turn: Turn, why: RametError) -> bool:
-        """Have the turn under way brought to its end, or one that waits never begun; False where it came to its own."""
+        """End the running turn, or remove a waiting one. Return False if the turn has ended by itself."""
         if turn is not self._now:
             self._waiting.remove(turn)
             self._over_with(turn, why)
@@ -382,14 +386,17 @@ class TurnQueue:
         return True
 
     def _withdraw_if_lost(self, turn: Turn) -> bool:
-        """Have a turn that waits never begun if its asker's key has lost the right; not one that began elsewhere."""
+        """Withdraw a waiting turn if its key has lost the right, unless the turn began elsewhere.
+
+        Return whether it was withdrawn.
+        """
         if self._has_left or turn.before is not None or self._holds(turn.by):
             return False
         turn.stopped = Withdrawn()
         return self._end_early(turn, turn.stopped)
 
     def _stop(self, end: Callable[[], Awaitable[object]]) -> None:
-        """Let `end` bring the turn under way to its end in time, else leave it."""
+        """Let `end` end the running turn within the time limit, else cancel the turn."""
         self._stopping = asyncio.create_task(self._see_it_end(end), name=f"ramet {self._life}stops")
 
     async def _see_it_end(self, end: Callable[[], Awaitable[object]]) -> None:
@@ -405,7 +412,7 @@ class TurnQueue:
             if answering is not None and not answering.done():
                 answering.cancel()
                 await asyncio.wait({answering})
-            # Only now: a word that was meant for this turn must not reach the next.
+            # Only now: an interrupt of this turn must not reach the next turn.
             self._stopping = None
             self._go_on()
 
@@ -414,21 +421,21 @@ class TurnQueue:
         await asyncio.wait({answering})
 
     def _left(self, turn: Turn) -> None:
-        """Its last reader has gone, and it was asked not to outlive that."""
+        """End a turn whose last reader has left, and that was requested with `on_leave="interrupt"`."""
         self._end_early(turn, Aborted("whoever asked for the turn has left"))
 
     def _agent_ended(self, ended: asyncio.Future[ErrorInfo | None]) -> None:
         was_closed = ended.cancelled() or (ended.exception() is None and ended.result() is None)
-        if was_closed:  # Nobody has a key of it any more.
+        if was_closed:  # No client has a key of the agent any more.
             self._known.shut()
-            self._log = None  # What is on record goes with its row: the rest is read at once.
+            self._log = None  # The records are removed with its row: the rest is shown at once.
             self._writer.let_go()
         self._finish(how_it_ended(self._served))
         if self._answering is not None and self._stopping is None:
             self._stop(partial(asyncio.wait, {self._answering}))
 
     def _finish(self, why: RametError) -> None:
-        """Begin no more turns."""
+        """Begin no more turns, and end the waiting ones."""
         if self._closed is None:
             self._closed = why
         while self._waiting:
@@ -441,7 +448,7 @@ class TurnQueue:
 
 
 def how_it_ended(served: RunningAgent) -> RametError:
-    """The error for a request to an agent that has ended, or that waits for its values."""
+    """Return the error for a request to an agent that has ended, or that waits for its values."""
     if served.ended.cancelled():
         return Gone("the agent has ended")
     if isinstance(bug := served.ended.exception(), ValuesMissing):

@@ -1,8 +1,10 @@
-"""AgentService: talk with one agent, for whoever has a key of it. Bodies stay opaque: only the agent's type reads them.
+"""AgentService: conversations with one agent, for clients that have a key of it.
+
+Only the agent's type reads the bodies.
 
 The data plane is `turn`, `read_turn` and `interrupt`; the mutation plane is `control`, whose operations are the agent
-type's. Each method asks for the right of its name before anything else, `read_turn` and `interrupt` for `turn`. A key
-without that right raises NotYours, as for an agent that there is not.
+type's. Each method first checks the right of its own name; `read_turn` and `interrupt` check the right `turn`. A key
+without that right raises NotYours, like an agent that does not exist.
 """
 
 from __future__ import annotations
@@ -48,27 +50,27 @@ _log = logging.getLogger("ramet.services")
 class ActiveAgent(Granting, Protocol):
     """An agent in a team, as its roster has it."""
 
-    talk: Any  #: its Conversation, from the first turn on
+    talk: Any  #: its TurnQueue, from the first turn on
     state: AgentState
-    turns: int  #: begun, in all its lives
+    turns: int  #: begun, also by earlier servers
 
     @property
     def served(self) -> RunningAgent:
-        """What answers."""
+        """The running agent that answers."""
 
     @property
     def opening(self) -> AgentSpec | None:
-        """What it was opened with; None of one that could not be opened again."""
+        """The specification with which it was opened; None for an agent that could not be opened again."""
 
     def info(self) -> AgentInfo:
-        """What may be known of it."""
+        """Return the description of the agent."""
 
     async def keep(self) -> None:
-        """Put on record what has changed."""
+        """Record the changes."""
 
 
 class AuthorizedAgent(Protocol):
-    """An agent, for whoever showed a key; `by` stands for the key."""
+    """An agent for the holder of a key; `by` identifies the key."""
 
     @property
     def living(self) -> ActiveAgent:
@@ -76,14 +78,14 @@ class AuthorizedAgent(Protocol):
 
     @property
     def by(self) -> str:
-        """The record of a key: its hash, or the mark of the operator's key."""
+        """The hash of the key, or OPERATOR for the operator's key."""
 
 
 Admit = Callable[[str, str, Right], AuthorizedAgent]
 
 
 class AgentService:
-    """Turns, control and what there is to know of an agent."""
+    """The turns, control operations and information of agents."""
 
     def __init__(
         self,
@@ -94,9 +96,9 @@ class AgentService:
         limits: TurnLimits | None = None,
         log_of: Callable[[str, str], TurnLog] | None = None,
     ) -> None:
-        """`admit` gives the agent of an id to whoever shows a key with a right, and raises NotYours.
+        """Get agents from `admit`, which takes an id, a key and a right, and raises NotYours.
 
-        With `log_of`, of an agent's id and run, turns outlast their kernel: another goes on with them.
+        With `log_of`, which takes an agent's id and run, turns survive their kernel: another kernel continues them.
         """
         self._admitted, self._types = admit, types
         self._clock, self._limits = clock or SystemClock(), limits or TurnLimits()
@@ -106,9 +108,9 @@ class AgentService:
         self._to_keep: set[ActiveAgent] = set()
 
     async def close(self, reason: str = "the server stops", *, leaves_turns: bool = False) -> None:
-        """End all turns, but no agent, and return when what has changed is on record; idempotent.
+        """End all turns, but no agent, and wait until all changes are recorded; idempotent.
 
-        With `leaves_turns`, those that go on at the next start are left in their middle: for who ends the process.
+        With `leaves_turns`, turns that continue at the next start are not ended: the caller ends the process.
         """
         for talk in list(self._talks):
             await talk.close(reason, leaves_turn=leaves_turns)
@@ -116,12 +118,12 @@ class AgentService:
             await asyncio.wait(list(self._keeping))
 
     async def take_up(self, living: ActiveAgent) -> None:
-        """Go on with the turns of an agent that another kernel had. Before anybody asks for others."""
+        """Restore the turns of an agent that another kernel had, before any new turn is requested."""
         if self._log_of is not None and (kept := await (log := self._log(living)).read()):
             self._talk(living, log).restore(kept)
 
     async def leave(self, patience_s: float) -> None:
-        """Let other kernels go on with all turns; see `TurnQueue.leave`."""
+        """Leave all turns to other kernels; see `TurnQueue.leave`."""
         await asyncio.gather(*(talk.leave(patience_s) for talk in list(self._talks)))
 
     # ---- the data plane
@@ -129,13 +131,11 @@ class AgentService:
     def turn(
         self, agent: str, key: str, body: bytes, *, format: str = "", on_leave: OnLeave = "go_on", id: str = ""
     ) -> Turn:
-        """Say something to it; the answer is read from the turn that is returned, also by others.
+        """Request a turn of an agent. The answer can be read from the returned turn, also by other readers.
 
-        `body` reaches the agent byte for byte, in the transport format that was set at its spawn, or in `format`,
-        another one that its type declares. What `on_leave` means is in `ramet.services.turns.queue`. An `id`
-        that no other turn has is that of the turn.
-
-        Raises InvalidValue for a format, BodyTooLarge, BusyError when as many turns wait as may, Gone for an agent
+        The agent receives `body` unchanged, in the transport format of its spawn, or in `format`, which its type must
+        declare. `ramet.services.turns.queue` describes `on_leave`. A given `id` must be unique, and becomes the id of
+        the turn. Raises InvalidValue for a format, BodyTooLarge, BusyError if too many turns wait, Gone for an agent
         that has ended.
         """
         admitted = self._admitted(agent, key, "turn")
@@ -143,7 +143,7 @@ class AgentService:
         return self._talk(living).turn(body, self._format(living, format), on_leave, admitted.by, id)
 
     def reads_parameters(self, agent: str, key: str, format: str) -> bool:
-        """Whether an agent reads all of a body in a format itself, not only what is said to it."""
+        """Return whether an agent reads all parameters of a body in a format, and not only the messages."""
         living = self._alive(self._admit(agent, key, "turn"))
         kind = self._type(living)
         opening = living.opening
@@ -151,10 +151,10 @@ class AgentService:
         return isinstance(kind, ReadsParameters) and kind.reads_parameters(opening.info, format)
 
     def read_turn(self, agent: str, key: str, turn: str, after: int = 0) -> AsyncGenerator[Chunk]:
-        """The chunks of a turn behind a number, and those that come. Close it to stop reading.
+        """Yield the chunks of a turn after a number, then new chunks. Close the generator to stop reading.
 
-        Raises at once: Unknown for the turn, InvalidValue for the number, Missed for chunks that are kept no more.
-        Raises Missed from the iteration when the reader is too slow, and NotYours or Withdrawn as `batches` does.
+        Raises at once: Unknown for the turn, InvalidValue for the number, Missed for chunks that are not kept any more.
+        The iteration raises Missed if the reader is too slow, and NotYours or Withdrawn as `batches` does.
         """
         return self.turn_of(agent, key, turn).read(after, self._grant(agent, key, "turn"))
 
@@ -166,24 +166,24 @@ class AgentService:
         return turn.batches(after, self._grant(agent, key, "turn"))
 
     def turn_of(self, agent: str, key: str, turn: str) -> Turn:
-        """A turn that waits, is under way, or is kept. Raises Unknown, Missed."""
+        """Return a turn that waits, is running, or is kept. Raises Unknown, Missed."""
         return self._talk(self._admit(agent, key, "turn")).get(turn)
 
     async def interrupt(self, agent: str, key: str, turn: str = "") -> bool:
-        """End the turn under way, and return when it is over: False if there was none. Those that wait follow.
+        """End the running turn, and wait for its end. Return False if no turn is running. Waiting turns follow.
 
-        With the id of a turn that one is ended, under way or waiting, and no other. Raises Unknown, Missed.
+        With the id of a turn, only that running or waiting turn is ended. Raises Unknown, Missed.
         """
         return await self._talk(self._admit(agent, key, "turn")).interrupt(turn)
 
     # ---- the mutation plane
 
     async def control(self, agent: str, key: str, operation: bytes) -> bytes:
-        """Do `{"@type": name, …}`, an operation of the agent's type, and return its answer; JSON both.
+        """Execute `{"@type": name, …}`, an operation of the agent's type, and return its answer; both are JSON.
 
         Raises Undecodable, Unknown for an operation that the type does not have, InvalidValue for wrong fields,
-        BodyTooLarge, Gone, StoreFailed, and what the operation raises. An operation that is being done when the key
-        loses the right is done, and its answer is NotYours.
+        BodyTooLarge, Gone, StoreFailed, and the errors of the operation. If the key loses the right during an
+        operation, the operation is completed, and NotYours is raised.
         """
         living, grant = self._alive(self._admit(agent, key, "control")), self._grant(agent, key, "control")
         if len(operation) > self._limits.body_bytes:
@@ -198,10 +198,12 @@ class AgentService:
             raise Bug(f"an operation of the agent type {type.name!r} answered with no data: {problem}") from None
 
     async def mail(self, agent: str, key: str, text: str, dedupe_s: float | None = None) -> None:
-        """Tell it something that it reads at its next step: it is on record by then, if the agent has a record.
+        """Send a message that the agent reads at its next step.
 
-        With `dedupe_s`, a message that equals one of the last so many seconds is left out.
-        Raises InvalidValue, also for a `dedupe_s` that the agent cannot heed, MailRefused, Gone, StoreFailed.
+        If the agent has a record, the message is recorded first.
+
+        With `dedupe_s`, a message that equals one of the last `dedupe_s` seconds is left out. Raises InvalidValue, also
+        for a `dedupe_s` that the agent does not support, MailRefused, Gone, StoreFailed.
         """
         living = self._alive(self._admit(agent, key, "mail"))
         if not text:
@@ -216,14 +218,14 @@ class AgentService:
             raise InvalidValue("dedupe_s", dedupe_s, accepted)
         await _settled(living)
 
-    # ---- what there is to know
+    # ---- information
 
     def info(self, agent: str, key: str) -> AgentInfo:
-        """What it is, and how it is."""
+        """Return the description and state of the agent."""
         return self._admit(agent, key, "info").info()
 
     async def history(self, agent: str, key: str, last: int | None = None) -> Sequence[Mapping[str, Any]]:
-        """The conversation so far, or its `last` messages: at least `role` and `content` of each.
+        """Return the conversation so far, or its `last` messages: at least `role` and `content` of each.
 
         Raises InvalidValue for a `last` below 1.
         """
@@ -235,11 +237,13 @@ class AgentService:
         return history if last is None else history[-last:]
 
     def events(self, agent: str, key: str, after: int = 0) -> AsyncGenerator[TreeEvent]:
-        """The events of its tree behind a cursor, and those that come, until it has ended. Close it to stop reading.
+        """Yield the events of the agent's tree after a cursor, then new events, until it has ended.
 
-        A reader whose key loses the right is told NotYours from the iteration, and no more; one of an agent that is
-        killed is told its last events. Raises InvalidValue for the cursor, and Gone from the iteration for events that
-        are kept no more.
+        Close it to stop reading.
+
+        If the reader's key loses the right, the iteration raises NotYours, and shows no more events. If the agent is
+        killed, the reader receives its last events. Raises InvalidValue for the cursor. The iteration raises Gone for
+        events that are not kept any more.
         """
         living = self._admit(agent, key, "events")
         if not 0 <= after < 2**63:
@@ -280,7 +284,10 @@ class AgentService:
         return self._log_of(living.info().id, served.tree if isinstance(served, ResumableAgent) else "")
 
     def _note(self, living: ActiveAgent, moment: TurnPhase) -> None:
-        """Say of the agent what is true now. When it answers it has a run, which a restart goes on with: on record."""
+        """Update the state of the agent.
+
+        Record it from the first chunk on: the agent then has a run, which a restart resumes.
+        """
         if moment == "begun":
             living.turns += 1
         if living.state in ("idle", "working"):
@@ -319,14 +326,14 @@ class AgentService:
 
 
 async def _settled(living: ActiveAgent) -> None:
-    """Return once what was asked of an agent is in the record of its tree. Raises StoreFailed."""
+    """Wait until the request is in the record of the agent's tree. Raises StoreFailed."""
     if living.opening is not None:
-        with suppress(Unknown):  # It has none.
+        with suppress(Unknown):  # The agent has no tree.
             await living.opening.runtime.get(living.served.run).run.context.settled()
 
 
 def _operation(data: bytes, known: Mapping[str, type]) -> Any:
-    """The operation, as the type's own structure, which never hears of "@type"."""
+    """Return the operation as the type's own structure, without "@type"."""
     fields: dict[str, Raw] = decoded(dict[str, Raw], data, "operation")
     if "@type" not in fields:
         raise InvalidValue("operation.@type", None, f"one of {', '.join(known) or 'none: there are no operations'}")

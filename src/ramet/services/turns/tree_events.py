@@ -1,4 +1,4 @@
-"""The events of an agent's tree, for whoever has its key: from a cursor on, then as they come."""
+"""The events of an agent's tree, for clients that have its key: recorded events after a cursor, then new ones."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from ramet.services.contract import RunningAgent
 from ramet.services.turns.grants import Grant
 from ramet.store.contract import Store
 
-PAGE = 1_000  #: events that are read at once
-LOOK_S = 1.0  #: how often it is looked whether the agent has begun, or ended
+PAGE = 1_000  #: events that are read at a time
+LOOK_S = 1.0  #: seconds between checks whether the agent has begun, or ended
 
 
 class TreeEvent(NamedTuple):
-    """An event as JSON; `cursor` is what a reader goes on by, and means nothing else."""
+    """An event as JSON. `cursor` is for continued reading only, and has no other meaning."""
 
     cursor: int
     data: bytes
@@ -30,11 +30,11 @@ class TreeEvent(NamedTuple):
 async def tree_events(
     served: RunningAgent, runtime: AgentRuntime, clock: Clock, after: int, grant: Grant
 ) -> AsyncGenerator[TreeEvent]:
-    """What is on record of an agent's tree behind a cursor, and what comes, until the agent has ended.
+    """Yield the recorded events of an agent's tree after a cursor, then new events, until the agent has ended.
 
-    Raises NotYours as soon as the reader's key has lost the right: nothing that was recorded since is told. Raises Gone
-    for events that are kept no more, which only a runtime without a journal forgets while the agent lives, and
-    OwnedElsewhere where the agent has not ended, but goes on in another kernel.
+    Raises NotYours as soon as the reader's key has lost the right: no later event is shown. Raises Gone for events that
+    are not kept any more, which happens for a running agent only without a journal. Raises OwnedElsewhere if the agent
+    has not ended, but continues in another kernel.
     """
     lost = asyncio.Event()
     with grant.watched(lost.set):
@@ -55,7 +55,7 @@ async def tree_events(
 
 
 async def see_that_it_is_not_elsewhere(store: Store, tree: str) -> None:
-    """Raise OwnedElsewhere for a tree that another kernel, which lives, goes on with: its end here is none."""
+    """Raise OwnedElsewhere if another living kernel continues the tree: then the tree ended only here."""
     owner = await store.owner_of(tree)
     if owner is not None and owner.alive and owner.name != store.kernel:
         raise OwnedElsewhere(tree, owner.name, owner.address)
@@ -65,9 +65,9 @@ async def _on_record(
     served: RunningAgent, store: Store, after: int, grant: Grant, lost: asyncio.Event
 ) -> AsyncGenerator[TreeEvent]:
     while True:
-        has_ended, head = served.ended.done(), await store.head()  # Before it is read: nothing is passed over.
+        has_ended, head = served.ended.done(), await store.head()  # Read before the events, so that no event is missed.
         while page := await store.read(after, tree=served.run, limit=PAGE):
-            grant.check()  # After it was read: nothing is told that was recorded since the right was lost.
+            grant.check()  # After the read: no event is shown that was recorded after the right was lost.
             for each in page:
                 yield TreeEvent(each.cursor, each.data)
             after = page[-1].cursor
@@ -86,7 +86,9 @@ async def _kept(recorder: Recorder, after: int, grant: Grant) -> AsyncGenerator[
                 grant.check()
                 if not isinstance(item, Event) or 0 < item.seq <= after:
                     continue
-                if item.seq != after + 1:  # A notice says that some were lost; or the first were, before this began.
+                if (
+                    item.seq != after + 1
+                ):  # A notice about lost events, or the first events were lost before this subscription.
                     raise Gone(f"the events behind number {after} are not kept any more")
                 after = item.seq
                 yield TreeEvent(after, encode(item))
@@ -94,7 +96,7 @@ async def _kept(recorder: Recorder, after: int, grant: Grant) -> AsyncGenerator[
 
 
 async def _unless_ended(served: RunningAgent, news: Awaitable[Any], lost: asyncio.Event) -> None:
-    """Wait for what may come, or until the agent has ended or the right to read is lost."""
+    """Wait for `news`, or until the agent has ended or the right to read is lost."""
     waiting, losing = asyncio.ensure_future(news), asyncio.ensure_future(lost.wait())
     try:
         await asyncio.wait({waiting, losing, served.ended}, return_when=asyncio.FIRST_COMPLETED)

@@ -1,8 +1,8 @@
-"""One turn of an agent: its answer in chunks, which any number of readers read, each at its own pace.
+"""One turn of an agent: its answer in chunks, for any number of readers, each at its own speed.
 
-Chunks are kept in a buffer that all turns of one agent share. The agent never waits for a reader, and a reader never
-for another one: where it is full the oldest chunks go, and whoever wanted them is told `Missed`. Nobody is ever
-given less without being told.
+All turns of one agent share a buffer for their chunks. The agent never waits for a reader, and a reader never waits for
+another reader. When the buffer is full, the oldest chunks are dropped, and a reader that needs them receives `Missed`.
+No reader misses chunks without this error.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from ramet.services.problems import to_problem
 from ramet.services.turns.grants import Grant
 from ramet.wire.sse import encode
 
-#: What becomes of a turn when its last reader leaves before its end.
+#: The treatment of a turn when its last reader leaves before its end.
 OnLeave = Literal["go_on", "interrupt"]
 ON_LEAVE: tuple[OnLeave, ...] = ("go_on", "interrupt")
 
-CHUNK_BYTES = 250  #: that a chunk takes beside its body
-BATCH = 256  #: chunks that a reader gets at once
+CHUNK_BYTES = 250  #: bytes of a chunk in addition to its body
+BATCH = 256  #: chunks that a reader receives at a time
 
 
 class ReplayBuffer:
-    """Room for the chunks of all turns of one agent: `limit` bytes, what holds them together included."""
+    """The buffer for the chunks of all turns of one agent: `limit` bytes, including the overhead of each chunk."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.used = 0
-        self._turns: deque[Turn] = deque()  #: that may have chunks here, in the order of their first ones
+        self._turns: deque[Turn] = deque()  #: turns that may have chunks here, in the order of their first chunks
 
     def put(self, turn: Turn, size: int) -> None:
-        """Make room for a chunk that this turn has just got: the oldest go."""
+        """Count a new chunk of a turn, and drop the oldest chunks until all fit."""
         if not self._turns or self._turns[-1] is not turn:
             self._turns.append(turn)
         self.used += size
@@ -57,16 +57,16 @@ class ReplayBuffer:
 
 
 class Batch(list[Chunk]):
-    """Chunks that follow each other, for all readers who are at the same place."""
+    """Consecutive chunks, for all readers at the same position."""
 
     @cached_property
     def events(self) -> bytes:
-        """They as server-sent events."""
+        """The chunks as server-sent events."""
         return b"".join([encode(each.kind, each.body, f"{each.turn}:{each.number}") for each in self])
 
 
 class Turn:
-    """One turn: asked, answered in chunks, and over with a last one, of the kind `done` or `error`."""
+    """One turn: a request, an answer in chunks, and a last chunk of the kind `done` or `error`."""
 
     def __init__(
         self,
@@ -81,38 +81,40 @@ class Turn:
         by: str = "",
         keep: Callable[[Turn], None] | None = None,
     ) -> None:
-        """With `keep`, which is told when there is something, chunks are read once they are on record: `show`."""
-        self.place = place  #: in the order of its agent's turns
+        """With `keep`, call it for new chunks. Then chunks can be read only after they are recorded: see `show`."""
+        self.place = place  #: its position in the order of its agent's turns
         self.id, self.format, self.on_leave = id, format, on_leave
-        self.by = by  #: stands for the key that asked
-        self.body = body  #: until it begins: then it is the agent's
-        self.stopped: RametError | None = None  #: why it was stopped, if it was, by whoever did so
+        self.by = by  #: the hash of the requesting key, or OPERATOR
+        self.body = body  #: empty once the turn has begun: then the agent has it
+        self.stopped: RametError | None = None  #: the reason, if it was stopped from outside
         self.is_over = False
-        self.said = 0  #: number of its newest chunk
-        self.last = 0  #: number of the newest one that can be read
-        self.lost: RametError | None = None  #: why it is read no more here
-        self.unkept: list[Chunk] = []  #: that are not on record yet
-        self.recorded: asyncio.Future[None] | None = None  #: done when it is on record that it was asked for
-        self.has_begun = keep is None  #: on record
-        self.before: tuple[int, Sequence[bytes]] | None = None  #: of one that began elsewhere: `GoesOn.go_on`
+        self.said = 0  #: number of the newest chunk
+        self.last = 0  #: number of the newest chunk that can be read
+        self.lost: RametError | None = None  #: why it can no longer be read here
+        self.unkept: list[Chunk] = []  #: chunks that are not recorded yet
+        self.recorded: asyncio.Future[None] | None = None  #: done when the request is recorded
+        self.has_begun = keep is None  #: whether its beginning is recorded
+        self.before: tuple[int, Sequence[bytes]] | None = (
+            None  #: of a turn that began elsewhere: see `ResumableAgent.go_on`
+        )
         self._keep = keep
         self._kept: deque[Chunk] = deque()
         self._buffer, self._on_left = buffer, on_left
         self._readers = 0
-        self._newest = Batch()  #: the one that was read last
+        self._newest = Batch()  #: the batch that was read last
         self._news = asyncio.Event()
 
-    # ---- what the agent says
+    # ---- chunks of the agent
 
     def put(self, body: bytes) -> None:
-        """Take the next chunk in, and wake who waits for it. Raises OutputTooLarge for one that fits into no buffer."""
+        """Add the next chunk, and wake waiting readers. Raises OutputTooLarge for a chunk that exceeds the buffer."""
         most = self._buffer.limit - CHUNK_BYTES
         if len(body) > most:
             raise OutputTooLarge("a chunk of an answer, in bytes", size=len(body), limit=most)
         self._put(Chunk(self.id, self.said + 1, "chunk", body))
 
     def end(self, error: BaseException | None) -> None:
-        """Say how it ended, for good; idempotent."""
+        """Add the last chunk, with the outcome; idempotent."""
         if self.is_over:
             return
         self.is_over, self.body = True, b""
@@ -122,7 +124,7 @@ class Turn:
             self._put(Chunk(self.id, self.said + 1, "error", to_problem(error).encode()))
 
     def restore(self, chunks: Sequence[Chunk]) -> None:
-        """Have what was said of it before, elsewhere."""
+        """Restore the chunks that another kernel recorded."""
         self.said = chunks[-1].number if chunks else 0
         self.is_over = bool(chunks) and chunks[-1].kind != "chunk"
         if self.is_over:
@@ -130,7 +132,7 @@ class Turn:
         self.show(chunks)
 
     def show(self, chunks: Sequence[Chunk]) -> None:
-        """Let chunks be read, which are the next ones."""
+        """Make the next chunks readable."""
         for chunk in chunks:
             self.last = chunk.number
             self._kept.append(chunk)
@@ -138,13 +140,16 @@ class Turn:
         self._news.set()
 
     def lose(self, why: RametError) -> None:
-        """Have every reader break off, since it goes on elsewhere; not of one that can be read to its end."""
+        """End every reader with an error, because the turn continues elsewhere.
+
+        A completely readable turn is not changed.
+        """
         if not (self.is_over and self.last == self.said):
             self.lost, self.is_over = why, True
             self._news.set()
 
     def drop_oldest(self) -> int:
-        """Keep the oldest chunk no longer; the bytes that this frees, 0 if there is none. For the buffer."""
+        """Drop the oldest chunk. Return the freed bytes, 0 if there is no chunk. Only the buffer calls this."""
         return _size(self._kept.popleft()) if self._kept else 0
 
     def _put(self, chunk: Chunk) -> None:
@@ -156,29 +161,28 @@ class Turn:
             self._keep(self)
 
     async def _more(self) -> None:
-        """Wait for what comes. Whoever does so has read all: those that have not are on their way already."""
+        """Wait for news. Only a reader that has read everything waits; the others are not waiting."""
         self._news.clear()
         await self._news.wait()
 
-    # ---- who reads it
+    # ---- readers
 
     async def on_record(self) -> None:
-        """Return once it survives its kernel, where turns do. Raises StoreFailed, OwnedElsewhere, TakenOver."""
+        """Wait until the turn survives its kernel, where turns do. Raises StoreFailed, OwnedElsewhere, TakenOver."""
         if self.recorded is not None:
             await asyncio.shield(self.recorded)
 
     def read(self, after: int = 0, grant: Grant | None = None) -> AsyncGenerator[Chunk]:
-        """The chunks behind this number, then those that come, until the last; see `batches`."""
+        """Yield the chunks after this number, then new chunks, until the last one; see `batches`."""
         return _one_by_one(self.batches(after, grant))
 
     def batches(self, after: int = 0, grant: Grant | None = None) -> AsyncGenerator[Batch]:
-        """The same, as many at once as are there: for whoever writes them to a socket.
+        """Yield the chunks after this number, then new chunks, as many at a time as are available.
 
-        With a `grant` of the reader's key, the iteration raises NotYours as soon as the key has lost the right, and
-        Withdrawn if the turn was withdrawn at that.
-
-        Raises InvalidValue for a number that the turn has not come to, and Missed for chunks that are kept no more:
-        at once, or from the iteration when a reader is too slow. To stop reading, close it (`aclosing`).
+        With a `grant` of the reader's key, the iteration raises NotYours as soon as the key has lost the right. It
+        raises Withdrawn instead if the turn was withdrawn at that time. Raises InvalidValue for a number that the turn
+        has not reached. Raises Missed for chunks that are not kept any more: at once, or from the iteration if a reader
+        is too slow. To stop reading, close the generator (`aclosing`).
         """
         if not 0 <= after <= self.last:
             raise InvalidValue("after", after, f"a number from 0 to {self.last}, that of the newest chunk")
@@ -186,7 +190,7 @@ class Turn:
         return self._batches(after, grant)
 
     async def over(self) -> None:
-        """Return when it is over."""
+        """Wait until the turn has ended and can be read to its end, or is lost."""
         while not (self.is_over and self.last == self.said):
             if self.lost is not None:
                 return
@@ -216,14 +220,17 @@ class Turn:
                 self._on_left(self)
 
     def _behind(self, after: int) -> Batch:
-        """What is kept behind this number, or a part of it. Readers keep together, so it is mostly what one has got."""
+        """Return the kept chunks after this number, or a part of them.
+
+        The batch of the last reader is used again if it fits.
+        """
         if not self._newest or self._newest[0].number != after + 1:
             start = after - (self.last - len(self._kept))
             self._newest = Batch(self._kept[at] for at in range(start, min(start + BATCH, len(self._kept))))
         return self._newest
 
     def _check_right(self, grant: Grant) -> None:
-        """See that whoever reads may still do so."""
+        """Check that the reader still has the right."""
         try:
             grant.check()
         except NotYours:
@@ -232,7 +239,7 @@ class Turn:
             raise
 
     def _check(self, after: int) -> None:
-        """See that what comes behind this number is still there."""
+        """Check that the chunk after this number is still kept."""
         if after < self.last - len(self._kept):
             raise Missed(self.id, after=after, first=self._kept[0].number if self._kept else None)
 

@@ -1,6 +1,7 @@
 """The manifest of a bundle, `bundle.toml`: the functions that are tools, and the skills that the bundle declares.
 
-tools = ["textkit:count_words"] skills = ["estimates"]
+    tools = ["textkit:count_words"]
+    skills = ["estimates"]
 
 An agent that has the bundle has these tools and skills, too. Functions and skills without an entry can still be
 requested by name.

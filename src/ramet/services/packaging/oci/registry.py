@@ -27,9 +27,7 @@ _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _PIECE = 256 * 1024
 
-Body = Callable[
-    [], AsyncIterator[bytes]
-]  #: returns the data to send, from its beginning: a request may have to be repeated
+Body = Callable[[], AsyncIterator[bytes]]  #: returns the data to send, from its beginning: requests may be repeated
 
 
 class ImageReference(NamedTuple):
@@ -130,9 +128,9 @@ class Registry:
         return (await self._ask("HEAD", repository, f"blobs/{_checked(blob.digest)}")).status == 200
 
     async def digest(self, name: ImageReference) -> str | None:
-        """The digest of an image that can be pulled by that name; None if it, or any blob of it, is not there.
+        """Return the digest of an image that can be pulled by that name.
 
-        Raises InvalidValue, RegistryFailed.
+        Return None if the image, or any blob of it, is missing. Raises InvalidValue, RegistryFailed.
         """
         try:
             found = await self.manifest(name, "")

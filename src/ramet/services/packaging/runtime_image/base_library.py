@@ -25,7 +25,7 @@ _UNUSED = frozenset((
 
 
 class BaseLibrary(NamedTuple):
-    """What was found: `sources` by their places in a container, and every version of Python that has a library."""
+    """The library of a base: `sources` by their paths in a container, and all versions of Python that have one."""
 
     sources: dict[PurePosixPath, Path]
     versions: frozenset[str]

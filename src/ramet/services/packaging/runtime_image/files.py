@@ -1,4 +1,4 @@
-"""What a guest needs in a container beside Python itself: ramet, and what it imports, as this interpreter has it."""
+"""The files that a guest needs in a container in addition to Python: ramet and its imports, from this interpreter."""
 
 from __future__ import annotations
 
