@@ -1,1 +1,1 @@
-"""The runtime as services that any program can use: teams, turns, control, packaging. Message bodies stay opaque."""
+"""The runtime as services for any program: teams, turns, control, packaging. Message bodies stay opaque."""

@@ -1,9 +1,12 @@
-"""What the three services are asked and answer, and what an agent type is. Data only; `app` speaks it over HTTP.
+"""The requests and answers of the three services, and the contract of agent types.
 
-**AgentSpawnerService** (`spawner`) reserves teams and starts and ends agents in them. **AgentService** (`agents`) talks
-with one agent, for whoever has its key. **PackagingService** (`packaging`) makes images of code that agents can import.
+This module has data only; `ramet.services.http` serves it over HTTP.
 
-An agent type is the agent's side of a conversation: it alone reads the bodies of messages.
+**AgentSpawnerService** (`spawner`) reserves teams and starts and ends agents in them. **AgentService** (`agents`) leads
+conversations with one agent, for clients that have its key. **PackagingService** (`packaging`) makes images of code
+that agents can import.
+
+An agent type is the agent's side of a conversation: only the type reads the bodies of messages.
 """
 
 from __future__ import annotations
@@ -24,14 +27,14 @@ from ramet.services.errors import Undecodable
 from ramet.services.rules import Rules
 from ramet.services.validation_errors import hidden, invalid_value_of
 
-if TYPE_CHECKING:  # Clients need the data, and none of what runs agents.
+if TYPE_CHECKING:  # Clients need the data only, and not the code that runs agents.
     from ramet.host.runtime import AgentRuntime
 
-#: What a key of an agent lets its holder do. The owner's key does all; a delegated one what it was made for.
+#: The rights of a key of an agent. The owner's key has all of them; a delegated key has the rights it was made with.
 Right = Literal["turn", "control", "history", "info", "events", "mail", "kill", "delegate"]
 RIGHTS: tuple[Right, ...] = ("turn", "control", "history", "info", "events", "mail", "kill", "delegate")
 
-#: One that is "waiting" goes on once values that are not on record are supplied.
+#: A "waiting" agent continues once the values that are not recorded are supplied.
 AgentState = Literal["starting", "idle", "working", "waiting", "failed", "ended"]
 
 
@@ -44,9 +47,9 @@ class CreateTeam(BaseRequest):
 
     resources: dict[str, float]
     name: str = ""
-    config: Raw = Raw(b"null")  #: opaque; the backend checks it, and gets it
+    config: Raw = Raw(b"null")  #: opaque; the backend checks and receives it
     labels: dict[str, str] = {}
-    defaults: dict[str, float] = {}  #: limits of its agents that do not state them: of what is counted, but the machine
+    defaults: dict[str, float] = {}  #: default limits of its agents: of counted resources, except the machine's
 
 
 class TeamInfo(Struct, kw_only=True):
@@ -67,7 +70,7 @@ class TeamInfo(Struct, kw_only=True):
     labels: dict[str, str]
     created_at: str
     defaults: dict[str, float] = {}
-    config: Any = None  #: as its backend got it
+    config: Any = None  #: as the backend received it
 
 
 class CreatedTeam(Struct):
@@ -84,16 +87,16 @@ class SpawnAgent(BaseRequest):
     name: str
     agent_type: str
     spawn_info: Raw = Raw(b"null")
-    image: str = ""  #: id of an image; none is the plain one
-    transport_format: str = ""  #: any that the agent type declares; none is its first
-    #: None: the default one, unless nothing of the agent touches the machine, or a rule of the server says otherwise.
+    image: str = ""  #: id of an image; "" is the plain one
+    transport_format: str = ""  #: one that the agent type declares; "" is its first
+    #: None: the default, unless no part of the agent touches the machine, or a rule of the server says otherwise.
     policy: Policy | None = None
-    limits: dict[str, float] = {}  #: tokens, usd, model_calls, …; required for what the team counts of these
-    metadata: dict[str, str] = {}  #: 16 KiB together with `labels`
+    limits: dict[str, float] = {}  #: tokens, usd, model_calls, …; required for those that the team counts
+    metadata: dict[str, str] = {}  #: at most 16 KiB together with `labels`
     labels: dict[str, str] = {}
     env: dict[str, str] = {}
-    wait_s: float = 0.0  #: how long to stand in line when the team is full, at most 600; 0 is refused at once
-    #: For how long, once it has failed, it is there with its folders; then all of it goes. None: until it is killed.
+    wait_s: float = 0.0  #: seconds to wait in the queue of a full team, at most 600; 0 refuses at once
+    #: Seconds for which a failed agent is kept with its folders; then it is removed. None: until it is killed.
     keep_failed_s: float | None = None
 
 
@@ -111,13 +114,13 @@ class AgentInfo(Struct, kw_only=True):
     labels: dict[str, str]
     metadata: dict[str, str]
     run: str  #: id of the root of its tree; empty before its first turn
-    isolation: str  #: the level that it has: "none" in the host
-    bundles: Sequence[str] = ()  #: that were loaded while it lived
+    isolation: str  #: its isolation level: "none" in the host
+    bundles: Sequence[str] = ()  #: that were loaded while it was running
     turns: int
     created_at: str
     error: ErrorInfo | None = None
-    kept_until: str = ""  #: of one that failed and was to be kept for a while
-    kept: list[str] = []  #: where what is left of it is, on the machine of the server: its folder, its sandbox's
+    kept_until: str = ""  #: of a failed agent that is kept for a while
+    kept: list[str] = []  #: the folders that it left on the server's machine: its own and its sandbox's
 
 
 class SpawnedAgent(Struct):
@@ -149,7 +152,7 @@ class Delegate(BaseRequest):
 
     rights: Sequence[Right] = ()
     owner: bool = False
-    seconds: float | None = None  #: for how long; None is until it is revoked
+    seconds: float | None = None  #: duration; None means until it is revoked
 
 
 class DelegatedKey(Struct):
@@ -161,7 +164,7 @@ class DelegatedKey(Struct):
 
 
 class Chunk(NamedTuple):
-    """A piece of an answer: `number` counts those of one turn from 1, which is what a reader resumes by."""
+    """A piece of an answer: `number` counts the chunks of one turn from 1; a reader continues after a number."""
 
     turn: str  #: id of the turn
     number: int
@@ -170,7 +173,7 @@ class Chunk(NamedTuple):
 
 
 class CodeTool(NamedTuple):
-    """A function of an image that is a tool, as its source tells it."""
+    """A function of an image that is a tool, as described by its source."""
 
     module: str
     name: str
@@ -179,20 +182,20 @@ class CodeTool(NamedTuple):
 
     @property
     def reference(self) -> str:
-        """As it is asked for."""
+        """The name by which the tool is requested."""
         return f"{self.module}:{self.name}"
 
 
 class Image(NamedTuple):
-    """An image as the backends here use it: folders by their digest, which agents may read and import from."""
+    """An image for the backends of this server: folders by their digest, which agents may read and import from."""
 
     id: str
     folders: tuple[pathlib.Path, ...]
-    packages: tuple[pathlib.Path, ...] = ()  #: what was installed for it, once
-    skills: tuple[pathlib.Path, ...] = ()  #: folders of skills that its bundles bring
+    packages: tuple[pathlib.Path, ...] = ()  #: the packages that were installed for it
+    skills: tuple[pathlib.Path, ...] = ()  #: folders of skills of its bundles
     bundles: tuple[str, ...] = ()  #: their ids
-    tools: tuple[CodeTool, ...] = ()  #: that its bundles declare
-    preloaded: tuple[str, ...] = ()  #: names of skills that they declare
+    tools: tuple[CodeTool, ...] = ()  #: tools that its bundles declare
+    preloaded: tuple[str, ...] = ()  #: names of skills that its bundles declare
 
 
 class LoadableBundle(NamedTuple):
@@ -200,39 +203,45 @@ class LoadableBundle(NamedTuple):
 
     id: str
     folder: pathlib.Path
-    files: tuple[str, ...]  #: without those that are for packaging alone
+    files: tuple[str, ...]  #: without files that only packaging uses
     tools: tuple[CodeTool, ...]
-    skills: tuple[str, ...]  #: that it declares
+    skills: tuple[str, ...]  #: names of skills that it declares
 
 
 class LoadedBundles(Protocol):
     """The bundles that were loaded into one agent, in a folder that its sandboxes read and import from."""
 
-    keep: Callable[[], Awaitable[None]]  #: puts on record what is loaded
+    keep: Callable[[], Awaitable[None]]  #: records which bundles are loaded
 
     async def open(self) -> None:
-        """Make the folder, with what was loaded before. Raises Unknown, Damaged, InvalidValue, OSError."""
+        """Create the folder, with the bundles that were loaded before.
+
+        Raises Unknown, Damaged, InvalidValue, OSError.
+        """
 
     async def close(self) -> None:
-        """Remove the folder; what is on record stays there. Idempotent."""
+        """Remove the folder; the record stays. Idempotent."""
 
     @property
     def folder(self) -> pathlib.Path:
-        """Where they are, seen at the same path inside; there while the agent is."""
+        """The folder of the bundles, which has the same path inside the sandbox. It exists until the agent ends."""
 
     @property
     def loaded(self) -> tuple[LoadableBundle, ...]:
-        """What is loaded now, in that order."""
+        """The loaded bundles, in the order in which they were loaded."""
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """The ids of what is loaded, or is about to be."""
+        """The ids of the bundles that are loaded, or are being loaded."""
 
     async def load(self, id: str, check: Callable[[LoadableBundle], None]) -> LoadableBundle:
-        """Put a bundle there, and on record. Raises Unknown, Damaged, InvalidValue, and what `check` finds wrong."""
+        """Link a bundle into the folder, and record it.
+
+        Raises Unknown, Damaged, InvalidValue, and the errors of `check`.
+        """
 
     async def unload(self, id: str) -> LoadableBundle:
-        """Take one away. Raises Unknown."""
+        """Remove a bundle from the folder. Raises Unknown."""
 
 
 PLAIN = Image("", ())
@@ -240,25 +249,25 @@ PLAIN = Image("", ())
 
 @dataclass(frozen=True)
 class AgentSpec:
-    """What an agent type gets to open an agent with: all checked, all reserved."""
+    """The specification with which an agent type opens an agent: everything is checked and reserved."""
 
     id: str
     name: str
     path: str
     info: Any  #: `spawn_info`, as the type's own structure
     runtime: AgentRuntime
-    folder: pathlib.Path  #: of its own, there again after a restart
+    folder: pathlib.Path  #: the agent's own folder, which survives a restart
     image: Image = PLAIN
     policy: Policy | None = None
     limits: Limits = field(default_factory=Limits)
     env: Mapping[str, str] = field(default_factory=dict)
-    run: str = ""  #: of an agent that a killed server left: the root of its tree, to be gone on with
+    run: str = ""  #: of an agent that a killed server left: the root of its tree, to be resumed
     shelf: LoadedBundles | None = None  #: None in the host, where no code of bundles runs
     rules: Rules = field(default_factory=Rules)  #: of the server's operator
 
 
 class RunningAgent(Protocol):
-    """A living agent, as its type opened it."""
+    """A running agent, as its type opened it."""
 
     @property
     def run(self) -> str:
@@ -266,57 +275,61 @@ class RunningAgent(Protocol):
 
     @property
     def isolation(self) -> str:
-        """The level that it has, "none" in the host."""
+        """The isolation level of the agent, "none" in the host."""
 
     @property
     def ended(self) -> asyncio.Future[ErrorInfo | None]:
-        """Done when it will answer no more turn: None if it was closed, else why."""
+        """A future that is done when the agent will answer no more turn: None if it was closed, else the error."""
 
     def turn(self, body: bytes, format: str) -> AsyncIterator[bytes]:
         """Answer a message, both in a transport format of the type. Leaving the iteration interrupts the turn.
 
-        Raises InvalidValue for a body that is none, and RametError for what went wrong, after what was said so far.
+        Raises InvalidValue for an invalid body, and RametError for other errors, after the chunks that were sent so
+        far.
         """
 
     async def interrupt(self) -> None:
-        """End the turn under way, keeping the agent and its history."""
+        """End the running turn; the agent and its history stay."""
 
     async def control(self, operation: Any) -> Any:
-        """Do one of the type's operations; the answer is plain data."""
+        """Execute one of the type's operations; the answer is plain data."""
 
     async def history(self) -> Sequence[Mapping[str, Any]]:
-        """The conversation so far, as plain data: at least `role` and `content` of each message."""
+        """Return the conversation so far, as plain data: at least `role` and `content` of each message."""
 
     async def mail(self, text: str) -> None:
-        """A message that is read at the agent's next step. Raises MailRefused."""
+        """Send a message that the agent reads at its next step. Raises MailRefused."""
 
     def spent(self) -> Mapping[str, float]:
-        """What it has used for good: tokens, usd, by their names."""
+        """Return what the agent has used up: tokens, usd, by their names."""
 
     async def close(self, reason: str) -> None:
-        """End it and all below it, and wait until they are gone. Idempotent."""
+        """End the agent and all below it, and wait until all have ended. Idempotent."""
 
 
 @runtime_checkable
 class ResumableAgent(Protocol):
-    """An agent that goes on in the middle of a turn when another kernel takes it over; the turns of others are cut."""
+    """An agent that continues in the middle of a turn after a takeover by another kernel; turns of others are cut."""
 
     @property
     def turns_taken(self) -> int:
-        """How many turns its own record has, the one under way among them."""
+        """The number of turns in the agent's own record, including the running one."""
 
     @property
     def tree(self) -> str:
-        """The tree that it has all its life: only the kernel of that writes of its turns. Empty if it has no such."""
+        """The tree that the agent has until its end: only the kernel of that tree writes its turns.
+
+        Empty if it has none.
+        """
 
     @property
     def begins_anew(self) -> bool:
-        """Whether the turn under way would be done anew elsewhere: better that it ends here, if it soon does."""
+        """Whether another kernel would repeat the running turn: then it should end here, if it ends soon."""
 
     def go_on(self, number: int, body: bytes, format: str, said: Sequence[bytes]) -> AsyncIterator[bytes]:
-        """Go on with a turn, which is the one of this number if it got into its record, and is begun if it did not.
+        """Continue the turn of this number if the agent has recorded it, else begin it.
 
-        Yields what comes behind the chunks that were `said`. Raises like `turn`.
+        Yields the chunks after those that were `said`. Raises like `turn`.
         """
 
 
@@ -324,74 +337,86 @@ class AgentType(Protocol):
     """One kind of agent; a plugin, found by the entry points "ramet.agent_types"."""
 
     name: str
-    spawn_info: type  #: a structure of msgspec that refuses unknown fields
+    spawn_info: type  #: an msgspec structure that refuses unknown fields
     transport_formats: Sequence[str]
-    operations: Mapping[str, type]  #: by their "@type": structures, likewise
+    operations: Mapping[str, type]  #: by their "@type": also such structures
 
     async def check(self, opening: AgentSpec) -> None:
-        """Refuse what cannot be opened, before anything is reserved. Raises a RametError."""
+        """Refuse an agent that cannot be opened, before anything is reserved. Raises a RametError."""
 
     async def open(self, opening: AgentSpec) -> RunningAgent:
-        """Start it. Raises a RametError, and leaves nothing then."""
+        """Start the agent. Raises a RametError, and leaves nothing then."""
 
 
 @runtime_checkable
 class DeduplicatesMail(Protocol):
-    """An agent that can leave out mail that says what it was told a moment ago; of others, nobody may ask that."""
+    """An agent that can leave out mail that repeats a recent message; other agents refuse such requests."""
 
     async def mail_once(self, text: str, dedupe_s: float) -> None:
-        """Take a message like `mail`, unless it equals one of the last `dedupe_s` seconds. Raises MailRefused."""
+        """Send a message like `mail`, unless it equals one of the last `dedupe_s` seconds. Raises MailRefused."""
 
 
 @runtime_checkable
 class PerAgentFormats(Protocol):
-    """An agent type whose agents differ in the formats that they are talked with in."""
+    """An agent type whose agents differ in their transport formats."""
 
     def formats_of(self, info: Any) -> Sequence[str]:
-        """Those of an agent with this `spawn_info`, its default first. Raises InvalidValue."""
+        """Return the formats of an agent with this `spawn_info`, its default first. Raises InvalidValue."""
 
 
 def formats_of(type: AgentType, info: Any) -> Sequence[str]:
-    """The transport formats of an agent of this type with this `spawn_info`, its default first. Raises InvalidValue."""
+    """Return the transport formats of an agent of this type with this `spawn_info`, its default first.
+
+    Raises InvalidValue.
+    """
     return tuple(type.formats_of(info) if isinstance(type, PerAgentFormats) else type.transport_formats)
 
 
 @runtime_checkable
 class ReadsParameters(Protocol):
-    """An agent type some of whose agents read all of a request of a client of models, not only what is said."""
+    """An agent type some of whose agents read all parameters of a model client's request, and not only the messages."""
 
     def reads_parameters(self, info: Any, format: str) -> bool:
-        """Whether an agent with this `spawn_info` does, in a format."""
+        """Return whether an agent with this `spawn_info` reads all parameters in a format."""
 
 
 @runtime_checkable
 class HostCapable(Protocol):
-    """An agent type some of whose agents may work in the host, since nothing of them touches the machine."""
+    """An agent type some of whose agents may run in the host, because no part of them touches the machine."""
 
     def needs_sandbox(self, info: Any, image: Image) -> bool:
-        """Whether files, processes, the network or code of others are touched by an agent with this `spawn_info`."""
+        """Return whether an agent with this `spawn_info` touches files, processes, the network or foreign code."""
 
 
 def needs_sandbox(type: AgentType, info: Any, image: Image) -> bool:
-    """Whether an agent works in a sandbox unless a rule says otherwise; True for every type that does not say."""
+    """Return whether an agent runs in a sandbox unless a rule says otherwise.
+
+    The result is True for every type that is not HostCapable.
+    """
     return not isinstance(type, HostCapable) or type.needs_sandbox(info, image)
 
 
 class ImageStore(Protocol):
-    """Where images are found. What another team has is Unknown to a team, which is named by its id."""
+    """The source of images. Images and bundles of other teams are Unknown to a team; `team` is its id."""
 
     async def image(self, id: str, team: str, /) -> Image:
-        """The image of that id; "" is the plain one. Raises Unknown."""
+        """Return the image of that id; "" is the plain one. Raises Unknown."""
 
     async def bundle(self, id: str, team: str, /) -> object:
-        """What is kept of a bundle. Raises Unknown."""
+        """Return the record of a bundle. Raises Unknown."""
 
     async def loadable(self, id: str, beside: Sequence[str], team: str, /) -> LoadableBundle:
-        """A bundle, checked once more, to be had beside others. Raises Unknown, Damaged, InvalidValue."""
+        """Return a bundle, checked again, for use together with the bundles `beside`.
+
+        Raises Unknown, Damaged, InvalidValue.
+        """
 
 
 def decoded(kind: type, data: bytes | Raw, what: str) -> Any:
-    """JSON as a structure. Raises InvalidValue, which names the field; of those Undecodable for what is no JSON."""
+    """Decode JSON into a structure.
+
+    Raises InvalidValue, which names the field, and Undecodable for data that is not JSON.
+    """
     try:
         return msgspec.json.decode(data, type=kind)
     except msgspec.ValidationError as problem:

@@ -1,4 +1,4 @@
-"""Errors that only the services raise: each is one of the errors of `ramet.core.errors`, and says more."""
+"""Errors that only the services raise: each is a special case of an error of `ramet.core.errors`."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from ramet.core.errors import Aborted, Gone, InvalidValue, NotYours, RametError
 
 
 class Undecodable(InvalidValue):
-    """Bytes that are no JSON at all, where JSON is expected."""
+    """Bytes that are not JSON, where JSON is expected."""
 
 
 class BodyTooLarge(InvalidValue):
-    """A body of more bytes than are taken; nothing was done with it."""
+    """A body above the size limit; it was not processed."""
 
     def __init__(self, field: str, *, size: int, limit: int) -> None:
         self.size, self.limit = size, limit
@@ -20,7 +20,7 @@ class BodyTooLarge(InvalidValue):
 
 
 class UnknownKey(NotYours):
-    """A key that opens nothing here: it is wrong, revoked, past its time, or of what is gone."""
+    """A key that opens nothing here: it is wrong, revoked or expired, or its agent or team was removed."""
 
     def __init__(self) -> None:
         super().__init__("key", "")
@@ -28,7 +28,10 @@ class UnknownKey(NotYours):
 
 
 class Missed(Gone):
-    """Chunks of a turn that are kept no more. `first` is the oldest that is, None if none of this turn is."""
+    """Chunks of a turn that are not kept any more.
+
+    `first` is the oldest kept chunk, None if no chunk of this turn is kept.
+    """
 
     def __init__(self, turn: str, *, after: int, first: int | None) -> None:
         self.turn, self.after, self.first = turn, after, first
@@ -37,14 +40,14 @@ class Missed(Gone):
 
 
 class Withdrawn(Aborted):
-    """A turn that was never begun, since the key that asked for it has lost the right to turns."""
+    """A turn that was never begun, because its key has lost the right to turns."""
 
     def __init__(self) -> None:
         super().__init__("the turn was withdrawn before it began: the key that asked for it has no right to turns now")
 
 
 class TakenOver(RametError):
-    """A team or an agent that another kernel has by now: nothing was done here, and it can be asked for again."""
+    """A team or an agent that another kernel has by now: nothing was done here, and the request can be repeated."""
 
     def __init__(self, kind: str, name: str) -> None:
         self.kind, self.name = kind, name[:200]
@@ -52,7 +55,7 @@ class TakenOver(RametError):
 
 
 class ValuesMissing(RametError):
-    """An agent that waits for values which are not on record. `missing` has names by field."""
+    """An agent that waits for values which are not recorded. `missing` has their names by field."""
 
     def __init__(self, path: str, missing: Mapping[str, Sequence[str]]) -> None:
         self.path, self.missing = path, {field: list(names) for field, names in missing.items() if names}
@@ -70,14 +73,14 @@ class KeyReused(InvalidValue):
 
 
 class RequestInProgress(RametError):
-    """A request with the same `Idempotency-Key` is being done: ask again for its answer."""
+    """A request with the same `Idempotency-Key` that is being executed: repeat it later to get its answer."""
 
     def __init__(self) -> None:
         super().__init__("a request with this Idempotency-Key is being done; ask again for its answer")
 
 
 class OutcomeUnknown(Gone):
-    """A request with an `Idempotency-Key` whose server was killed in the middle: nothing is done a second time."""
+    """A request with an `Idempotency-Key` whose server was killed during it: it is not executed a second time."""
 
     def __init__(self, where: str) -> None:
         self.where = where
@@ -88,7 +91,10 @@ class OutcomeUnknown(Gone):
 
 
 class InUse(RametError):
-    """What is not deleted, since others need it. `users` are images by their ids, and agents by their paths."""
+    """An object that cannot be deleted because it has users.
+
+    `users` are images by their ids, and agents by their paths.
+    """
 
     def __init__(self, kind: str, name: str, users: Sequence[str]) -> None:
         self.kind, self.name, self.users = kind, name[:200], tuple(users)

@@ -1,4 +1,4 @@
-"""Errors as problem documents (RFC 9457): what an answer over HTTP holds, and the last chunk of a turn that failed."""
+"""Errors as problem documents (RFC 9457): bodies of HTTP answers, and the last chunk of a failed turn."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from ramet.core import errors
 from ramet.core.outcome import ErrorInfo
 from ramet.services import errors as refusals
 
-PREFIX = "urn:ramet:problem:"  #: of every type; the rest names the error
+PREFIX = "urn:ramet:problem:"  #: the prefix of every type; the rest names the error
 MEDIA_TYPE = "application/problem+json"
 MAX_DETAIL = 2_000  #: characters
 MAX_LISTED = 100
 
 
 class Problem(Struct, frozen=True, kw_only=True):
-    """An error as a caller gets it: `type` is what programs tell it by, `detail` is for people, `fields` for both."""
+    """An error as a client receives it: `type` is for programs, `detail` is for people, `fields` is for both."""
 
     type: str
     title: str
-    status: int  #: of HTTP; what it would have been, where it came too late to be one
+    status: int  #: the HTTP status, or the status that an error after the headers would have had
     detail: str
     fields: Mapping[str, Any] = {}
 
     def encode(self) -> bytes:
-        """The document, as JSON; `fields` stand beside the others."""
+        """Return the document as JSON; `fields` are on the same level as the other members."""
         known = {"type": self.type, "title": self.title, "status": self.status, "detail": self.detail}
         return msgspec.json.encode({**self.fields, **known})
 
@@ -37,10 +37,10 @@ class Problem(Struct, frozen=True, kw_only=True):
 class _Kind(NamedTuple):
     error: type[errors.RametError]
     status: int
-    fields: tuple[str, ...] = ()  #: attributes of the error that the document has
+    fields: tuple[str, ...] = ()  #: attributes of the error that the document contains
 
 
-#: The first that fits is taken, so what is narrower stands first.
+#: The first match is used, so narrower errors precede wider ones.
 _KINDS = (
     _Kind(refusals.Undecodable, 400, ("field",)),
     _Kind(refusals.BodyTooLarge, 413, ("field", "size", "limit")),
@@ -56,7 +56,7 @@ _KINDS = (
     _Kind(refusals.Missed, 410, ("turn", "after", "first")),
     _Kind(refusals.OutcomeUnknown, 410, ("where",)),
     _Kind(errors.Gone, 410),
-    # A full team is a state of things, and not the caller's pace: what is free is in the document.
+    # A full team is a conflict with a state, not a rate limit: the document says what is free.
     _Kind(errors.OverCapacity, 409, ("team", "resource", "asked", "free", "room")),
     _Kind(errors.SpawnRefused, 409, ("limit", "free")),
     _Kind(errors.BudgetExceeded, 409, ("resource", "asked", "left", "scope")),
@@ -82,7 +82,7 @@ _KINDS = (
 
 
 def to_problem(error: BaseException) -> Problem:
-    """An error as a document. What is not the caller's business is "Internal error", without a word of the inside."""
+    """Return an error as a document. Internal errors become "Internal error", without any internal detail."""
     for kind in _KINDS:
         if isinstance(error, kind.error):
             words = re.sub(r"(?<!^)(?=[A-Z])", " ", kind.error.__name__.removesuffix("Error")).lower().split()
@@ -98,24 +98,24 @@ def to_problem(error: BaseException) -> Problem:
 
 
 def error_of(problem: BaseException) -> ErrorInfo:
-    """An error as agents and jobs keep it, for whoever may look at them: without the paths of the server's host."""
+    """Return an error as agents and jobs store it for their clients: without paths of the server's host."""
     is_inside = not isinstance(problem, errors.RametError) or isinstance(problem, errors.Damaged | errors.StoreFailed)
     message = "it is not the request's fault; the server's log says more" if is_inside else str(problem)
     return public_message(ErrorInfo(type=type(problem).__name__, message=message))
 
 
 def public_message(error: ErrorInfo) -> ErrorInfo:
-    """An error as it can be told and kept: what an agent says of its end may be long, or no Unicode."""
+    """Return an error in a form that can be sent and stored: an agent's text may be long, or invalid Unicode."""
     return ErrorInfo(type=_plain(error.type), message=_plain(error.message))
 
 
 def _name(attribute: str) -> str:
-    """Of a task's end: the document has a `status` of its own."""
+    """Return the member for an attribute. The `status` of a task is renamed: the document has a `status` of its own."""
     return "outcome" if attribute == "status" else attribute
 
 
 def _plain(value: Any) -> Any:
-    """What JSON takes, bounded: a name may be anybody's words."""
+    """Return a value as JSON can hold it, with bounded size: a name may contain any text."""
     if isinstance(value, str):
         text = value.encode("utf-8", "replace").decode()
         return text if len(text) <= MAX_DETAIL else text[: MAX_DETAIL - 1] + "…"

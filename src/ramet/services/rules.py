@@ -1,4 +1,4 @@
-"""The operator's rules: what agents that are asked for over HTTP may have of the server's machine."""
+"""The operator's rules: the limits on the server's machine for agents that are requested over HTTP."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ from ramet.host.egress.addresses import is_own_endpoint
 from ramet.isolation.mounts import roots_of, sources_of
 
 WEEK_S: Final = 7 * 86_400.0
-#: A failed agent holds nothing of its team, but its folder and, while the server lives, its conversation.
+#: A failed agent holds no part of its team. It keeps its folder and, until the server ends, its conversation.
 MOST_FAILED: Final = 100
 _MOST_SHOWN: Final = 5
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rules:
-    """The operator's limits on what agents get of the host. None sets no limit.
+    """The operator's limits on the use of the host by agents. None sets no limit.
 
-    Without a rule for `sandboxed` an agent works in a sandbox as soon as something of it touches the machine.
+    Without a rule for `sandboxed`, an agent runs in a sandbox as soon as a part of it touches the machine.
     """
 
-    agents: int | None = None  #: that hold a part at once, of all teams
-    sandboxed: bool | None = None  #: True: every agent. False: only those that are asked for with a policy
-    mounts: Collection[str] | None = ()  #: folders, with all below
-    variables: Collection[str] | None = ()  #: of the server's own environment
-    endpoints: Collection[str] | None = None  #: canonical; None: every public one, as "*"
-    backends: Collection[str] | None = None  #: by one of which the server makes its sandboxes
-    models: Collection[str] | None = None  #: that agents, and all below them, may ask
-    tools: Collection[str] | None = None  #: that agents of the type "llm" may have
-    bundles: Literal["operator", "teams"] = "operator"  #: who may upload them
-    failed_agents: int = MOST_FAILED  #: of a team, that stay to be looked at; beyond that the oldest go
-    keep_failed_s: float = WEEK_S  #: that a failed agent may be kept
+    agents: int | None = None  #: agents of all teams that hold a part concurrently
+    sandboxed: bool | None = None  #: True: every agent. False: only agents that are requested with a policy
+    mounts: Collection[str] | None = ()  #: folders, with everything below them
+    variables: Collection[str] | None = ()  #: variables of the server's own environment
+    endpoints: Collection[str] | None = None  #: canonical; None: every public endpoint, like "*"
+    backends: Collection[str] | None = None  #: the allowed backends of the server's sandboxes
+    models: Collection[str] | None = None  #: models that agents, and all below them, may use
+    tools: Collection[str] | None = None  #: tools that agents of the type "llm" may have
+    bundles: Literal["operator", "teams"] = "operator"  #: who may upload bundles
+    failed_agents: int = MOST_FAILED  #: failed agents that a team keeps; beyond that the oldest are removed
+    keep_failed_s: float = WEEK_S  #: seconds for which a failed agent may be kept
 
     @cached_property
     def mount_roots(self) -> Mapping[str, str]:
@@ -45,13 +45,13 @@ class Rules:
         return roots_of(map(os.path.normpath, self.mounts or ()))
 
     def policy_of(self, policy: Policy | None, *, needs_sandbox: bool) -> Policy | None:
-        """Return the policy that an agent works by, which asked for `policy`; None is to work in the host."""
+        """Return the policy for an agent that requested `policy`; None means that it runs in the host."""
         if policy is not None or self.sandboxed is False:
             return policy
         return Policy() if needs_sandbox or self.sandboxed else None
 
     def grant_of(self, policy: Policy | None) -> Grant | None:
-        """Return what a policy comes to on this server. Raises InvalidValue, SpawnRefused."""
+        """Return the grant for a policy on this server. Raises InvalidValue, SpawnRefused."""
         if policy is None:
             return None
         grant = resolve_root_policy(policy)
@@ -66,7 +66,7 @@ class Rules:
         return grant
 
     def _check_mounts(self, allowed: Collection[str], asked: Collection[str]) -> None:
-        """Raise SpawnRefused for a mount outside of those allowed, or led out of them by a symbolic link."""
+        """Raise SpawnRefused for a mount that is not below an allowed one, or that a symbolic link leads out of it."""
         field, accepted = "policy.readonly_mounts", f"rules.mounts: {_listed(allowed)}"
         if refused := rights.uncovered_mounts(allowed, asked):
             raise SpawnRefused(field, f"more of the host than this server gives: {_listed(refused)}; {accepted}")
@@ -76,9 +76,9 @@ class Rules:
             raise SpawnRefused(field, f"{problem.value}: {problem.accepted}; {accepted}") from problem
 
     def _check_endpoints(self, asked: Collection[str]) -> None:
-        """Raise SpawnRefused for an endpoint outside of those allowed.
+        """Raise SpawnRefused for an endpoint that is not allowed.
 
-        A private address, or one of this machine, is allowed only where it is listed by its number.
+        A private address, or an address of this machine, is allowed only if it is listed by its number.
         """
         allowed = ("*",) if self.endpoints is None else self.endpoints
         lacking = rights.uncovered_endpoints(allowed, asked)
@@ -91,17 +91,17 @@ class Rules:
             raise SpawnRefused("policy.allowed_endpoints", f"{why}; rules.endpoints: {accepted}")
 
     def check_backend(self, name: str) -> None:
-        """Raise InvalidValue for the name of a backend that is not among `backends`."""
+        """Raise InvalidValue for the name of a backend that is not in `backends`."""
         if self.backends is not None and name not in self.backends:
             raise InvalidValue("backend", name, f"a backend of rules.backends: {_listed(self.backends)}")
 
     def check_model(self, field: str, name: str) -> None:
-        """Raise InvalidValue for the name of a model that is not among `models`."""
+        """Raise InvalidValue for the name of a model that is not in `models`."""
         if self.models is not None and name not in self.models:
             raise InvalidValue(field, name, f"a model of rules.models: {_listed(self.models)}")
 
     def check_tools(self, field: str, names: Iterable[str]) -> None:
-        """Raise InvalidValue for the first tool that is not among `tools`."""
+        """Raise InvalidValue for the first tool that is not in `tools`."""
         if self.tools is None:
             return
         for name in names:

@@ -1,4 +1,4 @@
-"""JSON that is no structure of the kind that was expected, told in the words of every other refusal."""
+"""JSON that does not match the expected structure, reported in the same words as other invalid values."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ _KIND = re.compile(r"^Expected `([^`]*)`, got `([^`]*)`$")
 _STEP = re.compile(r"\.?([^.\[\]]+)|\[(\d+)\]")
 _TYPE_STEP = re.compile(r"\.?([^.\[\]]+)|\[[^\]]*\]")
 _OBJECTS = (inspect.StructType, inspect.TypedDictType, inspect.DataclassType)
-_CHARS = 80  #: of a value that is shown again
-#: What private values are below. A policy has other fields, too, which are shown.
+_CHARS = 80  #: characters of a value that is repeated in an error
+#: The fields above private values. A policy has other fields, too, which are shown.
 _PRIVATE, _POLICY = frozenset({"env", "env_vars", "secrets"}), "policy"
 _NAMES = re.compile(r"(?<![A-Za-z0-9_])(?:policy|env|env_vars|secrets)(?![A-Za-z0-9_])")
 
 
 def hidden(value: object) -> str:
-    """Return what stands for a value that may hold secrets: its type."""
+    """Return the replacement for a value that may contain secrets: its type."""
     return f"({type(value).__name__}, not shown)"
 
 
 def invalid_value_of(
     problem: msgspec.ValidationError, kind: Any, data: object, whole: str, within: str = ""
 ) -> InvalidValue:
-    """What msgspec refused of `data`, JSON or plain: the field, its value, what would be accepted.
+    """Return an error for data that msgspec refused, JSON or plain: the field, its value, and the accepted values.
 
-    `whole` names what is refused where no field is; `within` is said before the names of fields.
+    `whole` names the data if the error concerns no field; `within` is the prefix of the names of fields.
     """
     said = str(problem)
     found = _PATH.search(said)
@@ -50,7 +50,7 @@ def invalid_value_of(
 
 
 def _fields_at(kind: Any, path: str) -> dict[str, inspect.Type]:
-    """The fields of the object at a path, with their types; of several objects that it may be, all."""
+    """Return the fields of the object at a path, with their types. For a union of objects, return the fields of all."""
     found = list(_alternatives(inspect.type_info(kind)))
     for step in _TYPE_STEP.finditer(path):
         found = [one for each in found for below in _below(each, step[1]) for one in _alternatives(below)]
@@ -63,7 +63,7 @@ def _alternatives(info: inspect.Type) -> Sequence[inspect.Type]:
 
 
 def _below(info: inspect.Type, name: str | None) -> Sequence[inspect.Type]:
-    """The type of a field, or without a name of an item."""
+    """Return the type of a field or, without a name, of an item."""
     if name is not None:
         fields = info.fields if isinstance(info, _OBJECTS) else ()
         return [each.type for each in fields if each.encode_name == name]
@@ -73,7 +73,7 @@ def _below(info: inspect.Type, name: str | None) -> Sequence[inspect.Type]:
 
 
 def _type_words(info: inspect.Type | None) -> str:
-    """What is expected of a type, as a reader of JSON knows it."""
+    """Return the expected type in the terms of JSON."""
     words = (
         (inspect.StrType, "text"),
         (inspect.BoolType, "true or false"),
@@ -91,12 +91,15 @@ def _words(said: str) -> str:
 
 
 def _at(path: str, data: object, within: str) -> object:
-    """The value at the path of a refusal, as far as it can be followed; the type of one that may hold secrets."""
+    """Return the value at the path of an error, as far as the path can be followed.
+
+    A value that may be secret is hidden.
+    """
     value, end = data, 0
     if isinstance(data, bytes | msgspec.Raw):
         try:
             value = msgspec.json.decode(data)
-        except (msgspec.DecodeError, RecursionError, UnicodeError):  # It is worse than what was found first.
+        except (msgspec.DecodeError, RecursionError, UnicodeError):  # Another error, which is not reported.
             return hidden(bytes(data))
     for step in _STEP.finditer(path):
         if step.start() != end:
@@ -120,6 +123,6 @@ def _at(path: str, data: object, within: str) -> object:
 
 
 def _is_private(path: str) -> bool:
-    """Whether a path is a policy, or leads to, or into, secrets or variables."""
+    """Return whether a path is a policy, or leads to, or into, secrets or variables."""
     names = [step[1] for step in _STEP.finditer(path) if step[1]]
     return bool(_PRIVATE.intersection(names)) or names[-1:] == [_POLICY]

@@ -1,4 +1,4 @@
-"""Which version this is."""
+"""The installed version of ramet."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 @cache
 def ramet_version() -> str:
-    """The version that is installed."""
+    """Return the installed version, or "0" if ramet is not installed."""
     try:
         return version("ramet")
     except PackageNotFoundError:

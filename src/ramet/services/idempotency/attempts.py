@@ -1,7 +1,7 @@
-"""One request with an `Idempotency-Key`: where its record is, and the ids and keys that it gives away.
+"""One request with an `Idempotency-Key`: the key of its record, and the ids and keys that it returns.
 
-Ids and keys of what the request makes are derived from the key that its sender showed, from the `Idempotency-Key` and
-from a salt on record. So a repetition after a kill makes the same ones, while the record holds none of the secrets.
+The ids and keys of created objects are derived from the sender's key, from the `Idempotency-Key` and from a recorded
+salt. A repetition after a kill therefore creates the same ids and keys, and the record contains no secret.
 """
 
 from __future__ import annotations
@@ -15,15 +15,18 @@ from typing import Final
 from ramet.core.errors import InvalidValue
 
 MOST_CHARS: Final = 255
-SECRET_CHARS: Final = 32  #: of an `Idempotency-Key` that nobody guesses, such as a UUID
+SECRET_CHARS: Final = 32  #: of an `Idempotency-Key` that cannot be guessed, such as a UUID
 SECRET_BYTES: Final = 32
 HEADER: Final = "Idempotency-Key"
-_CUT: Final = b"\0"  #: stands for the secret in a kept answer; JSON has no such byte
+_CUT: Final = b"\0"  #: replaces the secret in a recorded answer; JSON has no such byte
 
 
 @dataclass(frozen=True)
 class Sender:
-    """A request as its record is found by: who asks (`shown`, the sender's key), for which route, under which key."""
+    """The identity of a request, by which its record is found.
+
+    It consists of the sender's key `shown`, the route, and the `Idempotency-Key`.
+    """
 
     shown: str
     route: str
@@ -36,7 +39,10 @@ class Sender:
         return hashlib.sha256("\n".join((holder, self.route, self.key)).encode("utf-8", "surrogatepass")).hexdigest()
 
     def hasher(self, query: bytes) -> hmac.HMAC:
-        """The digest of query and body, in the making: keyed, as a digest on record would let values be guessed."""
+        """Return the running digest of query and body.
+
+        It is keyed, because a plain recorded digest would let values be guessed.
+        """
         secret = f"{self.shown}\n{self.key}".encode("utf-8", "surrogatepass")
         return hmac.new(secret, query + b"\n", hashlib.sha256)
 
@@ -47,20 +53,23 @@ class Sender:
 
 
 class Attempt:
-    """A request that is being done. `is_again`: it was begun before, and no answer is on record."""
+    """A request that is being executed. `is_again`: it was begun before, and no answer is recorded."""
 
     def __init__(
         self, sender: Sender, salt: bytes, *, version: int, is_again: bool, has_begun_turn: bool = False
     ) -> None:
-        """`version` is that of its record; with `has_begun_turn` the turn `turn_id` was begun, and is on record."""
+        """Set `version`, the version of its record.
+
+        With `has_begun_turn`, the turn `turn_id` was begun and is recorded.
+        """
         self.sender, self.version, self.is_again = sender, version, is_again
         self.has_begun_turn = has_begun_turn
-        self.is_released = False  #: it is under way no more
+        self.is_released = False  #: whether it is no longer being executed
         self._salt = salt
         self._secret = f"{sender.shown}\n{sender.key}".encode("utf-8", "surrogatepass")
 
     def entropy(self, size: int) -> bytes:
-        """Derive bytes, at most 64: the same ones for the same size, in each repetition."""
+        """Derive bytes, at most 64: the same bytes for the same size, in each repetition."""
         return hmac.digest(self._secret, self._salt + bytes([size]), hashlib.sha512)[:size]
 
     @property
@@ -69,7 +78,7 @@ class Attempt:
         return f"turn-{self.entropy(12).hex()}"
 
     def cut(self, answer: bytes) -> bytes:
-        """Remove the derived secret from an answer, for keeping."""
+        """Remove the derived secret from an answer, before it is recorded."""
         return answer.replace(self._text, _CUT)
 
     def mend(self, kept: bytes) -> bytes:
@@ -82,7 +91,7 @@ class Attempt:
 
 
 def checked_key(given: str) -> str:
-    """An `Idempotency-Key`. Raises InvalidValue for one that is empty, too long, or not printable ASCII."""
+    """Return an `Idempotency-Key`. Raises InvalidValue for a key that is empty, too long, or not printable ASCII."""
     if not 1 <= len(given) <= MOST_CHARS or not given.isascii() or not given.isprintable():
         raise InvalidValue(HEADER, given[:80], f"1 to {MOST_CHARS} printable characters of ASCII")
     return given

@@ -1,7 +1,7 @@
-"""Which requests with an `Idempotency-Key` were begun and answered, in the store: a kill forgets none of them.
+"""The begun and answered requests with an `Idempotency-Key`, in the store, so that a kill loses none of them.
 
-A request is on record before it is begun, and its answer before it is sent. Whoever finds a record of a request that
-is at work nowhere does the request again, with the same ids and keys.
+A request is recorded before it is begun, and its answer is recorded before it is sent. A kernel that finds the record
+of a request that no kernel is executing executes the request again, with the same ids and keys.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _SALT_BYTES: Final = 16
 
 
 class Ledger:
-    """The requests of one server with an `Idempotency-Key`, on the store that all its kernels share."""
+    """The requests of one server with an `Idempotency-Key`, in the store that all its kernels share."""
 
     def __init__(
         self,
@@ -39,16 +39,16 @@ class Ledger:
         self._retention = retention or Retention(store, clock)
         self._life = entropy(8).hex()
         self._epoch: int | None = None
-        self._under_way: dict[str, str] = {}  #: digests, by place
+        self._under_way: dict[str, str] = {}  #: digests of running requests, by place
 
     async def is_known(self, sender: Sender) -> bool:
-        """Whether a request of this sender is on record, and not expired."""
+        """Return whether a request of this sender is recorded, and not expired."""
         return (await self._find(sender.place))[1] is not None
 
     async def claim(self, sender: Sender, owner: str, digest: str) -> Attempt | Answered:
         """Begin a request, or return its first answer.
 
-        Raises KeyReused where the first request had another digest, and RequestInProgress while it is being done.
+        Raises KeyReused if the first request had another digest, and RequestInProgress while it is being executed.
         """
         place = sender.place
         if (known := self._under_way.get(place)) is not None:
@@ -64,13 +64,13 @@ class Ledger:
         return found
 
     async def begin_turn(self, attempt: Attempt) -> None:
-        """Put on record that the request began the turn `attempt.turn_id`: repetitions read that turn."""
+        """Record that the request began the turn `attempt.turn_id`: repetitions read that turn."""
         record = await self._own(attempt)
         await self._put(attempt, replace(record, state="turn", turn=attempt.turn_id))
         attempt.has_begun_turn = True
 
     async def answer(self, attempt: Attempt, digest: str, status: int, headers: dict[str, str], body: bytes) -> None:
-        """Keep an answer, and end the attempt. One of more than 256 KiB is not kept, only that there was one."""
+        """Record an answer, and end the attempt. Of an answer above 256 KiB, only the fact is recorded."""
         kept = attempt.cut(body)
         is_kept = len(kept) <= ANSWER_BYTES
         record = replace(
@@ -91,17 +91,17 @@ class Ledger:
         await self._retention.answered(record.size)
 
     async def drop(self, attempt: Attempt) -> None:
-        """Forget a request that was refused: nothing was done, and the same key may ask for it again."""
+        """Remove the record of a refused request: nothing was done, and the same key may be used again."""
         try:
             await self._store.delete(REQUEST, attempt.sender.place, expected=attempt.version)
-        except Conflict:  # It was taken over by another kernel.
+        except Conflict:  # Another kernel has taken over the request.
             pass
         finally:
             self.release(attempt)
 
     def release(self, attempt: Attempt) -> None:
-        """Have the attempt under way no more. What is on record of it stays. Idempotent."""
-        if not attempt.is_released:  # Else the place may be that of a later attempt by now.
+        """Mark the attempt as no longer running. Its record stays. Idempotent."""
+        if not attempt.is_released:  # Else the place may belong to a later attempt.
             attempt.is_released = True
             self._under_way.pop(attempt.sender.place, None)
 
@@ -139,7 +139,7 @@ class Ledger:
         return Answered(record, _attempt(sender, record, found, is_again=True).mend(found.data))
 
     async def _find(self, place: str) -> tuple[Document | None, RequestRecord | None]:
-        """The document at a place, and the record in it unless that has expired."""
+        """Return the document at a place, and the record in it unless that has expired."""
         document = await self._store.get(REQUEST, place)
         record = decoded(document) if document is not None else None
         if record is not None and record.at + KEEP_S <= self._clock.now().timestamp():
@@ -158,7 +158,7 @@ class Ledger:
         )
 
     async def _own(self, attempt: Attempt) -> RequestRecord:
-        """The record of an attempt. Raises Conflict where another kernel has it."""
+        """Return the record of an attempt. Raises Conflict if another kernel has it."""
         document = await self._store.get(REQUEST, attempt.sender.place)
         if document is None or document.version != attempt.version:
             found = document.version if document is not None else 0
@@ -171,7 +171,10 @@ class Ledger:
         attempt.version = put.version
 
     async def _is_at_work(self, record: RequestRecord) -> bool:
-        """Whether another kernel, which lives, is doing a request; what this one does is known without the store."""
+        """Return whether another living kernel is executing a request.
+
+        This kernel knows its own requests without the store.
+        """
         if record.kernel == self._store.kernel:
             return False
         seats = await self._store.kernels()

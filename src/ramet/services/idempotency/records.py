@@ -1,4 +1,4 @@
-"""Documents of a store that tell of requests with an `Idempotency-Key`, and of the answers that are kept for them."""
+"""The documents of a store for requests with an `Idempotency-Key`, and for their recorded answers."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from ramet.core.errors import Damaged
 from ramet.store.contract import Document
 
 REQUEST: Final = "idempotent request"
-ANSWER: Final = "idempotent answer"  #: of the same key; its data are the body
+ANSWER: Final = "idempotent answer"  #: under the same key; its data are the body
 KEEP_S: Final = 24 * 3600.0
-ANSWER_BYTES: Final = 256 * 1024  #: of one answer that is kept
+ANSWER_BYTES: Final = 256 * 1024  #: of one recorded answer
 
 
 class RequestRecord(Struct, frozen=True, kw_only=True):
-    """A request. `begun` with the `life` of another process is one whose end was not put on record."""
+    """A request. The end of a request with state `begun` and the `life` of another process was not recorded."""
 
     version: int = 1
-    owner: str  #: the team of the key that asked; "" for the operator's
-    digest: str  #: of query and body; "" while a body that is streamed was not read to its end
+    owner: str  #: the team of the sender's key; "" for the operator's key
+    digest: str  #: of query and body; "" until a streamed body was read to its end
     at: float  #: seconds since 1970
     state: Literal["begun", "turn", "answered"] = "begun"
     kernel: str
@@ -32,19 +32,19 @@ class RequestRecord(Struct, frozen=True, kw_only=True):
     turn: str = ""
     status: int = 0
     headers: Mapping[str, str] = {}
-    size: int = 0  #: of the answer, in bytes
-    is_kept: bool = False  #: the answer
+    size: int = 0  #: size of the answer in bytes
+    is_kept: bool = False  #: whether the answer is recorded
 
 
 class Answered(NamedTuple):
     """The first answer to a request."""
 
     record: RequestRecord
-    body: bytes | None  #: None for one that was too large to be kept
+    body: bytes | None  #: None if it was too large to be recorded
 
 
 def decoded(document: Document) -> RequestRecord:
-    """A record as it is in the store. Raises Damaged."""
+    """Decode a record of the store. Raises Damaged."""
     try:
         return msgspec.json.decode(document.data, type=RequestRecord)
     except (msgspec.DecodeError, UnicodeError) as problem:

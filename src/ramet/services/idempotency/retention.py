@@ -1,4 +1,4 @@
-"""How many requests stay on record: each for 24 hours, of one team the newest, as many as have room."""
+"""The retention of request records: 24 hours for each, and for each team the newest, up to its limits."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from ramet.core.errors import Conflict, Damaged
 from ramet.services.idempotency.records import ANSWER, KEEP_S, REQUEST, RequestRecord, decoded
 from ramet.store.contract import Document, Store
 
-MOST_RECORDS: Final = 10_000  #: of one team
-MOST_BYTES: Final = 16 * 1024 * 1024  #: of the answers of one team
+MOST_RECORDS: Final = 10_000  #: records of one team
+MOST_BYTES: Final = 16 * 1024 * 1024  #: bytes of the answers of one team
 _SWEEP_RECORDS, _SWEEP_BYTES = 512, 4 * 1024 * 1024
 _log = logging.getLogger("ramet.serve")
 
 
 class Retention:
-    """Removes what is too old or too much, once in a while: a share may be exceeded by what comes in between."""
+    """The removal of expired and excess records at intervals: a team may exceed its limits between two sweeps."""
 
     def __init__(
         self,
@@ -34,16 +34,16 @@ class Retention:
     ) -> None:
         self._store, self._clock = store, clock
         self._most_records, self._most_bytes, self._sweep_records = most_records, most_bytes, sweep_records
-        self._new, self._new_bytes = sweep_records, 0  # So that the first request looks.
+        self._new, self._new_bytes = sweep_records, 0  # So that the first request sweeps.
         self._swept_at = 0.0
 
     async def begun(self) -> None:
-        """Count a new record; sweep where there are enough, and each hour."""
+        """Count a new record. Sweep after enough new records, and each hour."""
         self._new += 1
         await self._sweep_if_due()
 
     async def answered(self, size: int) -> None:
-        """Count the bytes of an answer, likewise."""
+        """Count the bytes of an answer. Sweep under the same conditions."""
         self._new_bytes += size
         await self._sweep_if_due()
 
@@ -55,7 +55,7 @@ class Retention:
             await self.sweep()
 
     async def sweep(self) -> None:
-        """Remove expired records, and of each team the oldest beyond its share."""
+        """Remove expired records, and the oldest records of each team beyond its limits."""
         now, shares = self._clock.now().timestamp(), dict[str, list[tuple[RequestRecord, Document]]]()
         for each in await self._store.list(REQUEST):
             try:
@@ -75,12 +75,15 @@ class Retention:
             for number, (record, document) in enumerate(share):
                 size += record.size
                 is_beyond = number >= self._most_records or size > self._most_bytes
-                # What is begun may be under way; there are never so many of these.
+                # A begun request may be running; their number is bounded.
                 if is_beyond and (record.state != "begun" or number >= 2 * self._most_records):
                     await self._remove(document)
 
     async def _dated(self, record: RequestRecord, document: Document, now: float) -> tuple[RequestRecord, Document]:
-        """Date a record anew, so that it expires; an answered one, as its version is nobody's who is at work."""
+        """Set the date of a record to `now`, so that it expires.
+
+        Only answered records: no kernel uses their version.
+        """
         dated = replace(record, at=now)
         with contextlib.suppress(Conflict):
             data = msgspec.json.encode(dated)
@@ -88,7 +91,10 @@ class Retention:
         return dated, document
 
     async def _remove(self, document: Document) -> None:
-        """Remove a record that nobody changed meanwhile. Its answer goes first: no answer is without a record."""
+        """Remove a record unless it changed meanwhile.
+
+        The answer is removed first, so that no answer lacks a record.
+        """
         with contextlib.suppress(Conflict):
             await self._store.delete(ANSWER, document.key)
             await self._store.delete(document.kind, document.key, expected=document.version)

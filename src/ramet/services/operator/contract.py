@@ -1,8 +1,8 @@
-"""What the operator asks of the server's kernel, and what it answers: runs, questions, schedules, recipes, state.
+"""The operator's requests to the server's kernel, and the answers: runs, questions, schedules, recipes, state.
 
-Data only, beside `contract`. Runs are `ramet.host.control.run_queries.RunRow`, schedules
-`ramet.host.scheduler.view.ScheduleView`. Lists come in pages: `more` is what the next page is asked for with as
-`after`, and "" where there is no more.
+This module has data only, like `contract`. Runs are `ramet.host.control.run_queries.RunRow`, schedules are
+`ramet.host.scheduler.view.ScheduleView`. Lists are split into pages: `more` is the value of `after` for the next page,
+or "" if there is no next page.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ class PlainAgent(BaseRequest):
     model: str
     instructions: str = ""
     description: str = ""
-    tools: Sequence[str] | None = None  #: None is all that there are
+    tools: Sequence[str] | None = None  #: None for all existing tools
     max_turns: int | None = None
 
 
@@ -166,24 +166,24 @@ class AddSchedule(BaseRequest):
 
     agent: str | PlainAgent
     every_s: float | None = None
-    anchor: datetime | None = None  #: what `every_s` counts from
+    anchor: datetime | None = None  #: the time from which `every_s` counts
     in_s: float | None = None
     at: datetime | None = None
     cron: str = ""
     tz: str = ""
-    name: str | None = None  #: its id, known from then on
+    name: str | None = None  #: the id of the schedule
     args: Sequence[Any] = ()
     kwargs: dict[str, Any] = field(default_factory=dict)
     prompt: str = ""
-    policy: Policy | None = None  #: None: the default one, unless nothing of the agent touches the machine
+    policy: Policy | None = None  #: None: the default, unless no part of the agent touches the machine
     limits: dict[str, float] = field(default_factory=dict)  #: of each run
     misfire: Misfire = "once"
     misfire_max: int = 10
     overlap: Overlap = "skip"
     jitter_seconds: float = 0.0
     until: datetime | None = None
-    repeatable: bool = False  #: a function may be called again where a kernel that died had called it
-    in_process: bool = False  #: in no sandbox, where a rule of the server lets agents work in the host
+    repeatable: bool = False  #: a function may be called again after the kernel that called it died
+    in_process: bool = False  #: without a sandbox, if a rule of the server lets agents run in the host
 
 
 class SchedulePage(Struct, kw_only=True):
@@ -212,8 +212,8 @@ class RecipeRow(Struct, kw_only=True):
 
     place: str
     name: str
-    version: str  #: the hash of its content; "" for what stands there and is none
-    replaced: Sequence[str]  #: versions that were current once
+    version: str  #: the hash of its content; "" for an invalid entry
+    replaced: Sequence[str]  #: earlier current versions
     recipe: dict[str, Any]
 
 

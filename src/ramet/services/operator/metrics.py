@@ -1,4 +1,4 @@
-"""What monitoring sees of a server: the totals of its runtime, what is there now, and what was asked of it."""
+"""The metrics of a server: the totals of its runtime, its present state, and its requests."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ class Requests:
         self.seconds: dict[str, float] = {}  #: by path
 
     def over(self, method: str, path: str, status: int, seconds: float) -> None:
-        """Count one that is over; without a status its client has left before an answer began."""
+        """Count a completed request; without a status, its client left before an answer began."""
         self.answered[method, path, str(status or "none")] += 1
         self.seconds[path] = self.seconds.get(path, 0.0) + seconds
 
 
 class Metrics:
-    """Of one server, between `start` and `stop`."""
+    """The metrics of one server, between `start` and `stop`."""
 
     def __init__(self, runtime: AgentRuntime, roster: AgentTable, *, is_public: bool = False) -> None:
-        """`is_public`: whether they are for everybody who can reach the server, or for its operator only."""
+        """With `is_public`, every client can read the metrics; else only the operator can."""
         self.is_public, self.requests = is_public, Requests()
         self._runtime, self._roster = runtime, roster
         self.open_streams: Callable[[], int] = lambda: 0
@@ -55,7 +55,7 @@ class Metrics:
         self._unhear: Callable[[], None] = lambda: None
 
     def start(self) -> None:
-        """Count what trees do from now on. The journal must be open."""
+        """Start to count the work of trees. The journal must be open."""
         if self._runtime.telemetry.counts is None:
             self._runtime.telemetry.counts = Counts(self._runtime.clock.now)
         if self._runtime.journal is not None:
@@ -63,7 +63,7 @@ class Metrics:
         self._lag.start()
 
     async def stop(self) -> None:
-        """Count no more; idempotent."""
+        """Stop counting; idempotent."""
         self._lag.stop()
         self._unhear()
         self._unhear = lambda: None
@@ -71,7 +71,7 @@ class Metrics:
             await self._sizes.stop()
 
     def families(self) -> Iterator[Family]:
-        """All that is told, as it is now."""
+        """Yield all metrics with their present values."""
         yield Family("ramet_build_info", "gauge", "The version that runs.", [Sample(1, {"version": ramet_version()})])
         yield from self._now()
         if (counts := self._runtime.telemetry.counts) is not None:
@@ -209,7 +209,7 @@ def _http(requests: Requests) -> Iterator[Family]:
 
 
 def _process() -> Iterator[Family]:
-    """What every program tells, by the names that all use."""
+    """Yield the usual metrics of a process, under their common names."""
     yield Family("process_cpu_seconds_total", "counter", "User and system time.", [Sample(time.process_time())])
     try:
         with open("/proc/self/statm", encoding="ascii") as file:  # noqa: PTH123 - read at each scrape

@@ -1,6 +1,7 @@
 """Metrics as text: Prometheus' exposition format 0.0.4.
 
-A few lines of our own: the client library takes 95 ms and 14 MB to import, and 1.7 µs to count with a label.
+This is a small implementation of our own: the client library takes 95 ms and 14 MB to import, and 1.7 µs to count with
+a label.
 """
 
 from __future__ import annotations
@@ -34,12 +35,12 @@ class Family(NamedTuple):
 
 
 def by(label: str, values: Mapping[str, float]) -> list[Sample]:
-    """A sample for each value of a label, in their order."""
+    """Return a sample for each value of a label, in the order of the label's values."""
     return [Sample(value, {label: name}) for name, value in sorted(values.items())]
 
 
 def buckets(histogram: Histogram) -> list[Sample]:
-    """A histogram's samples."""
+    """Return a histogram's samples."""
     count = histogram.count
     found = [Sample(below, {"le": _number(bound)}, "_bucket") for bound, below in histogram.cumulative()]
     return [
@@ -51,7 +52,7 @@ def buckets(histogram: Histogram) -> list[Sample]:
 
 
 def exposition(families: Iterable[Family]) -> str:
-    """The text that is scraped; families without a sample are left out."""
+    """Return the text of the families; families without a sample are left out."""
     lines: list[str] = []
     for each in families:
         if each.samples:

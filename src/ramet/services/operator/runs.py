@@ -1,4 +1,4 @@
-"""The runs of a server's kernel as its journal tells them, at work and over."""
+"""The runs of a server's kernel according to its journal, running and ended."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ramet.services.turns.tree_events import TreeEvent, see_that_it_is_not_elsew
 from ramet.store.contract import Store, StoredEvent
 
 _log = logging.getLogger("ramet.services")
-PAGE = 1_000  #: events that are read at once
+PAGE = 1_000  #: events that are read at a time
 IsElsewhere = Callable[[str], Awaitable[bool]]
 AgentPaths = Callable[[], Mapping[str, str]]
 
@@ -33,7 +33,7 @@ class _Root(NamedTuple):
 
 
 class RunViews:
-    """What is on record of runs: what they have said by now is in it."""
+    """Queries of recorded runs. Everything that runs of this kernel have sent is recorded before a query."""
 
     def __init__(
         self,
@@ -42,24 +42,25 @@ class RunViews:
         is_elsewhere: IsElsewhere,
         agent_paths: AgentPaths = lambda: {},
     ) -> None:
-        """`journal` is open as long as this is used; `is_elsewhere` is whether a tree is at work in another kernel.
+        """Keep `journal` open during the use of the views. `is_elsewhere` returns whether another kernel runs a tree.
 
-        `agent_paths` are those of the server's agents, by the roots of their trees.
+        `agent_paths` returns the paths of the server's agents, by the roots of their trees.
         """
         self._journal, self._steering, self._is_elsewhere = journal, steering, is_elsewhere
         self._agent_paths = agent_paths
-        self._damaged = set[str]()  #: roots of trees that were said to be
+        self._damaged = set[str]()  #: roots of damaged trees that were logged
 
     @property
     def _store(self) -> Store:
         return self._journal.store
 
     async def runs(self, asked: RunFilter) -> RunPage:
-        """A page of all runs, those of the oldest tree first. Raises InvalidValue, and Unknown for a run to go on from.
+        """Return a page of all runs, those of the oldest tree first.
 
-        A tree that cannot be read is passed over, and logged once.
+        Raises InvalidValue, and Unknown for an unknown `after`.
 
-        Without `ended` those that have not ended: at work, waiting, or interrupted.
+        A tree that cannot be read is skipped, and logged once. Without `ended`, the page has only runs that have not
+        ended: running, waiting, or interrupted.
         """
         most, roots = checked_limit(asked.limit), await self._roots()
         last = await self.tree_of(asked.after) if asked.after else ""
@@ -81,11 +82,11 @@ class RunViews:
         return _page(found, most)
 
     async def run(self, id: str) -> RunRow:
-        """One run, with its result. Raises Unknown."""
+        """Return one run, with its result. Raises Unknown."""
         return next(row for row in await self._rows(await self.tree_of(id)) if row.id == id)
 
     async def tree(self, id: str, asked: Paging) -> RunPage:
-        """A page of the runs of the tree that a run is in, in the order of their births. Raises Unknown."""
+        """Return a page of the runs of the same tree, in the order of their spawns. Raises Unknown."""
         most = checked_limit(asked.limit)
         return _page(_behind(await self._rows(await self.tree_of(id)), asked.after), most)
 
@@ -97,12 +98,12 @@ class RunViews:
         """
         root = await self.tree_of(id)
         run, ends = None if asked.tree else id, _Ends()
-        cursor = 0 if asked.follow else asked.after  # Who follows must know who has ended before.
+        cursor = 0 if asked.follow else asked.after  # To follow, the earlier ends must be known.
         while True:
             lives = root in self._journal.living
             if not lives:
                 await self._settled(root)
-            head = await self._store.head()  # Before it is read: nothing is passed over.
+            head = await self._store.head()  # Read before the events, so that no event is missed.
             while page := await self._store.read(cursor, tree=root, run=run, limit=PAGE):
                 for each in page:
                     ends.tell(each)
@@ -117,11 +118,11 @@ class RunViews:
             await self._store.wait(head, timeout_s=LOOK_S)
 
     async def story(self, id: str) -> TreeReplay:
-        """The story of the tree that a run is in. Raises Unknown."""
+        """Return the replay of the tree that contains a run. Raises Unknown."""
         return (await self._telling(await self.tree_of(id))).story
 
     async def tree_of(self, run: str) -> str:
-        """The root of the tree that a run is in. Raises Unknown."""
+        """Return the root of the tree that contains a run. Raises Unknown."""
         await self._settled(run)
         found = await self._store.read(run=run, limit=1) if "\0" not in run else []
         if not found:
@@ -129,7 +130,7 @@ class RunViews:
         return found[0].tree
 
     async def _roots(self) -> list[_Root]:
-        """Each tree on record that was not set aside, in the order of their beginnings."""
+        """Return each recorded tree that was not set aside, in the order of their beginnings."""
         said = sorted(lifetimes_of(await self._store.list(TREES)).items(), key=lambda each: (each[1].began, each[0]))
         return [_Root(id, about.over) for id, about in said if not about.set_aside]
 
@@ -153,24 +154,24 @@ class RunViews:
             after = page[-1].cursor
 
     async def _settled(self, run: str) -> None:
-        """What a run of this kernel has done by now is on record, also when it has just ended."""
+        """Wait until the work of a run of this kernel is recorded, also if the run has just ended."""
         with suppress(Unknown):
             await self._steering.find(run).run.context.settled()
 
 
 class _Ends:
-    """Who has ended of those that are told of; as `ramet.core.replay.replay` has it, without reading what was said."""
+    """The runs that have ended, like `ramet.core.replay.replay`, but without decoding all events."""
 
     def __init__(self) -> None:
         self.over: dict[str, bool] = {}
 
     @property
     def is_over(self) -> bool:
-        """Whether all have."""
+        """Whether all runs have ended."""
         return bool(self.over) and all(self.over.values())
 
     def tell(self, stored: StoredEvent) -> None:
-        """Take in the next event."""
+        """Process the next event."""
         if stored.type == _TAGS[RunEnded]:
             self.over[stored.run] = True
         elif stored.type in _BEGINS or (self.over.get(stored.run) and _wakes(stored)):
@@ -182,20 +183,20 @@ _BEGINS = frozenset(_TAGS[each] for each in (RunSpawned, TurnStarted, RunResumed
 
 
 def _wakes(stored: StoredEvent) -> bool:
-    """Whether an event is mail that takes up again whoever has ended."""
+    """Return whether an event is mail that wakes an ended run."""
     event = decode(stored.data) if stored.type == _TAGS[MailPushed] else None
     return isinstance(event, MailPushed) and event.kind not in ("notice", "note")
 
 
 def checked_limit(limit: int) -> int:
-    """How many of a page. Raises InvalidValue."""
+    """Return the number of entries of a page. Raises InvalidValue."""
     if not 1 <= limit <= MOST:
         raise InvalidValue("limit", limit, f"a whole number from 1 to {MOST}")
     return limit
 
 
 def _behind(rows: Sequence[RunRow], after: str) -> Sequence[RunRow]:
-    """Those after the run of that id. Raises Unknown for one that is none of them."""
+    """Return the rows after the run of that id. Raises Unknown if it is not one of the rows."""
     if not after:
         return rows
     for at, row in enumerate(rows):

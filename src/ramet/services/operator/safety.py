@@ -1,4 +1,4 @@
-"""The safety gates of a server's kernel: the policies that they read, and what came to them."""
+"""The safety gates of a server's kernel: the policies that they read, and the events at them."""
 
 from __future__ import annotations
 
@@ -27,35 +27,41 @@ from ramet.services.turns.tree_events import TreeEvent
 
 
 class GateViews:
-    """Policies by name, changed by compare-and-swap; passages by cursor. Names that lead nowhere raise Unknown."""
+    """Policies by name, changed by compare-and-swap; gate events by cursor. Unknown names raise Unknown."""
 
     def __init__(self, journal: Journal) -> None:
-        """`journal` is open as long as this is used."""
+        """Keep `journal` open during the use of the views."""
         self._journal, self._policies = journal, SafetyPolicies(journal.store)
 
     async def page(self, asked: Paging) -> GatePolicyPage:
-        """A page of the policies, by their names and newest versions."""
+        """Return a page of the policies, by their names and newest versions."""
         most = checked_limit(asked.limit)
         found = [each for each in await self._journal.store.list(POLICY) if each.key > asked.after]
         names = [PolicyName(name=each.key, version=each.version) for each in found[:most]]
         return GatePolicyPage(policies=names, more=names[-1].name if len(found) > most else "")
 
     async def get(self, name: str, version: int = 0) -> GatePolicy:
-        """The newest version of a policy, or the one of that number."""
+        """Return the newest version of a policy, or the version of that number."""
         return _policy(await self._policies.get(name, version or None))
 
     async def put(self, name: str, asked: PutGatePolicy) -> GatePolicy:
-        """Make it the newest version, after the one that is `expected`. Raises Conflict, and nothing was written."""
+        """Write the newest version of a policy, after the version `expected`.
+
+        Raises Conflict, and nothing was written.
+        """
         return _policy(await self._policies.put(name, asked.policy, expected=asked.expected))
 
     async def passed(self, asked: PassageFilter) -> PassagePage:
-        """A page of what came to the gates behind a cursor."""
+        """Return a page of the events at the gates after a cursor."""
         most, wanted = checked_limit(asked.limit), _filter(asked)
         page = await passages(self._journal.store, wanted, after=asked.after, limit=most)
         return PassagePage(entries=[_row(each) for each in page.entries], cursor=page.cursor, more=page.more)
 
     def passing(self, asked: PassageFilter) -> AsyncGenerator[TreeEvent]:
-        """The same and what comes, each as JSON, without an end. Raises InvalidValue at once."""
+        """Yield the events at the gates after a cursor and new events, as JSON, without an end.
+
+        Raises InvalidValue at once.
+        """
         return self._passing(_filter(asked), asked.after)
 
     async def _passing(self, wanted: GateEventFilter, after: int) -> AsyncGenerator[TreeEvent]:

@@ -1,4 +1,4 @@
-"""The schedules of a server, which fire as long as it is at work: seen, added and steered by its operator."""
+"""The schedules of a server, which fire while it runs: its operator lists, adds and controls them."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ _TIMES = "exactly one of every_s, in_s, at, cron"
 
 
 class ScheduleViews:
-    """What an `AgentScheduler` has, for whoever may steer it. Ids that lead nowhere raise Unknown."""
+    """The schedules of an `AgentScheduler` for its operator. Unknown ids raise Unknown."""
 
     def __init__(self, scheduler: AgentScheduler, rules: Rules) -> None:
-        """`rules` say what agents may have of this host, those that run later as well."""
+        """Apply `rules` to scheduled agents as well: they limit the use of this host."""
         self._scheduler, self._rules = scheduler, rules
 
     async def page(self, asked: Paging) -> SchedulePage:
-        """A page of them, in order of ids."""
+        """Return a page of schedules, in order of ids."""
         most = checked_limit(asked.limit)
         found = [each for each in await self._scheduler.list() if each.id > asked.after]
         return SchedulePage(schedules=found[:most], more=found[most - 1].id if len(found) > most else "")
 
     async def get(self, id: str) -> ScheduleView:
-        """One of them."""
+        """Return one schedule."""
         return await self._scheduler.get(id)
 
     async def add(self, asked: AddSchedule) -> ScheduleView:
-        """One more, or the one that is there already if the same was asked for. Raises InvalidValue, Unknown.
+        """Add a schedule, or return the existing one if its request was the same. Raises InvalidValue, Unknown.
 
-        SpawnRefused is raised for a policy that asks for more of this host than the server gives.
+        Raises SpawnRefused for a policy that requests more of this host than the server allows.
         """
         self._check(asked)
         policy = self._rules.policy_of(asked.policy, needs_sandbox=False)
@@ -69,28 +69,28 @@ class ScheduleViews:
             self._rules.check_tools("agent.tools", asked.agent.tools or ())
 
     async def pause(self, id: str) -> ScheduleView:
-        """Begin nothing of it until it is resumed; a run that is going goes on."""
+        """Pause a schedule until it is resumed; a current run continues."""
         return await self._scheduler.pause(id)
 
     async def resume(self, id: str) -> ScheduleView:
-        """Go on with its next time."""
+        """Resume a schedule with its next time."""
         return await self._scheduler.resume(id)
 
     async def trigger(self, id: str) -> ScheduleView:
-        """Run it now, beside its times."""
+        """Run a schedule now, in addition to its times."""
         return await self._scheduler.trigger(id)
 
     async def remove(self, id: str) -> None:
-        """Forget it; a run that is going goes on."""
+        """Remove a schedule; a current run continues."""
         await self._scheduler.cancel(id)
 
     async def results(self, id: str) -> tuple[TickResult, ...]:
-        """Its last ticks, as they stand."""
+        """Return the last ticks of a schedule, with their present state."""
         return await self._scheduler.results(id)
 
 
 def _check_model(name: str) -> None:
-    """Raise InvalidValue for a model that no provider has: names of the server's settings are for its agents."""
+    """Raise InvalidValue for a model that no provider has: names from the server's settings are only for its agents."""
     if name.strip() == "offline":
         return
     try:

@@ -1,4 +1,4 @@
-"""The operator's view of the server's kernel: what goes on in it, and a hand on that. Nobody else's key opens it."""
+"""The operator's view and control of the server's kernel. Only the operator's key opens it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ STOPPED = "stopped by the operator"
 
 
 class KernelViews:
-    """The kernel of a runtime at work: its runs, questions, schedules, safety gates, and what agents wrote down."""
+    """The views of a running kernel: its runs, questions, schedules, safety gates, sessions, and agents' states."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class KernelViews:
         is_elsewhere: IsElsewhere | None = None,
         agent_paths: AgentPaths = lambda: {},
     ) -> None:
-        """`journal` is that of the runtime, and open. `is_elsewhere` is whether a tree is at work in another kernel."""
+        """Use `journal`, the open journal of the runtime. `is_elsewhere` returns whether another kernel runs a tree."""
         self._steering = OperatorControl(journal.users, journal.store)
         self.runs = RunViews(journal, self._steering, is_elsewhere or _nowhere, agent_paths)
         self.schedules = ScheduleViews(scheduler, rules)
@@ -45,7 +45,10 @@ class KernelViews:
         self.states = StateViews(runtime.dynamic.registries, journal, self.runs)
 
     async def send(self, run: str, text: str, dedupe_s: float | None = None) -> Sent:
-        """A user's word for a run. Raises InvalidValue, Unknown, MailRefused: also for one that only is on record."""
+        """Send a user's message to a run.
+
+        Raises InvalidValue, Unknown, MailRefused, also for a run that is only recorded.
+        """
         try:
             return Sent(mail=await self._steering.send(run, text, dedupe_s))
         except Unknown:
@@ -53,9 +56,9 @@ class KernelViews:
             raise MailRefused(row.path, _where(row)) from None
 
     async def stop(self, run: str, reason: str) -> Stopped:
-        """End a run and all below it, and wait until they are gone. Raises Unknown, InvalidValue.
+        """End a run and all below it, and wait until all have ended. Raises Unknown, InvalidValue.
 
-        Gone is raised for one that is on record, and was ended before, or is at work in no kernel.
+        Raises Gone for a recorded run that has ended before, or that no kernel runs.
         """
         if len(reason) > MOST_REASON:
             raise InvalidValue("reason", reason, f"text of at most {MOST_REASON} characters")
@@ -67,9 +70,9 @@ class KernelViews:
         return Stopped(stopped=list(receipt.stopped), left=list(receipt.left))
 
     async def read_file(self, run: str, path: str) -> bytes:
-        """The content of a file of a run at work.
+        """Return the content of a file of a running run.
 
-        Raises Unknown, Gone for a run that is not at work or works in no sandbox, InvalidValue, OutputTooLarge.
+        Raises Unknown, Gone for a run that is not running or has no sandbox, InvalidValue, OutputTooLarge.
         """
         try:
             return await self._steering.read_file(run, path)
@@ -80,32 +83,38 @@ class KernelViews:
             raise Gone(f"run {run!r} is not at work: {_where(row)}") from None
 
     async def keep(self, run: str, on: bool) -> KeptTree:
-        """Keep the tree of a run on record whatever its time is, or no longer. Raises Unknown."""
-        await self.runs.tree_of(run)  # It is on record by then, if it is at work.
+        """Exempt the tree of a run from retention, or end the exemption. Raises Unknown."""
+        await self.runs.tree_of(run)  # Then it is recorded, if it is running.
         return KeptTree(tree=await self._steering.keep(run, on), kept=on)
 
     async def approvals(self, asked: Paging) -> ApprovalPage:
-        """The questions that wait for a person, the oldest first. Raises InvalidValue."""
+        """Return the questions that wait for a person, the oldest first. Raises InvalidValue."""
         return paged([_shown(each) for each in self._steering.approvals()], asked)
 
     async def answer(self, approval: str, allowed: bool, reason: str) -> None:
-        """A person's word on a question, once. Raises Unknown for one that does not wait (any more), InvalidValue."""
+        """Send a person's answer to a question, once.
+
+        Raises Unknown for a question that does not wait (any more), InvalidValue.
+        """
         if len(reason) > MOST_REASON:
             raise InvalidValue("reason", reason, f"text of at most {MOST_REASON} characters")
         await self._steering.answer(approval, allowed, reason)
 
 
 class OperatorsView:
-    """The way to a kernel's views."""
+    """The access to a kernel's views."""
 
     def __init__(self, roster: AgentTable, views: KernelViews) -> None:
         self._roster, self._views = roster, views
 
     def open(self, key: str, kind: str, name: str = "") -> KernelViews:
-        """The views, for the operator's key; others are told that there is nothing of that name. Raises NotYours."""
+        """Return the views for the operator's key.
+
+        For other keys, raise NotYours, as if nothing of that name existed.
+        """
         if not self._roster.is_operator(key):
             raise NotYours(kind, name)
-        if "\0" in name:  # Nothing has such a name, and not every store can look for it.
+        if "\0" in name:  # No object has such a name, and not every store can search for it.
             raise Unknown(kind, name)
         return self._views
 
@@ -115,7 +124,7 @@ async def _nowhere(tree: str) -> bool:
 
 
 def paged(waiting: Sequence[Approval], asked: Paging) -> ApprovalPage:
-    """A page of questions. Raises InvalidValue."""
+    """Return a page of questions. Raises InvalidValue."""
     most, ids = checked_limit(asked.limit), [each.id for each in waiting]
     begin = ids.index(asked.after) + 1 if asked.after in ids else 0
     page = waiting[begin : begin + most]
@@ -123,7 +132,7 @@ def paged(waiting: Sequence[Approval], asked: Paging) -> ApprovalPage:
 
 
 def _where(row: RunRow) -> str:
-    """Why a run that is on record cannot be reached."""
+    """Return why a recorded run cannot be reached."""
     if row.is_over:
         return f"it has ended ({row.state}), and this server does not have it any more"
     return "it was interrupted with the process that it was in, and nobody has gone on with it"

@@ -1,4 +1,4 @@
-"""The conversations on record of a server's store: listed, shown, and removed where nobody needs them."""
+"""The recorded conversations of a server's store: listed, shown, and removed if they are not in use."""
 
 from __future__ import annotations
 
@@ -18,14 +18,17 @@ from ramet.services.teams.needed_trees import needed_trees
 
 
 class SessionViews:
-    """Conversations by the id of the session, or of the root of its tree. Others raise Unknown."""
+    """Conversations by the id of the session, or of the root of its tree. Unknown names raise Unknown."""
 
     def __init__(self, journal: Journal, working_dir: pathlib.Path | None, is_elsewhere: IsElsewhere) -> None:
-        """`journal` is open as long as this is used; `is_elsewhere` is whether a tree is at work in another kernel."""
+        """Keep `journal` open during the use of the views.
+
+        `is_elsewhere` returns whether another kernel runs a tree.
+        """
         self._journal, self._working_dir, self._is_elsewhere = journal, working_dir, is_elsewhere
 
     async def page(self, asked: Paging) -> SessionPage:
-        """A page of conversations, the newest first. Raises InvalidValue, and Unknown for a root to go on from."""
+        """Return a page of conversations, the newest first. Raises InvalidValue, and Unknown for an unknown `after`."""
         rows, older = await sessions(self._records(), checked_limit(asked.limit), asked.after)
         return SessionPage(sessions=[await self._seen(each) for each in rows], more=rows[-1].root if older else "")
 
@@ -35,9 +38,10 @@ class SessionViews:
         return ShownSession(session=await self._seen(row), messages=messages)
 
     async def remove(self, name: str) -> RemovedSession:
-        """Remove a conversation that is closed or interrupted, with all that its tree left.
+        """Remove a conversation that is closed or interrupted, with everything that its tree left.
 
-        Raises Unknown, InUse for one that is open or that an agent goes on from, and Denied for one that is kept.
+        Raises Unknown, InUse for a conversation that is open or from which an agent continues, and Denied for one that
+        is kept.
         """
         row = (await self.get(name)).session
         if row.state == OPEN:
@@ -46,7 +50,7 @@ class SessionViews:
             raise InUse("session", name, ("an agent of a team that goes on from it",))
         try:
             root = await remove(self._records(), self._working_dir, name)
-        except BusyError:  # It was opened in this moment.
+        except BusyError:  # It was opened concurrently.
             raise InUse("session", name, ("the kernel that has it open",)) from None
         return RemovedSession(session=row.id, root=root)
 
@@ -54,7 +58,7 @@ class SessionViews:
         return JournalReader(self._journal.store, frozenset(self._journal.living))
 
     async def _seen(self, row: SessionRow) -> SessionRow:
-        """A row as it is with all kernels of the store."""
+        """Return a row with the state that all kernels of the store give it."""
         if row.state == INTERRUPTED and await self._is_elsewhere(row.root):
             return replace(row, state=OPEN)
         return row

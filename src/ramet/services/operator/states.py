@@ -1,4 +1,4 @@
-"""What agents wrote down, for those who only look: their states, and the recipes of agents that they made."""
+"""Read-only views of agents' data: their states, and the recipes of agents that they created."""
 
 from __future__ import annotations
 
@@ -28,26 +28,26 @@ from ramet.store.state.namespaced import Namespaced
 from ramet.store.state.validation import checked_key
 from ramet.store.state.versioned import Versioned
 
-MOST_BYTES = 4 * 1024 * 1024  #: of a page as JSON; its first value is there whatever its size
+MOST_BYTES = 4 * 1024 * 1024  #: of a page as JSON; its first value may be larger
 
 
 class _Own(NamedTuple):
-    """Where a run's state is."""
+    """The place of a run's state."""
 
     owner: str
     place: str
     branch: str
-    below: str  #: what the branches of its delegates begin with
+    below: str  #: the prefix of the branches of its delegates
 
 
 class StateViews:
-    """The states of a kernel's agents, as they are committed. Nothing is changed by looking."""
+    """The committed states of a kernel's agents. Queries change nothing."""
 
     def __init__(self, registries: Registries, journal: Journal, runs: RunViews) -> None:
         self._registries, self._journal, self._runs = registries, journal, runs
 
     async def page(self, run: str, asked: StateQuery) -> StatePage:
-        """Values of a run's state. Raises Unknown for a run or a commit, InvalidValue."""
+        """Return values of a run's state. Raises Unknown for a run or a commit, InvalidValue."""
         most, own = checked_limit(asked.limit), await self._own(run)
         state = await self._as_of(run, own, asked)
         mine = Namespaced(state, own.place)
@@ -68,7 +68,7 @@ class StateViews:
         )
 
     async def versions(self, run: str, limit: int) -> StateVersions:
-        """The commits of a run's state, the newest first, and its branch with those of its delegates."""
+        """Return the commits of a run's state, the newest first, and its branch with those of its delegates."""
         most, own = checked_limit(limit), await self._own(run)
         state = await (await self._registries.state(own.owner)).beside(own.branch)
         branches = await state.branches(own.below)
@@ -84,7 +84,7 @@ class StateViews:
         )
 
     async def recipes(self, asked: RecipeFilter) -> RecipePage:
-        """The agents that agents have made, in order of place and name. Raises InvalidValue."""
+        """Return the agents that agents have created, in order of place and name. Raises InvalidValue."""
         most = checked_limit(asked.limit)
         state = await (await self._registries.state()).beside()
         place = checked_key(asked.place, field="place") if asked.place else ""
@@ -119,13 +119,13 @@ class StateViews:
 
 
 class _Room:
-    """Counts what goes into a page."""
+    """A counter of the entries and bytes of a page."""
 
     def __init__(self, most: int) -> None:
         self._most, self._bytes = most, 0
 
     def takes(self, value: Any) -> bool:
-        """Whether there is room for it; for the first there is."""
+        """Count an entry if it fits, and return whether it does; the first one always fits."""
         size = len(msgspec.json.encode(value))
         if self._bytes and (self._most <= 0 or self._bytes + size > MOST_BYTES):
             return False
@@ -134,7 +134,7 @@ class _Room:
 
 
 async def _creators(state: Versioned) -> Sequence[str]:
-    """Where agents stand that have made others."""
+    """Return the places of agents that have created others."""
     end = f"/{REGISTRY}"
     return [key.removesuffix(end) for key in await state.read_keys() if key.endswith(end)]
 

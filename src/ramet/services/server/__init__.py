@@ -1,1 +1,1 @@
-"""The server: its start, its operator's key, and the teams that it begins with."""
+"""The server: its start, its operator's key, and its initial teams."""

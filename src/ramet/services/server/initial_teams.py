@@ -1,4 +1,4 @@
-"""Teams that a server always has: reserved when it starts, unless an earlier one has done so."""
+"""Teams that a server always has: reserved at the start, unless an earlier server has reserved them."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ _log = logging.getLogger("ramet.serve")
 
 
 async def reserve(teams: Mapping[str, Mapping[str, float]], spawner: AgentSpawnerService, operator: str) -> None:
-    """See that there is a team of each name, here or at another kernel; one that is there is kept as it is.
+    """Reserve a team of each name, unless this or another kernel has it; an existing team is kept unchanged.
 
-    Nobody is told their keys: whoever has the operator's uses that. Raises InvalidValue.
+    The keys of these teams are not shown: the operator's key opens them. Raises InvalidValue.
     """
     for name, wanted in teams.items():
         if (there := await spawner.reserved(name)) is None:
             try:
                 made = await spawner.create_team(CreateTeam(resources=dict(wanted), name=name), operator)
             except InvalidValue:
-                if (there := await spawner.reserved(name)) is None:  # No other kernel did so at the same time.
+                if (there := await spawner.reserved(name)) is None:  # No other kernel has reserved it concurrently.
                     raise
             else:
                 _log.info("team %s: reserved as %s: %s", name, made.team.id, _words(made.team.resources))

@@ -1,4 +1,4 @@
-"""The operator's key of a server: the one it is given, or one of its folder, which only the server's user reads."""
+"""The operator's key of a server: a given key, or the key in its folder, which only the server's user can read."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ MIN_TOKEN, MAX_TOKEN = 16, 512  #: characters
 
 
 def operator_token(file: pathlib.Path, given: str | None = None) -> str:
-    """The operator's key: the one that is given, or that is in this file, which is made if there is none.
+    """Return the operator's key: the given key, or the key in this file. A missing file is created.
 
-    Raises InvalidValue for one that is too short to be secret, and for a file that others can read.
+    Raises InvalidValue for a key that is too short to be secret, and for a file that others can read.
     """
     if given is not None:
         if not MIN_TOKEN <= len(given) <= MAX_TOKEN or not given.isascii() or not given.isprintable() or " " in given:
@@ -28,7 +28,7 @@ def operator_token(file: pathlib.Path, given: str | None = None) -> str:
     with contextlib.suppress(FileExistsError):
         _keep(file, f"op_{secrets.token_urlsafe(32)}\n")
     try:
-        descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)  # A pipe would wait.
+        descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)  # A pipe would block.
     except OSError as problem:
         raise InvalidValue("token", str(file), f"a file that can be read ({problem.strerror})") from None
     found = os.fstat(descriptor)
@@ -42,7 +42,7 @@ def operator_token(file: pathlib.Path, given: str | None = None) -> str:
 
 
 def _keep(file: pathlib.Path, text: str) -> None:
-    """Make a file that is whole from the moment on that it is there. Raises FileExistsError."""
+    """Create a file atomically: once it exists, it is complete. Raises FileExistsError."""
     new = file.with_name(f".{file.name}.{secrets.token_hex(4)}")
     descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:

@@ -1,7 +1,7 @@
-"""A server: the runtime of one folder, the three services on it, and HTTP before them.
+"""A server: the runtime of one folder, the three services on it, and their HTTP interface.
 
-Everything is in `<dir>/.ramet`, for its user alone: `serve.sock`, `operator-token`, the journal, agents' folders,
-bundles and images. Agents that an earlier server left, whatever ended it, are there again under the same ids and keys.
+Everything is in `<dir>/.ramet`, for its user only: `serve.sock`, `operator-token`, the journal, agents' folders,
+bundles and images. Agents of an earlier server, however it ended, are available again under the same ids and keys.
 """
 
 from __future__ import annotations
@@ -53,22 +53,22 @@ if TYPE_CHECKING:
     from ramet.services.packaging.runtime_image.pod_images import PodImages
 
 SOCKET = "serve.sock"
-SHARED = "postgres"  #: the store that several kernels may have
-PATIENCE_S = 10.0  #: with turns that end with their kernel
+SHARED = "postgres"  #: the store that several kernels may share
+PATIENCE_S = 10.0  #: seconds to wait for turns that end with their kernel
 
 _log = logging.getLogger("ramet.serve")
 
 
 class Server:
-    """Serves a folder from `start` to `stop`, or between `async with`. `where` is what clients connect to.
+    """A server of a folder, running from `start` to `stop`, or between `async with`. Clients connect to `where`.
 
-    `types` are the agent types by their names; without them those that are installed. `teams` are reserved when it
-    starts, each with its amounts, unless they are there. `rules` say what agents may have of this host, `talk` what a
-    conversation may take, `bundles` what an upload may; without `installs` no packages are installed for images.
-    `pod_images` are those that the `backend` has its sandboxes start from, pushed when they are made.
-    `public_metrics` need no key.
-    `runtime` are further options of `AgentRuntime`; agents of a server are told nothing of its `user_dir`. An
-    operator's `token` that is not given is made, and kept in the folder.
+    `types` are the agent types by their names; the default is the installed types. `teams` are reserved at the start,
+    each with its amounts, unless they exist. `rules` limit the use of this host by agents, `talk` limits conversations,
+    and `bundles` limits uploads. Without `installs`, no packages are installed for images. `pod_images` are the images
+    from which the `backend` starts its sandboxes; they are pushed when they are made. `public_metrics` need no key.
+
+    `runtime` are further options of `AgentRuntime`. Agents of a server do not see its `user_dir`. Without a `token`,
+    the operator's key is generated, and stored in the folder.
     """
 
     def __init__(
@@ -109,18 +109,18 @@ class Server:
         self._rules.check_backend(_name_of(backend))
         self.runtime.gateway.accepted = self._rules.models
         self.operator = ""
-        self.leaves = False  #: it takes no new work
+        self.leaves = False  #: whether it accepts no new work
         self._leaves_turns = False
-        self.lost = asyncio.Event()  #: its store is lost for good: all that is left for its process is to end
-        self.kernels: Kernels | None = None  #: where there may be several
+        self.lost = asyncio.Event()  #: set when the store is permanently lost: the process must end
+        self.kernels: Kernels | None = None  #: set if several kernels may share the store
         self._leaving: AsyncExitStack | None = None
         self._resting: AsyncExitStack | None = None
 
     async def start(self) -> Self:
-        """Take up what was left, and answer from then on. Idempotent.
+        """Resume the agents and trees of an earlier server, and then serve requests. Idempotent.
 
-        Raises InvalidValue for a place where another listens and for a token that is none, MissingExtra, StoreInUse
-        for a folder that another kernel has, Damaged. Nothing is left open then.
+        Raises InvalidValue for an address in use and for an invalid token, MissingExtra, StoreInUse for a folder that
+        another kernel has, Damaged. Nothing is left open then.
         """
         if self._leaving is not None:
             return self
@@ -128,7 +128,7 @@ class Server:
             _take(self.folder)
             for name in ("agents", "packaging"):
                 made_folder(self.folder / name)
-            # First: whoever is refused here has touched nothing. Clients that come meanwhile wait.
+            # First: a start that fails here has changed nothing. Clients that connect meanwhile wait.
             self.listener = self._listener()
             resting.callback(self.listener.close)
             self.operator = operator_token(self.folder / TOKEN, self._given_token)
@@ -149,7 +149,7 @@ class Server:
             )
             metrics = Metrics(self.runtime, self.spawner.roster, is_public=self._public_metrics)
             leaving.push_async_callback(metrics.stop)
-            metrics.start()  # before trees are taken up
+            metrics.start()  # before trees are resumed
             log_of = partial(TurnLog, store) if is_shared else None
             clock = self.runtime.clock
             self.agents = AgentService(
@@ -187,11 +187,11 @@ class Server:
         return self.listener.where
 
     async def hand_over(self) -> None:
-        """Let the other kernels of the store go on with all there is, in the middle of turns; for who ends the process.
+        """Hand all work to the other kernels of the store, also in the middle of turns. The caller ends the process.
 
-        Takes no new work from the first moment. Turns of agents that cannot go on elsewhere are waited for, and so are
-        functions of schedules; those that take too long end here, and that is noted. Where there is no other kernel,
-        the next one that begins goes on. Idempotent.
+        No new work is accepted from the beginning. Turns of agents that cannot continue elsewhere are waited for, and
+        so are functions of schedules. Work that takes too long ends here, and is logged. Without another kernel, the
+        next kernel that starts continues the work. Idempotent.
         """
         if self.leaves:
             return
@@ -199,22 +199,22 @@ class Server:
         assert self.kernels is not None, "its store is shared"
         assert self.runtime.journal is not None, "it has a store"
         await asyncio.gather(self.agents.leave(PATIENCE_S), self._scheduler.leave(PATIENCE_S))
-        with contextlib.suppress(RametError):  # Who is not answered from now on looks again who has it.
+        with contextlib.suppress(RametError):  # Clients without an answer look up the new kernel.
             await self.kernels.leave()
         self._parts.streams.break_off()
         is_all_answered = await self._http_server.stop()
         await self._put_on_record()
         await self.kernels.close()
-        if not is_all_answered:  # As if it were killed: nobody is to hold for undone what may have been done.
+        if not is_all_answered:  # As after a kill: requests may have been executed.
             return
         with contextlib.suppress(RametError):
-            await self.runtime.journal.store.close()  # With it goes its seat: the others hear of that.
+            await self.runtime.journal.store.close()  # This ends its seat, and informs the others.
 
     async def rest(self, *, ends_process: bool = False) -> None:
-        """Answer no more: end the turns, and have on record all there is. Agents stay, for `stop`, or for who comes.
+        """Stop serving: end the turns, and record everything. Agents stay open, for `stop` or the next server.
 
-        A process that ends now, in whatever way, leaves every agent to be gone on with. With `ends_process`, turns that
-        go on at the next start are not ended, as if the process were killed. Idempotent.
+        A process that ends now, in any way, leaves every agent resumable. With `ends_process`, turns that continue at
+        the next start are not ended, as if the process were killed. Idempotent.
         """
         if self._resting is None:
             return
@@ -224,18 +224,20 @@ class Server:
         await self._put_on_record()
 
     async def terminate(self) -> None:
-        """End what this machine has for it beside files: sandboxes, control groups, sockets; for a process that exits.
+        """End the server's resources on this machine, except files: sandboxes, control groups, sockets.
 
-        Only after `rest` or `hand_over`. The event loop is blocked from here on, so that no run records its end.
+        The process then exits.
+
+        Call only after `rest` or `hand_over`. The event loop is blocked from here on, so that no run records its end.
         """
         if self.runtime.journal is not None and self.runtime.journal.door is not None:
             await self.runtime.journal.door.take_down()
-        if self._resting is not None:  # It was handed over.
+        if self._resting is not None:  # After `hand_over`.
             self.listener.close()
         self.runtime.sandboxes.terminate()
 
     async def stop(self) -> None:
-        """Rest, close every agent, and leave nothing running; idempotent. Agents stay on record."""
+        """Rest, close every agent, and leave nothing running; idempotent. The records of agents stay."""
         await self.rest()
         if self._leaving is not None:
             leaving, self._leaving = self._leaving, None
@@ -247,35 +249,35 @@ class Server:
     async def __aexit__(self, *_: object) -> None:
         await self.stop()
 
-    # ---- for the desk where requests come in
+    # ---- for the desk, which receives requests
 
     def has_agent(self, agent: str) -> bool:
-        """Whether it has an agent of that id, open."""
+        """Return whether the server has an open agent of that id."""
         return self.spawner.roster.has(agent)
 
     def has_team(self, team: str) -> bool:
-        """Whether it has a team of that id or name, with all its agents."""
+        """Return whether the server has a team of that id or name, with all its agents."""
         return self.spawner.has_team(team)
 
     @property
     def teams(self) -> Collection[str]:
-        """The ids of all teams that it has."""
+        """The ids of all teams of the server."""
         return self.spawner.teams
 
     def has_tree(self, tree: str) -> bool:
-        """Whether a tree is at work here."""
+        """Return whether a tree is running here."""
         return self.runtime.journal is not None and tree in self.runtime.journal.living
 
     def is_taking_up(self, team: str) -> bool:
-        """Whether a team, or any for "", is this kernel's, and its agents are being opened."""
+        """Return whether a team, or any team for "", belongs to this kernel, and its agents are being opened."""
         return self.spawner.is_taking_up(team)
 
     def knows_key(self, key: str) -> bool:
-        """Whether a key opens anything here."""
+        """Return whether a key opens anything here."""
         return self.spawner.knows_key(key)
 
     def opens_an_agent(self, key: str) -> bool:
-        """Whether this is a key of one of its agents, to talk with."""
+        """Return whether a key has the right to turns on an agent of this server."""
         try:
             self.spawner.roster.find(key, "turn")
         except NotYours:
@@ -285,7 +287,7 @@ class Server:
     # ---- inside
 
     async def _is_elsewhere(self, tree: str) -> bool:
-        """Whether another kernel, which lives, has a tree."""
+        """Return whether another living kernel has a tree."""
         if self.kernels is None or self.runtime.journal is None:
             return False
         owner = await self.runtime.journal.store.owner_of(tree)
@@ -295,10 +297,10 @@ class Server:
         await self.agents.close("the server stops", leaves_turns=self._leaves_turns)
 
     async def _put_on_record(self) -> None:
-        """All that was said and done in its trees."""
+        """Wait until all events of the trees are recorded."""
         for opened in self.runtime.trees.values():
             if opened.recorder.durable is not None:
-                with contextlib.suppress(RametError):  # There is nothing that could be done about it here.
+                with contextlib.suppress(RametError):  # The error cannot be handled here.
                     await opened.recorder.durable()
 
     def _unready(self) -> str:
@@ -359,12 +361,12 @@ class Server:
 
 
 def _name_of(backend: BackendName | Backend | None) -> str:
-    """The name of the backend that a runtime makes sandboxes by; the default one is bwrap."""
+    """Return the name of the backend of a runtime's sandboxes; the default is bwrap."""
     return "bwrap" if backend is None else backend if isinstance(backend, str) else backend.name
 
 
 async def _forget(store: Store, registries: Registries, agent: str) -> None:
-    """Leave nothing of what its type and its conversation keep of an agent that is gone, nor of its states."""
+    """Remove all that an agent's type and conversation stored for a removed agent, and its states."""
     await registries.remove_state(agent)
     await clear(store, agent)
     await turn_log.clear(store, agent)
@@ -375,7 +377,7 @@ async def _forget(store: Store, registries: Registries, agent: str) -> None:
 
 @contextlib.contextmanager
 def _of_extra() -> Iterator[None]:
-    """What is imported within is of the extra `server`. Raises MissingExtra."""
+    """Raise MissingExtra if an import in the block fails because the extra `server` is not installed."""
     try:
         yield
     except ModuleNotFoundError as missing:
@@ -385,7 +387,7 @@ def _of_extra() -> Iterator[None]:
 
 
 def _take(folder: pathlib.Path) -> None:
-    """Have a folder where nobody else can put a socket or a key of theirs. Raises InvalidValue."""
+    """Create a folder in which no other user can put a socket or a key. Raises InvalidValue."""
     try:
         checked_state_folder(folder.parent)
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -405,7 +405,7 @@ class AgentSpawnerService:
         return sorted(each.row.path for each in living if bundle in each.needs)
 
     async def users_elsewhere(self, *, image: str = "", bundle: str = "") -> list[str]:
-        """The paths of agents of other kernels that live and have one of these, as far as they are on record."""
+        """Return the paths of live agents of other kernels that use an image or a bundle, as far as recorded."""
         others = [row for row in await self._now.books.others(self._rooms) if row.state not in ("failed", "ended")]
         return sorted({row.path for row in others if (image and row.image == image) or bundle in row.bundles})
 

@@ -139,7 +139,7 @@ class Checks:
     def _need(
         self, policy: Policy | None, limits: Mapping[str, float], counted: Mapping[str, float]
     ) -> dict[str, float]:
-        """What an agent needs: it counts as one, its policy says how much of the machine, its limits all else."""
+        """Return the need of an agent: one agent, its policy's share of the machine, and the rest from its limits."""
         need = {name: value for name, value in limits.items() if name in counted} | {"agents": 1.0}
         grant = self._rules.grant_of(policy)
         if grant is not None:

@@ -294,9 +294,7 @@ class TurnQueue:
         task = asyncio.create_task(work)
         self._others.add(task)
         task.add_done_callback(self._others.discard)
-        task.add_done_callback(
-            lambda done: done.cancelled() or done.exception()
-        )  # Mark the exception as retrieved; waiters still receive it.
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())  # Retrieved; waiters still get it.
         return task
 
     # ---- one after the other

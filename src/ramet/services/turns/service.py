@@ -159,7 +159,7 @@ class AgentService:
         return self.turn_of(agent, key, turn).read(after, self._grant(agent, key, "turn"))
 
     def batches(self, agent: str, key: str, turn: Turn, after: int = 0) -> AsyncGenerator[Batch]:
-        """The chunks of a turn of this agent, as many at once as are there, while the key has the right to turns.
+        """Yield the chunks of a turn of this agent, as many at a time as are available, while the key has the right.
 
         Raises like `Turn.batches`.
         """

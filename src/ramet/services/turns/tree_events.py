@@ -86,9 +86,7 @@ async def _kept(recorder: Recorder, after: int, grant: Grant) -> AsyncGenerator[
                 grant.check()
                 if not isinstance(item, Event) or 0 < item.seq <= after:
                     continue
-                if (
-                    item.seq != after + 1
-                ):  # A notice about lost events, or the first events were lost before this subscription.
+                if item.seq != after + 1:  # Some events were lost, now or before this subscription.
                     raise Gone(f"the events behind number {after} are not kept any more")
                 after = item.seq
                 yield TreeEvent(after, encode(item))

@@ -94,9 +94,7 @@ class Turn:
         self.unkept: list[Chunk] = []  #: chunks that are not recorded yet
         self.recorded: asyncio.Future[None] | None = None  #: done when the request is recorded
         self.has_begun = keep is None  #: whether its beginning is recorded
-        self.before: tuple[int, Sequence[bytes]] | None = (
-            None  #: of a turn that began elsewhere: see `ResumableAgent.go_on`
-        )
+        self.before: tuple[int, Sequence[bytes]] | None = None  #: for `ResumableAgent.go_on`
         self._keep = keep
         self._kept: deque[Chunk] = deque()
         self._buffer, self._on_left = buffer, on_left
