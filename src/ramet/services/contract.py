@@ -199,7 +199,7 @@ class Image(NamedTuple):
 
 
 class LoadableBundle(NamedTuple):
-    """A bundle that may be loaded into an agent that lives: whole, as its digest says, and nothing hides it."""
+    """A bundle that may be loaded into a running agent: it matches its digest, and no other bundle hides its parts."""
 
     id: str
     folder: pathlib.Path
@@ -324,7 +324,7 @@ class ResumableAgent(Protocol):
 
     @property
     def begins_anew(self) -> bool:
-        """Whether another kernel would repeat the running turn: then it should end here, if it ends soon."""
+        """True if another kernel would repeat the running turn: then it should end here, if it ends soon."""
 
     def go_on(self, number: int, body: bytes, format: str, said: Sequence[bytes]) -> AsyncIterator[bytes]:
         """Continue the turn of this number if the agent has recorded it, else begin it.
@@ -334,7 +334,7 @@ class ResumableAgent(Protocol):
 
 
 class AgentType(Protocol):
-    """One kind of agent; a plugin, found by the entry points "ramet.agent_types"."""
+    """A kind of agent: a plugin, found by the entry points "ramet.agent_types"."""
 
     name: str
     spawn_info: type  #: an msgspec structure that refuses unknown fields

@@ -1,4 +1,4 @@
-"""One request with an `Idempotency-Key`: the key of its record, and the ids and keys that it returns.
+"""A request with an `Idempotency-Key`: the key of its record, and the ids and keys that it returns.
 
 The ids and keys of created objects are derived from the sender's key, from the `Idempotency-Key` and from a recorded
 salt. A repetition after a kill therefore creates the same ids and keys, and the record contains no secret.
@@ -48,7 +48,7 @@ class Sender:
 
     @property
     def is_secret(self) -> bool:
-        """Whether the `Idempotency-Key` is too long to be guessed."""
+        """True if the `Idempotency-Key` is too long to be guessed."""
         return len(self.key) >= SECRET_CHARS
 
 

@@ -42,7 +42,7 @@ class Metrics:
     """The metrics of one server, between `start` and `stop`."""
 
     def __init__(self, runtime: AgentRuntime, roster: AgentTable, *, is_public: bool = False) -> None:
-        """With `is_public`, every client can read the metrics; else only the operator can."""
+        """Create the metrics. With `is_public`, every client can read them; else only the operator can."""
         self.is_public, self.requests = is_public, Requests()
         self._runtime, self._roster = runtime, roster
         self.open_streams: Callable[[], int] = lambda: 0

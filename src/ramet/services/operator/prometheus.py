@@ -18,7 +18,7 @@ _HELP: Final = str.maketrans({"\\": "\\\\", "\n": "\\n"})
 
 
 class Sample(NamedTuple):
-    """One value, of the family's name and a suffix."""
+    """A value, of the family's name and a suffix."""
 
     value: float
     labels: Mapping[str, str] = {}
@@ -26,7 +26,7 @@ class Sample(NamedTuple):
 
 
 class Family(NamedTuple):
-    """All values of one name."""
+    """The values of one name."""
 
     name: str
     kind: Literal["counter", "gauge", "histogram", "summary"]

@@ -57,10 +57,8 @@ class RunViews:
     async def runs(self, asked: RunFilter) -> RunPage:
         """Return a page of all runs, those of the oldest tree first.
 
-        Raises InvalidValue, and Unknown for an unknown `after`.
-
-        A tree that cannot be read is skipped, and logged once. Without `ended`, the page has only runs that have not
-        ended: running, waiting, or interrupted.
+        Raises InvalidValue, and Unknown for an unknown `after`. A tree that cannot be read is skipped, and logged once.
+        Without `ended`, the page has only runs that have not ended: running, waiting, or interrupted.
         """
         most, roots = checked_limit(asked.limit), await self._roots()
         last = await self.tree_of(asked.after) if asked.after else ""
@@ -91,10 +89,10 @@ class RunViews:
         return _page(_behind(await self._rows(await self.tree_of(id)), asked.after), most)
 
     async def events(self, id: str, asked: EventOptions) -> AsyncGenerator[TreeEvent]:
-        """What is on record of a run, or of its tree, behind a cursor; with `follow` what comes, until its end.
+        """Yield the recorded events of a run, or of its tree, after a cursor; with `follow`, also new ones.
 
-        That is the end of the run, of everybody in the tree, or of the tree's life. Raises Unknown, and OwnedElsewhere
-        where it goes on in another kernel.
+        The stream ends with the run, with all runs of the tree, or when the tree ends in this kernel. Raises Unknown,
+        and OwnedElsewhere if the tree continues in another kernel.
         """
         root = await self.tree_of(id)
         run, ends = None if asked.tree else id, _Ends()
@@ -167,7 +165,7 @@ class _Ends:
 
     @property
     def is_over(self) -> bool:
-        """Whether all runs have ended."""
+        """True if all runs have ended."""
         return bool(self.over) and all(self.over.values())
 
     def tell(self, stored: StoredEvent) -> None:

@@ -75,7 +75,7 @@ class Records:
         return found
 
     def put(self, recorded: Recorded) -> None:
-        """Store a record. A record with the same id is replaced; both are the same."""
+        """Store a record. An existing record with the same id has the same bundles and owner, and is replaced."""
         atomic_dirs.write_json(self._file(recorded.info.id), msgspec.to_builtins(recorded))
 
     def all(self) -> Sequence[Recorded]:

@@ -59,7 +59,7 @@ class PackagingService:
         clock: Clock | None = None,
         store: Store | None = None,
     ) -> None:
-        """Without `installs`, refuse bundles that need other packages. Other kernels may share `store`.
+        """Refuse bundles that need other packages, unless `installs` is given. Other kernels may share `store`.
 
         `push` makes an image available to other machines. If `push` raises, the job fails with that error.
         """
@@ -117,11 +117,10 @@ class PackagingService:
     async def upload(self, data: bytes | AsyncIterator[bytes], owner: str = OPERATOR) -> BundleInfo:
         """Store the content of a tar, plain or gzip-compressed.
 
-        The id is the digest of the files: same files, same bundle.
-
-        Nothing is written before everything was checked. Links of any kind and special files are refused. Paths are
-        refused if they lead out of the bundle, occur twice, or differ only by case or Unicode form. Of a file's mode
-        only "executable" is kept. Raises InvalidValue, which names the member, and BundleTooLarge.
+        The id is the digest of the files: same files, same bundle. Nothing is written before everything was checked.
+        Links of any kind and special files are refused. Paths are refused if they lead out of the bundle, occur twice,
+        or differ only by case or Unicode form. Of a file's mode only "executable" is kept. Raises InvalidValue, which
+        names the member, and BundleTooLarge.
         """
         bundle = await self._bundles.upload(data, owner)
         await run_shielded(self._catalogue.keep(bundle, owner))
@@ -141,10 +140,9 @@ class PackagingService:
     async def create_image(self, base: str = "", bundles: Sequence[str] = (), asker: str = OPERATOR) -> Job:
         """Start the making of an image of bundles, on top of another.
 
-        If the asker has the image already, the job is done.
-
-        Some requests are refused before any work begins: unknown ids (Unknown), bundles that hide parts of each other
-        (BundlesClash), and invalid or forbidden requirements (InvalidValue).
+        If the asker has the image already, the job is done. Some requests are refused before any work begins: unknown
+        ids (Unknown), bundles that hide parts of each other (BundlesClash), and invalid or forbidden requirements
+        (InvalidValue).
         """
         parts_of(base, bundles, await self._recorded(base, asker))
         if asker != OPERATOR:  # First: a request for a foreign bundle must not protect it from deletion.

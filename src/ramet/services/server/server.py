@@ -226,9 +226,8 @@ class Server:
     async def terminate(self) -> None:
         """End the server's resources on this machine, except files: sandboxes, control groups, sockets.
 
-        The process then exits.
-
-        Call only after `rest` or `hand_over`. The event loop is blocked from here on, so that no run records its end.
+        The process then exits. Call only after `rest` or `hand_over`. The event loop is blocked from here on, so that
+        no run records its end.
         """
         if self.runtime.journal is not None and self.runtime.journal.door is not None:
             await self.runtime.journal.door.take_down()

@@ -45,7 +45,7 @@ class AgentEntry:
         opening: AgentSpec | None = None,
         type: AgentType | None = None,
     ) -> None:
-        """Without `opening` and `type`, the agent could not be opened again, or waits for values."""
+        """Create an entry. Without `opening` and `type`, the agent could not be opened again, or waits for values."""
         self.row, self.served, self.opening, self._type = row, served, opening, type
         self.state: AgentState = row.state
         self.turns = row.turns
@@ -73,7 +73,7 @@ class AgentEntry:
 
     @property
     def is_open(self) -> bool:
-        """Whether the agent can take turns: it has not failed, and is not being ended."""
+        """True if the agent can take turns: it has not failed, and is not being ended."""
         return self.state in ("idle", "working") and self.ending is None
 
     def info(self) -> AgentInfo:
@@ -117,7 +117,7 @@ class AgentEntry:
     def needs(self) -> tuple[str, ...]:
         """The ids of the bundles that are loaded, or are being loaded.
 
-        For an agent that is not open: those of its row.
+        For an agent that is not open, the ids of its row.
         """
         if self.opening is None:
             return self.row.bundles
@@ -171,7 +171,7 @@ class Admitted(NamedTuple):
 
 
 class AgentTable:
-    """All agents of this server, by their ids. The operator's key gives access to all of them."""
+    """The agents of this server, by their ids. The operator's key gives access to all of them."""
 
     def __init__(self, operator: str, clock: Clock) -> None:
         if not operator:

@@ -37,7 +37,7 @@ class Delegated(Struct, frozen=True, kw_only=True):
 
 
 class Keyring(Struct, frozen=True, kw_only=True):
-    """All keys of one agent, as hashes."""
+    """The keys of one agent, as hashes."""
 
     owner: str
     delegated: tuple[Delegated, ...] = ()

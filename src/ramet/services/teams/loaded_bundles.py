@@ -133,7 +133,7 @@ class AgentShelf:
             await run_shielded(_awaited(self.keep()))
         except BaseException:
             self._loaded = before
-            with contextlib.suppress(Exception):  # A cancelled write was completed all the same.
+            with contextlib.suppress(Exception):  # A cancelled write was completed nevertheless.
                 await run_shielded(_awaited(self.keep()))
             raise
 

@@ -209,9 +209,7 @@ class AgentSpawnerService:
     async def create_team(self, asked: CreateTeam, key: str, entropy: Entropy | None = None) -> CreatedTeam:
         """Reserve a team, with the operator's key. The team's own key is returned only here.
 
-        Raises InvalidValue, NotYours.
-
-        With an `entropy`, id and key are derived from it.
+        Raises InvalidValue, NotYours. With an `entropy`, id and key are derived from it.
         """
         entropy = entropy or self._entropy
         if not self.roster.is_operator(key):
@@ -375,9 +373,8 @@ class AgentSpawnerService:
     async def delegate(self, agent: str, key: str, asked: Delegate, entropy: Entropy | None = None) -> DelegatedKey:
         """Make a narrower key, or transfer the ownership, which invalidates every older key.
 
-        Raises NotYours, InvalidValue.
-
-        With an `entropy`, the key is derived from it; a key that was made from it before is returned again.
+        Raises NotYours, InvalidValue. With an `entropy`, the key is derived from it; a key that was made from it before
+        is returned again.
         """
         return await self._owners.delegate(agent, key, asked, entropy)
 

@@ -1,8 +1,7 @@
 """Teams and agents as documents of a store, from which they are resumed after a killed server.
 
-Keys are stored as hashes.
-
-A team's row contains what its agents hold, so that one write admits an agent and creates its row.
+Keys are stored as hashes. A team's row contains what its agents hold, so that one write admits an agent and creates its
+row.
 """
 
 from __future__ import annotations

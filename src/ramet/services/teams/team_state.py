@@ -37,7 +37,7 @@ class QueueEntry:
 
 
 class TeamState:
-    """One team.
+    """A team of this server.
 
     `spawning` are its pending spawns, `names` are the names of its agents, including those being spawned.
     """
@@ -60,7 +60,7 @@ class TeamState:
 
     @property
     def is_doomed(self) -> bool:
-        """Whether the team is being deleted, by this or an earlier server."""
+        """True if the team is being deleted, by this or an earlier server."""
         return self.deleting is not None or self._row.doomed
 
     @property
@@ -105,11 +105,9 @@ class TeamState:
     async def admit(self, agent: str, need: Mapping[str, float], wait_s: float) -> None:
         """Let an agent hold its resources, at once or after waiting in the queue.
 
-        A cancellation removes it from the queue.
-
-        Waiting spawns are served in order. A spawn that does not wait may take free resources meanwhile. Raises
-        OverCapacity when the time is over, or if the need exceeds the total of the team; BusyError for a full queue;
-        InvalidValue.
+        A cancellation removes it from the queue. Waiting spawns are served in order. A spawn that does not wait may
+        take free resources meanwhile. Raises OverCapacity when the time is over, or if the need exceeds the total of
+        the team; BusyError for a full queue; InvalidValue.
         """
         if not (wait_s and self._line):
             try:

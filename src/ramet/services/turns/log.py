@@ -49,7 +49,7 @@ class LoggedTurn(Struct, frozen=True):
 
     @property
     def is_over(self) -> bool:
-        """Whether the turn has ended."""
+        """True if the turn has ended."""
         return bool(self.chunks) and self.chunks[-1].kind != "chunk"
 
 

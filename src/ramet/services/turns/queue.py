@@ -102,7 +102,7 @@ class TurnQueue:
 
     @property
     def is_working(self) -> bool:
-        """Whether a turn is running."""
+        """True if a turn is running."""
         return self._now is not None
 
     @property
@@ -120,10 +120,8 @@ class TurnQueue:
     def turn(self, body: bytes, format: str, on_leave: OnLeave = "go_on", by: str = "", id: str = "") -> Turn:
         """Request a turn: the agent receives `body` unchanged, after the earlier turns.
 
-        `by` is the hash of the requesting key.
-
-        A given `id` must be unique, and becomes the id of the turn. Raises BodyTooLarge, BusyError if too many turns
-        wait, Gone if the agent has ended; nothing is kept then.
+        `by` is the hash of the requesting key. A given `id` must be unique, and becomes the id of the turn. Raises
+        BodyTooLarge, BusyError if too many turns wait, Gone if the agent has ended; nothing is kept then.
         """
         if on_leave not in ON_LEAVE:
             raise InvalidValue("on_leave", on_leave, " or ".join(ON_LEAVE))

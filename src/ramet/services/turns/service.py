@@ -1,10 +1,8 @@
 """AgentService: conversations with one agent, for clients that have a key of it.
 
-Only the agent's type reads the bodies.
-
-The data plane is `turn`, `read_turn` and `interrupt`; the mutation plane is `control`, whose operations are the agent
-type's. Each method first checks the right of its own name; `read_turn` and `interrupt` check the right `turn`. A key
-without that right raises NotYours, like an agent that does not exist.
+Only the agent's type reads the bodies. The data plane is `turn`, `read_turn` and `interrupt`; the mutation plane is
+`control`, whose operations are the agent type's. Each method first checks the right of its own name; `read_turn` and
+`interrupt` check the right `turn`. A key without that right raises NotYours, like an agent that does not exist.
 """
 
 from __future__ import annotations
@@ -200,10 +198,9 @@ class AgentService:
     async def mail(self, agent: str, key: str, text: str, dedupe_s: float | None = None) -> None:
         """Send a message that the agent reads at its next step.
 
-        If the agent has a record, the message is recorded first.
-
-        With `dedupe_s`, a message that equals one of the last `dedupe_s` seconds is left out. Raises InvalidValue, also
-        for a `dedupe_s` that the agent does not support, MailRefused, Gone, StoreFailed.
+        If the agent has a record, the message is recorded first. With `dedupe_s`, a message that equals one of the last
+        `dedupe_s` seconds is left out. Raises InvalidValue, also for a `dedupe_s` that the agent does not support,
+        MailRefused, Gone, StoreFailed.
         """
         living = self._alive(self._admit(agent, key, "mail"))
         if not text:
@@ -239,11 +236,9 @@ class AgentService:
     def events(self, agent: str, key: str, after: int = 0) -> AsyncGenerator[TreeEvent]:
         """Yield the events of the agent's tree after a cursor, then new events, until it has ended.
 
-        Close it to stop reading.
-
-        If the reader's key loses the right, the iteration raises NotYours, and shows no more events. If the agent is
-        killed, the reader receives its last events. Raises InvalidValue for the cursor. The iteration raises Gone for
-        events that are not kept any more.
+        Close it to stop reading. If the reader's key loses the right, the iteration raises NotYours, and shows no more
+        events. If the agent is killed, the reader receives its last events. Raises InvalidValue for the cursor. The
+        iteration raises Gone for events that are not kept any more.
         """
         living = self._admit(agent, key, "events")
         if not 0 <= after < 2**63:

@@ -1,4 +1,4 @@
-"""One turn of an agent: its answer in chunks, for any number of readers, each at its own speed.
+"""A turn of an agent: its answer in chunks, for any number of readers, each at its own speed.
 
 All turns of one agent share a buffer for their chunks. The agent never waits for a reader, and a reader never waits for
 another reader. When the buffer is full, the oldest chunks are dropped, and a reader that needs them receives `Missed`.
@@ -66,7 +66,7 @@ class Batch(list[Chunk]):
 
 
 class Turn:
-    """One turn: a request, an answer in chunks, and a last chunk of the kind `done` or `error`."""
+    """A turn: a request, an answer in chunks, and a last chunk of the kind `done` or `error`."""
 
     def __init__(
         self,
@@ -81,7 +81,10 @@ class Turn:
         by: str = "",
         keep: Callable[[Turn], None] | None = None,
     ) -> None:
-        """With `keep`, call it for new chunks. Then chunks can be read only after they are recorded: see `show`."""
+        """Create a turn.
+
+        With `keep`, new chunks are passed to it, and can be read once they are recorded: see `show`.
+        """
         self.place = place  #: its position in the order of its agent's turns
         self.id, self.format, self.on_leave = id, format, on_leave
         self.by = by  #: the hash of the requesting key, or OPERATOR

@@ -14,9 +14,7 @@ MAX_PATH = 1024
 def checked_path(raw: bytes, limits: BundleLimits) -> tuple[str, ...]:
     """Return the parts of a member's path; an empty tuple is the bundle's own folder.
 
-    Ignore a leading "./" and a final "/".
-
-    Raises InvalidValue, and BundleTooLarge for a path that is too deep.
+    Ignore a leading "./" and a final "/". Raises InvalidValue, and BundleTooLarge for a path that is too deep.
     """
     try:
         path = raw.decode()

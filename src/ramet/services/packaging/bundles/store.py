@@ -88,9 +88,7 @@ class Bundles:
     async def receive(self, id: str, archive: AsyncIterator[bytes]) -> Bundle:
         """Check and store an archive that `pack` made of the bundle of that id.
 
-        Raises Damaged if the content is different.
-
-        The copy has no owners: the store has them.
+        Raises Damaged if the content is different. The copy has no owners: the store has them.
         """
         with _Spool(self._folder) as spool:
             async for piece in archive:

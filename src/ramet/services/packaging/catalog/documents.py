@@ -28,7 +28,7 @@ _ID: Final = re.compile(r"[0-9a-f]{64}\Z")
 
 
 class KernelEpoch(Struct, frozen=True):
-    """One epoch of a kernel: the time from one of its starts to its end."""
+    """An epoch of a kernel: the time from one of its starts to its end."""
 
     kernel: str
     epoch: int

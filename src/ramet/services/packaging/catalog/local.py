@@ -62,9 +62,8 @@ class Catalogue(Protocol):
     async def begin(self, recorded: Recorded) -> Job | None:
         """Record that this kernel makes an image, and return None.
 
-        If another kernel makes the image already, return its job.
-
-        Raises Unknown for a part of the image that does not exist any more.
+        If another kernel makes the image already, return its job. Raises Unknown for a part of the image that does not
+        exist any more.
         """
 
     async def running(self, recorded: Recorded) -> None:

@@ -239,9 +239,8 @@ class SharedCatalogue:
     async def begin(self, recorded: Recorded) -> Job | None:
         """Record that this kernel makes an image, and return None.
 
-        If another kernel makes the image already, return its job.
-
-        Raises Unknown for a part of the image that does not exist any more.
+        If another kernel makes the image already, return its job. Raises Unknown for a part of the image that does not
+        exist any more.
         """
         return await self._jobs.begin(recorded)
 

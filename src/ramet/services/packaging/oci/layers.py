@@ -1,4 +1,4 @@
-"""Layers of images: files packed into a tar with gzip. The same files give the same bytes, everywhere and always."""
+"""Layers of images: files packed into a tar with gzip. Equal files give equal bytes, everywhere and always."""
 
 from __future__ import annotations
 

@@ -55,9 +55,7 @@ async def runtime_image(
     source: Registry | None = None,
     told: Told = no_progress,
 ) -> RuntimeImage:
-    """Push an image with ramet and the imports of its guests, on top of `base`, unless the image exists.
-
-    Return the image.
+    """Return an image with ramet and the imports of its guests, on top of `base`. Push it unless it exists.
 
     The base is in `source`, else in the same registry; it needs a Python of our version and platform. The image is
     pushed to the repository `into`, else to "ramet-" and the kind. Raises InvalidValue for a base that has another
@@ -79,9 +77,7 @@ async def runtime_image(
 async def image_on(
     runtime: RuntimeImage, image: Image, registry: Registry, *, into: str = "ramet-images", told: Told = no_progress
 ) -> RuntimeImage:
-    """Push an image of bundles on top of a runtime image of the same registry, unless the image exists.
-
-    Return the image.
+    """Return an image of bundles on top of a runtime image of the same registry. Push it unless it exists.
 
     An image without bundles is the runtime image itself. The tag is derived from the image's id and the runtime image,
     so that the same id is the same code for every request. Raises InvalidValue, RegistryFailed.
