@@ -217,8 +217,8 @@ class PackagingService:
         """Return a bundle, with all its files checked, to be loaded into an agent that has the bundles `beside`.
 
         Raises Unknown, Damaged, BundlesClash. Raises InvalidValue for a module with the name of a module of Python or
-        of ramet, for a bundle that needs packages, which only an image can have, and if the agent would have too many
-        bundles.
+        of ramet, and for a bundle that needs packages, which only an image can have. Raises InvalidValue if the agent
+        would have too many bundles.
         """
         if id in self._going:
             raise Unknown("bundle", id)

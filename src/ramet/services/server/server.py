@@ -205,7 +205,7 @@ class Server:
         is_all_answered = await self._http_server.stop()
         await self._put_on_record()
         await self.kernels.close()
-        if not is_all_answered:  # As after a kill: requests may have been executed.
+        if not is_all_answered:  # As after a kill: unanswered requests may have been executed.
             return
         with contextlib.suppress(RametError):
             await self.runtime.journal.store.close()  # This ends its seat, and informs the others.

@@ -42,7 +42,7 @@ class TeamRow(Struct, frozen=True, kw_only=True):
     created_at: datetime
     doomed: bool = False
     defaults: dict[str, float] = {}
-    kernel: str = ""  #: the name of the kernel that has it, of several on one store; "" for no kernel
+    kernel: str = ""  #: the name of the kernel that has it, of several on one store; "" if any kernel may take it
 
 
 class AgentRow(Struct, frozen=True, kw_only=True):

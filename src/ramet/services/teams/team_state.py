@@ -125,7 +125,7 @@ class TeamState:
             await wait_with_timeout(place.granted, clock=self._clock, seconds=wait_s)
         except TimeoutError:
             self._leave(place)
-            self.team = self.team.admit(agent, need)  # Admit it if it fits in spite of the earlier entries.
+            self.team = self.team.admit(agent, need)  # Try it before the earlier entries, else OverCapacity.
         except BaseException:
             self._leave(place)
             raise
