@@ -131,7 +131,7 @@ class AgentSpawnerService:
         await in_thread(self._runtime.sandboxes.remove_leftovers, name="ramet-leftovers")
 
         async def teams() -> list[str]:
-            return [each.key for each in await store.list(TEAM)]  # A team that cannot be read keeps its reservation, too.
+            return [each.key for each in await store.list(TEAM)]  # An unreadable team keeps its reservation, too.
 
         await self._runtime.sandboxes.keep(teams)
         takeover = Takeover(store.kernel, store, books, rooms, recovery, clock, lives.lose)
