@@ -1,4 +1,7 @@
-"""Tells public addresses from private ones. Data only: `ramet.host.egress.addresses` asks for the machine's own."""
+"""Distinguish public addresses from private ones.
+
+This module holds data only. `ramet.host.egress.addresses` finds the machine's own addresses.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 IPAddress = IPv4Address | IPv6Address
 IPNetwork = IPv4Network | IPv6Network
 
-#: Where Azure's machines find their host: metadata, keys, DNS. By its number a public address.
+#: The address at which Azure's machines reach their host: metadata, keys, DNS. Its number looks public.
 _AZURE_HOST = IPv4Address("168.63.129.16")
 _RELAYS_6TO4 = IPv4Network("192.88.99.0/24")
 _UNICAST = IPv6Network("2000::/3")
@@ -19,7 +22,10 @@ _NAT64 = IPv6Network("64:ff9b::/96")  #: RFC 6052; the last 32 bits are an IPv4 
 
 
 def objection(address: IPAddress) -> str | None:
-    """Why nothing in a sandbox is to reach `address`, or None if it is public. An own prefix for NAT64 is not known."""
+    """Return why a sandbox must not reach `address`, or None if the address is public.
+
+    An own prefix for NAT64 is not known.
+    """
     if isinstance(address, IPv6Address) and address in _NAT64:
         return objection(IPv4Address(address.packed[-4:]))
     return None if _is_public(address) else "its address is not public"
@@ -28,7 +34,7 @@ def objection(address: IPAddress) -> str | None:
 def _is_public(address: IPAddress) -> bool:
     if isinstance(address, IPv6Address):
         return (
-            address.scope_id is None  # A zone is the mark of a link.
+            address.scope_id is None  # A zone marks a link-local address.
             and address in _UNICAST
             and address.is_global
             and not any(address in special for special in _SPECIAL)
@@ -43,7 +49,7 @@ def _is_public(address: IPAddress) -> bool:
 
 
 def address_of(endpoint: str) -> IPAddress | None:
-    """The address that a canonical endpoint says by its number; None for a name and for "*"."""
+    """Return the address in a canonical endpoint, or None for a name and for "*"."""
     try:
         return ipaddress.ip_address(endpoint.rpartition(":")[0].strip("[]"))
     except ValueError:

@@ -1,4 +1,4 @@
-"""The handle of an agent that another one made: where it is, and which version of it is meant."""
+"""The handle of an agent that another agent created: its location and its version."""
 
 from __future__ import annotations
 
@@ -12,21 +12,24 @@ _HASH = re.compile(r"[0-9a-f]{64}\Z")
 
 
 class AgentRef(NamedTuple):
-    """The handle of an agent that another one made: it leads to that one, in that version, or to an error."""
+    """The handle of an agent that another agent created.
+
+    A handle resolves to exactly that agent in exactly that version, or to an error.
+    """
 
     root: str  #: name of the agent at the top, which is declared in code
-    root_version: str  #: in a handle below the root, its `Recipe.identity`: what the root may use can change
-    path: tuple[str, ...]  #: local ids from below the root down to it; empty for the root itself
-    version: str  #: of the recipe; for the root the same as `root_version`
+    root_version: str  #: in a handle below the root, the root's `Recipe.identity`: what the root may use can change
+    path: tuple[str, ...]  #: local ids from below the root down to the agent; empty for the root itself
+    version: str  #: version of the recipe; for the root equal to `root_version`
 
     @property
     def local_id(self) -> str:
-        """Its name in its creator's registry."""
+        """The name of the agent in the registry of its creator."""
         return self.path[-1] if self.path else self.root
 
     @property
     def place(self) -> str:
-        """The namespace of its state: `architect/math_solver`."""
+        """The namespace of the agent's state: `architect/math_solver`."""
         return "/".join((self.root, *self.path))
 
     def __str__(self) -> str:
@@ -35,7 +38,10 @@ class AgentRef(NamedTuple):
 
     @classmethod
     def parse(cls, text: object) -> AgentRef:
-        """Read what `str` wrote. Raises InvalidValue."""
+        """Parse a handle that `str` wrote.
+
+        Raises InvalidValue if `text` is not a valid handle.
+        """
         accepted = "root@version, or root@version/name/…@version, as str() of a handle gives it"
         if not isinstance(text, str) or len(text) > 64 * 200:
             raise InvalidValue("handle", text, accepted)

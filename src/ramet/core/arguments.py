@@ -1,4 +1,7 @@
-"""Arguments of a wrong type, refused where they are given: a refusal names field, value, and what is accepted."""
+"""Checks of argument types.
+
+A refusal names the field, the value, and the accepted type.
+"""
 
 from __future__ import annotations
 
@@ -10,31 +13,32 @@ from ramet.core.errors import InvalidValue, MissingValue
 
 
 def check_instance(field: str, value: object, kind: type | tuple[type, ...], accepted: str) -> None:
-    """Raise InvalidValue for a value that is not of this kind."""
+    """Raise InvalidValue if `value` is not an instance of `kind`."""
     if not isinstance(value, kind):
         raise InvalidValue(field, value, accepted)
 
 
 def check_text(field: str, value: object) -> None:
-    """Raise InvalidValue for what is no text."""
+    """Raise InvalidValue if `value` is not a text."""
     check_instance(field, value, str, "text")
 
 
 def check_yes_or_no(field: str, value: object) -> None:
-    """Raise InvalidValue for what is neither True nor False."""
+    """Raise InvalidValue if `value` is neither True nor False."""
     check_instance(field, value, bool, "True or False")
 
 
 def check_callable(field: str, value: object) -> None:
-    """Raise InvalidValue for what cannot be called; None is no function, and fine."""
+    """Raise InvalidValue if `value` is neither callable nor None."""
     if value is not None and not callable(value):
         raise InvalidValue(field, value, "a function, or None")
 
 
 class KnownFields(type):
-    """Type of classes whose fields are given by name: an unknown or missing one is InvalidValue, which lists fields.
+    """A metaclass for classes whose fields are given by name.
 
-    Python's own TypeError names no field that would have been accepted. Values are not shown: they may be secrets.
+    An unknown or missing field raises InvalidValue, which lists the fields. Python's own TypeError names no field that
+    would have been accepted. Values are not shown: they may be secrets.
     """
 
     if not TYPE_CHECKING:  # A type checker knows the constructor better than this signature.
@@ -53,12 +57,12 @@ class KnownFields(type):
 
 
 def unknown_field(field: str, name: str, known: tuple[str, ...]) -> InvalidValue:
-    """Return the refusal of a field that there is not."""
+    """Return the error for a field that does not exist."""
     return InvalidValue(field, name, f"one of the fields {', '.join(known)}" if known else "no field at all")
 
 
 class _NotShown:
-    """Stands for a value that may hold secrets."""
+    """A placeholder for a value that may hold secrets."""
 
     def __init__(self, value: object) -> None:
         self._kind = type(value).__name__
@@ -69,7 +73,7 @@ class _NotShown:
 
 @lru_cache(maxsize=64)
 def _fields_of(cls: Any) -> tuple[tuple[str, ...], dict[str, str]]:
-    """The fields of a dataclass or structure, and of those without a default the types."""
+    """Return the fields of a dataclass or structure, and the types of the fields without a default."""
     if (structure := getattr(cls, "__struct_fields__", None)) is not None:
         return structure, {}
     import dataclasses

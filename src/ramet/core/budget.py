@@ -1,11 +1,11 @@
-"""What a tree may use: reserve before, settle after, give back what was not used.
+"""The budget of a tree: reserve before, settle after, return the unused rest.
 
-A `Budget` is one scope: a run, and all below it. A scope that limits a resource of its own takes that much from the
-scope above as a slice when it opens, and returns what it did not spend when it closes; what it does not limit is drawn
-straight from the nearest scope that does. So every resource has one owner, a reservation costs the same at any depth,
-and in each scope free + held + kept + spent is the limit, always. What is kept is for the owner's last answer; nobody
-else can draw it, and what a last answer does not use of it goes back. Nothing here waits, so within one event loop
-every operation is atomic.
+A `Budget` is one scope: a run and all runs below it. A scope with a limit of its own for a resource takes that amount
+from the scope above as a slice when it opens. When it closes, it returns the amount that it did not spend. A resource
+without a limit of its own is drawn directly from the nearest scope above that has one. So every resource has one owner,
+a reservation costs the same at any depth, and in each scope free + held + kept + spent always equals the limit. The
+kept amount is for the owner's last answer: no one else can draw it, and the unused rest of it returns. Nothing here
+waits, so every operation is atomic within one event loop.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ramet.core.errors import BudgetExceeded, InvalidValue
 
 
 class Amount(NamedTuple):
-    """A quantity of everything that a budget counts."""
+    """A quantity of every resource that a budget counts."""
 
     tokens: int = 0
     usd: float = 0.0
@@ -32,22 +32,25 @@ RESOURCES = Amount._fields
 _NOTHING = Amount()
 _ALL = range(len(RESOURCES))
 _SLACK = 1e-9  #: sums of money in binary fractions are off by less than this
-_MOST = 2**53  #: above it floats and readers of JSON round, and a count would no longer be exact
+_MOST = 2**53  #: above this value floats and readers of JSON round, and a count would no longer be exact
 
-#: The reserve for a last answer: one call, and this share of tokens and money, tokens at most LAST_WORD_TOKENS.
+#: The reserve for a last answer: one call, and this share of tokens and money, at most LAST_WORD_TOKENS tokens.
 LAST_WORD_SHARE = 0.1
 LAST_WORD_TOKENS = 4096
 
 
 @dataclass(frozen=True, kw_only=True)
 class Limits(metaclass=KnownFields):
-    """The most that a run and all below it may use; None is no limit of its own. `seconds` is wall-clock time."""
+    """The most that a run and all runs below it may use; None means no limit of its own.
+
+    `seconds` is wall-clock time.
+    """
 
     tokens: int | None = None  #: input (cache reads included) and output
     usd: float | None = None
-    model_calls: int | None = None  #: requests made of providers, retries included
+    model_calls: int | None = None  #: requests sent to providers, retries included
     tool_calls: int | None = None
-    agents: int | None = None  #: births below this run; an end does not give one back
+    agents: int | None = None  #: spawns below this run; the end of a run does not return one
     seconds: float | None = None
 
     def __post_init__(self) -> None:
@@ -66,16 +69,16 @@ class Limits(metaclass=KnownFields):
 
     @property
     def counts(self) -> bool:
-        """Whether any resource but time is limited here."""
+        """True if any resource except time is limited here."""
         return any(getattr(self, name) is not None for name in RESOURCES)
 
     def tightened(self, other: Limits) -> Limits:
-        """Of two limits on the same, the smaller of each."""
+        """Return the smaller of both limits for each field."""
         both = {each.name: (getattr(self, each.name), getattr(other, each.name)) for each in fields(Limits)}
         return Limits(**{name: min((v for v in pair if v is not None), default=None) for name, pair in both.items()})
 
     def as_data(self) -> dict[str, int | float]:
-        """What is limited, by name: `Limits(**data)` is the same again."""
+        """Return the limited fields by name: `Limits(**data)` equals this object."""
         return {name: value for name in (*RESOURCES, "seconds") if (value := getattr(self, name)) is not None}
 
 
@@ -83,10 +86,10 @@ NO_LIMITS = Limits()
 
 
 class Budget:
-    """One scope of what may be used by the run at `scope` and all below it.
+    """A scope of a budget, for the run at `scope` and all runs below it.
 
-    Opening one below `parent` reserves its limits there: raises BudgetExceeded, having taken nothing, if they do not
-    fit into what is free.
+    A new scope below `parent` reserves its limits there. Raises BudgetExceeded, having taken nothing, if they do not
+    fit into the free amount.
     """
 
     __slots__ = (
@@ -105,7 +108,7 @@ class Budget:
 
     def __init__(self, limits: Limits, *, scope: str, parent: Budget | None = None) -> None:
         self.limits, self.scope, self.parent = limits, scope, parent
-        self.fired: str | None = None  #: the resource that this very scope refused first
+        self.fired: str | None = None  #: the resource that this scope itself refused first
         self._limit: list[float | None] = [getattr(limits, name) for name in RESOURCES]
         self._owner: list[Budget | None] = [
             self if limit is not None else parent._owner[which] if parent is not None else None
@@ -124,22 +127,23 @@ class Budget:
             self._slice = parent.reserve(self._grant())
 
     def left(self, resource: str, *, last_word: bool = False) -> float:
-        """How much of `resource` could be reserved now; infinity if nothing limits it."""
+        """Return how much of `resource` could be reserved now; infinity if nothing limits it."""
         which = RESOURCES.index(resource)
         owner = self._owner[which]
         return math.inf if owner is None else max(0, owner._free(which, last_word and owner is self))
 
     def limit(self, resource: str) -> float:
-        """The most that the owner of `resource` may ever use; infinity if nothing limits it."""
+        """Return the most that the owner of `resource` may ever use; infinity if nothing limits it."""
         which = RESOURCES.index(resource)
         owner = self._owner[which]
         return math.inf if owner is None else owner._limit[which] or 0
 
     def reserve(self, amount: Amount, *, last_word: bool = False) -> Hold:
-        """Hold all of `amount`, or nothing: raises BudgetExceeded naming the scope that fired.
+        """Hold all of `amount`, or nothing.
 
-        `last_word` draws on what this scope keeps for its owner's last answer. A closed scope has nothing left. Raises
-        InvalidValue for an amount that is no quantity.
+        Raises BudgetExceeded, naming the scope whose limit fired, if `amount` does not fit. `last_word` draws on the
+        amount that this scope keeps for its owner's last answer. A closed scope has nothing left. Raises InvalidValue
+        if `amount` is not a valid quantity.
         """
         _check(amount)
         for which, asked in enumerate(amount):
@@ -160,7 +164,7 @@ class Budget:
         return Hold(self, amount, drawn)
 
     def charge(self, amount: Amount) -> None:
-        """Count what was used in another process, which had reserved it: nothing is refused any more."""
+        """Count an amount that another process reserved and used; nothing is refused here."""
         _check(amount)
         for which, used in enumerate(amount):
             owner = self._owner[which]
@@ -169,9 +173,9 @@ class Budget:
                 owner._kept[which] = min(owner._kept[which], max(0, owner._free(which, True)))
 
     def close(self) -> None:
-        """Return to the scope above what is neither spent nor held here. Idempotent.
+        """Return the amount that is neither spent nor held here to the scope above. Idempotent.
 
-        What is held counts as spent up there until its hold is settled, which then corrects it.
+        A held amount counts as spent above until its hold is settled; settling then corrects it.
         """
         if self._slice is not None:
             used = [spent + held for spent, held in zip(self._spent, self._held, strict=True)]
@@ -181,13 +185,16 @@ class Budget:
 
     @property
     def closed(self) -> bool:
-        """Whether its slice went back to the scope above. A scope without one above never closes."""
+        """True if the slice was returned to the scope above.
+
+        A scope without a scope above never closes.
+        """
         return self._slice is None and self.parent is not None
 
     def reopen(self, parent: Budget) -> None:
-        """Take the rest of the grant from `parent` again, for a run that goes on: what was spent stays spent.
+        """Take the rest of the grant from `parent` again for a run that continues; spent amounts stay spent.
 
-        Raises BudgetExceeded, taking nothing, if it is no longer free.
+        Raises BudgetExceeded, taking nothing, if the rest is no longer free.
         """
         if self._slice is None:
             used = [spent + held for spent, held in zip(self._spent, self._held, strict=True)]
@@ -197,19 +204,22 @@ class Budget:
             self._owner = [self if self._limit[w] is not None else parent._owner[w] for w in _ALL]
 
     def spent(self, resource: str) -> float:
-        """What has been settled here so far; what a living scope below has of its own slice shows when that closes."""
+        """Return the amount settled here so far.
+
+        The spending of a living scope below from its own slice is included when that scope closes.
+        """
         return self._spent[RESOURCES.index(resource)]
 
     def held(self, resource: str) -> float:
-        """What is reserved and not yet settled, slices of scopes below included."""
+        """Return the amount that is reserved and not yet settled, slices of scopes below included."""
         return self._held[RESOURCES.index(resource)]
 
     def kept(self, resource: str) -> float:
-        """What is set aside for the owner's last answer."""
+        """Return the amount that is set aside for the owner's last answer."""
         return self._kept[RESOURCES.index(resource)]
 
     def describe_left(self) -> str:
-        """What remains, only of what is limited; empty if nothing is."""
+        """Describe what remains of the limited resources; empty if nothing is limited."""
         return ", ".join(f"{name} {self.left(name):.12g}" for name in RESOURCES if self.left(name) != math.inf)
 
     def _free(self, which: int, last_word: bool) -> float:
@@ -227,18 +237,21 @@ class Budget:
 
 
 class Hold:
-    """A reservation. Settle it with what was used, or refund it; the first word counts, later ones do nothing."""
+    """A reservation: settle it with the used amount, or refund it.
+
+    Only the first call of `settle` or `refund` counts; later calls do nothing.
+    """
 
     __slots__ = ("_budget", "_drawn", "amount", "open")
 
     def __init__(self, budget: Budget, amount: Amount, drawn: Amount = _NOTHING) -> None:
         self._budget, self.amount, self.open = budget, amount, True
-        self._drawn = drawn  #: what of it came from the reserve for a last word
+        self._drawn = drawn  #: the part that came from the reserve for a last answer
 
     def settle(self, actual: Amount) -> None:
-        """Give back the hold and count `actual`, which may be more where an estimate was wrong.
+        """Return the hold and count `actual`, which may be more if an estimate was wrong.
 
-        Raises InvalidValue for an `actual` that is no quantity (negative, NaN), having counted the reservation instead.
+        Raises InvalidValue if `actual` is not a valid quantity (negative, NaN), having counted the reservation instead.
         """
         if not self.open:
             return
@@ -251,7 +264,7 @@ class Hold:
         self._give_back(actual)
 
     def refund(self) -> None:
-        """Give back the hold: nothing was used."""
+        """Return the hold; nothing was used."""
         self.settle(_NOTHING)
 
     def _give_back(self, actual: Amount) -> None:
@@ -261,7 +274,7 @@ class Hold:
             held, used = self.amount[which], actual[which]
             owner._held[which] -= held
             owner._spent[which] += used
-            while owner.closed and owner.parent is not None:  # It counted `held` as spent above when it closed.
+            while owner.closed and owner.parent is not None:  # The scope above counted `held` as spent when it closed.
                 above = owner.parent._owner[which]
                 if above is None:
                     break
@@ -273,7 +286,10 @@ class Hold:
 
 
 def _check(amount: Amount) -> None:
-    """Refuse what would make a budget out of nothing: a negative number, or NaN, against which no limit holds."""
+    """Refuse an amount that would create budget: a negative number, or NaN, which passes every limit.
+
+    Raises InvalidValue.
+    """
     for which, value in enumerate(amount):
         if not 0 <= value <= _MOST:
             raise InvalidValue(f"amount.{RESOURCES[which]}", value, "a number from 0 to 2^53")

@@ -1,4 +1,4 @@
-"""Mail that asks or says the same again: by whom and what, when it came, and whether that was within a window."""
+"""Detection of repeated mail: same sender, same text, within a time window."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 from ramet.core.errors import InvalidValue
 
-#: How the answer to a sender begins whose message was left out.
+#: The first words of the answer to a sender whose message was left out.
 NOT_DELIVERED = "Not delivered again"
-MOST = 1_024  #: of the newest messages of a run, so many are compared
+MOST = 1_024  #: number of the newest messages of a run that are compared
 
 
 class Received(NamedTuple):
@@ -27,10 +27,10 @@ class RecentMail:
     __slots__ = ("_received",)
 
     def __init__(self) -> None:
-        self._received: dict[bytes, Received] = {}  #: in the order of their arrival
+        self._received: dict[bytes, Received] = {}  #: in the order of arrival
 
     def add(self, id: str, sender: str, text: str, at: datetime) -> None:
-        """Keep a message that was accepted."""
+        """Remember a message that was accepted."""
         key = _content(sender, text)
         self._received.pop(key, None)
         self._received[key] = Received(id, at)
@@ -46,7 +46,10 @@ class RecentMail:
 
 
 def checked_window(dedupe_s: float | None) -> float | None:
-    """Return a window as it is. Raises InvalidValue for what is no time."""
+    """Return the window unchanged.
+
+    Raises InvalidValue if `dedupe_s` is not a valid time.
+    """
     if dedupe_s is None:
         return None
     if isinstance(dedupe_s, bool) or not isinstance(dedupe_s, int | float):
@@ -57,7 +60,10 @@ def checked_window(dedupe_s: float | None) -> float | None:
 
 
 def with_asker(awaiting: dict[str, str], mail_id: str, asker_id: str) -> dict[str, str]:
-    """Return who is told of a rest, by the newest mail of each that asked: however often, each is told once."""
+    """Return the runs that are notified when a run becomes idle, by the id of their newest mail.
+
+    Each asker is notified once, however often it asked.
+    """
     return {mail: asker for mail, asker in awaiting.items() if asker != asker_id} | {mail_id: asker_id}
 
 

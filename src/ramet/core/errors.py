@@ -1,4 +1,7 @@
-"""Every error a caller can act on, in one tree. Each names the field, the value, and what would be accepted."""
+"""Every error that a caller can act on, in one class tree.
+
+Each error names the field, the value, and the accepted values.
+"""
 
 from __future__ import annotations
 
@@ -6,21 +9,24 @@ from collections.abc import Mapping
 
 
 class RametError(Exception):
-    """The root of everything ramet refuses or reports. Messages are bounded: names in them may be a model's words."""
+    """The base class of all errors of ramet.
+
+    Messages are bounded: a name in a message may come from a model.
+    """
 
 
 class Bug(RametError):
-    """Ours, not the caller's: a state that should not have been possible."""
+    """A defect of ramet, not of the caller: a state that should be impossible."""
 
 
 class InvalidValue(RametError, ValueError):
-    """A value that cannot be accepted: says which field, what came, and what would have been taken."""
+    """A value that cannot be accepted: names the field, the value, and the accepted values."""
 
     def __init__(self, field: str, value: object, accepted: str) -> None:
         self.field, self.value, self.accepted = field, value, accepted
         try:
             shown = repr(value)
-        except Exception:  # a hostile __repr__, nesting without end, an integer of more digits than Python prints
+        except Exception:  # a hostile __repr__, endless nesting, an integer of more digits than Python prints
             shown = f"a value of type {type(value).__name__}"
         if len(shown) > 120:
             shown = f"{shown[:100]}… ({len(shown)} characters)"
@@ -28,7 +34,7 @@ class InvalidValue(RametError, ValueError):
 
 
 class MissingValue(InvalidValue):
-    """A required field that was not given, or several: says which, and what would have been taken."""
+    """A required field, or several, that were not given: names them and the accepted values."""
 
     def __init__(self, field: str, accepted: str) -> None:
         super().__init__(field, None, accepted)
@@ -36,7 +42,7 @@ class MissingValue(InvalidValue):
 
 
 class Unknown(RametError, LookupError):
-    """A name that stands for nothing here: says what kind of thing, which name, and which names exist."""
+    """A name that does not exist: says which kind of thing, which name, and which names exist."""
 
     def __init__(self, kind: str, name: str, known: tuple[str, ...] = ()) -> None:
         self.kind, self.name, self.known = kind, _short(name), known
@@ -62,7 +68,7 @@ class BudgetExceeded(RametError):
 
 
 class SpawnRefused(RametError):
-    """A child that was not born. `limit` names what stood against it, `free` what is left of it now."""
+    """A spawn that was refused. `limit` names the limit that prevented it, `free` what is left of that limit now."""
 
     def __init__(self, limit: str, reason: str, *, free: float | None = None) -> None:
         self.limit, self.reason, self.free = limit, reason, free
@@ -70,11 +76,14 @@ class SpawnRefused(RametError):
 
 
 class PolicyAdapterFailed(SpawnRefused):
-    """A policy adapter gave no answer in time, or none that can be used: nothing was born."""
+    """A policy adapter gave no answer in time, or no usable answer; nothing was spawned."""
 
 
 class OverCapacity(SpawnRefused):
-    """A team that has no room for another agent now. `resource` is what is short, `room` what is free of everything."""
+    """A team has no room for another agent now.
+
+    `resource` names the short resource, `room` is what is free of every resource.
+    """
 
     def __init__(self, team: str, resource: str, *, asked: float, room: Mapping[str, float]) -> None:
         self.team, self.resource, self.asked, self.room = _short(team), resource, asked, dict(room)
@@ -83,7 +92,7 @@ class OverCapacity(SpawnRefused):
 
 
 class NotYours(RametError, LookupError):
-    """Nothing that this key opens: what does not exist and what belongs to somebody else look the same."""
+    """An object that this key cannot open: a missing object and another owner's object look the same."""
 
     def __init__(self, kind: str, name: str) -> None:
         self.kind, self.name = kind, _short(name)
@@ -92,7 +101,10 @@ class NotYours(RametError, LookupError):
 
 
 class MailRefused(RametError):
-    """Mail that was not accepted; the sender is told why and may act on it."""
+    """Mail that was not accepted.
+
+    The sender receives the reason and may act on it.
+    """
 
     def __init__(self, to: str, reason: str) -> None:
         self.to, self.reason = _short(to), reason
@@ -100,7 +112,7 @@ class MailRefused(RametError):
 
 
 class Denied(RametError):
-    """A gate (hook, approval, permission) said no, or could not answer, which means no."""
+    """A gate (hook, approval, permission) denied an action, or could not answer, which counts as a denial."""
 
     def __init__(self, what: str, reason: str) -> None:
         self.what, self.reason = what, reason
@@ -108,7 +120,7 @@ class Denied(RametError):
 
 
 class Aborted(RametError):
-    """Work that was stopped. `reason` is the word of whoever stopped it."""
+    """Work that was stopped. `reason` is the reason given by the stopping party."""
 
     def __init__(self, reason: str = "aborted") -> None:
         self.reason = reason
@@ -116,10 +128,10 @@ class Aborted(RametError):
 
 
 class ModelFailed(RametError):
-    """A provider did not answer. Never an agent's finding. `retryable` says whether asking again may help.
+    """A provider did not answer; never a finding of an agent. `retryable` says whether a new request may help.
 
-    `retry_after_s` is what the provider asked us to wait, if it said so. `unsent` says that no provider can have
-    received the request: it cost nothing.
+    `retry_after_s` is the wait that the provider requested, if any. `unsent` says that no provider can have received
+    the request, so that it cost nothing.
     """
 
     unsent: bool = False
@@ -135,7 +147,7 @@ class ModelFailed(RametError):
         unsent: bool = False,
     ) -> None:
         self.model, self.reason, self.status = model, reason, status
-        if unsent:  # Known where the request is made, and not told to guests.
+        if unsent:  # Known where the request is made, and not sent to guests.
             self.unsent = True
         self.retryable, self.retry_after_s = retryable, retry_after_s
         super().__init__(f"{model}: {reason}" + (f" (HTTP {status})" if status else ""))
@@ -150,7 +162,7 @@ class OutputInvalid(RametError):
 
 
 class StepFailed(RametError):
-    """A step of a composition that ended without a value, or with one of another type than it promises."""
+    """A step of a composition that ended without a value, or with a value of another type than it promises."""
 
     def __init__(self, step: str, *, status: str, path: str, reason: str) -> None:
         self.step, self.status, self.path, self.reason = step, status, path, reason[:2_000]
@@ -158,7 +170,10 @@ class StepFailed(RametError):
 
 
 class StepsExceeded(RametError):
-    """A graph that did as many steps as it may and has not come to its end. `node` would have been the next."""
+    """A graph that executed its maximum number of steps and has not ended.
+
+    `node` would have been the next.
+    """
 
     def __init__(self, graph: str, *, node: str, max_steps: int) -> None:
         self.graph, self.node, self.max_steps = graph, node, max_steps
@@ -174,11 +189,11 @@ class NoToolsLeft(RametError):
 
 
 class ProtocolError(RametError):
-    """The other end of a channel broke its rules; the channel is closed."""
+    """The other end of a channel violated the protocol; the channel is closed."""
 
 
 class NotShippable(RametError):
-    """A function, argument or result that cannot travel between host and sandbox: says what, and what to do."""
+    """A function, argument or result that cannot be transferred between host and sandbox, with the remedy."""
 
     def __init__(self, what: str, why: str, remedy: str) -> None:
         self.what, self.why, self.remedy = _short(what), why, remedy
@@ -186,9 +201,10 @@ class NotShippable(RametError):
 
 
 class OutputTooLarge(RametError):
-    """A run left more than it may; nothing of it was taken. `what` says of which kind, in the unit of the limit.
+    """A run left more than its limit; nothing of it was taken.
 
-    Where what was left is counted only until it is too much, `size` is what was counted.
+    `what` names the kind, in the unit of the limit. If counting stopped at the limit, `size` is the amount that was
+    counted.
     """
 
     def __init__(self, what: str, *, size: int, limit: int, remedy: str = "") -> None:
@@ -197,7 +213,10 @@ class OutputTooLarge(RametError):
 
 
 class Damaged(RametError):
-    """What was kept on disk is not whole, or of a newer version than this; it is left as it is, and not used."""
+    """Data on disk that is incomplete, or of a newer version.
+
+    The data is left unchanged and is not used.
+    """
 
     def __init__(self, what: str, where: object, why: str) -> None:
         self.what, self.where, self.why = what, str(where), why
@@ -205,9 +224,10 @@ class Damaged(RametError):
 
 
 class DamagedTree(Damaged):
-    """One tree of a journal that cannot be read; the other trees are not affected.
+    """A tree of a journal that cannot be read; the other trees are not affected.
 
-    `cursor` is that of the damaged event; None if the tree's document is damaged, or the table that its events are in.
+    `cursor` is the cursor of the damaged event; None if the tree's document is damaged, or the table that holds its
+    events.
     """
 
     def __init__(self, tree: str, where: object, why: str, *, cursor: int | None = None) -> None:
@@ -219,7 +239,7 @@ class DamagedTree(Damaged):
 
 
 class StoreFailed(RametError):
-    """The journal can no longer be written to or read: nothing that was promised since can be kept."""
+    """The journal can no longer be written or read: no promise made since then can be kept."""
 
     def __init__(self, where: object, why: str) -> None:
         self.where, self.why = str(where), why
@@ -227,7 +247,10 @@ class StoreFailed(RametError):
 
 
 class StoreInUse(RametError):
-    """Another kernel writes to this store. `holder` says which, as far as it is known: "pid 1234"."""
+    """Another kernel writes to this store.
+
+    `holder` identifies that kernel, as far as it is known: "pid 1234".
+    """
 
     def __init__(self, where: object, holder: str) -> None:
         self.where, self.holder = str(where), holder
@@ -235,17 +258,20 @@ class StoreInUse(RametError):
 
 
 class OwnedElsewhere(RametError):
-    """A tree that another kernel has: nothing was done here. `address` is where that one answers, if it said so."""
+    """A tree that another kernel owns; nothing was done here.
+
+    `address` is where that kernel answers, if it published an address.
+    """
 
     def __init__(self, tree: str, kernel: str, address: str = "") -> None:
         self.tree, self.kernel, self.address = _short(tree), _short(kernel), address
-        whose = f"it belongs to kernel {self.kernel!r}"  # Not where: callers read this, and kernels listen inside.
+        whose = f"it belongs to kernel {self.kernel!r}"  # No address: callers read this; kernels listen inside.
         gone = "another one took it over, and has let go of it since"
         super().__init__(f"tree {self.tree!r} is not of this kernel: {whose if kernel else gone}")
 
 
 class Conflict(RametError):
-    """A document is not of the version that a change was made for: somebody else was first; nothing was written."""
+    """A document does not have the expected version, because another writer was first; nothing was written."""
 
     def __init__(self, kind: str, key: str, *, expected: int, found: int) -> None:
         self.kind, self.key, self.expected, self.found = kind, _short(key), expected, found
@@ -254,7 +280,10 @@ class Conflict(RametError):
 
 
 class MergeConflict(Conflict):
-    """Two sides changed the same keys of a state in different ways, and nobody decided; nothing was written."""
+    """Both sides of a merge changed the same keys of a state differently, and no resolution was given.
+
+    Nothing was written.
+    """
 
     def __init__(self, kind: str, key: str, keys: tuple[str, ...], *, expected: int, found: int) -> None:
         super().__init__(kind, key, expected=expected, found=found)
@@ -263,7 +292,7 @@ class MergeConflict(Conflict):
 
 
 class UnsavedChanges(RametError):
-    """A state has changes that are in no commit, and what was asked would lose them; or they cannot be committed so."""
+    """A state has uncommitted changes that the requested operation would lose or cannot commit."""
 
     def __init__(self, keys: tuple[str, ...], why: str, remedy: str) -> None:
         self.keys, self.why, self.remedy = keys, why, remedy
@@ -271,7 +300,7 @@ class UnsavedChanges(RametError):
 
 
 class DefinitionMissing(RametError, LookupError):
-    """A run of the journal needs something that only a process can supply: a model object, a tool, a closure."""
+    """A run of the journal needs an object that only a process can supply: a model object, a tool, a closure."""
 
     def __init__(self, kind: str, name: str) -> None:
         self.kind, self.name = kind, _short(name)
@@ -279,7 +308,7 @@ class DefinitionMissing(RametError, LookupError):
 
 
 class TaskFailed(RametError):
-    """An agent says that it cannot do what its task asks: its own word, or how its run ended. `run` is its id."""
+    """An agent cannot do its task: the agent reports this itself, or its run ended so. `run` is its id."""
 
     def __init__(self, reason: str, *, task: str = "", status: str = "failed", run: str = "") -> None:
         self.reason, self.task, self.status, self.run = reason, task, status, run
@@ -287,7 +316,10 @@ class TaskFailed(RametError):
 
 
 class NeedsInput(RametError):
-    """An agent asks back before it can go on. Whoever has the answer gives it with `token`, in any process."""
+    """An agent asks a question before it can continue.
+
+    The answer is given with `token`, in any process.
+    """
 
     def __init__(self, question: str, *, token: str = "") -> None:
         self.question, self.token = question, token
@@ -295,7 +327,10 @@ class NeedsInput(RametError):
 
 
 class AgentNotResolved(RametError, LookupError):
-    """A handle leads to no agent any more, rather than to another one: `kind` and `name` say what is missing."""
+    """A handle no longer resolves to its agent. `kind` and `name` say what is missing.
+
+    A handle never resolves to another agent instead.
+    """
 
     def __init__(self, handle: str, kind: str, name: str, why: str) -> None:
         self.handle, self.kind, self.name, self.why = handle, kind, _short(name), why
@@ -303,7 +338,10 @@ class AgentNotResolved(RametError, LookupError):
 
 
 class IsolationUnavailable(RametError):
-    """This machine cannot keep a run in as strictly as was asked. `missing` names mechanisms, `remedy` the way out."""
+    """The requested isolation is stricter than this machine offers.
+
+    `missing` names mechanisms, `remedy` a way to solve the problem.
+    """
 
     def __init__(self, asked: str, offered: str, missing: tuple[str, ...], remedy: str) -> None:
         self.asked, self.offered, self.missing, self.remedy = asked, offered, missing, remedy
@@ -313,15 +351,18 @@ class IsolationUnavailable(RametError):
 
 
 class SandboxFailed(RametError):
-    """A sandbox that could not be started, or whose keeper died. Ours or the machine's doing, never the guest's."""
+    """A sandbox that could not be started, or whose keeper died.
+
+    The cause is ramet or the machine, never the guest.
+    """
 
 
 class Gone(RametError):
-    """What was to be taken over is not there any more: its process ended with the kernel that had started it."""
+    """A sandbox to take over no longer exists: its process ended with the kernel that had started it."""
 
 
 class Expired(RametError, LookupError):
-    """A run whose tree was kept for a time after its end, and that time is up: `keep_s` seconds since `ended`."""
+    """A run of a tree that was kept for `keep_s` seconds after `ended`, and that time is over."""
 
     def __init__(self, run: str, ended: object, keep_s: float | None) -> None:
         self.run, self.ended, self.keep_s = _short(run), str(ended), keep_s
@@ -329,7 +370,7 @@ class Expired(RametError, LookupError):
 
 
 class BusyError(RametError):
-    """A second turn was asked of a run that is still in one."""
+    """A second turn was requested of a run whose turn has not ended."""
 
 
 def _short(name: str) -> str:

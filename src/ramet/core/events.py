@@ -1,7 +1,8 @@
-"""The one vocabulary of loop, journal, screens and subscribers.
+"""The event types that loop, journal, screens and subscribers share.
 
-Every event says whose it is: `root`, `run`, `parent`, `agent`, `path`, `depth`, and the tool call it belongs to where
-there is one. `seq` orders the events of one tree; 0 means provisional (text deltas), superseded by what is recorded.
+Every event names its subject: `root`, `run`, `parent`, `agent`, `path`, `depth`, and its tool call if there is one.
+`seq` orders the events of one tree. The `seq` of a provisional event (a text delta) is 0; the recorded events supersede
+it.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from ramet.core.safety import Vote
 
 
 class Event(Struct, frozen=True, kw_only=True, tag_field="type", omit_defaults=True):
-    """What all events carry."""
+    """The fields that all events have."""
 
     root: str
     run: str
@@ -26,15 +27,15 @@ class Event(Struct, frozen=True, kw_only=True, tag_field="type", omit_defaults=T
     agent: str  #: name of the definition that runs
     depth: int = 0
     parent: str | None = None
-    parent_call: str | None = None  #: the tool call of the parent that gave birth to this run
+    parent_call: str | None = None  #: the tool call of the parent that spawned this run
     call_id: str | None = None  #: the tool call that this event is about
     seq: int = 0
     at: datetime | None = None
-    told: int = 0  #: its number among what the run's sandbox told, where that can outlive its kernel
+    told: int = 0  #: its number among the reports of the run's sandbox, if that sandbox can outlive its kernel
 
 
 class RunSpawned(Event, frozen=True, kw_only=True, tag="run_spawned"):
-    """A run was born: admitted, reserved and about to start."""
+    """A run was spawned: admitted, with its resources reserved, and about to start."""
 
     name: str
     prompt: str = ""
@@ -45,37 +46,40 @@ class RunSpawned(Event, frozen=True, kw_only=True, tag="run_spawned"):
     background: bool = False
     detached: bool = False
     session: str | None = None
-    birth: dict[str, Any] = {}  #: what it takes to go on with it in another process; empty where nothing is durable
+    birth: dict[str, Any] = {}  #: what another process needs to continue the run; empty where nothing is durable
 
 
 class RunResumed(Event, frozen=True, kw_only=True, tag="run_resumed"):
-    """A run goes on in another process than the one that it was in; `cut` are calls that were under way then."""
+    """A run continues in another process; `cut` lists the calls that were in progress before."""
 
     turn: int
-    cut: tuple[str, ...] = ()  #: ids of tool calls of which nobody knows whether they took effect
+    cut: tuple[str, ...] = ()  #: ids of tool calls of which it is unknown whether they took effect
 
 
 class StateChanged(Event, frozen=True, kw_only=True, tag="state_changed"):
-    """A run moved in its lifecycle."""
+    """A run changed its state in its lifecycle."""
 
     state: str
     why: str = ""
 
 
 class RunEnded(Event, frozen=True, kw_only=True, tag="run_ended"):
-    """A run's end and its result. A finished agent that gets mail starts again and ends again."""
+    """The end of a run, with its result.
+
+    A finished agent that receives mail starts again and ends again.
+    """
 
     result: Result
 
 
 class TurnStarted(Event, frozen=True, kw_only=True, tag="turn_started"):
-    """One prompt, or one wake, is being worked on."""
+    """A turn started, because of a prompt or because the run woke."""
 
     turn: int
 
 
 class TurnEnded(Event, frozen=True, kw_only=True, tag="turn_ended"):
-    """The answer to a prompt stands."""
+    """A turn ended; its answer is complete."""
 
     turn: int
     status: str
@@ -83,21 +87,21 @@ class TurnEnded(Event, frozen=True, kw_only=True, tag="turn_ended"):
 
 
 class ModelAsked(Event, frozen=True, kw_only=True, tag="model_asked"):
-    """A request is about to be made; what it may cost is reserved."""
+    """A request to a model is about to be sent; its possible cost is reserved."""
 
     step_id: str
     model: str
     attempt: int = 1
     reserved_tokens: int = 0
     reserved_usd: float = 0.0
-    requests: int = 1  #: that this attempt may make
+    requests: int = 1  #: number of requests that this attempt may make
 
 
 class ModelCharged(Event, frozen=True, kw_only=True, tag="model_charged"):
-    """What was used that the conversation does not show.
+    """Usage that the conversation does not show.
 
-    By a request that brought no word of it: it failed, or was an aside, such as a summary. Or by calls of a reply that
-    nobody told of, and that may have run in a sandbox.
+    The usage is of a request without a recorded message: the request failed, or was an aside, such as a summary. Or the
+    usage is of calls of a reply that no event reports, and that may have run in a sandbox.
     """
 
     step_id: str
@@ -105,7 +109,7 @@ class ModelCharged(Event, frozen=True, kw_only=True, tag="model_charged"):
 
 
 class ModelRetried(Event, frozen=True, kw_only=True, tag="model_retried"):
-    """A provider failed and is asked again after `wait_s`."""
+    """A provider failed; the request is sent again after `wait_s` seconds."""
 
     step_id: str
     model: str
@@ -115,30 +119,36 @@ class ModelRetried(Event, frozen=True, kw_only=True, tag="model_retried"):
 
 
 class TextDelta(Event, frozen=True, kw_only=True, tag="text_delta"):
-    """Some text of a message that is not yet complete: provisional."""
+    """A part of the text of an incomplete message; provisional."""
 
     step_id: str
     text: str
 
 
 class MessageDiscarded(Event, frozen=True, kw_only=True, tag="message_discarded"):
-    """The deltas of this step are void: the stream broke; the recorded message, if one comes, supersedes them."""
+    """The text deltas of this step are void, because the stream broke.
+
+    If a message is recorded later, it supersedes them.
+    """
 
     step_id: str
     reason: str = ""
 
 
 class MessageRecorded(Event, frozen=True, kw_only=True, tag="message_recorded"):
-    """A message of the conversation, as data (`ramet.models.messages`). Usage is set on a model's own."""
+    """A message of the conversation, as data (`ramet.models.messages`).
+
+    Usage is set on messages of a model.
+    """
 
     message: dict[str, Any]
     step_id: str | None = None
     usage: Usage | None = None
-    exhausted: str = ""  #: of a last word: the resource of the budget that is used up
+    exhausted: str = ""  #: on a last answer: the resource of the budget that is used up
 
 
 class ToolStarted(Event, frozen=True, kw_only=True, tag="tool_started"):
-    """A tool call begins: intent is on record before the effect."""
+    """A tool call begins; the intent is recorded before the effect."""
 
     tool: str
     step_id: str
@@ -162,12 +172,12 @@ class MailPushed(Event, frozen=True, kw_only=True, tag="mail_pushed"):
     sender: str
     kind: str
     text: str = ""
-    asked: str = ""  #: the request of a sandbox that sent it, as no other of its tree's
-    notify: str = ""  #: id of the run that is told, once, when this one rests or has ended after it
+    asked: str = ""  #: id of the sandbox's request that sent it, unique in its tree
+    notify: str = ""  #: id of the run to notify, once, when this run is idle or has ended afterwards
 
 
 class MailDelivered(Event, frozen=True, kw_only=True, tag="mail_delivered"):
-    """Mail went into this run's conversation."""
+    """Mail was added to this run's conversation."""
 
     mail_id: str
     sender: str
@@ -175,7 +185,7 @@ class MailDelivered(Event, frozen=True, kw_only=True, tag="mail_delivered"):
 
 
 class ClampEvent(Event, frozen=True, kw_only=True, tag="clamped"):
-    """A limit was asked above the parent's and made the parent's."""
+    """A requested limit was above the parent's limit, and was set to the parent's."""
 
     field: str
     asked: float
@@ -183,15 +193,18 @@ class ClampEvent(Event, frozen=True, kw_only=True, tag="clamped"):
 
 
 class PolicyDecided(Event, frozen=True, kw_only=True, tag="policy_decided"):
-    """A policy adapter was asked about a birth: on the record of the run that asked for it, or of the root itself."""
+    """A policy adapter decided on a spawn.
+
+    The event is recorded for the run that requested the spawn, or for the root itself.
+    """
 
     adapter: str
     verdict: str  #: allow | narrow | refuse
     reason: str = ""
-    child: str = ""  #: name of the definition that was to be born
-    policy: dict[str, Any] = {}  #: what the newborn may do at most, as the adapter says
-    limits: dict[str, Any] = {}  #: of its budget, likewise
-    failed: bool = False  #: the adapter gave no answer that can be used
+    child: str = ""  #: name of the definition that was to be spawned
+    policy: dict[str, Any] = {}  #: the most that the new run may do, according to the adapter
+    limits: dict[str, Any] = {}  #: limits of its budget, likewise
+    failed: bool = False  #: the adapter gave no usable answer
 
 
 class BudgetRefused(Event, frozen=True, kw_only=True, tag="budget_refused"):
@@ -204,25 +217,28 @@ class BudgetRefused(Event, frozen=True, kw_only=True, tag="budget_refused"):
 
 
 class AgentCreated(Event, frozen=True, kw_only=True, tag="agent_created"):
-    """This run wrote an agent down; `commit` is that of the state that has its recipe."""
+    """The run created an agent; `commit` is the commit of the state that holds the recipe."""
 
     name: str
     handle: str
     commit: str
-    dropped: tuple[str, ...] = ()  #: capabilities that were asked for and that its creator has not
+    dropped: tuple[str, ...] = ()  #: capabilities that were requested and that the creator does not have
 
 
 class StateCommitted(Event, frozen=True, kw_only=True, tag="state_committed"):
-    """This run committed to a branch of a state, or merged another one; the commit is durable. May be told twice."""
+    """The run committed to a branch of a state, or merged another branch.
+
+    The commit is durable. The event may be reported twice.
+    """
 
     state: str
     branch: str
     commit: str
-    keys: int  #: how many it set, removed, or took in
+    keys: int  #: number of keys that the commit set, removed, or took in by a merge
 
 
 class ApprovalAsked(Event, frozen=True, kw_only=True, tag="approval_asked"):
-    """A call waits for a person's word; answered by `approval_id`."""
+    """A call waits for the answer of a person; the answer names `approval_id`."""
 
     approval_id: str
     tool: str
@@ -231,7 +247,7 @@ class ApprovalAsked(Event, frozen=True, kw_only=True, tag="approval_asked"):
 
 
 class ApprovalAnswered(Event, frozen=True, kw_only=True, tag="approval_answered"):
-    """The word came, or the deadline did, which means no."""
+    """A person answered, or the deadline passed, which denies the call."""
 
     approval_id: str
     allowed: bool
@@ -239,7 +255,10 @@ class ApprovalAnswered(Event, frozen=True, kw_only=True, tag="approval_answered"
 
 
 class IntentionRecorded(Event, frozen=True, kw_only=True, tag="intention_recorded"):
-    """A call came to the safety gate: it runs only if a decision commits it, by this version of that policy."""
+    """A call reached the safety gate.
+
+    The call runs only if a decision commits it, by this version of that policy.
+    """
 
     tool: str
     args: dict[str, Any] = {}
@@ -248,7 +267,7 @@ class IntentionRecorded(Event, frozen=True, kw_only=True, tag="intention_recorde
 
 
 class IntentionDecided(Event, frozen=True, kw_only=True, tag="intention_decided"):
-    """An intention was committed or aborted: by these votes, in the order in which they were cast."""
+    """An intention was committed or aborted by these votes, in the order in which they were cast."""
 
     tool: str
     intention: int  #: number (`seq`) of its event
@@ -258,7 +277,10 @@ class IntentionDecided(Event, frozen=True, kw_only=True, tag="intention_decided"
 
 
 class HookFailed(Event, frozen=True, kw_only=True, tag="hook_failed"):
-    """A hook could not answer. On a gate that means no; elsewhere the work goes on."""
+    """A hook could not answer.
+
+    At a gate this denies the action; elsewhere the work continues.
+    """
 
     hook: str
     event: str
@@ -266,41 +288,47 @@ class HookFailed(Event, frozen=True, kw_only=True, tag="hook_failed"):
 
 
 class Compacted(Event, frozen=True, kw_only=True, tag="compacted"):
-    """A conversation was shortened before its window was full."""
+    """A conversation was shortened before its context window was full."""
 
     before_messages: int
     after_messages: int
     before_tokens: int
     after_tokens: int
     summary: str = ""
-    kept: tuple[int | dict[str, Any], ...] = ()  #: the conversation since: places of what was kept, and new messages
+    kept: tuple[int | dict[str, Any], ...] = ()  #: new conversation: places of kept messages, new messages
 
 
 class SandboxStarted(Event, frozen=True, kw_only=True, tag="sandbox_started"):
-    """A process was started for this run, or adopted: where, and what stands between it and the host."""
+    """A process was started or adopted for this run, with its backend and isolation level."""
 
     backend: str
     level: str
     attempt: int = 1
-    policy: dict[str, Any] = {}  #: what it has, without the values of variables and secrets
+    policy: dict[str, Any] = {}  #: the granted policy, without the values of variables and secrets
     sandbox: dict[str, Any] = {}  #: where another kernel finds it, if it can outlive this one
-    adopted: bool = False  #: it was not started now, but had outlived the kernel that had started it
+    adopted: bool = False  #: the sandbox was not started now: it outlived the kernel that had started it
 
 
 class FolderLost(Event, frozen=True, kw_only=True, tag="folder_lost"):
-    """The folder of a sandboxed run was not there any more; it goes on in an empty one, and its agent is told so."""
+    """The folder of a sandboxed run no longer existed.
 
-    part: str = "folder"  #: all of it, with its checkpoint and what it had printed, or its "workspace"
+    The run continues in an empty folder, and its agent is informed.
+    """
+
+    part: str = "folder"  #: the whole folder, with checkpoint and printed text, or only its "workspace"
 
 
 class ClockStepped(Event, frozen=True, kw_only=True, tag="clock_stepped"):
-    """Somebody set the machine's clock since the event before: times on both sides of this are of two clocks."""
+    """The clock of the machine was set since the previous event.
 
-    by_s: float  #: forward; back if it is negative
+    Times before and after this event come from two different clocks.
+    """
+
+    by_s: float  #: forward; negative if the clock was set back
 
 
 class RunRetried(Event, frozen=True, kw_only=True, tag="run_retried"):
-    """An attempt failed, and another is made in a new sandbox after `wait_s`."""
+    """An attempt failed; another attempt is made in a new sandbox after `wait_s` seconds."""
 
     attempt: int
     status: str
@@ -309,14 +337,14 @@ class RunRetried(Event, frozen=True, kw_only=True, tag="run_retried"):
 
 
 class ResultReused(Event, frozen=True, kw_only=True, tag="result_reused"):
-    """A run did no work: an equal call of the same definition had left its result not long ago."""
+    """A run did no work, because an equal call of the same definition recently left its result."""
 
-    made_by: str  #: id of the run that left it
+    made_by: str  #: id of the run that left the result
     made_at: datetime
 
 
 class ThresholdCrossed(Event, frozen=True, kw_only=True, tag="threshold_crossed"):
-    """A sandbox uses most of what it has: memory in MiB, or processor time in cores."""
+    """A sandbox uses most of a resource: memory in MiB, or processor time in cores."""
 
     resource: str
     used: float
@@ -324,7 +352,7 @@ class ThresholdCrossed(Event, frozen=True, kw_only=True, tag="threshold_crossed"
 
 
 class EndpointAsked(Event, frozen=True, kw_only=True, tag="endpoint_asked"):
-    """A sandbox wanted to reach an endpoint, and was let or not."""
+    """A sandbox tried to reach an endpoint, and was allowed or denied."""
 
     host: str
     port: int
@@ -333,14 +361,14 @@ class EndpointAsked(Event, frozen=True, kw_only=True, tag="endpoint_asked"):
 
 
 class CommandRun(Event, frozen=True, kw_only=True, tag="command_run"):
-    """Its owner ran a command inside this run's sandbox."""
+    """The owner ran a command inside this run's sandbox."""
 
     argv: tuple[str, ...]
     code: int
 
 
 class Notice(Event, frozen=True, kw_only=True, tag="notice"):
-    """Something a person should know that is no one's result."""
+    """Information for a person that is not part of any result."""
 
     text: str
     error: ErrorInfo | None = None
@@ -390,9 +418,10 @@ _decoder = msgspec.json.Decoder(AnyEvent)
 
 
 def encode(event: Event) -> bytes:
-    """One event as one line of JSON, without the newline; it can be read again, or InvalidValue is raised.
+    """Encode one event as one line of JSON, without the newline.
 
-    Text that is no Unicode (half of a pair of surrogates) is written as U+FFFD, and NaN inside plain data as null.
+    Raises InvalidValue if the line could not be decoded again. Text that is not valid Unicode (half of a surrogate
+    pair) is written as U+FFFD, and NaN inside plain data as null.
     """
     try:
         try:
@@ -407,7 +436,10 @@ def encode(event: Event) -> bytes:
 
 
 def decode(line: bytes | str) -> Event:
-    """The event of one line; raises InvalidValue for what is not one, of an unknown type included."""
+    """Decode the event of one line.
+
+    Raises InvalidValue if the line is not an event, or is of an unknown type.
+    """
     try:
         event: Event = _decoder.decode(line)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:

@@ -1,4 +1,7 @@
-"""Names of things. Ids are minted by the host from entropy that is passed in; paths are read by people."""
+"""Ids and names.
+
+The host makes ids from entropy that the caller passes in. Paths are for people to read.
+"""
 
 from __future__ import annotations
 
@@ -19,27 +22,40 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 
 
 def run_id(entropy: bytes) -> RunId:
-    """Make an id of 8 bytes that nobody has used before; the caller supplies the chance."""
+    """Make a new run id from 8 bytes of entropy, which the caller supplies."""
     return RunId("run-" + entropy.hex())
 
 
 def step_id(run: RunId, number: int) -> StepId:
-    """Name one model call or tool call of one run: the key by which an effect is done once."""
+    """Return the id of one model call or tool call of a run.
+
+    The id is the key that ensures that an effect is executed once.
+    """
     return StepId(f"{run}:{number}")
 
 
 def checked_name(field: str, name: object) -> str:
-    """Take a name as it is, or refuse it: letters, digits, `.`, `_`, `-`, at most 64, not starting with a sign."""
+    """Return `name` unchanged if it is valid.
+
+    A valid name has 1 to 64 letters, digits, `.`, `_` or `-`, and starts with a letter or digit. Raises InvalidValue
+    otherwise.
+    """
     if not isinstance(name, str) or not _NAME.match(name):
         raise InvalidValue(field, name, "1 to 64 letters, digits, '.', '_' or '-', starting with a letter or digit")
     return name
 
 
 def safe_name(wanted: str, fallback: str = "agent") -> str:
-    """Make a usable name of whatever a model wrote, keeping what can be kept; hostile input cannot leave its folder."""
+    """Make a valid name from a text that a model wrote.
+
+    Valid characters are kept. Hostile input cannot leave its folder.
+    """
     return _UNSAFE.sub("-", wanted[:256]).strip("-._")[:48].rstrip("-._") or fallback
 
 
 def child_path(parent: Path, name: str) -> Path:
-    """The path of a child: its parent's, then its own name, which is checked: `a/b` would be the path of another."""
+    """Return the path of a child: the path of its parent, then the name of the child.
+
+    Raises InvalidValue if the name is invalid: `a/b` would be the path of another run.
+    """
     return Path(f"{parent}/{checked_name('name', name)}")

@@ -1,4 +1,6 @@
-"""The life of a run as one table: `step(state, fact) -> (state, effects)`. It decides; the supervisor does.
+"""The lifecycle of a run as one table: `step(state, fact) -> (state, effects)`.
+
+The table decides; the supervisor executes the effects.
 
     STARTING ── began ──▶ RUNNING ◀── wait ended ── WAITING
         ▲                 │  │  └── wait began ───▶
@@ -7,8 +9,8 @@
     any living ── stop asked ─▶ STOPPING ── finished ─▶ ENDED | STOPPED ── expired ─▶ EXPIRED
                                               ENDED ── resumed ─▶ STARTING
 
-STOPPED is an end by somebody's word: mail does not bring it back. After an end every late fact is void: it changes
-nothing and has no effect.
+STOPPED is an end by request: mail does not wake such a run. After an end, a late fact changes nothing and has no
+effect.
 """
 
 from __future__ import annotations
@@ -20,20 +22,20 @@ from ramet.core.errors import Bug
 
 
 class State(StrEnum):
-    """Where a run is in its life."""
+    """The state of a run in its lifecycle."""
 
     STARTING = "starting"  #: admitted; waits for a slot
     RUNNING = "running"
     WAITING = "waiting"  #: for its children or a person; holds no slot
     IDLE = "idle"  #: a turn is over; mail or a prompt wakes it
-    STOPPING = "stopping"  #: told to stop, not yet gone
+    STOPPING = "stopping"  #: has been asked to stop, has not ended yet
     ENDED = "ended"
     STOPPED = "stopped"
     EXPIRED = "expired"  #: only its tombstone is left
 
 
 class Fact(StrEnum):
-    """What can happen to a run."""
+    """A fact that can happen to a run."""
 
     BEGAN = "began"
     WAIT_BEGAN = "wait_began"
@@ -41,31 +43,31 @@ class Fact(StrEnum):
     TURN_OVER = "turn_over"
     WOKEN = "woken"
     STOP_ASKED = "stop_asked"
-    PARENT_STOPS = "parent_stops"  #: it is stopped with what is above it: that one's record and controller speak for it
+    PARENT_STOPS = "parent_stops"  #: stopped together with its parent, whose record and controller cover this run
     FINISHED = "finished"
-    CUT_OFF = "cut_off"  #: finished by somebody's word, from above or by a person
+    CUT_OFF = "cut_off"  #: ended by a request from above or from a person
     RESUMED = "resumed"
     EXPIRED = "expired"
 
 
 class Effect(StrEnum):
-    """What the supervisor must then do, in the order given."""
+    """An action that the supervisor must then perform, in the given order."""
 
     RECORD_STATE = "record_state"
     LET_GO_SLOT = "let_go_slot"
     START_TURN = "start_turn"
-    ABORT = "abort"  #: the run's controller, and so all below it
+    ABORT = "abort"  #: abort the run's controller, and so all runs below
     REFUND = "refund"
     CLOSE_MAIL = "close_mail"
     REOPEN_MAIL = "reopen_mail"
-    RELEASE = "release"  #: its place among the living
+    RELEASE = "release"  #: release its place among the living runs
     RECORD_END = "record_end"
-    NOTIFY = "notify"  #: whoever waits for it, and its parent
+    NOTIFY = "notify"  #: notify the waiters and the parent
     FORGET = "forget"
 
 
 class Step(NamedTuple):
-    """The new state, and what follows from it."""
+    """The new state and the resulting effects."""
 
     state: State
     effects: tuple[Effect, ...] = ()
@@ -86,7 +88,7 @@ _END = (
 _STOP = Step(State.STOPPING, (Effect.RECORD_STATE, Effect.ABORT))
 
 TABLE: dict[tuple[State, Fact], Step] = {
-    (State.STARTING, Fact.BEGAN): Step(State.RUNNING),  # the turn's own event says so
+    (State.STARTING, Fact.BEGAN): Step(State.RUNNING),  # the event of the turn records this
     (State.STARTING, Fact.STOP_ASKED): _STOP,
     (State.RUNNING, Fact.WAIT_BEGAN): Step(State.WAITING, (Effect.RECORD_STATE,)),
     (State.RUNNING, Fact.TURN_OVER): Step(State.IDLE, (Effect.LET_GO_SLOT, Effect.RECORD_STATE)),
@@ -99,7 +101,7 @@ TABLE: dict[tuple[State, Fact], Step] = {
     (State.ENDED, Fact.RESUMED): Step(State.STARTING, (Effect.REOPEN_MAIL, Effect.START_TURN)),
     (State.ENDED, Fact.EXPIRED): Step(State.EXPIRED, (Effect.FORGET,)),
     (State.STOPPED, Fact.EXPIRED): Step(State.EXPIRED, (Effect.FORGET,)),
-    # Facts that arrive twice, or a moment after the state they speak of.
+    # Facts that arrive twice, or shortly after the state that they refer to.
     (State.STARTING, Fact.WAIT_BEGAN): Step(State.STARTING),
     (State.STARTING, Fact.WAIT_ENDED): Step(State.STARTING),
     (State.IDLE, Fact.WAIT_BEGAN): Step(State.IDLE),
@@ -115,13 +117,16 @@ for _state in LIVING:
     TABLE[_state, Fact.PARENT_STOPS] = Step(State.STOPPING)
     TABLE[_state, Fact.FINISHED] = Step(State.ENDED, _END)
     TABLE[_state, Fact.CUT_OFF] = Step(State.STOPPED, _END)
-TABLE[State.STOPPING, Fact.FINISHED] = Step(State.STOPPED, _END)  # Told to stop, it does not come back.
+TABLE[State.STOPPING, Fact.FINISHED] = Step(State.STOPPED, _END)  # A run that was asked to stop does not return.
 for _fact in (Fact.BEGAN, Fact.WAIT_BEGAN, Fact.WAIT_ENDED, Fact.TURN_OVER, Fact.WOKEN, Fact.STOP_ASKED):
     TABLE[State.STOPPING, _fact] = Step(State.STOPPING)
 
 
 def step(state: State, fact: Fact) -> Step:
-    """What a fact means in a state. Raises Bug for one that cannot happen there; after an end all is void."""
+    """Return the step that a fact causes in a state.
+
+    Raises Bug if the fact cannot occur in that state. After an end, no fact has an effect.
+    """
     found = TABLE.get((state, fact))
     if found is not None:
         return found

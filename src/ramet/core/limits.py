@@ -1,4 +1,4 @@
-"""How many runs may live, and how deep: what stands against a birth."""
+"""Limits on the number and the depth of the runs of a tree, checked before each spawn."""
 
 from __future__ import annotations
 
@@ -11,13 +11,16 @@ from ramet.core.errors import InvalidValue
 
 @dataclass(frozen=True, kw_only=True)
 class SpawnLimits(metaclass=KnownFields):
-    """Bounds on the shape of a tree. They count the living, so an end makes room; `Limits.agents` counts births."""
+    """Limits on the shape of a tree.
 
-    depth: int = 3  #: how many levels may stand below the root
+    Only living runs count, so the end of a run frees a place. `Limits.agents`, in contrast, counts spawns.
+    """
+
+    depth: int = 3  #: levels that may exist below the root
     children: int = 64  #: living children of one run
     runs: int = 256  #: living runs of the tree, root included
-    running: int | None = 16  #: runs at work at once; those that wait for others do not count
-    when_full: Literal["queue", "refuse"] = "queue"  #: what a birth above `children` or `runs` meets
+    running: int | None = 16  #: runs that are active concurrently; runs that wait for others do not count
+    when_full: Literal["queue", "refuse"] = "queue"  #: how a spawn above `children` or `runs` is handled
 
     def __post_init__(self) -> None:
         for each in fields(self):

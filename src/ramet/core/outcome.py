@@ -1,4 +1,4 @@
-"""How a run ended: one closed set of statuses, one result contract."""
+"""The end of a run: one closed set of statuses, one result contract."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ else:
 
 
 class Status(StrEnum):
-    """Every way in which a run can end."""
+    """The statuses with which a run can end."""
 
     COMPLETED = "completed"
     FAILED = "failed"
@@ -32,7 +32,7 @@ class Status(StrEnum):
     NEEDS_INPUT = "needs_input"
 
 
-#: Status → exit code of a process that reports it. 0 only for a result; 2 stays free for usage errors.
+#: Status → exit code of a process that reports the status. 0 only for a result; 2 is reserved for usage errors.
 EXIT_CODES: dict[Status, int] = {
     Status.COMPLETED: 0,
     Status.FAILED: 1,
@@ -47,7 +47,10 @@ EXIT_CODES: dict[Status, int] = {
 
 
 class Usage(Struct, frozen=True, kw_only=True):
-    """What was spent. Input counts cache reads; `estimated` says that a part was never confirmed by a provider."""
+    """The resources that were used.
+
+    Input tokens include cache reads. `estimated` means that a provider never confirmed a part.
+    """
 
     model_calls: int = 0
     tool_calls: int = 0
@@ -60,7 +63,7 @@ class Usage(Struct, frozen=True, kw_only=True):
 
     @property
     def tokens(self) -> int:
-        """Input and output together."""
+        """Input and output tokens together."""
         return self.input_tokens + self.output_tokens
 
     def __add__(self, other: Usage) -> Usage:
@@ -80,63 +83,69 @@ NOTHING_USED = Usage()
 
 
 class ErrorInfo(Struct, frozen=True, kw_only=True):
-    """An error as data: its type's name, one sentence, and what fired it if that is known."""
+    """An error as data: the name of its type, one sentence, and the run whose limit fired if that is known."""
 
     type: str
     message: str
-    scope: str | None = None  #: path of the run whose limit fired: of a run stopped with its parent, one above it
+    scope: str | None = None  #: path of the run whose limit fired; for a run stopped with its parent, a run above
 
 
 class Artifact(Struct, frozen=True, kw_only=True):
     """A regular file that a run left in its working directory."""
 
-    name: str  #: its path below the working directory
+    name: str  #: path below the working directory
     size: int  #: in bytes
     path: str | None = None  #: the host's copy; None inside a sandbox, where `read_artifact` fetches it
 
     def without_path(self) -> Artifact:
-        """The same for readers who must not know where it lies."""
+        """Return a copy without `path`, for readers who must not know where the file is stored."""
         return Artifact(name=self.name, size=self.size)
 
 
 class Result(Struct, Generic[T], frozen=True, kw_only=True):
-    """What a run leaves. `completed` always has a value; anything else has an error, and what was found so far."""
+    """The result of a run.
+
+    A `completed` run always has a value. Any other run has an error, and the partial text that was found until then.
+    """
 
     status: Status
-    value: T = cast("Any", None)  #: of the agent's `output`; None unless the run completed
+    value: T = cast("Any", None)  #: value of the type of the agent's `output`; None unless the run completed
     error: ErrorInfo | None = None
     partial: str = ""  #: text found before an end that was not a completion
     usage: Usage = NOTHING_USED
     usage_subtree: Usage = NOTHING_USED
     artifacts: tuple[str, ...] = field(default_factory=tuple)  #: paths on the host
-    files: tuple[Artifact, ...] = ()  #: what a sandboxed run left in its working directory
+    files: tuple[Artifact, ...] = ()  #: files that a sandboxed run left in its working directory
     stdout: str = ""  #: the newest text that a sandboxed run printed
     stderr: str = ""
 
     @property
     def exit_code(self) -> int:
-        """0 for a completion, else the published code of the status."""
+        """The exit code: 0 for a completed run, else the published code of the status."""
         return EXIT_CODES[self.status]
 
     @property
     def text(self) -> str:
-        """What a reader wants to see: the value, or what was found so far."""
+        """The text for a reader: the value, or the partial text."""
         if isinstance(self.value, str):
             return self.value
         return self.partial if self.value is None else safe_repr(self.value)
 
 
 class StepFailure(Struct, frozen=True, kw_only=True):
-    """What stands in the place of a step's value where it failed and the others went on."""
+    """A placeholder for the value of a step that failed while the other steps continued."""
 
     step: str  #: name of the agent
     status: Status
     message: str
-    path: str = ""  #: of its run, if it was born
+    path: str = ""  #: path of its run, if the run was spawned
 
 
 def safe_repr(value: Any) -> str:
-    """A value for people to read; one whose repr fails costs nobody the rest."""
+    """Return a value's repr for people to read.
+
+    If the repr fails, return a text that names the type and the error.
+    """
     try:
         return repr(value)
     except Exception as error:
@@ -144,9 +153,10 @@ def safe_repr(value: Any) -> str:
 
 
 class AgentResult(Struct, frozen=True, kw_only=True):
-    """What `run_agent` and `spawn_sub_agent` return, whatever became of the run; `exit_code` is 0 only with a result.
+    """The return value of `run_agent` and `spawn_sub_agent`, however the run ended.
 
-    `output` is the value, `error` says what went wrong. `stdout` and `stderr` hold the newest text of each, bounded.
+    `exit_code` is 0 only with a result. `output` is the value, `error` describes the failure. `stdout` and `stderr`
+    hold the newest text of each, bounded.
     """
 
     exit_code: int
@@ -154,7 +164,7 @@ class AgentResult(Struct, frozen=True, kw_only=True):
     output: Any = None
     error: ErrorInfo | None = None
     artifacts: tuple[Artifact, ...] = ()
-    usage: Usage = NOTHING_USED  #: of the run and all below it
+    usage: Usage = NOTHING_USED  #: usage of the run and all runs below
     session_id: str = ""  #: the id of the run
     stdout: str = ""
     stderr: str = ""

@@ -1,8 +1,8 @@
-"""An agent as data: names, texts, schemas and symbolic references, never an object. What a process may end and leave.
+"""An agent as data: names, texts, schemas and symbolic references, never objects.
 
-A recipe is identified by its name *and* the hash of its content: another content is another version, and two agents of
-one content and two names are two. What a capability names is found again through an allow-list (`ramet.agent`), never
-because the recipe says so.
+A recipe outlives its process. It is identified by its name *and* the hash of its content: a different content is a
+different version, and two agents with equal content and different names are two agents. The names of capabilities are
+resolved through an allow-list (`ramet.agent`), never because the recipe says so.
 """
 
 from __future__ import annotations
@@ -18,39 +18,39 @@ from ramet.core.errors import InvalidValue
 from ramet.core.ids import checked_name
 from ramet.core.policy.capabilities import Capability, sort_key
 
-SCHEMA: Final = 1  #: version of the form of a recipe; a newer one is refused
-MAX_BYTES: Final = 256 * 1024  #: of a recipe as JSON
+SCHEMA: Final = 1  #: version of the recipe format; a newer version is refused
+MAX_BYTES: Final = 256 * 1024  #: of a recipe encoded as JSON
 MAX_CAPABILITIES: Final = 256
 MAX_TASKS: Final = 64
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TaskDefinition:
-    """A task as data: what is asked for, what goes in, what must come out (`ramet.agent.typed` says the forms)."""
+    """A task as data: its request, its parameters, its return type (`ramet.agent.typed` defines the forms)."""
 
     docstring: str
     parameters: Mapping[str, Any] = field(default_factory=dict)  #: name → schema, in order; with "default" if optional
-    returns: Mapping[str, Any] | None = None  #: None: nothing is expected but the end
+    returns: Mapping[str, Any] | None = None  #: None: no value is expected
 
     def data(self) -> dict[str, Any]:
-        """As the seed has it: `{"docstring": …, "signature": {…}}`."""
+        """Return the task in the format of the seed: `{"docstring": …, "signature": {…}}`."""
         signature: dict[str, Any] = {"parameters": dict(self.parameters), "order": list(self.parameters)}
         return {"docstring": self.docstring, "signature": {**signature, "returns": self.returns}}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Recipe:
-    """An agent that can be made again in another process, from this alone and the capabilities of its creator."""
+    """An agent that another process can create again, from this recipe and its creator's capabilities alone."""
 
     name: str
     primer: str = ""
-    model: str | None = None  #: None: its creator's
+    model: str | None = None  #: None: the model of its creator
     capabilities: tuple[Capability, ...] = ()
     tasks: Mapping[str, TaskDefinition] = field(default_factory=dict)
     types: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  #: dataclasses, models and enums, by name
     limits: Mapping[str, Any] = field(default_factory=dict)
-    setup: str = ""  #: Python that runs in its sandbox before each turn
-    version: str = field(init=False, compare=False)  #: the hash of all it says: SHA-256, in hex
+    setup: str = ""  #: Python code that runs in its sandbox before each turn
+    version: str = field(init=False, compare=False)  #: the hash of the whole content: SHA-256, in hex
 
     def __post_init__(self) -> None:
         checked_name("name", self.name)
@@ -65,7 +65,10 @@ class Recipe:
         object.__setattr__(self, "version", hashlib.sha256(written).hexdigest())
 
     def canonical(self) -> bytes:
-        """The one way of writing it down. Raises InvalidValue for what is no JSON."""
+        """Return the canonical JSON form.
+
+        Raises InvalidValue if the content is not JSON data.
+        """
         try:
             text = json.dumps(self.data(), sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
             return text.encode()
@@ -73,7 +76,7 @@ class Recipe:
             raise InvalidValue("recipe", self.name, f"JSON data only: {problem}") from None
 
     def data(self) -> dict[str, Any]:
-        """As it is kept, without its hash."""
+        """Return the recipe as it is stored, without its hash."""
         said = {
             "schema": SCHEMA,
             "name": self.name,
@@ -88,18 +91,19 @@ class Recipe:
 
     @property
     def identity(self) -> str:
-        """The hash of all it says but its capabilities: which agent it is, whatever that may use."""
+        """The hash of everything except the capabilities: identifies the agent, whatever it may use."""
         return replace(self, capabilities=()).version
 
     def entry(self) -> dict[str, Any]:
-        """As it stands in a registry: its data and its hash."""
+        """Return the recipe as a registry stores it: its data and its hash."""
         return {**self.data(), "hash": self.version}
 
     @classmethod
     def from_entry(cls, entry: object, *, where: str = "recipe") -> Recipe:
-        """Read what stands in a registry. Raises InvalidValue for anything that is no recipe, naming the place.
+        """Parse an entry of a registry.
 
-        `hash` may be missing, as in an entry written by hand; one that is there must be that of the content.
+        Raises InvalidValue, naming the place, if the entry is not a recipe. `hash` may be missing, as in an entry
+        written by hand. If present, it must match the content.
         """
         return parse_recipe(entry, where)
 
@@ -110,7 +114,10 @@ _FIELDS = frozenset(
 
 
 def parse_recipe(entry: object, where: str = "recipe") -> Recipe:
-    """A recipe of what came from outside: nothing is believed, nothing imported. Raises InvalidValue."""
+    """Parse a recipe from untrusted data; nothing is trusted, nothing is imported.
+
+    Raises InvalidValue.
+    """
     said = _mapping(entry, where)
     unknown = sorted(set(said) - _FIELDS)
     if unknown:
@@ -143,7 +150,10 @@ def parse_recipe(entry: object, where: str = "recipe") -> Recipe:
 
 
 def checked_task_name(name: object, field: str = "task") -> str:
-    """A name that a function, or a class, could have. Raises InvalidValue."""
+    """Return a name that is valid for a function or a class.
+
+    Raises InvalidValue if it is not valid.
+    """
     if (
         not isinstance(name, str)
         or len(name) > 64
@@ -156,7 +166,10 @@ def checked_task_name(name: object, field: str = "task") -> str:
 
 
 def capability(said: object, where: str = "capability") -> Capability:
-    """Read what `Capability.data` wrote. Raises InvalidValue."""
+    """Parse a capability that `Capability.data` wrote.
+
+    Raises InvalidValue.
+    """
     parts = _mapping(said, where)
     unknown = sorted(set(parts) - {"type", "name", "visibility", "include", "exclude"})
     if unknown:

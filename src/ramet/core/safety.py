@@ -1,8 +1,9 @@
-"""What a safety gate decides by: rules as data, the votes on one intended tool call, and how they become a decision.
+"""Data of a safety gate: rules, the votes on one intended tool call, and the decision from the votes.
 
 The first rule that fits a call says allow, deny or ask (a person). Patterns are globs (`*`, `?`, `[ab]`; upper and
-lower case differ), never regular expressions: no argument that a model writes can make one slow. An allow fits only if
-every text of the argument does, a deny or ask if any does: a list of paths is not allowed for the sake of its first.
+lower case differ), never regular expressions: no argument that a model writes can make a glob slow. An allow rule fits
+only if every text of the argument fits. A deny or ask rule fits if any text fits. So a list of paths is not allowed
+because of its first path.
 """
 
 from __future__ import annotations
@@ -22,16 +23,17 @@ Decider = Literal["unanimous", "majority", "first"]
 VERDICTS: tuple[str, ...] = get_args(Verdict)
 DECIDERS: tuple[str, ...] = get_args(Decider)
 MAX_RULES = 1_000
-#: Characters of a reason that is kept.
+#: The number of characters of a reason that are kept.
 MAX_REASON = 1_000
 ANY = "*"
 
 
 class Rule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What is said of calls of the tools that fit `tool`, as far as their arguments fit.
+    """A verdict on calls of the tools that fit `tool`, if their arguments fit too.
 
-    `args` are patterns by the name of an argument, all of which must fit; the name `*` stands for any argument. What is
-    nested counts with all the texts in it, what is no text as JSON writes it; an argument that is not there fits none.
+    `args` are patterns by the name of an argument, all of which must fit; the name `*` stands for any argument. A
+    nested value counts with all texts in it; a value that is not a text counts as JSON writes it; a missing argument
+    fits no pattern.
     """
 
     tool: str = ANY
@@ -51,7 +53,7 @@ class Rule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_d
             raise InvalidValue("reason", self.reason, f"a text of at most {MAX_REASON} characters")
 
     def fits(self, tool: str, args: Mapping[str, Any]) -> bool:
-        """Whether it speaks of this call."""
+        """Return whether the rule applies to this call."""
         if not fnmatchcase(tool, self.tool):
             return False
         return all(self._argument_fits(name, pattern, args) for name, pattern in self.args.items())
@@ -64,11 +66,11 @@ class Rule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_d
 
 
 class SafetyPolicy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Rules in their order, what is said where none fits, and how votes become a decision.
+    """An ordered list of rules, the default verdict, and the way in which votes become a decision.
 
-    `unanimous`: one deny aborts; else one ask asks a person; else it commits. `majority`: it commits if more than half
-    of all voters allow; else, if more than half allow or ask, a person is asked. `first`: the first voter, in their
-    order, that allows or denies decides alone; if all of them ask, a person does.
+    `unanimous`: one deny aborts; else one ask asks a person; else the call commits. `majority`: the call commits if
+    more than half of all voters allow; else, if more than half allow or ask, a person is asked. `first`: the first
+    voter, in voter order, that allows or denies decides alone; if all voters ask, a person is asked.
     """
 
     rules: tuple[Rule, ...] = ()
@@ -86,7 +88,7 @@ class SafetyPolicy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
             raise InvalidValue("decider", self.decider, ", ".join(DECIDERS))
 
     def judge(self, tool: str, args: Mapping[str, Any]) -> VoterAnswer:
-        """What its rules say of a call."""
+        """Return the verdict of the rules on a call."""
         for rule in self.rules:
             if rule.fits(tool, args):
                 return VoterAnswer(rule.verdict, rule.reason)
@@ -94,14 +96,14 @@ class SafetyPolicy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class VoterAnswer(NamedTuple):
-    """What a voter says of one intended call."""
+    """The answer of a voter about one intended call."""
 
     verdict: Verdict
     reason: str = ""
 
 
 class Vote(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A ballot as it counts, and whose it is; of a voter that could not vote, a deny that says why."""
+    """A vote as it counts, with its voter; for a voter that could not vote, a deny with the reason."""
 
     voter: str
     verdict: str
@@ -109,9 +111,10 @@ class Vote(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def decide(decider: Decider, votes: Sequence[Vote], voters: int) -> VoterAnswer | None:
-    """The decision on the votes so far of so many voters, in their order; None as long as those to come count.
+    """Return the decision on the votes so far, in voter order, or None while the missing votes still matter.
 
-    What is decided before all have voted is what would be decided then, whatever they say. Without voters it is deny.
+    An early decision equals the decision after all votes, whatever the missing votes are. Without voters the decision
+    is deny.
     """
     if voters < 1:
         return VoterAnswer("deny", "nobody votes")
@@ -140,7 +143,10 @@ def decide(decider: Decider, votes: Sequence[Vote], voters: int) -> VoterAnswer 
 
 
 def iter_strings(value: Any) -> Iterator[str]:
-    """Every text in a value, names of fields included; what is no text as JSON writes it."""
+    """Iterate over every text in a value, names of fields included.
+
+    A value that is not a text is returned as JSON writes it.
+    """
     waiting = [value]
     while waiting:
         each = waiting.pop()
@@ -156,12 +162,15 @@ def iter_strings(value: Any) -> Iterator[str]:
 
 
 def encode(policy: SafetyPolicy) -> bytes:
-    """A policy as JSON."""
+    """Encode a policy as JSON."""
     return msgspec.json.encode(policy)
 
 
 def decode(data: bytes | str) -> SafetyPolicy:
-    """The policy of a JSON text. Raises InvalidValue for what is none, with the place of what is wrong."""
+    """Decode a policy from JSON.
+
+    Raises InvalidValue, with the place of the error, if the text is not a valid policy.
+    """
     try:
         return msgspec.json.decode(data, type=SafetyPolicy)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:
@@ -169,5 +178,5 @@ def decode(data: bytes | str) -> SafetyPolicy:
 
 
 def _said(votes: Sequence[Vote]) -> str:
-    """Who said so and why, as far as they said it."""
+    """Join the voters and their reasons, as far as they gave reasons."""
     return "; ".join(f"{each.voter}: {each.reason}" for each in votes if each.reason)[:MAX_REASON]

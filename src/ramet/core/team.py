@@ -1,9 +1,10 @@
-"""A team: resources reserved once, of which agents that are admitted hold a part until they end.
+"""A team: resources reserved once, of which admitted agents hold a part until they end.
 
-Of each resource, what agents hold, what was used up and what is free is the total, always. What an ended agent really
-used of tokens, money and calls is gone for good; everything else of what it held returns. An agent may be found to have
-used more than it held, as the price of a model's answer is known only afterwards: that is told as it was, and nothing
-is free until others make up for it. Every operation returns a new team and leaves the old one as it was.
+For each resource, the amounts that are held, spent and free always add up to the total. The tokens, money and calls
+that an ended agent used are spent permanently; the rest of its held amount becomes free again. An agent can be found to
+have used more than it held, because the price of a model's answer is known only afterwards. The real amount is
+recorded, and nothing is free until other agents compensate for it. Each operation returns a new team and leaves the old
+one unchanged.
 """
 
 from __future__ import annotations
@@ -15,17 +16,20 @@ from dataclasses import dataclass, field, replace
 from ramet.core.errors import Bug, InvalidValue, MissingValue, OverCapacity
 from ramet.core.ids import checked_name
 
-#: What does not come back once it is used. A team that counts one of these admits only agents that say how much.
+#: Resources that are spent permanently. A team that counts one of these admits only agents that state their need of it.
 USED_UP = ("tokens", "usd", "model_calls", "tool_calls")
 WHOLE = ("agents", "memory_mb", "tokens", "model_calls", "tool_calls")
 
-_MOST = 2**53  #: above it floats round, and a sum would no longer be exact
+_MOST = 2**53  #: above this value floats round, and a sum would no longer be exact
 _SLACK = 1e-9  #: sums of money in binary fractions are off by less than this
 
 
 @dataclass(frozen=True, kw_only=True)
 class Team:
-    """`total` is by resource; `held` by the id of an agent, then by resource; `spent` is gone for good."""
+    """A team with its reserved resources.
+
+    `total` is by resource; `held` is by the id of an agent, then by resource; `spent` is used permanently.
+    """
 
     name: str
     total: Mapping[str, float]
@@ -34,20 +38,20 @@ class Team:
 
     @property
     def holding(self) -> dict[str, float]:
-        """What living agents hold, by resource."""
+        """The amounts that living agents hold, by resource."""
         return {name: math.fsum(each.get(name, 0.0) for each in self.held.values()) for name in self.total}
 
     @property
     def free(self) -> dict[str, float]:
-        """What could be held now, by resource; never less than 0."""
+        """The amounts that could be held now, by resource; never less than 0."""
         holding = self.holding
         return {name: _left(total - holding[name] - self.spent.get(name, 0.0)) for name, total in self.total.items()}
 
     def admit(self, agent: str, need: Mapping[str, float]) -> Team:
-        """Let an agent hold all that it needs; what the team does not count costs nothing.
+        """Let an agent hold everything that it needs; a resource that the team does not count costs nothing.
 
-        Raises OverCapacity, which names the first resource that is short and all that is free; InvalidValue for a need
-        that is none, or that says nothing of what could be used up.
+        Raises OverCapacity if a resource is short; the error names the first such resource and everything that is free.
+        Raises InvalidValue if an amount is invalid, or if a consumable resource that the team counts is not stated.
         """
         if agent in self.held:
             raise Bug(f"agent {agent} was admitted already to team {self.name}")
@@ -56,11 +60,17 @@ class Team:
         return replace(self, held={**self.held, agent: counted})
 
     def check(self, need: Mapping[str, float]) -> None:
-        """Whether a need would fit if nobody held anything: raises what `admit` would raise then, for ever."""
+        """Check whether a need would fit if no agent held anything.
+
+        Raises the error that `admit` would raise in that case, and that would be permanent.
+        """
         self._check_room(self._counted(need), replace(self, held={}).free)
 
     def release(self, agent: str, used: Mapping[str, float]) -> Team:
-        """Take back what an agent held but for what it used up. Of an agent that holds nothing, nothing is counted."""
+        """Return the amounts that an agent held, except what it used up.
+
+        If the agent holds nothing, nothing is counted.
+        """
         if agent not in self.held:
             return self
         spent = dict(self.spent)
@@ -81,7 +91,10 @@ class Team:
 
 
 def resources(field: str, given: Mapping[str, float]) -> dict[str, float]:
-    """What a team reserves, checked: `agents` is among it, counts are whole. Raises InvalidValue."""
+    """Return the checked resources that a team reserves.
+
+    `agents` must be among them, and counts must be whole numbers. Raises InvalidValue otherwise.
+    """
     if not isinstance(given, Mapping) or "agents" not in given:
         raise InvalidValue(field, given, "amounts by the names of resources, agents among them")
     return {
@@ -91,13 +104,19 @@ def resources(field: str, given: Mapping[str, float]) -> dict[str, float]:
 
 
 def unstated(team: str, fields: Sequence[str]) -> MissingValue:
-    """Return the refusal of an agent that does not state what its team counts: it names all of that."""
+    """Return the error for an agent that does not state everything that its team counts.
+
+    The error names all missing fields.
+    """
     each = " of each" if len(fields) > 1 else ""
     return MissingValue(", ".join(fields), f"a value{each}: team {team!r} counts it, and has no default")
 
 
 def amount(field: str, value: object, *, whole: bool = False) -> float:
-    """A quantity of a resource. Raises InvalidValue for what is negative, not finite, or in parts where it has none."""
+    """Return a checked quantity of a resource.
+
+    Raises InvalidValue if it is negative, not finite, or fractional where only whole numbers are allowed.
+    """
     accepted = f"a {'whole ' if whole else ''}number from 0 to 2^53"
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _MOST:  # nor NaN
         raise InvalidValue(field, value, accepted)

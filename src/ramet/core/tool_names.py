@@ -1,4 +1,4 @@
-"""Names of tools: older spellings, and the groups that one permission rule speaks of."""
+"""Names of tools: older spellings, and the groups that one permission rule covers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an agent may use, by name, and what a child may keep of what its creator has: never more."""
+"""Capabilities of an agent by name, and their narrowing for a child: a child never gets more than its creator."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ _LONGEST = 256
 
 @dataclass(frozen=True, slots=True)
 class Capability:
-    """One thing that an agent may use, by name; a module with the names of it that are meant: `None` is all public."""
+    """A thing that an agent may use, by name.
+
+    A module or class may list the names that are included; `None` includes all public names.
+    """
 
     type: Kind
     name: str
@@ -55,18 +58,21 @@ class Capability:
 
     @property
     def key(self) -> str:
-        """What it is about: its type and name."""
+        """The identity of the capability: its type and name."""
         return f"{self.type} {self.name}"
 
     @property
     def module(self) -> str:
-        """The module that it is, or is found in; empty for a tool, and for a name without a module."""
+        """The module itself, or the module that holds the object; empty for a tool, and for a name without a module."""
         if self.type == "tool":
             return ""
         return self.name if self.type == "module" else self.name.rpartition(":")[0]
 
     def has(self, name: str) -> bool:
-        """Whether a part of a module, or of a class, is meant. What begins with `_` only if it is named in full."""
+        """Return whether a part of a module or class is included.
+
+        A name that begins with `_` is included only if it is listed in full.
+        """
         if any(fnmatch.fnmatchcase(name, each) for each in self.exclude):
             return False
         if name.startswith("_"):
@@ -74,7 +80,7 @@ class Capability:
         return self.include is None or any(fnmatch.fnmatchcase(name, each) for each in self.include)
 
     def data(self) -> dict[str, Any]:
-        """As JSON; what is as usual is left out."""
+        """Return the capability as JSON data, without fields that have their default values."""
         said: dict[str, Any] = {"type": self.type, "name": self.name}
         if self.visibility != "medium":
             said["visibility"] = self.visibility
@@ -86,21 +92,21 @@ class Capability:
 
 
 def is_code(capability: Capability) -> bool:
-    """Whether it is of use to an agent that writes code, and to no other."""
+    """Return whether only agents that write code can use the capability."""
     return capability.type != "tool"
 
 
 class Granted(NamedTuple):
-    """What is left of capabilities that were asked for, and, as words, what is not."""
+    """The granted part of the requested capabilities, and the names of the part that was dropped."""
 
     capabilities: tuple[Capability, ...]
     dropped: tuple[str, ...]
 
 
 def intersect(asked: Iterable[Capability], held: Iterable[Capability]) -> Granted:
-    """What a child gets: nothing that its creator does not hold; never more, whatever was asked for.
+    """Return the capabilities of a child: the requested ones that its creator holds.
 
-    A function or class is held also through its module. Two different patterns are taken to have nothing in common.
+    A function or class is also held through its module. Two different patterns are assumed to have nothing in common.
     """
     mine, granted, dropped = tuple(held), dict[Capability, None](), list[str]()
     for each in asked:
@@ -116,12 +122,12 @@ def intersect(asked: Iterable[Capability], held: Iterable[Capability]) -> Grante
 
 
 def sort_key(capability: Capability) -> tuple[str, ...]:
-    """What capabilities are sorted by: those of one set are always written down the same way."""
+    """Return the sort key of a capability; it gives every set one written form."""
     return (capability.key, repr(capability.include), repr(capability.exclude), capability.visibility)
 
 
 def _common(asked: Capability, held: Capability) -> Capability | None:
-    """What of one is in the other."""
+    """Return the part of `asked` that `held` contains, or None."""
     place, _, name = asked.name.rpartition(":")
     if held.type == asked.type and held.name == asked.name:
         return _narrowed(asked, held) if asked.type in ("module", "class") else asked
@@ -136,7 +142,7 @@ def _common(asked: Capability, held: Capability) -> Capability | None:
 
 def _narrowed(asked: Capability, held: Capability) -> Capability | None:
     exclude = tuple({*asked.exclude, *held.exclude})
-    if asked.include is None or held.include is None:  # All that is public of the other.
+    if asked.include is None or held.include is None:  # All public names of the other.
         names = held.include if asked.include is None else asked.include
         names = None if names is None else tuple(each for each in names if not each.startswith("_"))
     else:

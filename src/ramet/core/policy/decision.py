@@ -1,4 +1,4 @@
-"""What a policy adapter is asked at a birth, what it may answer, and how an answer narrows a grant.
+"""The request to a policy adapter at a spawn, its possible answers, and how an answer narrows a grant.
 
 An answer never widens: `within` intersects rights and takes the smaller of two limits, whatever the answer says.
 """
@@ -15,49 +15,52 @@ from ramet.core.errors import InvalidValue
 from ramet.core.policy import rights
 from ramet.core.policy.policy import LIMIT_FIELDS, Grant, Policy
 
-#: Characters of a reason that are recorded.
+#: The number of characters of a reason that are recorded.
 MAX_REASON: Final = 1_000
-#: Characters of a prompt that an adapter is shown.
+#: The number of characters of a prompt that an adapter is shown.
 MAX_PROMPT: Final = 10_000
 
 
 class PolicyRequest(Struct, frozen=True, kw_only=True):
-    """A birth that is asked for. Plain data, which JSON can hold: of variables and secrets it has names, no values."""
+    """A requested spawn, as plain data for JSON.
+
+    The request holds names of variables and secrets, never their values.
+    """
 
     agent: str  #: name of the definition, or of the function
-    name: str = ""  #: that the newborn is to be addressed by
-    root: str = ""  #: id of the tree; empty where a root is to be born
-    parent: str = ""  #: id of the run that asks; empty for a root
+    name: str = ""  #: the name under which the new run is to be addressed
+    root: str = ""  #: id of the tree; empty if a root is to be spawned
+    parent: str = ""  #: id of the run that requests the spawn; empty for a root
     parent_agent: str = ""
     parent_path: str = ""
-    depth: int = 0  #: of the newborn: 0 for a root
+    depth: int = 0  #: of the new run: 0 for a root
     session: str = ""
     prompt: str = ""  #: the first characters
     mode: str = "fresh"  #: fresh | fork
-    model: str = ""  #: asked for by name; empty: the definition's object, or the parent's
-    tools: tuple[str, ...] = ()  #: names; of a root, those of its definition
+    model: str = ""  #: requested by name; empty: the object of the definition, or the model of the parent
+    tools: tuple[str, ...] = ()  #: names; for a root, the tools of its definition
     background: bool = False
     detached: bool = False
-    limits: dict[str, Any] = {}  #: of its budget, after narrowing
-    asked: dict[str, Any] | None = None  #: the policy as it was asked for; None: none was
-    inherited: dict[str, Any] | None = None  #: what the run above may do; None: that one works in the host
-    granted: dict[str, Any] | None = None  #: what the newborn gets if it is allowed; None: it works in the host
+    limits: dict[str, Any] = {}  #: limits of its budget, after narrowing
+    asked: dict[str, Any] | None = None  #: the requested policy; None: no policy was requested
+    inherited: dict[str, Any] | None = None  #: the grant of the run above; None: that run works in the host
+    granted: dict[str, Any] | None = None  #: the grant of the new run if it is allowed; None: it works in the host
 
 
 class Allow(Struct, frozen=True):
-    """Let the birth go on as it is."""
+    """An answer that allows the spawn unchanged."""
 
     reason: str = ""
 
 
 class Narrow(Struct, frozen=True, kw_only=True):
-    """Let the birth go on with less: at most this policy, and at most these limits of its budget.
+    """An answer that allows the spawn with less: at most this policy, and at most these limits of its budget.
 
-    A field of `policy` that is absent leaves what there is. A number is the most; a list holds all that is left of what
-    there is; `allow_sub_agents=False` takes the right away; `isolation` is the least. A run that would work in the host
+    An absent field of `policy` leaves the grant unchanged. A number is the maximum. A list holds the entries that may
+    remain. `allow_sub_agents=False` takes the right away. `isolation` is the minimum. A run that would work in the host
     works in a sandbox with this policy.
 
-    Raises InvalidValue for a field that cannot narrow: values of variables and secrets, a delay, a reservation.
+    Raises InvalidValue if a field cannot narrow: values of variables and secrets, a delay, a reservation.
     """
 
     policy: Policy | None = None
@@ -69,7 +72,7 @@ class Narrow(Struct, frozen=True, kw_only=True):
 
 
 class Refuse(Struct, frozen=True):
-    """Let nothing be born. The run that asks is told the reason."""
+    """An answer that refuses the spawn. The requesting run receives the reason."""
 
     reason: str
 
@@ -78,7 +81,10 @@ PolicyAnswer = Allow | Narrow | Refuse
 
 
 class PolicyDecision(NamedTuple):
-    """The answer of an adapter. `failure` says what went wrong where the adapter gave none: `answer` is a Refuse."""
+    """The answer of an adapter.
+
+    If the adapter gave none, `failure` says what went wrong, and `answer` is a Refuse.
+    """
 
     adapter: str
     answer: PolicyAnswer
@@ -86,7 +92,7 @@ class PolicyDecision(NamedTuple):
 
 
 def check_narrow(answer: Narrow) -> None:
-    """Raise InvalidValue, which names the field, for an answer that cannot narrow."""
+    """Raise InvalidValue, naming the field, if an answer cannot narrow."""
     policy, limits = answer.policy, answer.limits
     if policy is not None and not isinstance(policy, Policy):
         raise InvalidValue("narrow.policy", policy, "a ramet.Policy, or None")
@@ -105,7 +111,7 @@ def check_narrow(answer: Narrow) -> None:
 
 
 def within(grant: Grant, most: Policy) -> Grant:
-    """Return a grant that is at most this policy; an absent field of the policy leaves the grant's."""
+    """Return the grant, narrowed to this policy; an absent field of the policy leaves the field of the grant."""
     less: dict[str, Any] = {}
     for name in (*LIMIT_FIELDS, "retry_count"):
         if (bound := getattr(most, name)) is not None:
@@ -135,6 +141,6 @@ def within(grant: Grant, most: Policy) -> Grant:
 
 
 def _common(held: tuple[str, ...], most: tuple[str, ...], uncovered: Any) -> tuple[str, ...]:
-    """Return what both lists cover: entries of either that the other one covers."""
+    """Return the common coverage of both lists: the entries of either list that the other list covers."""
     kept = [each for each in held if not uncovered(most, [each])]
     return tuple(dict.fromkeys([*kept, *(each for each in most if not uncovered(held, [each]))]))

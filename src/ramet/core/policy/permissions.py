@@ -1,7 +1,8 @@
-"""Permission rules of settings files as data: what was written, in which list, and in which file.
+"""Permission rules of settings files as data: the text, the list and the file of each rule.
 
-Rules are read by `ramet.agent.files.permissions` and held against tool calls by `ramet.tools.permissions`. They travel
-to sandboxes and into the journal as they are here. A rule of `deny` or `ask` narrows; a rule of `allow` widens.
+`ramet.agent.files.permissions` reads the rules, and `ramet.tools.permissions` matches them against tool calls. The
+rules are sent to sandboxes and recorded in the journal in this form. A rule of `deny` or `ask` narrows; a rule of
+`allow` widens.
 """
 
 from __future__ import annotations
@@ -15,20 +16,20 @@ Effect = Literal["deny", "ask", "allow"]
 EFFECTS: tuple[Effect, ...] = get_args(Effect)
 Mode = Literal["default", "plan", "dontAsk", "acceptEdits", "bypassPermissions"]
 MODES: tuple[Mode, ...] = get_args(Mode)
-#: Modes that only narrow, and so need no trust.
+#: Modes that only narrow, and so require no trust.
 NARROWING_MODES: frozenset[Mode] = frozenset({"plan", "dontAsk"})
-#: Modes that let calls through without a question.
+#: Modes that allow calls without asking.
 WIDENING_MODES: frozenset[Mode] = frozenset({"acceptEdits", "bypassPermissions"})
 
 
 class PermissionRule(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One rule: `tool`, or `tool(specifier)`."""
+    """A permission rule: `tool`, or `tool(specifier)`."""
 
     effect: Effect
-    tool: str  #: a name as it was written, which may be an older spelling or hold `*`
-    specifier: str | None = None  #: what stood in parentheses; None: the whole tool
+    tool: str  #: the name as written, which may be an older spelling or contain `*`
+    specifier: str | None = None  #: the text in parentheses; None: the whole tool
     source: str  #: the file, for people
-    root: str = ""  #: the folder from which a path that begins with one slash counts
+    root: str = ""  #: the base folder of a path that begins with one slash
     home: str = ""  #: the folder that `~` stands for
 
     @property
@@ -48,7 +49,10 @@ class ModeRule(Struct, frozen=True, kw_only=True):
 
 
 class Permissions(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """All rules and modes that hold for a tree. Rules of `allow` are here only if their file may widen."""
+    """The rules and modes that apply to a tree.
+
+    Rules of `allow` are included only if their file may widen.
+    """
 
     rules: tuple[PermissionRule, ...] = ()
     modes: tuple[ModeRule, ...] = ()
@@ -65,7 +69,7 @@ class Permissions(Struct, frozen=True, kw_only=True, omit_defaults=True):
         return next((each for each in self.modes if each.mode == mode), None)
 
     def narrowing(self) -> Permissions:
-        """Return what only narrows."""
+        """Return only the rules and modes that narrow."""
         return Permissions(
             rules=tuple(rule for rule in self.rules if rule.effect != "allow"),
             modes=tuple(each for each in self.modes if each.mode in NARROWING_MODES),
@@ -94,5 +98,8 @@ def to_data(permissions: Permissions) -> Any:
 
 
 def from_data(data: Any) -> Permissions:
-    """Return the permissions that `to_data` gave. Raises msgspec.ValidationError."""
+    """Return the permissions from data that `to_data` returned.
+
+    Raises msgspec.ValidationError.
+    """
     return msgspec.convert(data, Permissions)

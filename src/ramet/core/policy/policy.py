@@ -1,7 +1,8 @@
-"""What a run's process may do. A child's is its parent's, narrowed: limits are clamped and said so, rights refused.
+"""Policies and grants of a run's process.
 
-A `Policy` is what somebody asks for: an absent field inherits, an empty one means nothing, an unknown one is an error.
-A `Grant` is what a run has: every field decided. `grant_root` and `narrow` are the only ways from one to the other.
+A child's grant is its parent's, narrowed: limits are clamped and reported, rights that exceed the parent's are refused.
+A `Policy` is a request: an absent field inherits, an empty one means nothing, an unknown one is an error. A `Grant` is
+what a run has: every field is decided. `resolve_root_policy` and `narrow` are the only ways from one to the other.
 """
 
 from __future__ import annotations
@@ -22,9 +23,12 @@ from ramet.core.policy.reservation import Reservation
 
 
 class Isolation(StrEnum):
-    """How much stands between a run and the host, weakest first. The order of definition is the order of strength."""
+    """The isolation level between a run and the host, weakest first.
 
-    L0 = "L0"  #: a process of its own, nothing more
+    The order of definition is the order of strength.
+    """
+
+    L0 = "L0"  #: a process of its own, nothing else
     L1 = "L1"  #: rlimits, no_new_privs, Landlock, seccomp
     L2 = "L2"  #: L1, all namespaces, a minimal root, an unprivileged uid of the host
     FRESH = "fresh"  #: L2, and no address space shared with a zygote
@@ -33,7 +37,7 @@ class Isolation(StrEnum):
 
     @property
     def rank(self) -> int:
-        """Greater is stronger."""
+        """The strength of the level as a number; greater is stronger."""
         return list(Isolation).index(self)
 
 
@@ -42,11 +46,11 @@ T = TypeVar("T")
 
 
 class _TermsMeta(KnownFields, StructMeta):
-    """Type of policies and grants: structures whose constructors name a field that there is not."""
+    """A metaclass of policies and grants, whose constructors name an unknown field."""
 
 
 class PolicyFields(Struct, metaclass=_TermsMeta, frozen=True, kw_only=True):
-    """What a policy and a grant have in common: neither ever shows a value of `env_vars` or `secrets`."""
+    """The common base of policies and grants; neither ever shows a value of `env_vars` or `secrets`."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self.__rich_repr__())})"
@@ -56,24 +60,27 @@ class PolicyFields(Struct, metaclass=_TermsMeta, frozen=True, kw_only=True):
 
 
 class Policy(PolicyFields, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What is asked for. Absent (None) inherits from the parent, or takes the default of a root; empty is nothing.
+    """A requested policy.
+
+    Absent (None) inherits from the parent, or takes the default of a root; empty is nothing.
 
     Two fields differ when absent: `memory_mb` and `cpu_cores` of a child are the default, at most its parent's; and
-    `secrets` of a child are none, for a secret goes only to who asks for it by name.
+    `secrets` of a child are none, because a secret is given only on request by name.
 
-    A child's numbers are limits, and clamped (`retry_delay_seconds` is none: it is given as asked). Endpoints, ports,
-    mounts, variables by name, secrets, isolation and `allow_sub_agents` are rights, and refused.
+    A child's numbers are limits, and clamped (`retry_delay_seconds` is not a limit: it is given as requested).
+    Endpoints, ports, mounts, variables by name, secrets, isolation and `allow_sub_agents` are rights, and refused.
 
-    Every field is checked and made canonical when written down: InvalidValue names it. Lists and sets do for tuples,
-    names alone for `secrets`, text for `isolation`. `repr` never shows a value of `env_vars` or `secrets`.
+    Every field is checked and made canonical on creation. Raises InvalidValue, naming the field. Lists and sets are
+    accepted for tuples, names alone for `secrets`, text for `isolation`. `repr` never shows a value of `env_vars` or
+    `secrets`.
     """
 
-    cpu_cores: float | None = None  #: of processor time, over any second; fractions are fine
+    cpu_cores: float | None = None  #: of processor time, over any second; fractions are allowed
     memory_mb: int | None = None  #: MiB of private memory
     pids: int | None = None  #: processes and threads together
     timeout_seconds: float | None = None  #: wall-clock, children included
     network: Network | None = None  #: absent with endpoints given: allow_list
-    allowed_endpoints: Sequence[str] | None = None  #: host:port; "*.example.org:443" by label, "*" any public one
+    allowed_endpoints: Sequence[str] | None = None  #: host:port; "*.example.org:443" by label, "*" any public endpoint
     ports: Mapping[str, int] | Sequence[tuple[str, int]] | None = None  #: by name, TCP ports that the host may reach
     readonly_mounts: Sequence[str] | None = None  #: absolute paths of the host, seen inside at the same path
     tmpfs_size_mb: int | None = None  #: of /tmp and of /dev/shm, each
@@ -84,12 +91,12 @@ class Policy(PolicyFields, frozen=True, kw_only=True, forbid_unknown_fields=True
     secrets: Mapping[str, str | None] | Sequence[str] | None = None  #: files in /run/secrets; None: the parent's value
     allow_sub_agents: bool | None = None
     max_sub_agent_depth: int | None = None  #: levels below this run
-    #: Children that this run may start in its life; a conversation in one turn, of which no more live at once.
+    #: Children that this run may start in its lifetime; a conversation in one turn, and no more live concurrently.
     max_sub_agents: int | None = None
-    isolation: Isolation | None = None  #: the least that is accepted
-    retry_count: int | None = None  #: further attempts after one that failed
+    isolation: Isolation | None = None  #: the minimum that is accepted
+    retry_count: int | None = None  #: further attempts after a failed one
     retry_delay_seconds: float | None = None
-    reservation: Reservation | None = None  #: that it shares with others; a child has its parent's, and no other
+    reservation: Reservation | None = None  #: shared with other runs; a child has its parent's, and no other
 
     def __post_init__(self) -> None:
         for name, checked in _CHECKS.items():
@@ -103,14 +110,17 @@ class Policy(PolicyFields, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class Grant(PolicyFields, frozen=True, kw_only=True):
-    """What a run has: every field of a policy, decided by the host. No variable is in both fields for variables."""
+    """The effective rights and limits of a run: every field of a policy, decided by the host.
+
+    No variable is in both fields for variables.
+    """
 
     cpu_cores: float = 1.0
     memory_mb: int = 256
     pids: int = 64
     timeout_seconds: float = 3600.0
     allowed_endpoints: tuple[str, ...] = ()  #: empty: no network
-    ports: dict[str, int] = field(default_factory=dict)  #: of its own loopback, reached from the host alone
+    ports: dict[str, int] = field(default_factory=dict)  #: on its own loopback, reached from the host alone
     readonly_mounts: tuple[str, ...] = ()
     tmpfs_size_mb: int = 64
     workspace_size_mb: int = 256
@@ -127,12 +137,12 @@ class Grant(PolicyFields, frozen=True, kw_only=True):
     reservation: Reservation | None = None
 
 
-#: What an agent gets that asks for nothing.
+#: The grant of an agent that requests nothing.
 DEFAULTS = Grant()
 
 
 class Clamped(NamedTuple):
-    """A limit that was asked above the parent's, and what it became."""
+    """A limit that was requested above the parent's, and the value that was given."""
 
     field: str
     asked: float
@@ -140,7 +150,7 @@ class Clamped(NamedTuple):
 
 
 class _Whole(Struct, frozen=True):
-    """A whole number within bounds."""
+    """A check for a whole number within bounds."""
 
     least: int
     most: int
@@ -152,7 +162,7 @@ class _Whole(Struct, frozen=True):
 
 
 class _Number(Struct, frozen=True):
-    """A number within bounds; NaN is in none."""
+    """A check for a number within bounds; NaN is never accepted."""
 
     least: float
     most: float
@@ -182,9 +192,9 @@ def _yes_or_no(field: str, value: object) -> bool:
     return value
 
 
-#: What is clamped. None takes 0 where 0 is read as "without end" (a tmpfs) or leaves nothing to run with.
+#: The fields that are clamped. None accepts 0 if 0 means "unlimited" (a tmpfs) or leaves nothing to run with.
 _LIMITS: dict[str, _Whole | _Number] = {
-    "cpu_cores": _Number(0.01, 4096),  # a cgroup's least quota is 1 ms of 100 ms
+    "cpu_cores": _Number(0.01, 4096),  # the least quota of a cgroup is 1 ms of 100 ms
     "memory_mb": _Whole(1, 2**24),
     "pids": _Whole(1, 2**22),  # PID_MAX_LIMIT of Linux
     "timeout_seconds": _Number(0.001, 366 * 86400),
@@ -216,15 +226,15 @@ _CHECKS: dict[str, Callable[[str, object], object]] = {
 
 
 def resolve_root_policy(policy: Policy, *, allow_mounts: Collection[str] | None = None) -> Grant:
-    """What a root gets: what it asks for, else the defaults. `allow_mounts=None` leaves mounts to the caller's word.
+    """Return the grant of a root: the requested fields, else the defaults.
 
-    Raises SpawnRefused for a mount that is neither one of `allow_mounts` nor below one, InvalidValue for a secret
-    without a value: a root has no parent to take it from.
+    With `allow_mounts=None` the caller decides on mounts. Raises SpawnRefused if a mount is neither one of
+    `allow_mounts` nor below one. Raises InvalidValue if a secret has no value: a root has no parent to take it from.
     """
     asked = {name: getattr(policy, name) for name in Grant.__struct_fields__ if getattr(policy, name) is not None}
     given = msgspec.structs.asdict(DEFAULTS) | asked
     secrets = cast("Mapping[str, str | None]", given["secrets"])
-    if None in secrets.values():  # A list of values, given by mistake, would be names: they are not shown.
+    if None in secrets.values():  # A list of values, given by mistake, would be taken as names: so they are not shown.
         why = "a value for each name: a root has no parent to take it from"
         raise InvalidValue("policy.secrets", "(a name without a value, not shown)", why)
     if allow_mounts is not None:
@@ -233,14 +243,16 @@ def resolve_root_policy(policy: Policy, *, allow_mounts: Collection[str] | None 
 
 
 def narrow(parent: Grant, asked: Policy, *, seconds_left: float | None = None) -> tuple[Grant, tuple[Clamped, ...]]:
-    """What a child of `parent` gets. Limits above the parent's become the parent's and are listed.
+    """Return the grant of a child of `parent`, and the limits that were clamped.
 
-    Absent memory or CPU is the agent default, at most the parent's; absent secrets are none; anything else that is
-    absent is the parent's. `seconds_left` of the parent's time bounds the child's. A secret has the parent's value,
-    whatever the child says. Retries are no limit: its time bounds them. Raises SpawnRefused with
-    `limit="policy.<field>"` for a right that the parent lacks (a mount, variable, endpoint, port, secret, a lower
-    isolation, sub-agents), and where no time or no level is left. Whether and how many children the parent may start
-    is asked elsewhere.
+    Limits above the parent's become the parent's and are listed. Absent memory or CPU is the agent default, at most the
+    parent's; absent secrets are none; any other absent field is the parent's. `seconds_left` of the parent's time
+    bounds the child's. A secret has the parent's value, whatever the child says. Retries are not a limit: the time of
+    the child bounds them.
+
+    Raises SpawnRefused with `limit="policy.<field>"` if the parent lacks a right (a mount, variable, endpoint, port,
+    secret, a lower isolation, sub-agents), and if no time or no level is left. Whether and how many children the parent
+    may start is checked elsewhere.
     """
     limits, clamped = _limits(parent, asked, seconds_left)
     endpoints = _inherited(() if asked.network == "disabled" else asked.allowed_endpoints, parent.allowed_endpoints)
@@ -278,7 +290,10 @@ def narrow(parent: Grant, asked: Policy, *, seconds_left: float | None = None) -
 
 
 def from_json(data: bytes | str | Mapping[str, Any]) -> Policy:
-    """A policy from JSON or plain data. Raises InvalidValue naming the field, an unknown one included."""
+    """Parse a policy from JSON or plain data.
+
+    Raises InvalidValue, naming the field, if a field is invalid or unknown.
+    """
     fields = data
     if isinstance(data, bytes | str):
         try:
@@ -294,23 +309,26 @@ def from_json(data: bytes | str | Mapping[str, Any]) -> Policy:
 
 
 def to_json(policy: Policy) -> bytes:
-    """The policy as JSON that `from_json` reads back to an equal one. It holds values of secrets: never for a log."""
+    """Encode a policy as JSON that `from_json` reads back to an equal one.
+
+    The JSON holds values of secrets: never write it to a log.
+    """
     return msgspec.json.encode(policy)
 
 
 def secrets_of(policy: Policy | None) -> dict[str, str]:
-    """The secrets of a policy by value, which no journal keeps."""
+    """Return the secrets of a policy by value, which no journal keeps."""
     secrets = policy.secrets if policy is not None else None
     return {name: value for name, value in secrets.items() if value} if isinstance(secrets, dict) else {}
 
 
 def variables_of(policy: Policy | None) -> dict[str, str]:
-    """The variables of a policy by value, which no journal keeps."""
+    """Return the variables of a policy by value, which no journal keeps."""
     return dict(policy.env_vars or {}) if policy is not None else {}
 
 
 def to_public_dict(terms: PolicyFields) -> dict[str, Any]:
-    """A policy (what it asks for) or a grant as plain data for events and logs: of variables and secrets, names."""
+    """Return a policy or a grant as plain data for events and logs, with only the names of variables and secrets."""
     plain: dict[str, Any] = {}
     for name in terms.__struct_fields__:
         value = getattr(terms, name)
@@ -326,7 +344,7 @@ def to_public_dict(terms: PolicyFields) -> dict[str, Any]:
 
 
 def _limits(parent: Grant, asked: Policy, seconds_left: float | None) -> tuple[dict[str, Any], tuple[Clamped, ...]]:
-    """Every limit of a child, and those of them that were asked higher."""
+    """Return every limit of a child, and the limits that were clamped."""
     most = {name: getattr(parent, name) for name in _LIMITS}
     most["max_sub_agent_depth"] -= 1
     if most["max_sub_agent_depth"] < 0:
@@ -343,7 +361,10 @@ def _limits(parent: Grant, asked: Policy, seconds_left: float | None) -> tuple[d
 
 
 def _environment(names: Sequence[str], values: Mapping[str, str], above: Mapping[str, str]) -> dict[str, Any]:
-    """Both fields for variables. A name that the run above has by value means that value, never the host's."""
+    """Return both fields for variables.
+
+    If the run above has a name by value, the name means that value, never the host's.
+    """
     by_value = {name: above[name] for name in names if name in above} | dict(values)
     return {"allowed_env_vars": tuple(name for name in names if name not in by_value), "env_vars": by_value}
 

@@ -1,4 +1,4 @@
-"""What several sandboxes may use together, beside what each may use by itself."""
+"""Resources that several sandboxes may use together, in addition to the limits of each sandbox."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ LEAST, MOST = 0.01, 2.0**24  #: of each amount
 
 
 class Reservation(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Sandboxes with a reservation of the same name use at most this, all of them together; None is no bound."""
+    """A bound on the resources that all sandboxes with this reservation name use together; None is no bound."""
 
     name: str
     cpu_cores: float | None = None
     memory_mb: float | None = None  #: MiB
-    #: For how many it is meant: no bound, but a backend whose sandboxes cost something beside makes room for so many.
+    #: The number of sandboxes that the reservation is meant for. Not a bound: a backend whose sandboxes have extra
+    #: costs makes room for this number.
     sandboxes: int | None = None
 
     def __post_init__(self) -> None:
@@ -34,7 +35,10 @@ class Reservation(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 def checked(field: str, value: object) -> Reservation:
-    """A reservation, or plain data that says one. Raises InvalidValue naming the field."""
+    """Return a reservation, converting plain data.
+
+    Raises InvalidValue, naming the field, if `value` is not a valid reservation.
+    """
     if isinstance(value, Reservation):
         return value
     if not isinstance(value, Mapping):

@@ -1,7 +1,7 @@
-"""What a right may name, and when one covers another: endpoints, ports, mounts, variables, secrets. By names alone.
+"""Checks of rights by name: endpoints, ports, mounts, variables, secrets; and when one right covers another.
 
-Every check takes the field that it speaks of, and returns the value in its one canonical form or raises InvalidValue.
-No error shows a value of a variable or a secret.
+Every check takes the name of its field, and returns the value in its one canonical form or raises InvalidValue. No
+error shows a value of a variable or a secret.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Any
 from ramet.core.addresses import address_of, objection
 from ramet.core.errors import InvalidValue
 
-MOST_ENTRIES = 256  #: of any one list: a guest writes them, and each is compared with its parent's
-MOST_FOREIGN = 16  #: endpoints that are not ASCII: each costs the host a quarter of a millisecond or more
-MOST_PORTS = 16  #: of one policy: each has a socket of the host's for as long as the run lives
-PROXY_PORT = 3128  #: of a sandbox's loopback, on which the way to its proxy listens
-MOST_ENV_BYTES = 128 * 1024  #: of names and values together; Linux takes no longer string (MAX_ARG_STRLEN)
-MOST_SECRET_BYTES = 1024 * 1024  #: of all secrets together, as Kubernetes has it
+MOST_ENTRIES = 256  #: of any list: a guest writes the entries, and each is compared with its parent's
+MOST_FOREIGN = 16  #: endpoints that are not ASCII: each costs the host 250 microseconds or more
+MOST_PORTS = 16  #: of one policy: each needs a socket of the host while the run lives
+PROXY_PORT = 3128  #: port on a sandbox's loopback on which the forwarder to its proxy listens
+MOST_ENV_BYTES = 128 * 1024  #: of names and values together; Linux accepts no longer string (MAX_ARG_STRLEN)
+MOST_SECRET_BYTES = 1024 * 1024  #: of all secrets together, the limit of Kubernetes
 MOST_PATH_BYTES = 4095  #: PATH_MAX, less its NUL
 MOST_NAME_BYTES = 255  #: NAME_MAX
 
@@ -36,13 +36,13 @@ _UPPER = {ord(letter): letter.lower() for letter in "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 _MOUNT = "an absolute path without '..', not the root, not /tmp, nothing of /proc, /sys, /dev or /run"
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
-_KEPT_TREES = ("/proc", "/sys", "/dev", "/run", "/var/run")  #: the kernel's, and where sockets are
+_KEPT_TREES = ("/proc", "/sys", "/dev", "/run", "/var/run")  #: trees of the kernel, and trees that hold sockets
 
-#: Set for a sandbox, it names folders that Python inside imports from, behind everything that is installed there.
+#: A variable of a sandbox. It names folders that Python inside imports from, after everything that is installed there.
 IMPORTS = "RAMET_IMPORTS"
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,254}\Z")
-#: Variables by which a loader, an interpreter, a shell or a resolver takes code or rules from whoever sets them.
+#: Variables that make a loader, an interpreter, a shell or a resolver execute or apply the setter's code or rules.
 _LOADERS = re.compile(
     r"""(LD_|DYLD_|PYTHON|PERL5|RUBY|GLIBC_|MALLOC_|BASH_FUNC_|LUA_INIT|OPENSSL_).*
     | (?i:.*_PROXY)
@@ -55,7 +55,10 @@ _SECRET = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}\Z")
 
 
 def endpoints(field: str, given: object) -> tuple[str, ...]:
-    """Canonical endpoints. An empty text matches nothing, and is left out."""
+    """Return canonical endpoints.
+
+    An empty text matches nothing and is left out. Raises InvalidValue for an invalid endpoint.
+    """
     texts = _texts(field, given, _ENDPOINT)
     if (foreign := sum(not each.isascii() for each in texts)) > MOST_FOREIGN:
         raise InvalidValue(field, f"{foreign} entries that are not ASCII", f"at most {MOST_FOREIGN}, the rest as xn--")
@@ -63,10 +66,10 @@ def endpoints(field: str, given: object) -> tuple[str, ...]:
 
 
 def uncovered_endpoints(granted: Collection[str], asked: Collection[str]) -> list[str]:
-    """Return those of `asked` that no endpoint of `granted` covers; both canonical.
+    """Return the endpoints of `asked` that no endpoint of `granted` covers; both canonical.
 
-    "*" covers every name and every public address. A private address by its number is covered by itself alone: a list
-    that has it means it, wherever it leads.
+    "*" covers every name and every public address. A private address in numeric form is covered only by itself: a list
+    that contains it means that address, wherever it leads.
     """
     below = tuple(each.removeprefix("*") for each in granted if each.startswith("*."))
     lacking = [each for each in asked if each not in granted and not each.endswith(below)]
@@ -74,9 +77,10 @@ def uncovered_endpoints(granted: Collection[str], asked: Collection[str]) -> lis
 
 
 def ports(field: str, given: object) -> dict[str, int]:
-    """Named TCP ports, in the order given: a mapping, or pairs of a name and a number. No name or number comes twice.
+    """Return named TCP ports in the given order, from a mapping or from pairs of a name and a number.
 
-    The host reaches each by its name, and nobody else does. PROXY_PORT is taken.
+    No name or number may occur twice. Only the host reaches a port, by its name. PROXY_PORT is not available. Raises
+    InvalidValue otherwise.
     """
     found: dict[str, int] = {}
     for name, port in _pairs(field, given):
@@ -88,7 +92,7 @@ def ports(field: str, given: object) -> dict[str, int]:
             raise InvalidValue(own, port, "a whole number from 1 to 65535")
         if port == PROXY_PORT:
             raise InvalidValue(own, port, "another number: the way to a sandbox's proxy has this one")
-        name, port = str(name), int(port)  # Not of a kind that a program made of them.
+        name, port = str(name), int(port)  # Plain types, not subclasses that a program defined.
         if name in found:
             raise InvalidValue(own, port, f"each name once: it is {found[name]} already")
         if (other := next((each for each, number in found.items() if number == port), None)) is not None:
@@ -98,23 +102,26 @@ def ports(field: str, given: object) -> dict[str, int]:
 
 
 def mounts(field: str, given: object) -> tuple[str, ...]:
-    """Absolute, normal paths of the host. Whether they exist, and where links lead, is seen when a run starts."""
+    """Return absolute, normalized paths of the host.
+
+    Whether they exist, and where links lead, is checked when a run starts.
+    """
     return tuple(dict.fromkeys(_mount(field, each) for each in _texts(field, given, _MOUNT)))
 
 
 def uncovered_mounts(granted: Collection[str], asked: Collection[str]) -> list[str]:
-    """Those of `asked` that are neither one of `granted` nor below one; all normal."""
+    """Return the paths of `asked` that are neither in `granted` nor below one of `granted`; all normalized."""
     tops = tuple(f"{top.rstrip('/')}/" for top in granted)
     return [each for each in asked if not f"{each}/".startswith(tops)]
 
 
 def variables(field: str, given: object) -> tuple[str, ...]:
-    """Names of environment variables; never one that a loader listens to."""
+    """Return names of environment variables; a name that a loader reads raises InvalidValue."""
     return tuple(dict.fromkeys(_variable(field, each) for each in _texts(field, given, "names of variables")))
 
 
 def values_of_variables(field: str, given: object) -> dict[str, str]:
-    """Environment variables by value."""
+    """Return environment variables with their values, checked."""
     found = _mapping(field, given, "names of variables with their values")
     for name, value in found.items():
         _variable(field, name)
@@ -126,7 +133,10 @@ def values_of_variables(field: str, given: object) -> dict[str, str]:
 
 
 def secrets(field: str, given: object) -> dict[str, str | None]:
-    """Secrets by file name. A list of names takes the parent's, as does None for a value."""
+    """Return secrets by file name.
+
+    A list of names takes the values of the parent, as does None for a value.
+    """
     if isinstance(given, _LISTS) and all(isinstance(each, str) for each in given):
         given = dict.fromkeys(sorted(given))
     found = _mapping(field, given, "names of secrets, alone or with their values")
@@ -143,7 +153,7 @@ def secrets(field: str, given: object) -> dict[str, str | None]:
 
 
 def _endpoint(field: str, text: str) -> str:
-    """One spelling for each endpoint, so that equal ones compare equal wherever they were written."""
+    """Return the one canonical spelling of an endpoint, so that equal endpoints compare equal."""
     if text == "*":
         return text
     host, _, port = text.rpartition(":")
@@ -161,7 +171,7 @@ def _host(host: str) -> str | None:
     if not name.isascii():
         try:
             written = name.encode("idna")
-            # What does not come back as it was has a twin: another host that a reader takes it for.
+            # A name that does not survive the round trip has a twin: another host that a reader takes it for.
             if written.decode("idna") != name:
                 return None
         except UnicodeError:

@@ -1,6 +1,7 @@
-"""Events and messages as a story needs them: what decides its course is read, the rest is kept as it was written.
+"""Decoders of events and messages for a replay.
 
-A journal may hold hundreds of messages of a run that nobody asks for again: each is decoded when somebody does.
+A replay decodes only the parts that it needs and keeps the rest as raw bytes. A journal may hold hundreds of messages
+of a run that no caller asks for: each message is decoded on demand.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from ramet.core.errors import InvalidValue
 from ramet.core.events import AnyEvent, Event, MessageRecorded
 from ramet.core.outcome import Usage
 
-#: Types of events that lead nowhere: no story is another one without them.
+#: Types of events that do not affect a replay.
 PASSED_OVER = frozenset(
     str(each.__struct_config__.tag)
     for each in (
@@ -36,7 +37,7 @@ PASSED_OVER = frozenset(
 
 
 class ReplayMessage(Event, frozen=True, kw_only=True, tag="message_recorded"):
-    """`MessageRecorded` as a story reads it."""
+    """A `MessageRecorded` event as a replay reads it."""
 
     message: Raw
     step_id: str | None = None
@@ -45,16 +46,19 @@ class ReplayMessage(Event, frozen=True, kw_only=True, tag="message_recorded"):
 
 
 class StoredMessage(Struct):
-    """One message of a conversation, as it is on record."""
+    """A message of a conversation, as it is recorded."""
 
     kind: str  #: human | ai | system | tool
-    call_id: str | None  #: that it answers
+    call_id: str | None  #: the call that the message answers
     kept: Raw | dict[str, Any]
     _places: dict[str | None, int] | None = None
 
     @property
     def data(self) -> dict[str, Any]:
-        """The message as plain data (`ramet.models.messages`). Raises InvalidValue for what is none."""
+        """The message as plain data (`ramet.models.messages`).
+
+        Raises InvalidValue if the message is not a JSON object.
+        """
         if isinstance(self.kept, dict):
             return self.kept
         try:
@@ -65,7 +69,7 @@ class StoredMessage(Struct):
 
     @property
     def places(self) -> dict[str | None, int]:
-        """The calls that it makes, by id, each with its place among them."""
+        """The calls that the message makes: the place of each call, by its id."""
         if self._places is None:
             reply = self.data
             calls = [*(reply.get("tool_calls") or ()), *(reply.get("invalid_tool_calls") or ())]
@@ -74,7 +78,7 @@ class StoredMessage(Struct):
 
 
 class _Head(Struct):
-    """What decides where a message belongs."""
+    """The fields that decide where a message belongs."""
 
     type: Any = None
     tool_call_id: Any = None
@@ -87,7 +91,10 @@ _told = msgspec.json.Decoder(
 
 
 def parse_stored_message(message: Raw | dict[str, Any]) -> StoredMessage:
-    """A message as a story keeps it. Raises InvalidValue for raw bytes that are no object."""
+    """Convert a message to the form that a replay stores.
+
+    Raises InvalidValue if raw bytes are not a JSON object.
+    """
     if isinstance(message, dict):
         kind, call_id = message.get("type"), message.get("tool_call_id")
     else:
@@ -100,15 +107,15 @@ def parse_stored_message(message: Raw | dict[str, Any]) -> StoredMessage:
 
 
 def insert_tool_result(conversation: list[StoredMessage], answer: StoredMessage) -> int:
-    """Put an answer behind the reply that called for it, in the order of its calls: it may have come out of turn.
+    """Insert an answer after the reply that made the call, in the order of the calls.
 
-    Returns its place.
+    Answers may arrive out of order. Returns the place of the answer.
     """
     at = len(conversation)
     while at and conversation[at - 1].kind == "tool":
         at -= 1
     if at == len(conversation) or not at or conversation[at - 1].kind != "ai":
-        conversation.append(answer)  # The first to come, or there is nothing to tell its place by.
+        conversation.append(answer)  # The first answer, or there is nothing that determines its place.
         return len(conversation) - 1
     places = conversation[at - 1].places
     here = places.get(answer.call_id, len(places))
@@ -119,7 +126,10 @@ def insert_tool_result(conversation: list[StoredMessage], answer: StoredMessage)
 
 
 def decode(line: bytes) -> Event:
-    """The event of one line, as far as a story needs it; InvalidValue for what is not one, as `events.decode`."""
+    """Decode the event of one line, as far as a replay needs it.
+
+    Raises InvalidValue if the line is not an event, as `events.decode` does.
+    """
     try:
         event: Event = _told.decode(line)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:

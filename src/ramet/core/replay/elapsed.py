@@ -1,4 +1,4 @@
-"""How much of its time a run has had, as a journal tells it: clocks of two processes are never compared."""
+"""The active time of a run, computed from its journal; clocks of two processes are never compared."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from datetime import datetime, timedelta
 
 @dataclass
 class ActiveTime:
-    """Counts from one `begin` to the last thing `seen` before the next: what was not seen is not known."""
+    """A counter of active time, from each `begin` to the last event `seen` before the next `begin`.
+
+    Time that no event covers is unknown.
+    """
 
     _before: float = 0.0
     _since: datetime | None = None
@@ -16,21 +19,24 @@ class ActiveTime:
 
     @property
     def seconds(self) -> float:
-        """At least so many."""
+        """The lower bound of the active time in seconds."""
         if self._since is None or self._seen is None:
             return self._before
         return self._before + max(0.0, (self._seen - self._since).total_seconds())
 
     def begin(self, at: datetime | None, *, anew: bool = False) -> None:
-        """A process sets it to work; `anew`: its time begins with that."""
+        """Start counting when a process starts to work on the run.
+
+        With `anew`, the time counted before is dropped.
+        """
         self._before, self._since, self._seen = 0.0 if anew else self.seconds, at, at
 
     def step(self, by_s: float) -> None:
-        """The clock was set by so much: from now on it tells other times of the same moments."""
+        """Adjust for a clock that was set by `by_s` seconds."""
         by = timedelta(seconds=by_s)
         if self._since is not None and self._seen is not None:
             self._since, self._seen = self._since + by, self._seen + by
 
     def seen(self, at: datetime | None) -> None:
-        """It did something there."""
+        """Record that the run was active at this time."""
         self._seen = at

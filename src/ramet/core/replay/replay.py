@@ -1,8 +1,8 @@
-"""What a journal says of a tree: its events, told in order, and where that leaves every run.
+"""Replay of a journal: applies the events of a tree in order and computes the state of every run.
 
-`TreeReplay.tell` takes one event after the other; it decides nothing and forgets nothing that a run needs to go on:
-conversations as data, calls that were begun, mail that was not read, questions without an answer, and every move of the
-budget in its order. Telling the same events always leads to the same story.
+`TreeReplay.tell` applies one event after the other. It decides nothing, and it keeps everything that a run needs to
+continue: conversations as data, started calls, unread mail, unanswered questions, and every move of the budget in
+order. The same events always lead to the same state.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ from ramet.core.policy import rights
 from ramet.core.replay.codec import ReplayMessage, StoredMessage, insert_tool_result, parse_stored_message
 from ramet.core.replay.elapsed import ActiveTime
 
-#: What only a run at work does: the kernel that tells of it is the one that its turn was begun, or gone on with, in.
+#: Events that only an active run causes. The kernel that reports them started or resumed the run's turn.
 EXECUTION_EVENTS = (MessageRecorded, ReplayMessage, ModelAsked, ToolStarted, ToolEnded, SandboxStarted)
 OPEN, SPENT, CLOSED = "open", "spent", "closed"
 
 
 class LedgerEntry(NamedTuple):
-    """One move of a budget: a scope opened or closed by a run's birth or end, or something used by it."""
+    """A move of a budget: a scope opened or closed by a run's spawn or end, or usage by the run."""
 
     run: str
     kind: str
@@ -57,7 +57,7 @@ class LedgerEntry(NamedTuple):
 
 
 class UnreadMail(NamedTuple):
-    """Mail that was accepted and not read."""
+    """A message that was accepted and not read."""
 
     id: str
     sender: str
@@ -67,50 +67,50 @@ class UnreadMail(NamedTuple):
 
 @dataclass(kw_only=True)
 class RunReplay:
-    """One run, as far as it got."""
+    """The replayed state of one run."""
 
     born: RunSpawned
-    above: str = ""  #: id of the run that it is below: its parent, or who lived above that one when it came back
+    above: str = ""  #: id of the run above: its parent, or the living ancestor when it returned
     said: list[StoredMessage] = field(default_factory=list)  #: its conversation, each message as it was written
-    is_briefed: bool = False  #: something was said in it, of which its brief is the first
+    is_briefed: bool = False  #: a message was recorded in it; the first one is its brief
     state: str = "starting"
     turn: int = 0
     is_in_turn: bool = False  #: a turn began and has not ended
-    turn_status: str = "completed"  #: how the newest turn that is over ended
-    attempt: int = 1  #: at its turn
-    turn_began_at: int = 0  #: place in its conversation
-    steps: int = 0  #: the newest one's number
+    turn_status: str = "completed"  #: status of the newest turn that ended
+    attempt: int = 1  #: of its turn
+    turn_began_at: int = 0  #: index into its conversation
+    steps: int = 0  #: number of the newest step
     births: int = 0
-    births_before: int = 0  #: of these, those before its newest turn
+    births_before: int = 0  #: spawns before its newest turn
     lives: int = 1
-    let_go: bool = False  #: nobody waits for it by the call that it was born by: a notice tells of its end
-    was_inside: bool = False  #: a sandbox was started for it, in which it may have written
-    wakes: int = 0  #: turns that mail began since the last word from above
-    begun: dict[str, ToolStarted] = field(default_factory=dict)  #: calls without an answer on record, by id
+    let_go: bool = False  #: no caller waits for the call that spawned it: a notice reports its end
+    was_inside: bool = False  #: a sandbox was started for it, and may have written to its folder
+    wakes: int = 0  #: turns that mail began since the last message from above
+    begun: dict[str, ToolStarted] = field(default_factory=dict)  #: calls without a recorded answer, by id
     refused: set[str] = field(default_factory=set)  #: calls that ended without having begun, and have no answer yet
-    asked: dict[str, ModelAsked] = field(default_factory=dict)  #: questions to its model without a reply, by step
+    asked: dict[str, ModelAsked] = field(default_factory=dict)  #: requests to its model without a reply, by step
     replied: str = ""  #: step of the newest reply
-    replies: int = 0  #: of its model in its newest turn, at this attempt
-    objections: int = 0  #: what it was told there instead of ending
-    exhausted: str = ""  #: if that was a last word: the resource of its budget that is used up
-    refusal: BudgetRefused | None = None  #: what a budget refused it last in its newest turn
+    replies: int = 0  #: replies of its model in its newest turn, at this attempt
+    objections: int = 0  #: messages there that told it not to end yet
+    exhausted: str = ""  #: on a last answer: the resource of its budget that is used up
+    refusal: BudgetRefused | None = None  #: the last refusal of a budget in its newest turn
     awaiting_idle: dict[str, str] = field(default_factory=dict)  #: ids of mail, and of runs told once this one rests
     unread: dict[str, UnreadMail] = field(default_factory=dict)
-    seen: list[str] = field(default_factory=list)  #: ids of mail that it ever got
-    recent_mail: RecentMail | None = None  #: None as long as it has had none from outside
+    seen: list[str] = field(default_factory=list)  #: ids of all mail that it ever received
+    recent_mail: RecentMail | None = None  #: None until mail from outside arrives
     approvals: dict[str, ApprovalAsked] = field(default_factory=dict)  #: questions about calls without an answer, by id
-    words: dict[str, ApprovalAnswered] = field(default_factory=dict)  #: those to these questions that came
+    words: dict[str, ApprovalAnswered] = field(default_factory=dict)  #: the answers to these questions that came
     past_approvals: list[str] = field(default_factory=list)  #: ids of questions about calls that were answered
     sandbox: SandboxStarted | None = None  #: the newest of its newest turn, if it may have outlived its kernel
     ports: dict[str, int] = field(default_factory=dict)  #: of its newest sandbox, by name
-    told: int = 0  #: so much of what that told is on record
+    told: int = 0  #: number of the sandbox's reports that are recorded
     usage: Usage = NOTHING_USED
-    lived: ActiveTime = field(default_factory=ActiveTime)  #: of its time, as far as it is limited
+    lived: ActiveTime = field(default_factory=ActiveTime)  #: the part of its time that counts for its limit
     result: Result | None = None
     _delivering: dict[str, UnreadMail] = field(default_factory=dict)
-    _is_retried: bool = False  #: an attempt failed, and the next one has said nothing yet
-    _attempt_began_at: int = 0  #: place in its conversation: what was said from there on goes when another one begins
-    _subtree: Usage | None = None  #: None as long as it has no children: then it is its own
+    _is_retried: bool = False  #: an attempt failed, and the next one has recorded nothing yet
+    _attempt_began_at: int = 0  #: index into its conversation: a new attempt removes the messages from there on
+    _subtree: Usage | None = None  #: None while it has no children: then equal to its own usage
 
     @property
     def id(self) -> str:
@@ -119,36 +119,42 @@ class RunReplay:
 
     @property
     def is_over(self) -> bool:
-        """Whether it has ended."""
+        """True if the run has ended."""
         return self.result is not None
 
     @property
     def is_rewound(self) -> bool:
-        """Whether its newest attempt went back behind what was said, and that is still there."""
+        """True if the newest attempt restarted before recorded messages that are not yet removed."""
         return self._is_retried and len(self.said) > self._attempt_began_at
 
     @property
     def has_heard_nothing(self) -> bool:
-        """Whether its newest turn has begun, and not with a word."""
+        """True if the newest turn has begun and no message of it is recorded."""
         return self.is_in_turn and not self.replies and len(self.said) == self.turn_began_at
 
     @property
     def messages(self) -> list[dict[str, Any]]:
-        """Its conversation, as data; decoded anew each time. Raises InvalidValue for what is no message."""
+        """The conversation as data, decoded on each access.
+
+        Raises InvalidValue if a message is not valid.
+        """
         return [each.data for each in self.said]
 
     @property
     def subtree(self) -> Usage:
-        """What it and all below it used."""
+        """The usage of the run and all runs below it."""
         return self.usage if self._subtree is None else self._subtree
 
     def left_unread(self) -> list[UnreadMail]:
-        """Mail that is still to be read: what was taken out of its box and never got into the conversation, too."""
+        """Return mail that is still to be read.
+
+        This includes mail that was taken from the mailbox and never reached the conversation.
+        """
         return [*self._delivering.values(), *self.unread.values()]
 
 
 class TreeReplay:
-    """A tree, as far as it got. Runs are in the order of their births."""
+    """The replayed state of a tree. Runs are in the order of their spawns."""
 
     def __init__(self) -> None:
         self.runs: dict[str, RunReplay] = {}
@@ -158,7 +164,7 @@ class TreeReplay:
         self._waited: dict[tuple[str, str], RunReplay] = {}  #: runs by the calls, of runs, that wait for them
 
     def tell_all(self, events: Iterable[Event]) -> TreeReplay:
-        """Take in events, in order; returns itself."""
+        """Apply events in order; return the replay itself."""
         for event in events:
             self.tell(event)
         return self
@@ -170,25 +176,28 @@ class TreeReplay:
 
     @property
     def is_over(self) -> bool:
-        """Whether every run has ended."""
+        """True if every run has ended."""
         return all(run.is_over for run in self.runs.values())
 
     @property
     def newest_mail(self) -> int:
-        """The highest number of a piece of mail; 0 without any."""
+        """The highest number of any mail; 0 if there is none."""
         ids = (mail.rpartition("-") for run in self.runs.values() for mail in run.seen)
         return max((int(number) for kind, _, number in ids if kind == "mail" and number.isdecimal()), default=0)
 
     def pass_over(self, seq: int) -> None:
-        """Take note that the event of this number was there: one of `ramet.core.replay.codec.PASSED_OVER`."""
+        """Record the number of a skipped event: one of `ramet.core.replay.codec.PASSED_OVER`."""
         self.seq = max(self.seq, seq)
 
     def tell(self, event: Event) -> None:
-        """Take in one event. One of a run whose birth is not on record says nothing."""
+        """Apply one event.
+
+        An event of a run whose spawn is not recorded is ignored.
+        """
         self.seq = max(self.seq, event.seq)
         if isinstance(event, RunSpawned):
             return self._born(event)
-        if isinstance(event, ClockStepped):  # Of all runs, whoever was the first to notice.
+        if isinstance(event, ClockStepped):  # Concerns all runs, whichever run noticed it first.
             for each in self.runs.values():
                 each.lived.step(event.by_s)
             return
@@ -220,9 +229,9 @@ class TreeReplay:
             case BudgetRefused():
                 run.refusal = event
             case MessageDiscarded():
-                pass  # What it cost is told by itself.
+                pass  # Its cost is recorded as a separate event.
             case StateChanged():
-                if run.result is not None:  # Its conversation was opened again.
+                if run.result is not None:  # Its conversation was reopened.
                     self._back(run)
                 run.state = event.state
                 run.is_in_turn = run.is_in_turn and event.state != "idle"
@@ -232,7 +241,7 @@ class TreeReplay:
                 run._attempt_began_at, run._is_retried = len(run.said), False
                 if isinstance(event, TurnStarted):
                     run.births_before = run.births
-                    run.wakes += event.turn > 1  # Until a prompt is heard in it.
+                    run.wakes += event.turn > 1  # Until a prompt is recorded in this turn.
                     run.turn_began_at, run.attempt, run.replies = len(run.said), 1, 0
                     run.objections = 0
                     run.exhausted, run.refusal = "", None
@@ -242,7 +251,7 @@ class TreeReplay:
                 if run.result is not None:
                     self._back(run)
                 is_alone = isinstance(event, TurnStarted) and run.born.birth.get("persistent", False)
-                run.lived.begin(event.at, anew=is_alone)  # Each turn of a session has a time of its own.
+                run.lived.begin(event.at, anew=is_alone)  # Each turn of a session has its own time limit.
             case TurnEnded():
                 run.turn_status = event.status
                 run.is_in_turn, run.state = False, "idle"
@@ -294,7 +303,10 @@ class TreeReplay:
                 self.moves.append(LedgerEntry(run.id, CLOSED))
 
     def reopen(self) -> None:
-        """Open the root's conversation again, which has ended: it is between two turns, and its budget counts on."""
+        """Reopen the conversation of the root, which has ended.
+
+        The root is then between two turns, and its budget continues to count.
+        """
         root = self.root
         if root.result is not None:
             root.turn_status = str(root.result.status)
@@ -302,10 +314,11 @@ class TreeReplay:
             root.state = "idle" if root.turn else "starting"
 
     def close_open(self) -> None:
-        """Put into order what was under way when a process ended.
+        """Settle everything that was in progress when a process ended.
 
-        Questions count at what was reserved for them: nobody knows more. A turn of a session of which nothing was heard
-        has not begun: whoever asked was not told that it had, and asks again.
+        Open requests to a model count with their reserved amounts, because the real amounts are unknown. A turn of a
+        session without any recorded message counts as not begun: the caller was not told that it had begun, and asks
+        again.
         """
         for run in self.runs.values():
             self._close_questions(run)
@@ -330,7 +343,7 @@ class TreeReplay:
     def _born(self, event: RunSpawned) -> None:
         run = self.runs[event.run] = RunReplay(born=event, above=event.parent or "")
         parent = self.runs.get(event.parent or "")
-        shared = event.birth.get("shared", 0)  # A fork's conversation begins with so much of its parent's.
+        shared = event.birth.get("shared", 0)  # A fork's conversation begins with this many messages of its parent's.
         run.said = [
             *(parent.said[:shared] if parent is not None else ()),
             *map(parse_stored_message, event.birth.get("answers", ())),
@@ -344,7 +357,7 @@ class TreeReplay:
             self._spend(parent, Usage(agents=1), own=False)
 
     def _back(self, run: RunReplay) -> None:
-        """It had ended and was taken up again: its scope opens anew."""
+        """Reopen the scope of a run that had ended and was resumed."""
         run.result, run.lived, run.let_go = None, ActiveTime(), bool(run.above)
         run.lives += 1
         above = self.runs.get(run.above)
@@ -356,7 +369,7 @@ class TreeReplay:
     def _message(self, run: RunReplay, event: MessageRecorded | ReplayMessage) -> None:
         message = parse_stored_message(event.message)
         run.is_briefed = True
-        if run._is_retried:  # As late as this: a process that ends before goes on with the attempt that failed.
+        if run._is_retried:  # Not earlier: a process that ends before this point resumes with the failed attempt.
             del run.said[run._attempt_began_at :]
             run.begun.clear()
             run.refused.clear()
@@ -376,7 +389,7 @@ class TreeReplay:
             run.refused.discard(call_id)
             if run.approvals:
                 self._settle(run, call_id)
-            if insert_tool_result(run.said, message) <= run._attempt_began_at:  # To a call that was made before.
+            if insert_tool_result(run.said, message) <= run._attempt_began_at:  # The answer is to an earlier call.
                 run._attempt_began_at += 1
             return
         if run._delivering and message.kind == "human":
@@ -388,7 +401,7 @@ class TreeReplay:
         run.said.append(message)
 
     def _settle(self, run: RunReplay, call_id: str | None) -> None:
-        """Nobody will ask again about a call that was answered, or about any call of a run that has ended."""
+        """Remove approvals that no caller will need again: of an answered call, or of a run that has ended."""
         for id in [id for id, asked in run.approvals.items() if call_id in (None, asked.call_id)]:
             del run.approvals[id]
             run.words.pop(id, None)
@@ -410,7 +423,7 @@ class TreeReplay:
 
 
 def amount(usage: Usage) -> Amount:
-    """What it takes of a budget."""
+    """Convert usage to an amount of a budget."""
     return Amount(
         tokens=usage.tokens,
         usd=usage.usd,
@@ -421,7 +434,10 @@ def amount(usage: Usage) -> Amount:
 
 
 def _ports(policy: dict[str, Any]) -> dict[str, int]:
-    """What a policy on record names as ports; nothing where an older kernel, or somebody else, wrote it otherwise."""
+    """Return the ports that a recorded policy names.
+
+    Return nothing if an older kernel, or another writer, wrote them differently.
+    """
     try:
         return rights.ports("ports", policy.get("ports", {}))
     except InvalidValue:
@@ -429,11 +445,11 @@ def _ports(policy: dict[str, Any]) -> dict[str, int]:
 
 
 def _first_left(kept: Sequence[int | dict[str, Any]], began_at: int) -> int:
-    """The place, among what a compaction kept, of the first message from a place on."""
+    """Return the index, in the result of a compaction, of the first kept message from `began_at` on."""
     return next((at for at, each in enumerate(kept) if isinstance(each, int) and each >= began_at), len(kept))
 
 
 def _number(step_id: str) -> int:
-    """The number in a step's name."""
+    """Return the number in a step id."""
     tail = step_id.rpartition(":")[2]
     return int(tail) if tail.isdecimal() else 0

@@ -1,8 +1,8 @@
-"""When something is to run, and what: plain data that reads back from JSON as it was written.
+"""Schedules as plain data that is equal after a round trip through JSON.
 
-A **tick** is a moment that a schedule names. Ticks are aware datetimes in UTC and follow from the data alone: the n-th
-of an interval is its anchor + n·interval, so nothing drifts, and whoever computes them gets the same. What became of
-them is in `core.ticks`. The next time of a cron line is asked of `next_fire`, which the host passes in.
+A **tick** is a time that a schedule names. Ticks are aware datetimes in UTC and follow from the data alone: the n-th
+tick of an interval is its anchor + n·interval. So nothing drifts, and every process computes the same ticks.
+`core.ticks` records the outcome of ticks. `next_fire`, which the host passes in, computes the next time of a cron line.
 """
 
 from __future__ import annotations
@@ -30,13 +30,14 @@ SHORTEST_S = 0.1
 LONGEST_S = 10 * 366 * 86_400.0
 MOST_JITTER_S = 3600.0
 MOST_MISSED = 1000
-#: Ticks of a cron line that are counted one by one; after a longer absence only the newest are looked for.
+#: The number of ticks of a cron line that are counted one by one; after a longer absence only the newest are looked
+#: for.
 COUNTED = 1000
 _MICROSECOND = timedelta(microseconds=1)
 
 
 class Interval(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="interval"):
-    """Every `seconds`, counted from `anchor`, which is the first tick itself."""
+    """A tick every `seconds`, counted from `anchor`, which is the first tick itself."""
 
     seconds: float
     anchor: datetime
@@ -47,12 +48,12 @@ class Interval(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
 
     @property
     def step(self) -> timedelta:
-        """The interval in whole microseconds, with which n steps are exact."""
+        """The interval in whole microseconds, so that n steps are exact."""
         return timedelta(seconds=self.seconds)
 
 
 class Once(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="once"):
-    """One tick."""
+    """A single tick."""
 
     at: datetime
 
@@ -61,20 +62,20 @@ class Once(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="o
 
 
 class Cron(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="cron"):
-    """The ticks of a cron line, as a clock on the wall of zone `tz` shows them."""
+    """The ticks of a cron line, in the local time of zone `tz`."""
 
     line: str
     tz: str
 
 
 class FunctionTarget(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="function"):
-    """A function, by where it can be found again."""
+    """A function, by the reference that finds it again."""
 
     reference: str
 
 
 class AgentTarget(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="agent"):
-    """A definition, as the fields that differ from a definition's defaults."""
+    """A definition, as the fields that differ from the default values of a definition."""
 
     fields: dict[str, Any]
 
@@ -86,9 +87,9 @@ class NamedTarget(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
 
 
 class Schedule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What runs, when, and what becomes of ticks that nobody was there for or that meet a run still going.
+    """A schedule: what runs, when, and how missed ticks and ticks during a run are handled.
 
-    Checked when written down and when read: InvalidValue names the field.
+    The fields are checked when the schedule is created and when it is read. Raises InvalidValue, naming the field.
     """
 
     id: str
@@ -98,16 +99,16 @@ class Schedule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     args: tuple[Any, ...] = ()
     kwargs: dict[str, Any] = {}
     prompt: str = ""
-    policy: Policy | None = None  #: None: the default one, unless nothing of the agent touches the machine
+    policy: Policy | None = None  #: None: the default policy, unless the agent cannot touch the machine
     limits: Limits = NO_LIMITS  #: of each run
-    misfire: Misfire = "once"  #: of ticks missed: none runs, the newest, or the newest `misfire_max` in order
+    misfire: Misfire = "once"  #: missed ticks: none runs, the newest runs, or the newest `misfire_max` run in order
     misfire_max: int = 10
-    overlap: Overlap = "skip"  #: a tick that comes during a run: never runs, runs afterwards, runs beside it
-    jitter_s: float = 0.0  #: a tick fires up to this much later; how much follows from the tick
-    until: datetime | None = None  #: the last moment that may be a tick
-    repeatable: bool = False  #: its function may be called again where a process that died had called it
+    overlap: Overlap = "skip"  #: a tick during a run: never runs, runs afterwards, runs concurrently
+    jitter_s: float = 0.0  #: a tick fires up to this much later; the delay follows from the tick
+    until: datetime | None = None  #: the latest time that may be a tick
+    repeatable: bool = False  #: its function may be called again if the process that called it died
     in_process: bool = False  #: without a policy it runs in the kernel's own process, whatever it touches
-    asked: str = ""  #: a digest of what was asked for: asking for the same again changes nothing
+    asked: str = ""  #: a digest of the request: an equal request changes nothing
 
     def __post_init__(self) -> None:
         for field, closed in (("misfire", Misfire), ("overlap", Overlap)):
@@ -131,14 +132,17 @@ class Schedule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
 
 
 class DueTicks(NamedTuple):
-    """Ticks whose moment has come: the newest of them, oldest first, and how many more came before those."""
+    """The ticks that are due: the newest, oldest first, and the number of earlier ones."""
 
     ticks: tuple[datetime, ...]
-    before: int  #: of a cron line after a long absence: at least so many
+    before: int  #: of a cron line after a long absence: a lower bound
 
 
 def utc(field: str, value: object) -> datetime:
-    """An aware datetime in UTC; anything else is refused, a naive one too: nobody knows when that is."""
+    """Convert an aware datetime to UTC.
+
+    Raises InvalidValue for anything else, naive datetimes included: their time zone is unknown.
+    """
     accepted = "an aware datetime of the years 1970 to 8999, such as datetime(2027, 1, 31, 9, tzinfo=UTC)"
     if not isinstance(value, datetime) or value.tzinfo is None or not 1970 <= value.year < 9000:
         raise InvalidValue(field, value, accepted)
@@ -146,14 +150,20 @@ def utc(field: str, value: object) -> datetime:
 
 
 def checked_number(field: str, value: object, least: float, most: float) -> float:
-    """A finite number within bounds, or InvalidValue."""
+    """Return a finite number within bounds.
+
+    Raises InvalidValue otherwise.
+    """
     if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
         raise InvalidValue(field, value, f"a number of seconds from {least:g} to {most:.10g}")
     return float(value)
 
 
 def fires_at(schedule: Schedule, tick: datetime) -> datetime:
-    """When a tick's run may begin: the tick, plus a jitter that is the same whoever asks, and however often."""
+    """Return when the run of a tick may begin: the tick plus its jitter.
+
+    The jitter is the same for every caller and every call.
+    """
     if not schedule.jitter_s:
         return tick
     digest = hashlib.sha256(f"{schedule.id} {tick.isoformat()}".encode()).digest()
@@ -161,7 +171,7 @@ def fires_at(schedule: Schedule, tick: datetime) -> datetime:
 
 
 def next_fire_time(schedule: Schedule, after: datetime, next_fire: NextFire) -> datetime | None:
-    """The first tick strictly after a moment; None when there is none any more."""
+    """Return the first tick strictly after `after`; None if there is none."""
     timing = schedule.timing
     tick: datetime | None
     match timing:
@@ -177,9 +187,9 @@ def next_fire_time(schedule: Schedule, after: datetime, next_fire: NextFire) -> 
 
 
 def due_between(schedule: Schedule, after: datetime, now: datetime, next_fire: NextFire, *, most: int) -> DueTicks:
-    """The ticks strictly after `after` that may fire by `now`, in order, of which the newest `most` are named.
+    """Return the ticks strictly after `after` that may fire by `now`, in order; only the newest `most` are named.
 
-    No tick is named before one that comes before it, whatever their jitters.
+    No tick is named before an earlier one, whatever their jitters.
     """
     timing = schedule.timing
     if isinstance(timing, Interval):
@@ -204,7 +214,7 @@ def _come_of_interval(schedule: Schedule, timing: Interval, after: datetime, now
     end = min(now, schedule.until) if schedule.until is not None else now
     first = max(0, (after - timing.anchor) // timing.step + 1)
     last = (end - timing.anchor) // timing.step
-    # Jitter is at most one interval: only the newest may have to wait for its own.
+    # Jitter is at most one interval: only the newest tick may still have to wait for its jitter.
     if last >= first and fires_at(schedule, timing.anchor + last * timing.step) > now:
         last -= 1
     begin = max(first, last - most + 1)
@@ -214,11 +224,14 @@ def _come_of_interval(schedule: Schedule, timing: Interval, after: datetime, now
 def _come_of_long(
     schedule: Schedule, after: datetime, now: datetime, next_fire: NextFire, newest: deque[datetime]
 ) -> DueTicks:
-    """After a long absence: look back from the end in ever wider windows until there are enough."""
+    """Find the newest ticks after a long absence.
+
+    Look back from the end in ever wider windows until there are enough ticks.
+    """
     most = newest.maxlen or 1
     end = min(now, schedule.until) if schedule.until is not None else now
     span = timedelta(hours=1)
-    # Every tick before a window has come, since the window begins before now - jitter.
+    # Every tick before a window is due, since the window begins before now - jitter.
     while (begin := end - timedelta(seconds=schedule.jitter_s) - span) > after:
         found = deque(_walk(schedule, begin, now, next_fire), maxlen=most)
         if len(found) == most:
@@ -232,10 +245,10 @@ def _come_of_long(
 
 
 def just_before(moment: datetime) -> datetime:
-    """The latest moment after which `moment` itself still comes."""
+    """Return the latest time that is strictly before `moment`."""
     return moment - _MICROSECOND
 
 
 def seconds_until(moment: datetime, now: datetime, *, most: float) -> float:
-    """How long to wait for a moment: never less than nothing, never more than `most`."""
+    """Return the seconds to wait for a time: at least 0, at most `most`."""
     return min(most, max(0.0, math.ceil((moment - now).total_seconds() * 1e6) / 1e6))

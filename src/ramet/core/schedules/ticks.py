@@ -1,10 +1,10 @@
-"""What became of a schedule's ticks: which are due, whose run is going, how the last ones ended.
+"""The state of a schedule's ticks: due ticks, current runs, and the newest results.
 
-A tick goes one way: decided (it runs, or it never will) → waiting → claimed by one scheduler → started → ended. Each
-step is a new `ScheduleRecord`, which its owner writes by compare-and-swap: of two who try the same, one gets a
-Conflict, reads again and finds it done. `decided` only moves forward and ticks are only taken from behind it, so none
-is taken twice. A tick that is started has a run, and never another: who takes the claim of a scheduler that died goes
-on with that.
+A tick moves in one direction: decided (it runs, or it never will) → waiting → claimed by one scheduler → started →
+ended. Each step is a new `ScheduleRecord`, which its owner writes by compare-and-swap. If two schedulers try the same
+step, one gets a Conflict, reads again and finds the step done. `decided` only moves forward, and only ticks after it
+are taken, so no tick is taken twice. A started tick has one run and never another: a scheduler that takes over the
+claim of a dead scheduler continues with that run.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from ramet.core.errors import Damaged
 from ramet.core.outcome import ErrorInfo
 from ramet.core.schedules.schedule import DueTicks, NextFire, Schedule, due_between, fires_at, next_fire_time
 
-#: The newest tick that has come is on time for this long; any other is missed.
+#: The newest due tick is on time for this long; any other due tick is missed.
 GRACE = timedelta(seconds=60)
-#: Results that are kept of one schedule; ticks that wait for one that runs.
+#: The number of results kept per schedule; the number of ticks that may wait for a current run.
 KEPT_RESULTS = 20
 MOST_WAITING = 1000
 VERSION = 1
 
 
 class TickStatus(StrEnum):
-    """How a tick stands: where it is on the way to its run, or that run's status."""
+    """The status of a tick: its position on the way to its run, or the status of that run."""
 
     WAITING = "waiting"
     STARTING = "starting"
@@ -51,7 +51,7 @@ class Due(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A tick that is to run."""
 
     tick: datetime
-    manual: bool = False  #: triggered by somebody, beside the schedule's own times
+    manual: bool = False  #: triggered by a user, in addition to the schedule's own times
 
 
 class Claim(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -61,33 +61,36 @@ class Claim(Struct, frozen=True, kw_only=True, omit_defaults=True):
     due: Due
     owner: str  #: the scheduler
     at: datetime
-    run: str | None = None  #: noted before it is born: from then on this tick has no other
+    run: str | None = None  #: recorded before the run is spawned: from then on this tick has no other run
 
 
 class TickResult(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One tick, as it stands or ended; `lost` is one whose process ended, and with whose run nobody could go on."""
+    """The current or final state of one tick.
+
+    `lost` means that the process of the run ended, and that no scheduler could continue the run.
+    """
 
     id: str
     tick: datetime
     status: TickStatus
     manual: bool = False
-    run: str | None = None  #: its run's id
+    run: str | None = None  #: id of its run
     began: datetime | None = None
     ended: datetime | None = None
-    text: str = ""  #: the beginning of what it returned, or had found
+    text: str = ""  #: the beginning of the returned text, or of the partial text
     error: ErrorInfo | None = None
 
 
 class TickState(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """All that changes of a schedule."""
+    """The part of a schedule that changes."""
 
-    decided: datetime  #: what happens to every tick up to this one is settled
+    decided: datetime  #: the fate of every tick up to this time is decided
     paused: bool = False
-    cancelled: bool = False  #: it is forgotten as soon as the runs that are going have ended
+    cancelled: bool = False  #: the schedule is deleted as soon as its current runs have ended
     waiting: tuple[Due, ...] = ()
     claims: tuple[Claim, ...] = ()
     results: tuple[TickResult, ...] = ()  #: the newest last
-    skipped: int = 0  #: ticks that never run: missed, or come during a run; after a long absence at least so many
+    skipped: int = 0  #: ticks that never run: missed, or due during a run; after a long absence a lower bound
 
 
 class ScheduleRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -99,7 +102,7 @@ class ScheduleRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ClaimedTicks(NamedTuple):
-    """A book with new claims, and these."""
+    """A record with new claims, and these claims."""
 
     book: ScheduleRecord
     claims: tuple[Claim, ...]
@@ -113,12 +116,15 @@ class _Version(Struct):
 
 
 def encode(book: ScheduleRecord) -> bytes:
-    """A book as JSON, which `decode` reads back to an equal one."""
+    """Encode a record as JSON; `decode` returns an equal record."""
     return msgspec.json.encode(book)
 
 
 def decode(key: str, data: bytes) -> ScheduleRecord:
-    """The book of these bytes. Raises Damaged for what is none, or of a newer version."""
+    """Decode a record from JSON.
+
+    Raises Damaged if the bytes are not a record, or are of a newer version.
+    """
     try:
         version = msgspec.json.decode(data, type=_Version).version
         if version > VERSION:
@@ -129,10 +135,10 @@ def decode(key: str, data: bytes) -> ScheduleRecord:
 
 
 def reconcile(book: ScheduleRecord, now: datetime, next_fire: NextFire, lives: Callable[[str], bool]) -> ScheduleRecord:
-    """Decide on every tick that has come by `now`, and on claims whose owner has ended; the same book if there is none.
+    """Decide on every tick that is due by `now`, and on claims whose owner has ended.
 
-    Of a claim that was not started its tick is decided on again, as one that was missed. One that was started stays,
-    for who can go on with its run: see `left`.
+    Return the same record if there is nothing to decide. The tick of a claim that was not started is decided again, as
+    a missed tick. A started claim stays for a scheduler that can continue its run: see `orphaned_claims`.
     """
     schedule, state = book.schedule, book.state
     unborn = tuple(claim for claim in state.claims if claim.run is None and not lives(claim.owner))
@@ -157,7 +163,7 @@ def reconcile(book: ScheduleRecord, now: datetime, next_fire: NextFire, lives: C
 
 
 def replace_definition(book: ScheduleRecord, schedule: Schedule, decided: datetime) -> ScheduleRecord:
-    """The same schedule with another content, from now on: what runs goes on, what waited is forgotten."""
+    """Replace the content of a schedule from now on; current runs continue, waiting ticks are dropped."""
     results = () if book.state.cancelled else book.state.results
     return ScheduleRecord(
         schedule=schedule, state=TickState(decided=decided, claims=book.state.claims, results=results)
@@ -165,7 +171,10 @@ def replace_definition(book: ScheduleRecord, schedule: Schedule, decided: dateti
 
 
 def begin(book: ScheduleRecord, now: datetime, owner: str, mint: Callable[[], str]) -> ClaimedTicks:
-    """Claim what may begin now, for `owner`: of a paused schedule only what somebody triggered."""
+    """Claim for `owner` the ticks that may begin now.
+
+    If the schedule is paused, only manually triggered ticks may begin.
+    """
     state = book.state
     able = tuple(due for due in state.waiting if due.manual or not state.paused)
     if book.schedule.overlap != "allow":
@@ -178,12 +187,15 @@ def begin(book: ScheduleRecord, now: datetime, owner: str, mint: Callable[[], st
 
 
 def orphaned_claims(book: ScheduleRecord, lives: Callable[[str], bool]) -> tuple[Claim, ...]:
-    """Claims that were started, and whose owner has ended: somebody is to go on with their runs."""
+    """Return the started claims whose owner has ended; another scheduler must continue their runs."""
     return tuple(claim for claim in book.state.claims if claim.run is not None and not lives(claim.owner))
 
 
 def update_claim(book: ScheduleRecord, claim: Claim, changed: Claim) -> ScheduleRecord | None:
-    """Note that a claim's run is about to be born, or that another scheduler has it; None when it is not as it was."""
+    """Record that a claim's run is about to be spawned, or that another scheduler took the claim.
+
+    Return None if the claim has changed meanwhile.
+    """
     if claim not in book.state.claims:
         return None
     claims = tuple(changed if each == claim else each for each in book.state.claims)
@@ -191,14 +203,20 @@ def update_claim(book: ScheduleRecord, claim: Claim, changed: Claim) -> Schedule
 
 
 def mark_lost(book: ScheduleRecord, claim: Claim, now: datetime, why: str) -> ScheduleRecord | None:
-    """Note that nobody can go on with a claim's run; None when it is not as it was any more."""
+    """Record that a claim's run cannot be continued.
+
+    Return None if the claim has changed meanwhile.
+    """
     if claim not in book.state.claims:
         return None
     return complete_claim(book, _lost(claim, now, why), claim.owner)
 
 
 def release(book: ScheduleRecord, claim: Claim) -> ScheduleRecord | None:
-    """Take a claim back whose run was not born: its tick waits again, before all others. None if another has it now."""
+    """Release a claim whose run was not spawned; its tick waits again, before all others.
+
+    Return None if another scheduler has the claim now.
+    """
     if all((each.id, each.owner) != (claim.id, claim.owner) for each in book.state.claims):
         return None
     state = _without(book.state, claim)
@@ -206,9 +224,10 @@ def release(book: ScheduleRecord, claim: Claim) -> ScheduleRecord | None:
 
 
 def complete_claim(book: ScheduleRecord, result: TickResult, owner: str) -> ScheduleRecord:
-    """Note how a tick's run ended, in place of its claim, or where it was believed to be lost.
+    """Record how a tick's run ended, replacing its claim, or its result if that was `lost`.
 
-    The same book where the claim is another scheduler's than `owner` by now, or was ended by that.
+    Return the same record if the claim belongs to a scheduler other than `owner`, or if that scheduler recorded its
+    end.
     """
     held = tuple(claim for claim in book.state.claims if claim.id == result.id)
     known = any(each.id == result.id and each.status is not TickStatus.LOST for each in book.state.results)
@@ -218,35 +237,38 @@ def complete_claim(book: ScheduleRecord, result: TickResult, owner: str) -> Sche
 
 
 def trigger(book: ScheduleRecord, now: datetime) -> ScheduleRecord:
-    """Have it run now, beside its times; after a run that is going, unless these may overlap."""
+    """Add a manual tick at `now`, in addition to the scheduled ticks.
+
+    The tick waits for a current run, unless ticks may overlap.
+    """
     return _with(book, _wait_for(book.state, (Due(tick=now, manual=True),)))
 
 
 def cancel(book: ScheduleRecord) -> ScheduleRecord:
-    """Nothing of it begins from now on; what runs goes on, and its end is waited for."""
+    """Prevent every further start; current runs continue, and the record is kept until they end."""
     going = tuple(claim for claim in book.state.claims if claim.run is not None)
     return _with(book, replace(book.state, cancelled=True, waiting=(), claims=going))
 
 
 def is_forgotten(book: ScheduleRecord) -> bool:
-    """Whether it was cancelled, and nothing of it is going any more."""
+    """Return whether the schedule was cancelled and has no current run."""
     return book.state.cancelled and not book.state.claims
 
 
 def pause(book: ScheduleRecord) -> ScheduleRecord:
-    """Nothing of it begins until it is resumed; what runs goes on."""
+    """Prevent every start until the schedule is resumed; current runs continue."""
     return _with(book, replace(book.state, paused=True))
 
 
 def resume(book: ScheduleRecord, now: datetime) -> ScheduleRecord:
-    """Go on from `now`: ticks that came during the pause never run."""
+    """Continue from `now`; ticks that were due during the pause never run."""
     if not book.state.paused:
         return book
     return _with(book, replace(book.state, paused=False, decided=max(book.state.decided, now)))
 
 
 def next_tick(book: ScheduleRecord, next_fire: NextFire) -> datetime | None:
-    """The next moment that it fires by itself, jitter included; None if it never will, or is paused."""
+    """Return when the schedule fires next by itself, jitter included; None if it never will, or is paused."""
     if book.state.paused or book.state.cancelled:
         return None
     tick = next_fire_time(book.schedule, book.state.decided, next_fire)
@@ -254,13 +276,13 @@ def next_tick(book: ScheduleRecord, next_fire: NextFire) -> datetime | None:
 
 
 def is_over(book: ScheduleRecord, next_fire: NextFire) -> bool:
-    """Whether nothing runs, waits, or will ever come."""
+    """Return whether nothing runs, waits, or will ever be due."""
     state = book.state
     return not (state.claims or state.waiting or next_fire_time(book.schedule, state.decided, next_fire))
 
 
 def report(state: TickState) -> tuple[TickResult, ...]:
-    """Every tick that is kept: what ended, then what runs, then what waits."""
+    """Return every tick that is kept: ended ticks, then current ones, then waiting ones."""
     return (
         *state.results,
         *(
@@ -279,7 +301,7 @@ def report(state: TickState) -> tuple[TickResult, ...]:
 
 
 def _taken(schedule: Schedule, ticks: tuple[datetime, ...], now: datetime) -> tuple[datetime, ...]:
-    """Those that run, of ticks that have come: at most the newest is on time, the others were missed."""
+    """Return the due ticks that run: at most the newest is on time, the others were missed."""
     match schedule.misfire:
         case "skip":
             return tuple(tick for tick in ticks[-1:] if _on_time(schedule, tick, now))
@@ -290,7 +312,10 @@ def _taken(schedule: Schedule, ticks: tuple[datetime, ...], now: datetime) -> tu
 
 
 def _runs_late(schedule: Schedule, tick: datetime, taken: tuple[datetime, ...], now: datetime) -> bool:
-    """Whether a tick runs that was claimed once and not begun; `taken` are newer ones that run now."""
+    """Return whether a tick runs that was claimed once and not started.
+
+    `taken` are newer ticks that run now.
+    """
     match schedule.misfire:
         case "skip":
             return not taken and _on_time(schedule, tick, now)
