@@ -121,7 +121,7 @@ class Budget:
         self._kept[0] = min(int((tokens or 0) * LAST_WORD_SHARE), LAST_WORD_TOKENS)
         self._kept[1] = (usd or 0.0) * LAST_WORD_SHARE
         self._kept[2] = 1 if calls else 0
-        self._returned: list[float] = [0] * len(RESOURCES)  #: what the scopes above count as spent of earlier slices
+        self._returned: list[float] = [0] * len(RESOURCES)  #: counted as spent above, of earlier slices
         self._slice: Hold | None = None
         if parent is not None:
             self._slice = parent.reserve(self._grant())

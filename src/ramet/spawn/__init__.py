@@ -1,1 +1,1 @@
-"""The one birthplace of runs, and what keeps them until their end."""
+"""The module that spawns runs, and the modules that manage runs until their end."""

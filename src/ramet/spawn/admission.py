@@ -1,9 +1,9 @@
-"""Who may be born now: living runs are counted, and a birth above a count waits or is refused, never half done.
+"""Admission of runs: living runs are counted; a spawn above a limit waits or is refused as a whole.
 
-A birth may wait only if somebody else's end can make room for it. A run that waits for a birth cannot end, and neither
-can its ancestors, which wait for it. So when every run whose end would help is among those, waiting would be for ever:
-the birth is refused instead. The check is made whenever a run begins to wait and whenever one has ended; hence no
-limit can deadlock a tree.
+A spawn may wait only if the end of another run can make room for it. A run that waits for a spawn cannot end, and
+neither can its ancestors, which wait for it. If every run whose end would help is among those runs, waiting would never
+end, and the spawn is refused instead. The check is made whenever a run begins to wait and whenever a run has ended. So
+no limit can deadlock a tree.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _SLACK = 1e-9  #: sums of fractions of a processor are off by less than this
 
 
 class ResourceShare(NamedTuple):
-    """Capacity that a living run takes up, or has to give to those below it."""
+    """The capacity that a living run uses, or that it can give to the runs below it."""
 
     memory_mb: float = 0.0
     cpu_cores: float = 0.0
@@ -30,7 +30,7 @@ NO_SHARE = ResourceShare()
 
 
 class AdmissionParent(Protocol):
-    """What admission must know of a run: who stands above it, who below, and what it is called."""
+    """The view of a run that admission needs: its ancestors, its children, and its path."""
 
     @property
     def path(self) -> str: ...
@@ -38,22 +38,25 @@ class AdmissionParent(Protocol):
     def persistent(self) -> bool: ...
     @property
     def below_now(self) -> Iterable[AdmissionParent]:
-        """Its living children."""
+        """The living children."""
 
     @property
     def waits_for(self) -> Sequence[AdmissionParent]:
-        """Runs that it waits for, wherever they stand."""
+        """The runs that it waits for, anywhere in the tree."""
 
     @property
     def envelope(self) -> ResourceShare | None:
-        """What its living children may take up together; None if nobody counts."""
+        """The capacity that its living children may use together; None if it is not counted."""
 
     def above(self) -> Iterable[AdmissionParent]:
-        """Itself and all that cannot end before it does."""
+        """Return the run itself and all runs that cannot end before it does."""
 
 
 class AdmissionSlot:
-    """One counted place among the living. Released once; later releases do nothing."""
+    """A counted place among the living runs.
+
+    It is released once; later releases do nothing.
+    """
 
     __slots__ = ("held", "parent", "share")
 
@@ -77,19 +80,19 @@ class Admission:
 
     def __init__(self, limits: SpawnLimits, living: Callable[[], Iterable[AdmissionParent]]) -> None:
         self.limits = limits
-        self.taken = 0  #: places held, births under way included
+        self.taken = 0  #: places held, spawns in progress included
         self._children: dict[int, int] = {}  #: places held below each parent
-        self._shares: dict[int, ResourceShare] = {}  #: of those places together
+        self._shares: dict[int, ResourceShare] = {}  #: the shares of those places together
         self._living = living
         self._asking: list[Waiting] = []
 
     @property
     def queued(self) -> int:
-        """How many births wait for room."""
+        """The number of spawns that wait for room."""
         return len(self._asking)
 
     def admit_root(self) -> AdmissionSlot:
-        """The root's place."""
+        """Take the place of the root."""
         return self._take(None)
 
     def try_admit(self, parent: AdmissionParent, share: ResourceShare = NO_SHARE) -> AdmissionSlot | None:
@@ -97,7 +100,10 @@ class Admission:
         return self._take(parent, share) if self._full(parent, share) is None else None
 
     async def admit(self, parent: AdmissionParent, share: ResourceShare = NO_SHARE) -> AdmissionSlot:
-        """Take a place below `parent`, waiting for room if the limits say so. Raises SpawnRefused."""
+        """Take a place below `parent`, waiting for room if the limits say so.
+
+        Raises SpawnRefused if there is no room, or if waiting could not help.
+        """
         full = self._full(parent, share)
         if full is None:
             return self._take(parent, share)
@@ -117,30 +123,33 @@ class Admission:
                 self._asking.remove(asking)
 
     def admit_nowait(self, parent: AdmissionParent, share: ResourceShare = NO_SHARE) -> AdmissionSlot:
-        """Take a place or raise SpawnRefused: for a run that comes back, whose sender is told at once."""
+        """Take a place at once, for a run that is resumed by mail.
+
+        Raises SpawnRefused if there is no room.
+        """
         full = self._full(parent, share)
         if full is not None:
             raise self._refusal(parent, full)
         return self._take(parent, share)
 
     def admit_again(self, parent: AdmissionParent | None, share: ResourceShare = NO_SHARE) -> AdmissionSlot:
-        """The place of a run that lived in another process, whatever the limits are now."""
+        """Take a place for a run that lived in another process, whatever the limits are now."""
         return self._take(parent, share if parent is not None else NO_SHARE)
 
     @staticmethod
     def no_place() -> AdmissionSlot:
-        """The place of a run that has ended: none."""
+        """Return a released slot, for a run that has ended."""
         place = AdmissionSlot(None, NO_SHARE)
         place.held = False
         return place
 
     def look_again(self) -> None:
-        """Refuse those who have nothing to hope for any more, now that somebody has begun to wait for somebody."""
+        """Refuse the queued spawns for which no end can make room, after a run has begun to wait."""
         if self._asking:
             self._serve()
 
     def release(self, place: AdmissionSlot) -> None:
-        """Give a place back and let in whoever now fits."""
+        """Release a place and admit the queued spawns that now fit."""
         if not place.held:
             return
         place.held = False
@@ -196,7 +205,7 @@ class Admission:
         return SpawnRefused(full, f"{limit} {whose} is the limit{why}", free=0)
 
     def _serve(self) -> None:
-        """Let in, in order, those who fit; refuse, newest first, those for whom no end could make room."""
+        """Admit, in order, the queued spawns that fit; refuse, newest first, those for which no end could make room."""
         for asking in list(self._asking):
             if self._full(asking.parent, asking.share) is None:
                 self._asking.remove(asking)
@@ -216,7 +225,7 @@ class Admission:
     def _newest_hopeless(self) -> Waiting | None:
         living = list(self._living())
         if len(living) < self.taken:
-            return None  # A birth is under way: that run will end some day.
+            return None  # A spawn is in progress: that run will end later.
         stuck = self._stuck(living)
         runs_hopeless = all(id(run) in stuck or run.persistent for run in living)
         for asking in reversed(self._asking):
@@ -228,14 +237,17 @@ class Admission:
         return None
 
     def _stuck(self, living: list[AdmissionParent]) -> set[int]:
-        """Those that cannot end before a queued birth is decided: who asks, who waits for them, and all above these."""
+        """Return the runs that cannot end before a queued spawn is decided.
+
+        These are the runs that wait for a spawn, the runs that wait for them, and all runs above these.
+        """
         stuck: set[int] = set()
         pending: list[AdmissionParent] = [asking.parent for asking in self._asking]
         waiting = [run for run in living if run.waits_for]
         while pending:
             for run in pending.pop().above():
                 if id(run) in stuck:
-                    break  # Those above it are in, too.
+                    break  # The runs above are included already.
                 stuck.add(id(run))
             if not pending:
                 pending = [

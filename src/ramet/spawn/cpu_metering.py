@@ -1,4 +1,4 @@
-"""The processor time that a coroutine takes of the event loop, step by step."""
+"""Metering of the processor time that a coroutine takes on the event loop, step by step."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ T = TypeVar("T")
 
 @types.coroutine
 def metered(work: Coroutine[Any, Any, T], charge: Callable[[float], None]) -> Generator[Any, Any, T]:
-    """Await `work`, and tell `charge` how many seconds of the processor each of its steps took.
+    """Await `work`, and call `charge` with the processor seconds of each of its steps.
 
-    What other tasks and threads do while `work` waits is not charged.
+    The time of other tasks and threads while `work` waits is not charged.
     """
     step: Callable[[Any], Any] = work.send
     value: Any = None
@@ -28,5 +28,5 @@ def metered(work: Coroutine[Any, Any, T], charge: Callable[[float], None]) -> Ge
             charge(time.thread_time() - began)
         try:
             step, value = work.send, (yield waits_for)
-        except BaseException as thrown:  # A cancelled task, or the error of what it waited for: `work` decides.
+        except BaseException as thrown:  # A cancelled task, or the error of the awaited object: `work` decides.
             step, value = work.throw, thrown

@@ -1,4 +1,4 @@
-"""The answer of a conversation that has come to its end, as its contract has it."""
+"""The final answer of a conversation, in the form that its contract requires."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from ramet.wire.values.values import result_too_large
 
 
 def has_answered(run: Run) -> bool:
-    """Whether its conversation is at its end, and its loop would have nothing to say against the answer.
+    """Return whether the conversation has ended and its loop would accept the answer.
 
-    Raises what `answer` does, but for an answer that has not the agreed form.
+    Raises as `answer` does, except for an answer that does not have the agreed form.
     """
     context = run.context
     if open_calls(context.history) != [] and concluded_by(context.history) is None:
@@ -36,10 +36,10 @@ def has_answered(run: Run) -> bool:
 
 
 def answer(run: Run) -> Any:
-    """The value that the model's last word stands for, or that its call of `task_success` gave.
+    """Return the value of the model's last message, or of its call of `task_success`.
 
-    Raises TaskFailed and NeedsInput for a conclusion of these kinds, OutputInvalid for what has not the agreed form,
-    BudgetExceeded after a last word, ProtocolError for a conversation that did not end.
+    Raises TaskFailed or NeedsInput for such a conclusion, OutputInvalid for an answer that does not have the agreed
+    form, BudgetExceeded after a last answer on an exhausted budget, ProtocolError for a conversation that did not end.
     """
     if run.context.exhausted is not None:
         raise run.context.exhausted
@@ -54,19 +54,23 @@ def answer(run: Run) -> Any:
     newest = history[-1] if history else None
     if not isinstance(newest, AIMessage) or calls_of(newest):
         raise ProtocolError("it ended without an answer of its model")
-    text = str.__str__(newest.text)  # exact text: langchain's own kind of it is no JSON
+    text = str.__str__(newest.text)  # exact text: langchain's subclass is not JSON
     return text if run.agent.output is None else _parsed(run, text)
 
 
 def bounded_answer(run: Run) -> Any:
-    """The same. Raises OutputTooLarge for more than the run may leave, and what `answer` does."""
+    """Return the value of `answer`.
+
+    Raises OutputTooLarge if it is larger than the run may leave, and as `answer` does.
+    """
     return bounded(run, answer(run))
 
 
 def bounded(run: Run, value: Any) -> Any:
-    """The value of a run. Raises OutputTooLarge for more than its policy's `max_output_bytes`.
+    """Return the value of a run.
 
-    A run in the host has no policy, unless it is a composition: nobody has said how much it may leave.
+    Raises OutputTooLarge if it exceeds `max_output_bytes` of the run's policy. A run in the host has no policy, unless
+    it is a composition: then there is no limit.
     """
     grant = run.grant or run.bound
     if grant is None:

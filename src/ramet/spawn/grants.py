@@ -1,4 +1,4 @@
-"""What a newborn's sandbox may do, and how its function gets there: decided before anything is taken."""
+"""The grant of a new run's sandbox and its packed function, decided before any resource is taken."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ramet.wire.code.capsule import PackedCall, pack
 
 
 class Clamp(NamedTuple):
-    """A limit that was asked above the parent's, by its full name."""
+    """A limit that was requested above the parent's, by its full name."""
 
     name: str
     asked: float
@@ -30,7 +30,10 @@ class Clamp(NamedTuple):
 
 
 def check_may_spawn(parent: Run, grant: Grant) -> None:
-    """Refuse a birth that the parent's policy rules out. Raises SpawnRefused."""
+    """Check whether the parent's policy allows a spawn.
+
+    Raises SpawnRefused if it does not.
+    """
     if not grant.allow_sub_agents:
         raise SpawnRefused("policy.allow_sub_agents", "this agent may not start others", free=0)
     if grant.max_sub_agent_depth < 1:
@@ -44,9 +47,9 @@ def check_may_spawn(parent: Run, grant: Grant) -> None:
 
 
 def check_room_below(parent: Run, *, coming: int = 0) -> None:
-    """Refuse one more living child of a conversation; `coming` are being born. Raises SpawnRefused.
+    """Check whether a conversation may have one more living child; `coming` children are being spawned.
 
-    Any other run has no more children in its life than may live at once.
+    Raises SpawnRefused if it may not. Any other run never has more children in its lifetime than may live concurrently.
     """
     grant = parent.grant
     if parent.persistent and grant is not None and len(parent.children) + coming >= grant.max_sub_agents:
@@ -57,7 +60,10 @@ def check_room_below(parent: Run, *, coming: int = 0) -> None:
 def child_grant(
     parent: Run, agent: Agent, request: SpawnRequest, services: TreePorts
 ) -> tuple[Grant | None, tuple[Clamp, ...]]:
-    """What a newborn's sandbox may do; None leaves it in the host. Raises SpawnRefused for a right nobody above has."""
+    """Return the grant of a new run's sandbox, or None if the run works in the host.
+
+    Raises SpawnRefused if the policy requests a right that no run above has.
+    """
     policy = request.policy or agent.policy
     if isinstance(agent.function, Composed):
         if parent.grant is not None:
@@ -82,7 +88,10 @@ def child_grant(
 
 
 def narrowed_to(most: Policy, grant: Grant | None, parent: Run | None, services: TreePorts) -> Grant | None:
-    """A grant that is at most this policy. Raises SpawnRefused for an entry that the grant has by name only."""
+    """Return the grant narrowed to at most this policy.
+
+    Raises SpawnRefused if the grant covers an entry by name only.
+    """
     if grant is None:
         return None
     less = within(grant, most)
@@ -95,7 +104,7 @@ def narrowed_to(most: Policy, grant: Grant | None, parent: Run | None, services:
 
 
 def mount_roots_of(parent: Run | None, grant: Grant | None, services: TreePorts) -> Mapping[str, str]:
-    """The mounts that the operator granted, above a newborn or to it, and where each led then."""
+    """Return the mounts that the operator granted to a new run or above it, and their targets at that time."""
     if parent is not None and (parent.grant is not None or parent.bound is not None):
         return parent.mount_roots
     if grant is None or not grant.readonly_mounts or services.placement is None:
@@ -104,7 +113,7 @@ def mount_roots_of(parent: Run | None, grant: Grant | None, services: TreePorts)
 
 
 def _check_mounts(mounts: Sequence[str], roots: Mapping[str, str], services: TreePorts) -> None:
-    """Raise SpawnRefused for a mount that lies below one of the roots by name only."""
+    """Raise SpawnRefused if a mount lies below one of the roots by name only."""
     assert services.placement is not None, "who has a grant has a place"
     try:
         services.placement.check_mounts(mounts, roots)
@@ -113,7 +122,7 @@ def _check_mounts(mounts: Sequence[str], roots: Mapping[str, str], services: Tre
 
 
 def _check_endpoints(endpoints: Sequence[str], above: Sequence[str], services: TreePorts) -> None:
-    """Raise SpawnRefused for a public address of the host itself, which "*" of a parent does not stand for."""
+    """Raise SpawnRefused for a public address of the host itself, which "*" of a parent does not cover."""
     assert services.placement is not None, "who has a grant has a place"
     try:
         services.placement.check_endpoints(endpoints, above)
@@ -122,9 +131,10 @@ def _check_endpoints(endpoints: Sequence[str], above: Sequence[str], services: T
 
 
 def composition_grant(parent: Run | None, agent: Agent, request: SpawnRequest) -> Grant | None:
-    """What the steps of a composition may do at most: its policy, within that of the compositions around it.
+    """Return the maximum grant of a composition's steps: its policy, within the enclosing compositions' policies.
 
-    None for what is no composition, and where none of them has a policy. Raises SpawnRefused like `granted`.
+    Return None if the agent is not a composition, or if none of the compositions has a policy. Raises SpawnRefused as
+    `child_grant` does.
     """
     if not isinstance(agent.function, Composed):
         return None
@@ -135,7 +145,7 @@ def composition_grant(parent: Run | None, agent: Agent, request: SpawnRequest) -
 
 
 def cap_time(grant: Grant | None, limits: Limits) -> Limits:
-    """The limits, no longer than the grant's time."""
+    """Return the limits with their time capped to the grant's time."""
     if grant is None:
         return limits
     seconds = min(grant.timeout_seconds, math.inf if limits.seconds is None else limits.seconds)
@@ -143,9 +153,10 @@ def cap_time(grant: Grant | None, limits: Limits) -> Limits:
 
 
 def capsule_of(agent: Agent, request: SpawnRequest, grant: Grant | None) -> PackedCall | None:
-    """The function of a sandboxed agent, packed for its way. Raises NotShippable.
+    """Return the packed function of a sandboxed agent.
 
-    Raises InvalidValue for an agent of another framework, whose objects, keys included, are the host's.
+    Raises NotShippable if it cannot be packed. Raises InvalidValue for an agent of another framework: its objects, keys
+    included, belong to the host.
     """
     if grant is None or agent.function is None:
         return None
@@ -161,7 +172,7 @@ def capsule_of(agent: Agent, request: SpawnRequest, grant: Grant | None) -> Pack
 
 
 class PackedFunction:
-    """A function that came in a capsule. It is opened, and called, inside a sandbox only."""
+    """A function that was received packed; only a sandbox unpacks and calls it."""
 
     def __init__(self, capsule: PackedCall) -> None:
         self.capsule = capsule
@@ -172,7 +183,7 @@ class PackedFunction:
 
 
 def accepts_single_arg(function: Callable[..., Any]) -> bool:
-    """Whether a function can be called with one argument alone."""
+    """Return whether a function can be called with a single argument."""
     try:
         inspect.signature(function).bind("")
     except (TypeError, ValueError):

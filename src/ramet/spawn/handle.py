@@ -1,4 +1,4 @@
-"""What a spawn returns: the way to one run for whoever started it."""
+"""The handle that a spawn returns: gives its owner access to one run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ from ramet.wire.values.values import Encoded, encode_result
 
 
 class Handle:
-    """One run: wait for it, write to it, stop it. Letting a handle go does nothing to the run."""
+    """A handle of one run: wait for it, send to it, stop it.
+
+    Dropping a handle does not affect the run.
+    """
 
     __slots__ = ("_post", "_run", "_supervisor")
 
@@ -25,41 +28,45 @@ class Handle:
 
     @property
     def run(self) -> Run:
-        """What its tree knows of it; to look at."""
+        """The run object in its tree; read only."""
         return self._run
 
     @property
     def id(self) -> RunId:
-        """The run's id: unguessable, never used again."""
+        """The run's id: unguessable, never reused."""
         return self._run.info.id
 
     @property
     def name(self) -> str:
-        """The name it can be addressed by inside its tree."""
+        """The name that addresses the run inside its tree."""
         return self._run.name
 
     @property
     def path(self) -> Path:
-        """Names from the root down."""
+        """The names from the root down to the run."""
         return self._run.info.path
 
     @property
     def background(self) -> bool:
-        """Whether its end is told by a notice instead of being waited for."""
+        """True if a notice reports the run's end and no caller waits for it."""
         return self._run.background
 
     def view(self) -> RunView:
-        """Where it stands now."""
+        """Return the current state of the run."""
         return self._run.view()
 
     async def result(self) -> Result:
-        """Wait for its end, however long that takes, and return its result; never raises for what the run did."""
+        """Wait without a time limit for the run's end, and return its result.
+
+        Never raises for an error of the run.
+        """
         return await self._wait(self._run.ended())
 
     async def end(self) -> Result:
-        """The same, before that survives a kill: for who does nothing but put it on record, which is behind it there.
+        """Wait for the run's end and return its result, before the end is durable.
 
-        Whatever is done outside because of it waits for the record anyway.
+        Only for callers whose single action is to record the result after the end. Effects outside wait for that record
+        anyway.
         """
         return await self._wait(self._run.over())
 
@@ -77,12 +84,18 @@ class Handle:
             caller.waits_for.remove(self._run)
 
     async def events(self) -> AsyncGenerator[Event]:
-        """Follow it: what was kept of it from its birth, then live, until its end. Children have their own."""
+        """Iterate over the run's events: recorded ones since its spawn, then live ones, until its end.
+
+        Events of children are not included.
+        """
         async for event in self._supervisor.follow(self._run):
             yield event
 
     def take_value(self, result: Result) -> Encoded:
-        """The value for another sandbox: as it came from its own, once; else as data."""
+        """Return the value for another sandbox.
+
+        The first call returns the value as encoded by the run's own sandbox; later calls encode it as data.
+        """
         left = self._run.left
         if left.value is None or result.value is None:
             return encode_result(result.value)
@@ -90,12 +103,16 @@ class Handle:
         return left.value
 
     def send(self, text: str, *, dedupe_s: float | None = None) -> str:
-        """Put a user's word into its mailbox, waking or resuming it, and say what becomes of it.
+        """Put a user's message into the run's mailbox, waking or resuming the run, and return what happens with it.
 
-        With `dedupe_s`, a word that equals one of the last so many seconds is not delivered again. Raises MailRefused.
+        With `dedupe_s`, a message that equals one of the last `dedupe_s` seconds is not delivered again. Raises
+        MailRefused if the run cannot accept mail.
         """
         return self._post.deliver(self._run, text, sender="user", kind="user", dedupe_s=dedupe_s)
 
     async def cancel(self, reason: str = "cancelled by its owner") -> StopReceipt:
-        """End it and all below it; when this returns they are gone. What could not be ended is in `left`."""
+        """Stop the run and all runs below it, and wait until they have ended.
+
+        `left` of the receipt names work that could not be ended.
+        """
         return await self._supervisor.stop(self._run, reason)

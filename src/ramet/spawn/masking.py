@@ -1,4 +1,4 @@
-"""Masks values of secrets and variables in texts for people: those of a run and of the runs above it."""
+"""Masking of secrets and variables in texts for people: values of a run and of the runs above it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def secret_forms(run: Run) -> frozenset[str]:
 
 
 def private_forms(run: Run) -> frozenset[str]:
-    """Return those of secrets, and of values of variables that are too long to occur by chance."""
+    """Return the forms of secrets, and of values of variables that are too long to occur by chance."""
     return secret_forms(run) | forms_of(value for grant in _grants(run) for value in _variables(grant))
 
 
@@ -30,9 +30,9 @@ def forms_of_grant(grant: Grant) -> frozenset[str]:
 
 
 def masked_text(run: Run, text: str, most: int | None = None) -> str:
-    """Return a text that came from a run, or is about it, without private values, cut to `most` characters.
+    """Return a text from or about a run, without private values, cut to `most` characters.
 
-    What lies far behind the cut is not searched: a guest may write much there that takes long to search.
+    Text far behind the cut is not searched: a guest may write much text that takes long to search.
     """
     if most is None:
         return masked(text, private_forms(run))
@@ -50,7 +50,7 @@ def masked_error(run: Run, error: ErrorInfo | None, most: int | None = None) -> 
 
 
 def masked_failure(run: Run, message: ToolMessage) -> ToolMessage:
-    """Return a tool's answer with its texts masked if it is an error; a result is data, and stays as it is."""
+    """Return a tool's answer with its texts masked if it is an error; a result is data and stays unchanged."""
     if message.status != "error":
         return message
     forms = private_forms(run)
@@ -73,5 +73,5 @@ def _grants(run: Run) -> Iterator[Grant]:
 
 
 def _variables(grant: Grant) -> Iterator[str]:
-    """Values of variables; not the folders that ramet itself has agents import from."""
+    """Return the values of variables, except the folders that ramet itself lets agents import from."""
     return (value for name, value in grant.env_vars.items() if len(value) >= LEAST and name != IMPORTS)

@@ -1,4 +1,4 @@
-"""What the host gives to a tree: every way out of it, as plain callables."""
+"""The ports of a tree: every access to the host, as plain callables."""
 
 from __future__ import annotations
 
@@ -34,65 +34,71 @@ if TYPE_CHECKING:
     from langchain_core.messages import AIMessageChunk
     from langchain_core.tools import BaseTool
 
-#: Seconds that a cancelled run gets to come to its end before it is fenced off.
+#: Seconds that a cancelled run has to end before it is fenced off.
 GRACE_S = 5.0
 
 
-#: Asks the policy adapter. Always returns a decision; raises Aborted where the run that asks is stopped meanwhile.
+#: Asks the policy adapter. Always returns a decision. Raises Aborted if the asking run is stopped meanwhile.
 Decide = Callable[[PolicyRequest, AbortController | None], Awaitable[PolicyDecision]]
 
 
 class ModelPort(NamedTuple):
-    """A model as a run reaches it."""
+    """A model, as a run calls it."""
 
     ask: Ask
-    label: str  #: for events and prices
-    window: int | None = None  #: input tokens that it takes, if it says
+    label: str  #: name for events and prices
+    window: int | None = None  #: input tokens that it accepts, if it says so
 
 
 class Placement(Protocol):
-    """Where runs work that do not work in the host."""
+    """The place where sandboxed runs work."""
 
     @property
     def children(self) -> Policy | None:
-        """What a child of a run of the host gets that asks for nothing; None leaves it in the host."""
+        """The policy of a host run's child that requests none; None leaves the child in the host."""
 
     async def backend(self, grant: Grant) -> Backend:
-        """What keeps a run of this grant in. Raises IsolationUnavailable."""
+        """Return the backend for a run of this grant.
+
+        Raises IsolationUnavailable if no backend satisfies the grant.
+        """
 
     def folder(self, run: RunInfo, *, is_there: bool = False) -> RunFolder:
-        """The run's own folder, made now, or the one that it has. Raises OSError."""
+        """Return the run's own folder, created now, or the one that exists.
+
+        Raises OSError.
+        """
 
     def env(self, run: RunInfo, grant: Grant) -> dict[str, str]:
-        """The variables that it sees."""
+        """Return the environment variables of the run."""
 
     def mount_roots(self, mounts: Sequence[str]) -> Mapping[str, str]:
-        """Where the mounts lead that an operator grants now: see `ramet.isolation.mounts.roots_of`."""
+        """Return the targets of the mounts that an operator grants now: see `ramet.isolation.mounts.roots_of`."""
 
     def check_mounts(self, mounts: Sequence[str], roots: Mapping[str, str]) -> None:
-        """Raise InvalidValue for a mount that no run may have, or that a link leads to from a root."""
+        """Raise InvalidValue for a mount that is forbidden, or that a link leads to from a root."""
 
     def check_endpoints(self, endpoints: Sequence[str], above: Collection[str]) -> None:
-        """Raise InvalidValue for an address of this machine by its number that is not listed above."""
+        """Raise InvalidValue for a numeric address of this machine that is not listed above."""
 
     def later(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do something that nobody waits for, at the latest before the runtime has stopped."""
+        """Schedule work that no caller waits for; it is done at the latest before the runtime has stopped."""
 
     def serving(self, run: RunInfo, grant: Grant, box: Sandbox) -> AbstractAsyncContextManager[Ports]:
-        """While this is open, programs of the host reach the ports of a run in its sandbox.
+        """Make the ports of a run in its sandbox reachable for host programs while the context is open.
 
-        Raises InvalidValue for a port whose place something else has, SandboxFailed.
+        Raises InvalidValue if the place of a port is occupied, and SandboxFailed.
         """
 
     def attending(self, run: ToolUseContext, grant: Grant) -> AbstractAsyncContextManager[pathlib.Path | None]:
-        """While this is open, what is seen of the run's sandbox from outside goes on its record.
+        """Record what is observed of the run's sandbox from outside while the context is open.
 
-        Gives the socket of the proxy to its allowed endpoints, or None without any.
+        Yields the socket of the proxy to its allowed endpoints, or None if there are none.
         """
 
 
 class CreatedAgent(Protocol):
-    """An agent that was written down: its handle, and capabilities that it asked for in vain."""
+    """A created agent: its handle, and the requested capabilities that were dropped."""
 
     @property
     def ref(self) -> AgentRef | str: ...
@@ -101,26 +107,44 @@ class CreatedAgent(Protocol):
 
 
 class Authoring(Protocol):
-    """Agents that agents write down. What comes from them is data: nothing of it is imported or evaluated."""
+    """The port for agents that agents create.
+
+    Their content is data: nothing of it is imported or evaluated.
+    """
 
     async def create(self, run: Run, entry: Mapping[str, Any]) -> CreatedAgent:
-        """Put a recipe into the registry of a run's agent, with no capability that it lacks. Raises InvalidValue."""
+        """Add a recipe to the registry of a run's agent, without the capabilities that the agent lacks.
+
+        Raises InvalidValue.
+        """
 
     async def asked(self, run: Run, ref: str, task: str, arguments: Mapping[str, Any]) -> SpawnRequest:
-        """What is to be born below a run to do a task. Raises AgentNotResolved, Unknown, InvalidValue."""
+        """Return the spawn request for a task below a run.
+
+        Raises AgentNotResolved, Unknown or InvalidValue.
+        """
 
 
 class Memory(Protocol):
-    """The states of agents: each run's own, whose place is known here and is never asked for."""
+    """The states of agents.
+
+    Each run uses its own state; its place is known here and never requested.
+    """
 
     async def use(self, run: Run, asked: UseState, body: bytes) -> tuple[StateReply, bytes]:
-        """Do something with a run's own state. Raises InvalidValue, Conflict, UnsavedChanges, Unknown, Denied."""
+        """Execute an operation on a run's own state.
+
+        Raises InvalidValue, Conflict, UnsavedChanges, Unknown or Denied.
+        """
 
     async def begins_at(self, parent: Run) -> str:
-        """The commit at which a branch of a run's state begins now. Raises UnsavedChanges."""
+        """Return the commit at which a branch of a run's state begins now.
+
+        Raises UnsavedChanges.
+        """
 
     async def branch(self, run: Run) -> None:
-        """Have the branch that a run was born to work on; once is enough."""
+        """Create the branch that a run was spawned to work on; idempotent."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,30 +158,30 @@ class TreePorts:
     mint: Callable[[], RunId]
     definitions: Mapping[str, Agent]
     instructions: Callable[[Agent, pathlib.Path, pathlib.Path], str]  #: of a fresh agent, by its folder; where it works
-    own_tools: Callable[[Agent, pathlib.Path], Sequence[BaseTool]]  #: what a definition brings itself, such as memory
-    follow: Callable[[RunInfo], AsyncGenerator[Event]]  #: a run's events, kept ones first, then live
+    own_tools: Callable[[Agent, pathlib.Path], Sequence[BaseTool]]  #: tools that a definition brings, such as memory
+    follow: Callable[[RunInfo], AsyncGenerator[Event]]  #: a run's events: recorded ones first, then live ones
     spill: Callable[[RunInfo], Callable[[str, str], pathlib.Path] | None]
     hooks: Callable[
         [Agent, tuple[HookConfig, ...], bool], Hooks | None
     ]  #: of a definition, and whether it runs as a child
-    refused: Callable[[SpawnRefused], None] = lambda refusal: None  #: told of each birth that a limit stood against
-    meter: Meter | None = None  #: for models that agents of other frameworks ask
+    refused: Callable[[SpawnRefused], None] = lambda refusal: None  #: called with each spawn that a limit prevented
+    meter: Meter | None = None  #: for models that agents of other frameworks call
     approve: Approve | None = None
-    safety: Safety | None = None  #: of every run, whatever it or its parent asks for; None: calls are not voted on
-    decide: Decide | None = None  #: asks the host's policy adapter about each birth; None: there is none
+    safety: Safety | None = None  #: of every run, whatever it or its parent requests; None: there are no votes on calls
+    decide: Decide | None = None  #: asks the host's policy adapter about each spawn; None: there is none
     permissions: Permissions = NO_PERMISSIONS  #: rules of settings files, for every run
     compaction: Callable[[int | None], Compaction | None] = lambda _: None  #: for a model's window
     grace_s: float = GRACE_S
-    omitted_type: Literal["fork", "general-purpose"] = "fork"  #: what a spawn without a type means
-    kept_runs: int = 256  #: finished runs whose history stays, so that mail can take them up again
+    omitted_type: Literal["fork", "general-purpose"] = "fork"  #: the meaning of a spawn without a type
+    kept_runs: int = 256  #: number of finished runs whose history is kept, so that mail can resume them
     read_roots: Callable[[RunInfo], tuple[pathlib.Path, ...]] = lambda _: ()
     recipe: Callable[[Agent], dict[str, Any]] = lambda agent: {"name": agent.name}  #: a definition as data
-    durable: Callable[[], Awaitable[None]] | None = None  #: until what is on record survives; None: nothing does
+    durable: Callable[[], Awaitable[None]] | None = None  #: waits until the record is durable; None: nothing is durable
     after: Callable[[Callable[[RametError | None], None], bool], None] = lambda do, _: do(None)  #: see Recorder.after
     keep_blob: Callable[[RunInfo], Callable[[bytes], Awaitable[str]] | None] = lambda _: None
-    processes: ToolProcesses | None = None  #: of synchronous tools; None: threads
-    placement: Placement | None = None  #: None: everything works in the host
-    authoring: Authoring | None = None  #: None: agents write no agents down
-    results: Results | None = None  #: of equal calls; None: everything is worked on
+    processes: ToolProcesses | None = None  #: for synchronous tools; None: threads
+    placement: Placement | None = None  #: None: every run works in the host
+    authoring: Authoring | None = None  #: None: agents cannot create agents
+    results: Results | None = None  #: of equal calls; None: no result is reused
     memory: Memory | None = None  #: None: agents keep no state
-    git: Git = field(default_factory=Git)  #: what makes worktrees; by default it trusts no repository
+    git: Git = field(default_factory=Git)  #: makes worktrees; by default it trusts no repository

@@ -1,7 +1,7 @@
-"""A tree is taken up again where another process left it: the same runs, ids, budgets, conversations and mail.
+"""Rebuilding and resuming a tree that another process left: same runs, ids, budgets, conversations and mail.
 
-Nothing is born here: every run was born once, by `ramet.spawn.birth.spawner`, and its birth is on record. Runs that
-were at work go on in the middle of their turn; what had ended stays as it ended, to be asked for, or resumed by mail.
+Nothing is spawned here: `ramet.spawn.birth.spawner` spawned every run once, and each spawn is recorded. Runs that were
+active continue in the middle of their turn. Ended runs stay as they ended, for queries or to be resumed by mail.
 """
 
 from __future__ import annotations
@@ -60,18 +60,18 @@ _log = logging.getLogger("ramet.reviving")
 
 @dataclass(frozen=True, kw_only=True)
 class ResumeInputs:
-    """What only a process can hold, by name."""
+    """The objects, by name, that only a process can supply."""
 
-    agent: Callable[[Mapping[str, Any]], Agent]  #: of a recipe; raises DefinitionMissing
-    tools: Sequence[BaseTool] = ()  #: of the root
+    agent: Callable[[Mapping[str, Any]], Agent]  #: the definition of a recipe; raises DefinitionMissing
+    tools: Sequence[BaseTool] = ()  #: tools of the root
     secrets: Mapping[str, str] = field(default_factory=dict)
     env_vars: Mapping[str, str] = field(default_factory=dict)
 
 
 def rebuild_tree(tree: RunTree, story: TreeReplay, supplies: ResumeInputs) -> Run:
-    """Put the runs of a story into an empty tree, at rest; `go_on` sets them to work. Returns the root.
+    """Put the runs of a replay into an empty tree, idle; `resume_tree` starts their work. Returns the root.
 
-    Raises DefinitionMissing for the first thing that is named and not there; nothing has been started then.
+    Raises DefinitionMissing for the first named object that is missing; nothing has been started then.
     """
     story.close_open()
     tree.post.go_on(story.newest_mail)
@@ -80,7 +80,7 @@ def rebuild_tree(tree: RunTree, story: TreeReplay, supplies: ResumeInputs) -> Ru
     runs: dict[str, Run] = {}
     for each in story.runs.values():
         runs[each.id] = _revived(tree, each, runs, budgets[each.id], supplies)
-    for each in story.runs.values():  # Before anybody is at work, who could use what they had been granted.
+    for each in story.runs.values():  # Before any run is active, which could use what these runs were granted.
         runs[each.id].inherited = _inherited(runs[each.id], each)
         for mail_id, asker in each.awaiting_idle.items():
             if asker in story.runs and f"idle:{mail_id}" not in story.runs[asker].seen:
@@ -89,11 +89,11 @@ def rebuild_tree(tree: RunTree, story: TreeReplay, supplies: ResumeInputs) -> Ru
 
 
 def resume_tree(tree: RunTree, story: TreeReplay) -> None:
-    """Set to work what was at work: turns in their middle, births whose first turn had not begun, unread mail."""
+    """Continue what was active: interrupted turns, spawns whose first turn had not begun, unread mail."""
     left = [(run, each) for each in story.runs.values() if (run := tree.register.runs.get(RunId(each.id))) is not None]
     for run, _ in left:
-        if not run.is_living:  # Before who rests is looked at, who would end if nothing could come any more.
-            tree.post.tell_of_end(run)  # Nothing, if its notices are on record: their ids tell.
+        if not run.is_living:  # Before idle runs are considered, which would end if nothing could come any more.
+            tree.post.tell_of_end(run)  # Does nothing if its notices are recorded: their ids show this.
     for run, each in left:
         if not run.is_living:
             continue
@@ -113,7 +113,10 @@ def resume_tree(tree: RunTree, story: TreeReplay) -> None:
 
 
 def _left_nothing(run: Run, story: RunReplay) -> bool:
-    """Whether nothing but its end would have said what its turn had left: that of a function, or of an equal call."""
+    """Return whether only an end event would have recorded the value of the turn.
+
+    This is the case for a function, and for an equal call whose result was reused.
+    """
     said_nothing = story.turn_status == Status.COMPLETED and not story.replies
     return not run.persistent and (run.agent.function is not None or said_nothing)
 
@@ -123,7 +126,7 @@ def _parent_is_over(run: Run) -> bool:
 
 
 def _budgets(story: TreeReplay) -> dict[str, Budget]:
-    """The scopes of all runs, by telling every move again in its order."""
+    """Return the scopes of all runs, by repeating every move in order."""
     budgets: dict[str, Budget] = {}
     for move in story.moves:
         born = story.runs[move.run].born
@@ -173,7 +176,7 @@ def _revived(tree: RunTree, story: RunReplay, runs: Mapping[str, Run], budget: B
         )
         (grant, lacking), (bound, more) = grant_of(birth, values), grant_of(birth, values, "bound")
         lacking = tuple(dict.fromkeys((*lacking, *more)))
-        # A sandbox that may be at work still has its values; another one is not started without them.
+        # A sandbox that may be active still has its values; a new sandbox is not started without them.
         if lacking and (story.sandbox is None or not story.is_in_turn):
             raise DefinitionMissing("variable", ", ".join(lacking))
         request = request_of(birth, agent.function, prompt=born.prompt, description=born.description, name=born.name)
@@ -181,7 +184,7 @@ def _revived(tree: RunTree, story: RunReplay, runs: Mapping[str, Run], budget: B
     except DefinitionMissing:
         if not story.is_over:
             raise
-        # What has ended is only looked at, and needs none of it, but for what says where the states below it are.
+        # An ended run is only looked at. It needs only the fields that say where the states below it are.
         agent, cwd, toolset = _ended(story), pathlib.Path(birth.get("cwd", ".")), Toolset(())
         grant, bound, lacking = None, None, ()
         placing = {name: told for name, told in birth.items() if name in ("begins_at", "state_owner")}
@@ -232,11 +235,11 @@ def _revived(tree: RunTree, story: RunReplay, runs: Mapping[str, Run], budget: B
         rests = story.state == State.IDLE and not _left_nothing(run, story)
         run.state = State.IDLE if rests else State.STARTING
         run.left_in = story if story.sandbox is not None and (story.is_in_turn or _left_nothing(run, story)) else None
-        if run.state is State.IDLE:  # Its newest turn is over, and nothing of it is waited for any more.
+        if run.state is State.IDLE:  # Its newest turn has ended, and no caller waits for it any more.
             run.verdict = on_record(run, story)
-        if run.capsule is None and run.grant is not None:  # Its loop is in a sandbox, or was, with what it was at.
+        if run.capsule is None and run.grant is not None:  # Its loop is, or was, in a sandbox, with its calls.
             run.context.begun.clear()
-            if run.context.exhausted is None:  # Else nothing more is said.
+            if run.context.exhausted is None:  # Otherwise nothing more is said.
                 run.turn_began_at = len(story.said)
     register.enter_again(run)
     if birth.get("key") and parent is not None:
@@ -249,13 +252,13 @@ def _revived(tree: RunTree, story: RunReplay, runs: Mapping[str, Run], budget: B
 
 
 def _ended(story: RunReplay) -> Agent:
-    """Stand for the definition of a run that has ended, where that is missing."""
+    """Return a substitute for the missing definition of a run that has ended."""
     ref = story.born.birth["agent"].get("ref")
     return Agent(name=story.born.agent, ref=AgentRef.parse(ref) if ref is not None else None)
 
 
 def _recalled(said: Sequence[StoredMessage], begun: Mapping[str, ToolStarted]) -> list[BaseMessage]:
-    """Its conversation, in which calls under way are as they were begun: a hook may have changed their arguments."""
+    """Return the conversation, with started calls as they were started: a hook may have changed their arguments."""
     messages = [decode(each.data) for each in said]
     newest = next((each for each in reversed(messages) if isinstance(each, AIMessage)), None)
     for call in calls_of(newest) if begun and newest is not None else ():
@@ -265,7 +268,7 @@ def _recalled(said: Sequence[StoredMessage], begun: Mapping[str, ToolStarted]) -
 
 
 def _inherited(run: Run, story: RunReplay) -> ToolCallLedger | None:
-    """The calls of the newest reply that a guest had been told of, as far as they have no answer."""
+    """Return the unanswered calls of the newest reply that the guest had received."""
     if run.capsule is not None or run.grant is None or not story.is_in_turn or story.is_rewound:
         return None
     at = next((at for at in reversed(range(len(story.said))) if story.said[at].kind != "tool"), None)
@@ -295,7 +298,10 @@ def _toolset(
 
 
 def _root_tools(story: RunReplay, supplies: ResumeInputs, own: Sequence[BaseTool]) -> tuple[BaseTool, ...]:
-    """The tools that it had, by name. Raises DefinitionMissing for one that nobody supplies."""
+    """Return the tools that the root had, by name.
+
+    Raises DefinitionMissing if a tool is not supplied.
+    """
     here = {tool.name: tool for tool in supplies.tools}
     brought = {tool.name for tool in own}
     for name in story.born.tools:
@@ -305,9 +311,9 @@ def _root_tools(story: RunReplay, supplies: ResumeInputs, own: Sequence[BaseTool
 
 
 def _lay_down(run: Run, result: Result) -> None:
-    """It has ended: it is there to be asked for."""
+    """Restore the state of a run that has ended, so that its result can be queried."""
     if result.status is Status.COMPLETED:
-        with suppress(RametError):  # What its definition would not say today stays as it was written.
+        with suppress(RametError):  # A value that its definition would not accept today stays as it was written.
             result = replace(result, value=value_of(run.agent, result.value))
     stopped = result.status in (Status.CANCELLED, Status.TIMEOUT)
     run.state = State.STOPPED if stopped else State.ENDED

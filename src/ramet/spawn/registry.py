@@ -1,4 +1,4 @@
-"""All runs of one tree: who lives, who is called what, what became of those that ended."""
+"""The registry of all runs of one tree: living runs, names, and the fate of ended runs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ramet.spawn.run import Run
 
 
 class Tombstone(NamedTuple):
-    """All that is left of a run whose history is gone: that it existed, and how it ended."""
+    """The remaining record of a run whose history is deleted: that it existed, and how it ended."""
 
     path: str
     name: str
@@ -26,7 +26,7 @@ class Tombstone(NamedTuple):
 
 
 class RunRegistry:
-    """Finds runs and never mistakes one for another: no name or id is given twice."""
+    """A registry that finds runs unambiguously: no name or id is given twice."""
 
     def __init__(self, services: TreePorts, limits: SpawnLimits) -> None:
         self.services, self.limits = services, limits
@@ -34,22 +34,22 @@ class RunRegistry:
         self.admission = Admission(limits, self.living)
         self.root: Run | None = None
         self.loop_is_ending = False  #: a new turn would never run
-        self.abort = AbortController()  #: above all runs; those that outlive their parents hang on it directly
+        self.abort = AbortController()  #: above all runs; runs that outlive their parents are attached to it directly
         self.runs: dict[RunId, Run] = {}  #: living, and finished ones whose history is kept
         self.tombstones: dict[str, Tombstone] = {}
         self.known_births: dict[tuple[RunId, str], Run] = {}  #: by parent and key, of a process that has ended
-        self.asked_births: dict[str, Run] = {}  #: by the request of a sandbox that led to them, of such a process
+        self.asked_births: dict[str, Run] = {}  #: by the sandbox request that led to them, of such a process
         self.asked_mail: set[str] = set()  #: likewise, requests that led to mail
         self._names: dict[str, RunId] = {}
-        self._versions: dict[str, int] = {}  #: of each name that was asked for, the newest given
+        self._versions: dict[str, int] = {}  #: the newest version given, by requested name
         self._finished: OrderedDict[RunId, None] = OrderedDict()
 
     def living(self) -> Iterator[Run]:
-        """Every run that has not ended."""
+        """Return every run that has not ended."""
         return (run for run in list(self.runs.values()) if run.is_living)
 
     def free_name(self, wanted: str) -> str:
-        """The name itself, or its first version that nobody in this tree ever had."""
+        """Return the name itself, or its first version that no run of this tree ever had."""
         name, version = wanted, self._versions.get(wanted, 1)
         while self._means_another(name):
             version += 1
@@ -58,7 +58,10 @@ class RunRegistry:
         return name
 
     def _means_another(self, name: str) -> bool:
-        """Whether it is, or could become, the way to another: a name, id or number, "parent", a file of transcripts."""
+        """Return whether the name addresses, or could address, something else.
+
+        Such names are a name, id or number, "parent", and a file of transcripts.
+        """
         return (
             name in self._names
             or name in self.runs
@@ -69,7 +72,7 @@ class RunRegistry:
         )
 
     def enter(self, run: Run) -> None:
-        """Put a newborn on the register."""
+        """Register a new run."""
         self.runs[run.info.id] = run
         self._names[run.name] = run.info.id
         if run.parent is None:
@@ -78,7 +81,7 @@ class RunRegistry:
             run.parent.children[run.info.id] = run
 
     def enter_again(self, run: Run) -> None:
-        """Put a run of another process on the register, among the living or those that have ended."""
+        """Register a run of another process, among the living or the ended runs."""
         self.runs[run.info.id] = run
         self._names[run.name] = run.info.id
         if run.parent is None:
@@ -89,7 +92,7 @@ class RunRegistry:
             self._finished[run.info.id] = None
 
     def leave(self, run: Run) -> list[Run]:
-        """Take a run that ended from among the living; returns those that finished too long ago to be kept."""
+        """Remove an ended run from the living ones; return the finished runs that are not kept any longer."""
         self.admission.release(run.place)
         if run.parent is not None:
             run.parent.children.pop(run.info.id, None)
@@ -98,19 +101,22 @@ class RunRegistry:
         return [self.runs[self._finished.popitem(last=False)[0]] for _ in range(surplus)]
 
     def come_back(self, run: Run, parent: Run) -> None:
-        """Put a finished run among the living again."""
+        """Add a finished run to the living ones again."""
         self._finished.pop(run.info.id, None)
         run.parent = parent
         parent.children[run.info.id] = run
 
     def forget(self, run: Run) -> None:
-        """Keep only the tombstone of a run."""
+        """Reduce a run to its tombstone."""
         assert run.verdict is not None, "only what ended is forgotten"
         del self.runs[run.info.id]
         self.tombstones[run.info.id] = Tombstone(run.info.path, run.name, run.verdict.status)
 
     def find(self, target: str, asker: Run | None = None) -> Run:
-        """The run of that id, path or name; 'parent' as the asker sees it. Raises Unknown, never guesses."""
+        """Return the run of this id, path or name; 'parent' is relative to the asker.
+
+        Raises Unknown if there is none; never guesses.
+        """
         if target == "parent" and asker is not None and asker.parent is not None:
             return asker.parent
         found = self.runs.get(RunId(self._names.get(target, target)))

@@ -1,7 +1,8 @@
-"""A result that stands for the next call with the same inputs: looked up before the work, kept after it.
+"""Reuse of results: a result stands for later calls with the same inputs.
 
-The key is the version of the definition as it runs, with everything that it inherited, and the inputs. Equal calls of
-one process are worked on once: the others wait, unless they would wait for ever.
+The result is looked up before the work and stored after it. The key consists of the version of the definition as it
+runs, with everything that it inherited, and the inputs. Of concurrent equal calls in one process, one does the work;
+the others wait, unless the wait would never end.
 """
 
 from __future__ import annotations
@@ -23,28 +24,31 @@ from ramet.spawn.run import Run, TurnResult
 
 
 class CachedResult(NamedTuple):
-    """A result as it is kept."""
+    """A stored result."""
 
-    value: Any  #: as on the record
-    run: str  #: that left it
+    value: Any  #: as recorded
+    run: str  #: id of the run that produced it
     at: datetime
 
 
 class Results(Protocol):
-    """Where results are kept, and who works on which now. Neither method raises for what is wrong with an entry."""
+    """The store of results, and the calls in progress.
+
+    Neither method raises for a defective entry.
+    """
 
     computing: dict[str, InFlight]
-    waiting: dict[Run, Run]  #: who waits for whose result
+    waiting: dict[Run, Run]  #: waiting run → run whose result it waits for
 
     async def get(self, key: str, ttl_s: float) -> CachedResult | None:
-        """A result that is not older than `ttl_s`, if there is one that can be read."""
+        """Return a readable result that is not older than `ttl_s`, if there is one."""
 
     async def put(self, key: str, kept: CachedResult, ttl_s: float) -> None:
-        """Keep a result."""
+        """Store a result."""
 
 
 class InFlight(NamedTuple):
-    """A call that is worked on."""
+    """A call in progress."""
 
     run: Run
     over: asyncio.Future[None]
@@ -59,7 +63,7 @@ async def cached_or_run(
     begins_to_wait: Callable[[], None],
     now: Callable[[], datetime],
 ) -> TurnResult:
-    """The verdict on an equal call, or on this one once its work is done."""
+    """Return the result of an equal call, or of this call after its work is done."""
     key, ttl_s = key_of(run, recipe), run.agent.cache_ttl_seconds
     if key is None or ttl_s is None:
         return await work()
@@ -73,7 +77,7 @@ async def cached_or_run(
         if kept is not None:
             try:
                 verdict = TurnResult(Status.COMPLETED, value_of(run.agent, kept.value))
-            except RametError:  # It was written by another version of what it is made of.
+            except RametError:  # Another version of the definition wrote it.
                 pass
             else:
                 run.context.emit(ResultReused, made_by=kept.run, made_at=kept.at)
@@ -88,15 +92,15 @@ async def cached_or_run(
 
 
 def key_of(run: Run, recipe: Callable[[Agent], dict[str, Any]]) -> str | None:
-    """What equal calls of one definition have in common; None for a call that is like no other.
+    """Return the key that equal calls of one definition share, or None for a call without equal calls.
 
-    Such are the ones with a conversation behind them or before them, those with late arguments, and those whose inputs
-    are no data.
+    Calls without a key are those with a conversation before or after them, those with late arguments, and those whose
+    inputs are not data.
     """
     agent, request, context = run.agent, run.request, run.context
     if run.persistent or run.resumes or run.turns > 1 or context.history or run.worktree is not None:
         return None
-    if request.late_args is not None:  # Read when the function is called, which is later.
+    if request.late_args is not None:  # Read later, when the function is called.
         return None
     policy = run.grant or run.bound
     tools = [[tool.name, tool.description] for tool in context.tools] if agent.function is None else []
@@ -120,17 +124,17 @@ def key_of(run: Run, recipe: Callable[[Agent], dict[str, Any]]) -> str | None:
 
 
 def _settings_of(model: Any) -> Any:
-    """What a model object was made with, as far as it says."""
+    """Return the settings of a model object, as far as it reports them."""
     if model is None or isinstance(model, str):
         return None
     try:
         return [type(model).__qualname__, dict(getattr(model, "_identifying_params", {}))]
     except Exception:  # a provider's own code
-        return model  # No data: its calls are like no others.
+        return model  # Not data: its calls have no key.
 
 
 async def _wait(run: Run, other: InFlight, results: Results, begins_to_wait: Callable[[], None]) -> None:
-    """Wait until another call is over, holding no slot."""
+    """Wait until another call has ended, without holding a slot."""
     slot = run.context.slot
     run.waits_for.append(other.run)
     results.waiting[run] = other.run
@@ -146,7 +150,7 @@ async def _wait(run: Run, other: InFlight, results: Results, begins_to_wait: Cal
 
 
 def _would_wait_for_itself(run: Run, other: Run, waiting: dict[Run, Run]) -> bool:
-    """Whether the other one waits, over however many, for what this run, or one above it, works on."""
+    """Return whether the other run waits, directly or not, for a call of this run or of a run above it."""
     seen, pending = set[Run](), [other]
     while pending:
         each = pending.pop()

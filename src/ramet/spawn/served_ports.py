@@ -1,4 +1,4 @@
-"""The ports of a run as those wait for them who want to reach it: they are there while a sandbox of it is at work."""
+"""The ports of a run, which exist while a sandbox of the run is active; callers can wait for them."""
 
 from __future__ import annotations
 
@@ -13,20 +13,29 @@ from ramet.core.errors import Gone
 
 
 class Ports(Protocol):
-    """The named ports of one sandbox, reached from the host. Every name may raise Unknown; all raise Gone later."""
+    """The named ports of one sandbox, reached from the host.
+
+    Every method raises Unknown for an unknown name. All raise Gone after the sandbox has ended.
+    """
 
     def path(self, name: str) -> pathlib.Path:
-        """Return the Unix socket of a port. Raises InvalidValue where its path is too long to connect to."""
+        """Return the Unix socket of a port.
+
+        Raises InvalidValue if its path is too long to connect to.
+        """
 
     async def connect(self, name: str) -> tuple[StreamReader, StreamWriter]:
-        """Open a connection of this process. Raises ConnectionError where nobody listens, or too many are open."""
+        """Open a connection from this process.
+
+        Raises ConnectionError if no program listens, or if too many connections are open.
+        """
 
     async def loopback_port(self, name: str) -> int:
-        """Listen on the host's loopback, too, and return the port, which the machine chose."""
+        """Listen on the host's loopback, too, and return the port number, which the machine chose."""
 
 
 class Serving:
-    """The ports of one run, from one sandbox to the next."""
+    """The ports of one run, across its successive sandboxes."""
 
     def __init__(self) -> None:
         self._ports: Ports | None = None
@@ -34,11 +43,11 @@ class Serving:
 
     @property
     def now(self) -> Ports | None:
-        """Return those of the sandbox that is at work; None while there is none."""
+        """The ports of the active sandbox; None while there is none."""
         return self._ports
 
     def begin(self, ports: Ports) -> None:
-        """Have them reached from now on."""
+        """Make the ports reachable from now on."""
         self._ports = ports
         while self._waiting:
             waiter = self._waiting.pop()
@@ -46,13 +55,13 @@ class Serving:
                 waiter.set_result(ports)
 
     def end(self) -> None:
-        """Have them reached no more; a later sandbox may begin again."""
+        """Make the ports unreachable; a later sandbox may begin again."""
         self._ports = None
 
     async def ports(self, ended: asyncio.Future[Any]) -> Ports:
-        """Wait until a sandbox of this run is at work, and return its ports. Raises Gone once the run has `ended`.
+        """Wait until a sandbox of this run is active, and return its ports.
 
-        A port that is there need have no listener yet.
+        Raises Gone once the run has `ended`. A port may exist without a listener yet.
         """
         if self._ports is not None:
             return self._ports
@@ -68,7 +77,7 @@ class Serving:
 
     @asynccontextmanager
     async def during(self, opening: AbstractAsyncContextManager[Ports] | None) -> AsyncGenerator[None]:
-        """Have the ports that are opened reached while this is open; None where a policy names none."""
+        """Make the opened ports reachable while the context is open; None if a policy names no ports."""
         if opening is None:
             yield
             return

@@ -1,11 +1,12 @@
-"""The tool calls of one reply that went into a sandbox, counted from the reply: a guest is not asked what it ran.
+"""The tool calls of a reply inside a sandbox, counted by the host from the reply itself.
 
-A hold is taken for each call of a reply, as far as the budget goes, before the guest hears of it; the guest is told how
-many it was granted, and refuses the others as the loop in the host would. A hold is settled when the call begins. What
-is left when the next question comes, or the end, is settled as well, but for calls that the host itself said no to: a
-guest may have run what it did not report. Of a reply that an earlier kernel had heard it is the guest who says to which
-calls that one said no: nobody else is left who knows. So no more calls than the limit are ever granted, and an honest
-guest is charged exactly what it ran; only one that was cut off pays for the calls that it had not come to.
+The host does not ask a guest what it ran. Before the guest receives a reply, the host takes a hold for each call, as
+far as the budget allows. The guest is told how many calls were granted, and refuses the others as the loop in the host
+would. A hold is settled when its call begins. At the next request, or at the end, the remaining holds are settled too,
+because a guest may have run calls that it did not report; calls that the host itself refused are excluded. For a reply
+that an earlier kernel received, the guest reports which calls that kernel refused: no one else knows. So the limit is
+never exceeded, and an honest guest is charged exactly for the calls that it ran. Only a guest that was cut off pays for
+calls that it had not started.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from ramet.core.outcome import Usage
 from ramet.tools.context import ToolUseContext
 from ramet.tools.dispatch import find_tool
 
-#: Rounds of hooks for each call of a reply, and for the reply itself: a loop asks before and after a call, tells of a
+#: Rounds of hooks for each call of a reply, and for the reply itself: a loop asks before and after a call, reports a
+#: question to a person, and asks before it ends or shortens its conversation.
 #: question to a person, and asks before it ends or shortens its conversation.
 ROUNDS = 4
 _ONE = Amount(tool_calls=1)
@@ -32,14 +34,14 @@ _NUMBER = re.compile(r"[1-9][0-9]{0,14}\Z")
 
 
 class StartedCall(NamedTuple):
-    """A call that may begin, and what it calls."""
+    """A call that may begin, with its tool and arguments."""
 
     tool: str
-    args: dict[str, Any]  # Any: what the model filled in
+    args: dict[str, Any]  # Any: the arguments that the model wrote
 
 
 class PastCalls(NamedTuple):
-    """What had become of the calls of a reply under another kernel, by their ids."""
+    """The fate of the calls of a reply under another kernel, by their ids."""
 
     begun: frozenset[str] = frozenset()
     refused: frozenset[str] = frozenset()
@@ -50,7 +52,10 @@ NO_CALLS_PAST = PastCalls()
 
 
 class ToolCallLedger:
-    """What may be, and was, done with the calls of one reply. Without a reply: nothing."""
+    """The ledger of the calls of one reply: which may run and which have run.
+
+    Without a reply, no call may run.
+    """
 
     def __init__(
         self, context: ToolUseContext, step: str = "", reply: AIMessage | None = None, past: PastCalls = NO_CALLS_PAST
@@ -60,7 +65,7 @@ class ToolCallLedger:
         names = {call_id: tool_name(context, call["name"]) for call_id, call in self._calls.items()}
         self._is_heir = past is not NO_CALLS_PAST
         over = past.begun | past.refused | past.answered
-        #: Calls that may run and have not begun, by id: the tools they are for.
+        #: Calls that may run and have not begun: tool name by id.
         self._waiting = {
             key: name for key, name in names.items() if name and key not in over and not self._calls[key].get("error")
         }
@@ -68,30 +73,36 @@ class ToolCallLedger:
         self._begun: dict[str, str] = {key: names[key] or "" for key in past.begun & names.keys()}
         self._unanswered = self._calls.keys() - past.answered
         self._intended: set[str] = set()  #: calls that the safety gate was asked about
-        self._committed: set[str] = set()  #: of these, those that may run
-        self.rounds = ROUNDS * (1 + len(self._calls))  #: of hooks that may still be asked until the next reply
+        self._committed: set[str] = set()  #: of these, the calls that may run
+        self.rounds = ROUNDS * (1 + len(self._calls))  #: rounds of hooks that may still be asked until the next reply
         self._holds: list[Hold] = []
-        self.refusal: BudgetExceeded | None = None  #: why some of them may not run
+        self.refusal: BudgetExceeded | None = None  #: why some of the calls may not run
         try:
             for _ in self._waiting:
                 self._holds.append(context.budget.reserve(_ONE))
         except BudgetExceeded as refusal:
             self.refusal = refusal
-        self.granted = None if self.refusal is None else len(self._holds)  #: so many of them may run; None: all
+        self.granted = None if self.refusal is None else len(self._holds)  #: number that may run; None: all
 
     def call(self, call_id: str | None) -> ToolCall:
-        """The call of that id. Raises ProtocolError for one that the reply does not have, or that is answered."""
+        """Return the call of this id.
+
+        Raises ProtocolError if the reply has no such call, or if the call is answered.
+        """
         if call_id is None or call_id not in self._unanswered:
             raise ProtocolError(f"call {str(call_id)[:100]!r} is none that waits for an answer")
         return self._calls[call_id]
 
     def tool(self, call_id: str | None) -> str:
-        """The name of the tool that a call is for, as far as there is one."""
+        """Return the name of the tool of a call, or the called name if there is no such tool."""
         call = self.call(call_id)
         return tool_name(self._context, call["name"]) or call["name"][:200]
 
     def intend(self, call_id: str) -> ToolCall:
-        """The safety gate is asked about a call. Raises ProtocolError for one that cannot run, or was asked about."""
+        """Record that the safety gate is asked about a call.
+
+        Raises ProtocolError if the call cannot run, or was asked about before.
+        """
         call = self.call(call_id)
         if call_id not in self._waiting or call_id in self._intended:
             raise ProtocolError(f"call {call_id[:100]!r} is not there to be voted on")
@@ -99,11 +110,14 @@ class ToolCallLedger:
         return call
 
     def commit(self, call_id: str) -> None:
-        """The safety gate said yes."""
+        """Record that the safety gate allowed a call."""
         self._committed.add(call_id)
 
     def begin(self, call_id: str | None) -> StartedCall:
-        """A call begins. Raises ProtocolError for one that may not."""
+        """Record that a call begins.
+
+        Raises ProtocolError if it may not begin.
+        """
         call = self.call(call_id)
         if self._context.safety is not None and call_id not in self._committed:
             raise ProtocolError(f"call {str(call_id)[:100]!r} began without a word of the safety gate")
@@ -115,10 +129,11 @@ class ToolCallLedger:
         return StartedCall(tool, call["args"])
 
     def end(self, call_id: str | None, *, refused: bool = True) -> str:
-        """A call was answered, whether it had begun or not; returns what it called. Raises ProtocolError.
+        """Record that a call was answered, whether it had begun or not; return the name of its tool.
 
-        Where there is a safety gate, one that has not begun can only be `refused`. One that might have begun is charged
-        now: whoever goes on knows it as one that is over.
+        Raises ProtocolError if the call is unknown, ended twice, or has an output without having begun. With a safety
+        gate, a call that has not begun can only be `refused`. A call that might have begun is charged now: a process
+        that resumes the run treats it as ended.
         """
         call = self.call(call_id)
         self._check_begun(call_id, refused)
@@ -133,22 +148,31 @@ class ToolCallLedger:
         return self._begun.get(call_id or "", call["name"][:200])
 
     def answer(self, call_id: str | None, *, refused: bool = True) -> None:
-        """The answer is in the conversation. Raises ProtocolError for one that nobody waits for, and like `end`."""
+        """Record that the answer of a call is in the conversation.
+
+        Raises ProtocolError if no answer is expected, and as `end` does.
+        """
         self.call(call_id)
         self._check_begun(call_id, refused)
         self._unanswered.discard(call_id or "")
 
     def deny(self, call_id: str | None) -> None:
-        """The host said no to a call: it is not charged."""
+        """Record that the host refused a call; the call is not charged."""
         self._waiting.pop(call_id or "", None)
 
     def _check_begun(self, call_id: str | None, refused: bool) -> None:
-        """Behind a safety gate nothing has an output that was not let through."""
+        """Check that no call has an output that a safety gate did not allow.
+
+        Raises ProtocolError.
+        """
         if self._context.safety is not None and not refused and call_id not in self._begun:
             raise ProtocolError(f"call {str(call_id)[:100]!r} has an output, and never began")
 
     def close(self) -> None:
-        """Nothing more of this reply will begin: settle what may have run, refund the rest. Idempotent."""
+        """Settle the calls that may have run and refund the rest: no more calls of this reply will begin.
+
+        Idempotent.
+        """
         untold = min(len(self._holds), len(self._waiting))
         self._waiting.clear()
         if untold:
@@ -168,7 +192,7 @@ class ToolCallLedger:
 
 
 def charge_aside(context: ToolUseContext, step: str, reply: AIMessage) -> None:
-    """Count the calls of a reply that is no word of the conversation: whoever asked runs them, unseen.
+    """Charge the calls of a reply that is not part of the conversation; the asking code runs them unseen.
 
     Raises BudgetExceeded, counting none, if they do not fit.
     """
@@ -180,7 +204,10 @@ def charge_aside(context: ToolUseContext, step: str, reply: AIMessage) -> None:
 
 
 def step_number(context: ToolUseContext, step: str) -> int:
-    """The number of a step that a guest made; the run's next ones are after it. Raises ProtocolError."""
+    """Return the number of a step that a guest made; the next steps of the run follow it.
+
+    Raises ProtocolError if the step is not one of this run.
+    """
     run, _, digits = step.rpartition(":")
     if run != context.run.id or not _NUMBER.match(digits):
         raise ProtocolError(f"step {step[:100]!r} is none of this run's")
@@ -189,6 +216,6 @@ def step_number(context: ToolUseContext, step: str) -> int:
 
 
 def tool_name(context: ToolUseContext, name: str) -> str | None:
-    """The tool's own name where it may be called by an alias; None if the run has no such tool."""
+    """Return the tool's own name for a name or an alias; None if the run has no such tool."""
     tool = find_tool({tool.name: tool for tool in context.tools}, name)
     return None if tool is None else tool.name

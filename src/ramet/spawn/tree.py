@@ -1,4 +1,4 @@
-"""One tree of runs, put together: the face that its tools and its owner see."""
+"""The tree of runs: the interface for its tools and its owner."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from ramet.wire.guest_protocol import StateReply, UseState
 
 
 class RunTree:
-    """What `ramet.tools.context.Tree` promises, for one tree: each call comes from a run of it."""
+    """The implementation of `ramet.tools.context.Tree` for one tree; each call comes from a run of the tree."""
 
     def __init__(self, services: TreePorts, limits: SpawnLimits) -> None:
         self.register = RunRegistry(services, limits)
@@ -36,38 +36,41 @@ class RunTree:
         self.spawner = Spawner(self.register, self.supervisor, face=self)
 
     def handle(self, run: Run) -> Handle:
-        """The way to a run for whoever may have it."""
+        """Return a handle of a run."""
         return Handle(run, self.supervisor, self.post)
 
     async def spawn(self, parent: ToolUseContext, request: SpawnRequest) -> Handle:
-        """Give birth below the run of this context. Raises SpawnRefused, Unknown, InvalidValue."""
+        """Spawn a child of the run of this context.
+
+        Raises SpawnRefused, Unknown or InvalidValue.
+        """
         check_request(request)
         run = self._run_of(parent)
         if asked := _asked_by(run):
             if (born := self.register.asked_births.get(asked)) is not None:
-                return await self._born(born)  # This request led to it, and its sandbox has not heard so.
+                return await self._born(born)  # This request led to it, and its sandbox has not received the answer.
             request = dataclasses.replace(request, asked=asked)
         request = with_dedupe_key(run, request)
         known = self.register.known_births.pop((run.info.id, key_of(request)), None)
         if known is not None and (not request.call_id or known.request.prompt == request.prompt):
-            return await self._born(known)  # It was asked for in a process that has ended, by this very call.
+            return await self._born(known)  # The same call requested it in a process that has ended.
         if request.branch:
             request = dataclasses.replace(request, begins_at=await self._memory().begins_at(run))
         return await self._born(await self.spawner.spawn(run, request, parent.slot))
 
     async def _born(self, child: Run) -> Handle:
-        """The way to a child for its parent, with the branch that it was born to work on."""
+        """Return the handle of a child, after creating the branch that the child works on."""
         if child.request.begins_at:
-            await self._memory().branch(child)  # Else it would be there only once the child has written.
+            await self._memory().branch(child)  # Otherwise the branch would exist only after the child's first write.
         return self.handle(child)
 
     def recall(self, parent: ToolUseContext, prefix: str) -> str | None:
-        """The key, beginning like this, of a birth that this run had asked for in a process that has ended."""
+        """Return the key with this prefix of a spawn that this run requested in a process that has ended."""
         known = self.register.known_births
         return next((key for run, key in known if run == parent.run.id and key.startswith(prefix)), None)
 
     def go_on(self, parent: ToolUseContext) -> Sequence[Handle]:
-        """The children that this run has from a process that has ended; what it asks for from now on is new."""
+        """Return the children that this run has from a process that has ended; later requests are new."""
         run, register = self._run_of(parent), self.register
         restore_counters(run, register.known_births)
         for each in [each for each in register.known_births if each[0] == run.info.id]:
@@ -75,14 +78,14 @@ class RunTree:
         return [self.handle(each) for each in register.runs.values() if each.parent is run]
 
     def let_go(self, parent: ToolUseContext, calls: Collection[CallId]) -> None:
-        """Nobody waits any more for the children of these calls of this run: a notice tells it of their ends."""
+        """Make the children of these calls of this run background runs: a notice reports their ends."""
         for each in list(self.register.runs.values()):
             if each.parent is not None and each.parent.info.id == parent.run.id and each.info.parent_call in calls:
                 each.background = True
                 self.post.tell_end(each)
 
     def spawnable(self, parent: ToolUseContext) -> Mapping[str, str]:
-        """Types that this run may spawn, with their descriptions."""
+        """Return the types that this run may spawn, with their descriptions."""
         return spawnable(self._run_of(parent), self.register.services)
 
     async def send(
@@ -94,7 +97,10 @@ class RunTree:
         notify_when_idle: bool = False,
         dedupe_s: float | None = None,
     ) -> str:
-        """Deliver a message of this run's; `dedupe_s` as of `deliver`. Raises Unknown, MailRefused, InvalidValue."""
+        """Deliver a message of this run; `dedupe_s` is that of `deliver`.
+
+        Raises Unknown, MailRefused or InvalidValue.
+        """
         target = self.register.find(to, self._run_of(sender))
         if target.info.id == sender.run.id:
             raise MailRefused(to, "that is yourself")
@@ -107,14 +113,20 @@ class RunTree:
         )
 
     async def stop(self, asker: ToolUseContext, target: str, reason: str) -> StopReceipt:
-        """Stop a run below the asker. Raises Unknown, Denied."""
+        """Stop a run below the asker.
+
+        Raises Unknown or Denied.
+        """
         run = self._below(asker, target, "stop")
         if not run.is_living:
             raise Unknown("running agent", target, tuple(each.name for each in self.register.living()))
         return await self.supervisor.stop(run, reason)
 
     async def output(self, asker: ToolUseContext, target: str, *, block: bool, timeout_s: float) -> str:
-        """What a run below the asker has found. Raises Unknown, Denied."""
+        """Return the output of a run below the asker.
+
+        Raises Unknown or Denied.
+        """
         run = self._below(asker, target, "read")
         if block and run.is_living:
             await wait_at_most(run.ended(), timeout_s, self.register.services.clock)
@@ -124,11 +136,14 @@ class RunTree:
         return f"status: {run.state}\n{report(so_far, name=run.name)}"
 
     async def list_runs(self, asker: ToolUseContext) -> Sequence[RunView]:
-        """All runs of the tree, in order of path."""
+        """Return all runs of the tree, in order of path."""
         return self.views()
 
     async def create(self, creator: ToolUseContext, entry: Mapping[str, Any]) -> Created:
-        """Write an agent down. Raises InvalidValue, Denied."""
+        """Create an agent from a recipe.
+
+        Raises InvalidValue or Denied.
+        """
         kept = await self._authoring().create(self._run_of(creator), entry)
         return Created(str(kept.ref), kept.dropped)
 
@@ -143,7 +158,10 @@ class RunTree:
         branch: bool = False,
         call_id: CallId | None = None,
     ) -> Handle:
-        """Have an agent that was written down do a task, as a child of this run. Raises AgentNotResolved, Denied."""
+        """Run a task of a created agent as a child of this run.
+
+        Raises AgentNotResolved or Denied.
+        """
         asked = await self._authoring().asked(self._run_of(parent), ref, task, arguments)
         asked = dataclasses.replace(asked, name=name or asked.name, branch=branch, call_id=call_id or asked.call_id)
         return await self.spawn(parent, asked)
@@ -155,7 +173,10 @@ class RunTree:
         return authoring
 
     async def use_state(self, user: ToolUseContext, asked: UseState, body: bytes = b"") -> tuple[StateReply, bytes]:
-        """Do something with the own state of the run of this context. Raises Denied where agents keep none."""
+        """Execute an operation on the own state of the run of this context.
+
+        Raises Denied if agents keep no state.
+        """
         return await self._memory().use(self._run_of(user), asked, body)
 
     def _memory(self) -> Memory:
@@ -165,7 +186,7 @@ class RunTree:
         return memory
 
     def views(self) -> Sequence[RunView]:
-        """All runs of the tree, in order of path, for its owner."""
+        """Return all runs of the tree, in order of path, for its owner."""
         return sorted((run.view() for run in self.register.runs.values()), key=lambda view: view.path)
 
     def _run_of(self, context: ToolUseContext) -> Run:
@@ -180,6 +201,6 @@ class RunTree:
 
 
 def _asked_by(run: Run) -> str:
-    """The request of the run's sandbox that this is; empty for anything else."""
+    """Return the request of the run's sandbox that caused this call; empty for any other call."""
     call = current_call.get()
     return call.asked if call is not None and call.context is run.context else ""

@@ -1,4 +1,4 @@
-"""How a turn ended, as its run's supervisor is told."""
+"""The results of turns, as the supervisor receives them."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from ramet.tools.agents.task_result import concluded_by
 
 
 def cancelled_result(run: Run, status: Status, reason: str, *, scope: str | None = None) -> TurnResult:
-    """The verdict of a run that was stopped, with what it had said until then; `scope` as of `ErrorInfo`."""
+    """Return the result of a stopped run, with its partial text; `scope` is that of `ErrorInfo`."""
     return TurnResult(status, error=ErrorInfo(type="Aborted", message=reason, scope=scope), partial=partial_text(run))
 
 
 def lost_result(run: Run, why: str) -> TurnResult:
-    """The verdict of a function that was cut off in its middle, and that is not called again."""
+    """Return the result of a function that was interrupted and must not be called again."""
     message = f"it was cut off, nobody knows what it had done, and it is not to be called again: {why}"
     return TurnResult(Status.LOST, error=ErrorInfo(type="Lost", message=message), partial=partial_text(run))
 
 
 def partial_text(run: Run) -> str:
-    """The newest text of this turn, streaming or recorded."""
+    """Return the newest text of this turn, streaming or recorded."""
     if run.heard:
         return "".join(run.heard)
     return newest_text(reversed(run.context.history[run.turn_began_at :]))
 
 
 def newest_text(messages: Iterable[BaseMessage]) -> str:
-    """The text of the first reply that has any; the newest message comes first."""
+    """Return the text of the first reply that has text; `messages` start with the newest."""
     for message in messages:
         if isinstance(message, AIMessage) and message.text:
             return str.__str__(message.text)
@@ -49,7 +49,7 @@ _STATUS: dict[type[BaseException], Status] = {
 
 
 def failed(run: Run, error: BaseException) -> TurnResult:
-    """The verdict of a turn that raised."""
+    """Return the result of a turn that raised an error."""
     status = _STATUS.get(type(error), Status.FAILED)
     if isinstance(error, StepFailed) and error.status == Status.BUDGET_EXHAUSTED:
         status = Status.BUDGET_EXHAUSTED
@@ -59,7 +59,7 @@ def failed(run: Run, error: BaseException) -> TurnResult:
 
 
 def on_record(run: Run, story: RunReplay) -> TurnResult:
-    """The verdict on a turn that was over in another process, as far as it can be told from what is on record."""
+    """Return the result of a turn that ended in another process, as far as the record shows it."""
     status, text = Status(story.turn_status), newest_text(_newest_first(run, story)) or None
     if status is Status.COMPLETED:
         is_text = run.agent.output is None and concluded_by(_newest_reply(story)) is None
@@ -68,12 +68,15 @@ def on_record(run: Run, story: RunReplay) -> TurnResult:
 
 
 def _newest_first(run: Run, story: RunReplay) -> Iterator[BaseMessage]:
-    """The messages of its turn, none of them made before it is looked at."""
+    """Iterate over the replies of the newest turn, newest first; each is decoded on demand."""
     return (decode(each.data) for each in reversed(story.said[run.turn_began_at :]) if each.kind == "ai")
 
 
 def _newest_reply(story: RunReplay) -> list[BaseMessage]:
-    """The newest reply, and the answers to its calls: the only messages of most runs at rest that are made."""
+    """Return the newest reply and the answers to its calls.
+
+    For most idle runs no other messages are decoded.
+    """
     newest = list[BaseMessage]()
     for each in reversed(story.said):
         newest.insert(0, decode(each.data))
@@ -85,7 +88,7 @@ def _newest_reply(story: RunReplay) -> list[BaseMessage]:
 def _answered(run: Run, text: str | None) -> object:
     try:
         return answer(run)
-    except RametError:  # What its definition would not say today stays as it was written.
+    except RametError:  # A value that its definition would not accept today stays as it was written.
         return text
 
 

@@ -94,7 +94,7 @@ class RunReplay:
     objections: int = 0  #: messages there that told it not to end yet
     exhausted: str = ""  #: on a last answer: the resource of its budget that is used up
     refusal: BudgetRefused | None = None  #: the last refusal of a budget in its newest turn
-    awaiting_idle: dict[str, str] = field(default_factory=dict)  #: ids of mail, and of runs told once this one rests
+    awaiting_idle: dict[str, str] = field(default_factory=dict)  #: mail ids, and the runs to notify when it is idle
     unread: dict[str, UnreadMail] = field(default_factory=dict)
     seen: list[str] = field(default_factory=list)  #: ids of all mail that it ever received
     recent_mail: RecentMail | None = None  #: None until mail from outside arrives
@@ -204,7 +204,7 @@ class TreeReplay:
         run = self.runs.get(event.run)
         if run is None:
             return
-        if event.told and not isinstance(event, MailDelivered | ModelCharged):  # These are one with what follows.
+        if event.told and not isinstance(event, MailDelivered | ModelCharged):  # These belong to the next event.
             run.told = event.told
         if isinstance(event, EXECUTION_EVENTS):
             run.lived.seen(event.at)
@@ -246,7 +246,7 @@ class TreeReplay:
                     run.objections = 0
                     run.exhausted, run.refusal = "", None
                 else:
-                    self._close_questions(run)  # Whoever went on has counted them, and so must every reader.
+                    self._close_questions(run)  # The resuming kernel has counted these; readers must, too.
                 run.turn, run.is_in_turn, run.state = event.turn, True, "running"
                 if run.result is not None:
                     self._back(run)
@@ -292,7 +292,7 @@ class TreeReplay:
                 run.approvals[event.approval_id] = event
             case ApprovalAnswered():
                 asked = run.approvals.get(event.approval_id)
-                if asked is not None and asked.call_id:  # Its call has not run yet: who runs it needs the word.
+                if asked is not None and asked.call_id:  # Its call has not run yet and needs the answer.
                     run.words[event.approval_id] = event
                 else:
                     run.approvals.pop(event.approval_id, None)
@@ -382,7 +382,7 @@ class TreeReplay:
             self._spend(run, event.usage)
         if message.kind == "tool":
             call_id = event.call_id or str(message.call_id)
-            child = self._waited.pop((run.id, call_id), None)  # The call was cut off, or it would have ended before.
+            child = self._waited.pop((run.id, call_id), None)  # The call was cut off, or it would have ended.
             if child is not None:
                 child.let_go = not child.is_over and child.state != "stopping"
             run.begun.pop(call_id, None)

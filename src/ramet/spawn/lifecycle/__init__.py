@@ -1,1 +1,1 @@
-"""The life of a run: its turns, its mail, and how it is stopped."""
+"""The lifecycle of a run: its turns, its mail, and its stop."""

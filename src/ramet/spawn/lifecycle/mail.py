@@ -20,7 +20,7 @@ from ramet.tools.agents.report_framing import notification
 
 
 class MailRouter:
-    """Delivers; sets the sender; brings finished runs back; refuses what cannot arrive."""
+    """A router of mail: delivers mail, sets the sender, resumes finished runs, refuses undeliverable mail."""
 
     def __init__(self, register: RunRegistry, supervisor: Supervisor) -> None:
         self._register, self._supervisor = register, supervisor
@@ -29,7 +29,10 @@ class MailRouter:
         self._numbers = itertools.count(1)
 
     def go_on(self, number: int) -> None:
-        """Number mail behind `number`: what another process numbered has been seen, and would be taken for that."""
+        """Number new mail after `number`.
+
+        A number of another process was already seen, and would be taken for that mail.
+        """
         self._numbers = itertools.count(number + 1)
 
     def deliver(
@@ -43,11 +46,11 @@ class MailRouter:
         notify: str = "",
         dedupe_s: float | None = None,
     ) -> str:
-        """Put mail into a run's mailbox, and say what becomes of it; `asked` as of `CurrentCall`.
+        """Put mail into a run's mailbox, and return what happens with it; `asked` is that of `CurrentCall`.
 
-        The run whose id is `notify` is told, once, when this one rests or has ended after it. With `dedupe_s`, a
-        message that equals one of the same sender, less than so many seconds old, is not delivered. Raises MailRefused,
-        and InvalidValue for a `dedupe_s` that is no time.
+        The run whose id is `notify` is notified once, when this run is idle or has ended afterwards. With `dedupe_s`, a
+        message that equals one of the same sender, less than `dedupe_s` seconds old, is not delivered. Raises
+        MailRefused if the run cannot accept mail, and InvalidValue if `dedupe_s` is not a valid time.
         """
         window_s = checked_window(dedupe_s)
         if run.state is State.STOPPED:
@@ -64,7 +67,7 @@ class MailRouter:
                 return f"{NOT_DELIVERED}: {run.info.path} got {since}.{untold}"
         mail = Mail(id=f"mail-{next(self._numbers)}", sender=sender, text=text, kind=kind)
         if kind == "user" or run.info.path.startswith(f"{sender}/"):
-            run.wakes = 0  # A word from above: only what agents tell each other on their own is bounded.
+            run.wakes = 0  # A message from above: only messages that agents send each other on their own are bounded.
         if run.state is State.ENDED:
             if run.wakes >= MAX_WAKES:
                 raise MailRefused(run.info.path, f"it was resumed {MAX_WAKES} times without a word from above")
@@ -80,7 +83,7 @@ class MailRouter:
         return f"Delivered to {run.info.path}; it reads it {'now' if idle else 'at its next step'}."
 
     def tell_end(self, run: Run) -> None:
-        """Tell whoever should know that a background run ended: its parent, or the nearest run above that lives."""
+        """Notify the parent of a background run that it ended, or else the nearest living run above."""
         if not run.background or run.result is None:
             return
         above = self._above(run)
@@ -91,10 +94,12 @@ class MailRouter:
         self._supervisor.consider(above)
 
     def await_idle(self, run: Run, mail_id: str, asker_id: str) -> None:
-        """Have a run told once another one rests. Until then it does not end, unless that one may wait for its end.
+        """Register a run to be notified once another run is idle.
 
-        Then neither would come to its end: it is below that one, or that one awaits somebody who is to be told of the
-        rest of somebody above it. Of two that wait for each other's rest both rest, so that both are told.
+        Until then the registered run does not end, unless the other run may wait for its end: then neither would end.
+        This is the case if the asker is below the other run, or if the other run awaits a run that is to be notified
+        when a run above it is idle. If two runs wait for each other to be idle, both become idle, so that both are
+        notified.
         """
         run.awaiting_idle = with_asker(run.awaiting_idle, mail_id, asker_id)
         asker = self._register.runs.get(RunId(asker_id))
@@ -104,7 +109,7 @@ class MailRouter:
             asker.waits_for_rest.add(run.info.id)
 
     def _awaits_end(self, run: Run, of: Run) -> bool:
-        """Return whether a run cannot rest before another one has ended."""
+        """Return whether a run cannot be idle before another run has ended."""
         pending, seen = [(run, False)], set[tuple[str, bool]]()
         while pending:
             each, must_end = pending.pop()
@@ -120,7 +125,7 @@ class MailRouter:
         return False
 
     def tell_idle(self, run: Run, result: Result) -> None:
-        """Tell those who asked for it that a run rests, or has ended, with its outcome: each once, if it lives."""
+        """Notify the living runs that asked for it, once each, that a run is idle or has ended, with its outcome."""
         awaiting, run.awaiting_idle = run.awaiting_idle, {}
         for mail_id, asker_id in awaiting.items():
             asker = self._register.runs.get(RunId(asker_id))
@@ -131,16 +136,16 @@ class MailRouter:
             if run.state not in OVER or not run.background or asker is not self._above(run):
                 text = notification(result, run=run.info.id, name=run.name, path=run.info.path)
                 self._push(asker, Mail(id=f"idle:{mail_id}", sender=run.info.path, text=text, kind="notice"))
-            self._supervisor.consider(asker)  # Also where the notice of its end, which says the same, did not wake it.
+            self._supervisor.consider(asker)  # Also if the notice of its end, which reports the same, did not wake it.
 
     def tell_of_end(self, run: Run) -> None:
-        """Tell everybody of an end who is to know of it."""
+        """Notify every run that must be notified of an end."""
         self.tell_end(run)
         if run.awaiting_idle and run.result is not None:
             self.tell_idle(run, run.result)
 
     def _above(self, run: Run) -> Run | None:
-        """The nearest run above that lives and takes mail."""
+        """Return the nearest run above that lives and accepts mail."""
         above = run.parent
         while above is not None and (above.state in OVER or above.context.mailbox.closed is not None):
             above = above.parent
@@ -164,7 +169,10 @@ class MailRouter:
                 run.recent_mail.add(mail.id, mail.sender, mail.text, run.context.clock.now())
 
     def _revive(self, run: Run) -> None:
-        """Bring a finished run back, with what its limits leave it. Raises MailRefused, having changed nothing."""
+        """Resume a finished run with the rest of its limits.
+
+        Raises MailRefused, having changed nothing, if it cannot be resumed.
+        """
         above = run.parent
         while above is not None and not above.is_living:
             if above.own_budget is not None:
@@ -181,7 +189,7 @@ class MailRouter:
             raise MailRefused(run.info.path, str(refusal)) from refusal
         if run.own_budget is None:
             run.context.budget = above.context.budget
-        elif run.own_budget.parent is not None:  # What a detached run has was given to it for good.
+        elif run.own_budget.parent is not None:  # The budget of a detached run was given to it permanently.
             try:
                 run.own_budget.reopen(above.context.budget)
             except BudgetExceeded as refusal:
@@ -189,7 +197,7 @@ class MailRouter:
                 raise MailRefused(run.info.path, str(refusal)) from refusal
         run.place, run.background = place, True
         run.context.abort = AbortController(above.context.abort)
-        run.context.record = self._register.services.record  # Fenced off since its end.
+        run.context.record = self._register.services.record  # It was fenced off at its end.
         run.revive()
         self._register.come_back(run, above)
         run.context.mailbox.reopen()

@@ -1,4 +1,7 @@
-"""Stopping runs and all below them: told, cancelled, waited for, fenced off, and what could not be ended named."""
+"""Stopping runs and all runs below them.
+
+Runs are asked to stop, cancelled, waited for and fenced off; work that could not be ended is named.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from ramet.spawn.run import Run
 from ramet.spawn.verdict import cancelled_result
 from ramet.tools.context import StopReceipt, current_call
 
-#: What a process may take to be gone whose run is stopped, beyond the grace. Longer only inside the kernel.
+#: Seconds in which the processes of a stopped run must end, beyond the grace. Longer only inside the kernel.
 PROCESS_END_S = 10.0
 Tell = Callable[[Run, Fact, str], None]
 End = Callable[[Run], Awaitable[None]]
@@ -27,14 +30,14 @@ async def stop_all(
     grace_s: float,
     out_of_time: Run | None = None,
 ) -> StopReceipt:
-    """End `tops` and everything that ends with them. When this returns they are over, or are the caller's own.
+    """Stop `tops` and everything that ends with them; on return they have ended, or wait for the caller itself.
 
-    A run that is being stopped already keeps the reason and the status of its first stop: a child whose time is over
-    while it is stopped with its parent has no timeout of its own. With the status `timeout`, or where `out_of_time` is
-    given, each record names the run whose time was over.
+    A run that is already being stopped keeps the reason and the status of its first stop: a child whose time ends while
+    it is stopped with its parent has no timeout of its own. With the status `timeout`, or if `out_of_time` is given,
+    each record names the run whose time was over.
 
-    `tell` moves a run in its lifecycle, `end` ends one that is idle or deaf to cancelling: it is fenced off, whatever
-    its task still does.
+    `tell` moves a run in its lifecycle. `end` ends a run that is idle or ignores cancelling: the run is fenced off,
+    whatever its task still does.
     """
     doomed: list[Run] = []
     stopping: set[int] = set()  #: by an earlier stop, which has cancelled them
@@ -51,9 +54,9 @@ async def stop_all(
             tell(run, Fact.STOP_ASKED if run is top else Fact.PARENT_STOPS, word)
     spared = _waiting_for_this(doomed)
     for run in doomed:
-        # Cancelled twice, a run would no longer wait until the sandboxes below it are gone.
+        # If cancelled twice, a run would no longer wait until the sandboxes below it have ended.
         if is_at_work(run) and id(run) not in stopping:
-            run.task.cancel()  # type: ignore[union-attr]  # at work means that there is one
+            run.task.cancel()  # an active run has a task
     for task in await wait_for_ends([run for run in doomed if id(run) not in spared], grace_s):
         task.cancel()
     for run in reversed(doomed):
@@ -65,10 +68,10 @@ async def stop_all(
 
 
 async def wait_for_ends(runs: Collection[Run], grace_s: float) -> set[asyncio.Task[None]]:
-    """Wait until the tasks of cancelled runs are done, for `grace_s` at most; returns those that are not.
+    """Wait at most `grace_s` until the tasks of cancelled runs are done; return the tasks that are not.
 
-    Where a process of a run is being ended, that run and those above it have until it is gone: it gets SIGKILL after a
-    time of its own, which may be longer than the grace.
+    While a process of a run is being ended, that run and the runs above it are waited for until the process has ended.
+    The process gets SIGKILL after a time of its own, which may be longer than the grace.
     """
     working = [run.task for run in runs if run.task is not None and is_at_work(run)]
     if not working:
@@ -83,12 +86,12 @@ async def wait_for_ends(runs: Collection[Run], grace_s: float) -> set[asyncio.Ta
 
 
 def is_at_work(run: Run) -> bool:
-    """Whether a task of its is under way."""
+    """Return whether a task of the run is in progress."""
     return run.task is not None and not run.task.done()
 
 
 def _waiting_for_this(doomed: list[Run]) -> set[int]:
-    """Runs that wait for the very call that stops them: they are cancelled, and cannot be waited for."""
+    """Return the runs that wait for the call that stops them: they are cancelled, but cannot be waited for."""
     current, call = asyncio.current_task(), current_call.get(None)
     spared = {id(run) for run in doomed if run.task is current and current is not None}
     if call is not None:
@@ -97,7 +100,7 @@ def _waiting_for_this(doomed: list[Run]) -> set[int]:
 
 
 async def _left_running(doomed: list[Run], grace_s: float) -> list[str]:
-    """Give threads the grace to come back, then name those that did not, and tasks that are deaf to cancelling."""
+    """Give threads the grace to return, then name the remaining threads, and tasks that ignore cancelling."""
     threads = [left.thread for run in doomed for left in run.context.left_running.values()]
     if threads:
         await asyncio.wait(threads, timeout=grace_s)

@@ -1,4 +1,7 @@
-"""Keeps runs from their first turn to their end: does what the lifecycle's table says, and owns their tasks."""
+"""The supervisor of runs from their first turn to their end.
+
+It executes the lifecycle table, and owns the tasks of the runs.
+"""
 
 from __future__ import annotations
 
@@ -30,22 +33,22 @@ from ramet.spawn.verdict import cancelled_result
 from ramet.tools.context import StopReceipt, ToolUseContext, current_call
 
 _log = logging.getLogger("ramet.supervisor")
-#: A notice may wake an idle run this often before a user says something new.
+#: The number of times that a notice may wake an idle run before a user sends a new message.
 MAX_WAKES = 10
-#: What a stop waits for sandboxes of earlier kernels that are ended with it.
+#: Seconds that a stop waits for sandboxes of earlier kernels that are ended with it.
 DISMISSED_S = 10.0
-#: Of what a sandboxed run printed, this much goes on record; the rest is in its folder.
+#: The number of characters of a sandboxed run's printed text that are recorded; the rest is in its folder.
 RECORDED_CHARS = 2_000
 
 
 class Supervisor:
-    """The only one that starts, stops and ends the runs of a tree."""
+    """The only class that starts, stops and ends the runs of a tree."""
 
     def __init__(self, register: RunRegistry) -> None:
         self._register = register
         self._services = register.services
-        self.on_end: Callable[[Run], None] = lambda _: None  #: the post is told of every end
-        self.on_idle: Callable[[Run, Result], None] = lambda _, __: None  #: and of those that rest and are waited for
+        self.on_end: Callable[[Run], None] = lambda _: None  #: called with every run that ended
+        self.on_idle: Callable[[Run, Result], None] = lambda _, __: None  #: called with idle runs that are awaited
         self._dismissed = set[asyncio.Future[None]]()  #: sandboxes of an earlier kernel that are being ended
         self._do: dict[Effect, Callable[[Run, str], None]] = {
             Effect.RECORD_STATE: self._record_state,
@@ -61,16 +64,19 @@ class Supervisor:
             Effect.FORGET: lambda run, _: register.forget(run),
         }
 
-    # ---- facts, and what follows from them
+    # ---- facts and their effects
 
     def fact(self, run: Run, fact: Fact, why: str = "") -> None:
-        """Move a run in its lifecycle, and do what the table says, in its order. Facts after an end are void."""
+        """Move a run in its lifecycle, and execute the effects of the table in order.
+
+        Facts after an end have no effect.
+        """
         run.state, effects = step(run.state, fact)
         failed: Exception | None = None
         for effect in effects:
             try:
                 self._do[effect](run, why)
-            except Exception as error:  # The rest must happen all the same: others wait for it.
+            except Exception as error:  # The rest must still happen: others wait for it.
                 failed = failed or error
         if failed is not None:
             raise failed
@@ -100,22 +106,20 @@ class Supervisor:
             stderr=result.stderr[-RECORDED_CHARS:],
         )
         run.context.emit(RunEnded, result=kept)
-        run.context.record = lambda event: (
-            event
-        )  # What comes late, from a task that is deaf to cancelling, is nobody's.
+        run.context.record = lambda event: event  # Late events of a task that ignores cancelling are dropped.
         run.conclude(result)
         self._services.after(lambda failure: self._announce(run, result, failure), run.is_awaited)
 
     def _announce(self, run: Run, result: Result, failure: RametError | None) -> None:
-        """Tell of an end that is on record; of one that cannot be, only that nobody will ever know of it."""
+        """Report a recorded end; if the end cannot be recorded, report that failure instead."""
         if failure is not None:
             result = _unkept(result, failure)
-        if run.result is not None:  # It has not come back meanwhile.
+        if run.result is not None:  # It was not resumed meanwhile.
             run.announce(result)
-        run.announce_turn(result)  # Whoever waits for the turn that was cut off must not wait for ever.
+        run.announce_turn(result)  # Otherwise the waiter of the cut-off turn would wait forever.
 
     def result_of(self, run: Run, verdict: TurnResult) -> Result:
-        """A verdict with what was spent for it, without private values in what people read."""
+        """Return the result of a turn with its usage, with private values masked in texts for people."""
         return Result(
             status=verdict.status,
             value=verdict.value,
@@ -132,7 +136,7 @@ class Supervisor:
     # ---- turns
 
     def prompt(self, run: Run, message: BaseMessage | None = None) -> None:
-        """Begin the first turn of a root, or the next of an idle one, with what a user said."""
+        """Begin the first turn of a root, or the next turn of an idle one, with a user's message."""
         if message is not None:
             run.pending.append(message)
         run.wakes, run.waking = 0, False
@@ -143,7 +147,7 @@ class Supervisor:
             self.start_turn(run)
 
     def start_turn(self, run: Run) -> None:
-        """Begin a turn in a task of its own, with what is pending; the run's mail is read in it."""
+        """Begin a turn in a task of its own, with the pending messages; the run's mail is read in it."""
         messages, run.pending = run.pending, []
         if run.change is not None:
             change, run.change = run.change, None
@@ -164,13 +168,13 @@ class Supervisor:
             run.deadline = asyncio.create_task(self._time_out(run, run.limits.seconds), context=_nobodys_call())
 
     def rest(self, run: Run) -> None:
-        """Go on with a run that another process left between two turns."""
+        """Continue with a run that another process left between two turns."""
         if not run.persistent:
             self._watch_time(run)
         self.consider(run)
 
     def go_on(self, run: Run, *, began: bool) -> None:
-        """Go on with a run in the middle of a turn that another process began, or before its first."""
+        """Continue a run in the middle of a turn that another process began, or before its first turn."""
         run.resumes = began
         if began:
             run.turns -= 1  # It is the same turn.
@@ -182,12 +186,12 @@ class Supervisor:
         run.turn_began_at, run.context.exhausted, run.births_before = at, exhausted, births
 
     def end(self, run: Run) -> None:
-        """End a run as its verdict says, before it was set to work here."""
+        """End a run with its verdict, before it was active here."""
         self._dismiss(run)
         self._end(run)
 
     def _dismiss(self, run: Run) -> None:
-        """A sandbox that an earlier kernel had left it in, and that was not gone on with, is of no use to anybody."""
+        """Terminate a sandbox of an earlier kernel that this run did not continue with."""
         if run.inherited is not None:
             run.inherited.close()
             run.inherited = None
@@ -197,16 +201,16 @@ class Supervisor:
             gone.add_done_callback(self._dismissed.discard)
 
     def _never_began(self, run: Run) -> None:
-        """End a turn whose task was cancelled before its first line: nothing in it could do so."""
+        """End a turn whose task was cancelled before its first line, so that no code in it could do so."""
         reason = run.context.abort.reason or "it was stopped before it began"
         run.resumes = False
-        self._mend_history(run)  # Of what another process had begun, it may be in the middle.
+        self._mend_history(run)  # It may be in the middle of a turn that another process had begun.
         self._turn_over(run, run.cut or cancelled_result(run, Status.CANCELLED, reason))
 
     async def _turn(self, run: Run, messages: list[BaseMessage]) -> None:
         try:
             await self._whole_turn(run, messages)
-        except Exception as bug:  # Ours, or git's: whoever waits for this run must not wait for ever.
+        except Exception as bug:  # A bug of ramet, or of git: a waiter must not wait forever.
             _log.exception("the turn of %s could not be brought to its end", run.info.path)
             error = ErrorInfo(type=type(bug).__name__, message=str(bug))
             run.verdict = TurnResult(Status.FAILED, error=error, partial=run.verdict.partial if run.verdict else "")
@@ -224,7 +228,7 @@ class Supervisor:
                 run.context.emit(RunResumed, turn=run.turns, cut=tuple(run.context.begun))
             else:
                 run.context.emit(TurnStarted, turn=run.turns)
-            # A brief that was not heard yet is told with what hooks say to it.
+            # A brief that is not recorded yet is sent together with the texts of hooks.
             is_first = bool(messages) if run.resumes else run.turns == 1
             if is_first and run.context.hooks is not None:
                 messages.extend(await _greeting(run))
@@ -234,7 +238,7 @@ class Supervisor:
 
         verdict = await run_turn(run, messages, begin, feed, self._services, self.begins_to_wait)
         if verdict.status is Status.CANCELLED and run.cut is None and not run.context.abort.aborted:
-            self._register.loop_is_ending = True  # Nobody of ours cancelled it: the event loop goes.
+            self._register.loop_is_ending = True  # No code of ramet cancelled it: the event loop is ending.
         run.heard.clear()
         run.resumes = False
         if verdict.status is not Status.COMPLETED:
@@ -245,7 +249,7 @@ class Supervisor:
         if run.state is State.STOPPING:
             await _outlive_sandboxes(run)
         if run.worktree is not None and self._would_end(run, verdict):
-            run.context.mailbox.close("it is finishing")  # Mail must not wake it while its folder goes.
+            run.context.mailbox.close("it is finishing")  # Mail must not wake it while its folder is removed.
             await self._leave_worktree(run)
         self._turn_over(run, verdict)
 
@@ -258,7 +262,7 @@ class Supervisor:
         if run.context.durable is None:
             answered = [ensure_encodable(message)[0] for message in answered]  # type: ignore[misc]  # it stays an answer
         else:
-            known |= {id(message) for message in answered}  # They went on record when they came.
+            known |= {id(message) for message in answered}  # They were recorded when they came.
         run.context.history[:] = repair([*run.context.history, *answered])
         run.context.answered.clear()
         for message in run.context.history:
@@ -267,19 +271,22 @@ class Supervisor:
                 run.context.emit(MessageRecorded, message=ensure_encodable(message)[1], call_id=call_id)
 
     def _turn_over(self, run: Run, verdict: TurnResult) -> None:
-        """Decide, without a pause in which mail could slip by, whether that was the end, a rest, or the next turn."""
+        """Decide whether the run ends, becomes idle, or begins its next turn.
+
+        There is no await in between, so no mail can be missed.
+        """
         self._dismiss(run)
         if run.state in OVER:
-            return  # It was fenced off before it came to its end.
+            return  # It was fenced off before it ended.
         run.verdict = verdict
-        if run.state is not State.STOPPING:  # Its end, which comes now, says the same of the turn.
+        if run.state is not State.STOPPING:  # Its end, which follows now, reports the same about the turn.
             run.context.emit(TurnEnded, turn=run.turns, status=str(verdict.status), usage=run.context.usage)
         run.drop_deadline(keep=not run.persistent)
         if self._would_end(run, verdict):
             return self._end(run)
         self.fact(run, Fact.TURN_OVER)
-        if not (run.waking and run.context.mailbox.has("user")):  # A prompt that came into it has yet to be answered.
-            result, waiter = self.result_of(run, verdict), run.on_turn  # Who comes later waits for the next turn.
+        if not (run.waking and run.context.mailbox.has("user")):  # A prompt that came during it is unanswered.
+            result, waiter = self.result_of(run, verdict), run.on_turn  # A later waiter waits for the next turn.
             self._services.after(lambda failure: _tell(run, waiter, result, failure), True)
         self.consider(run)
 
@@ -295,7 +302,8 @@ class Supervisor:
     def consider(self, run: Run) -> None:
         """Wake an idle run that has mail, or end it if nothing can come any more.
 
-        A session that has had no prompt is woken by mail, too, but not by a notice: it has no task to go on with.
+        Mail also wakes a session that has had no prompt, but a notice does not: the session has no task to continue
+        with.
         """
         if self._register.loop_is_ending:
             return
@@ -308,7 +316,7 @@ class Supervisor:
             return
         held = run.persistent and run.verdict is not None and run.verdict.status is Status.CANCELLED
         if held and not run.context.mailbox.has("user"):
-            return  # It was interrupted: a notice does not start it again, a user does.
+            return  # It was interrupted: only a user starts it again, a notice does not.
         if run.context.mailbox.wakes and run.wakes < MAX_WAKES:
             run.wakes, run.waking = run.wakes + 1, True
             self.fact(run, Fact.WOKEN)
@@ -338,41 +346,47 @@ class Supervisor:
     # ---- stopping
 
     async def stop(self, run: Run, reason: str, status: Status = Status.CANCELLED) -> StopReceipt:
-        """End a run and all below it. When this returns they are over; `left` names threads that could not be ended."""
+        """Stop a run and all runs below it, and wait until they have ended.
+
+        `left` names threads that could not be ended.
+        """
         if not run.is_living:
             return StopReceipt(())
         return await self._stop_all([run], reason, status)
 
     async def stop_tree(self, reason: str) -> StopReceipt:
-        """End every run there is, those that may outlive their parents included."""
+        """Stop every run of the tree, including runs that may outlive their parents."""
         return await self._stop_all(self._tops(), reason)
 
     async def close(self, reason: str) -> None:
-        """End the tree in good order: what is at work is stopped, a root at rest ends as its last turn did."""
+        """Close the tree in order: active runs are stopped; an idle root ends with the result of its last turn."""
         root = self._register.root
         if root is not None and root.persistent and root.state is State.IDLE:
-            root.wakes = MAX_WAKES  # What ends now must not wake it.
+            root.wakes = MAX_WAKES  # Runs that end now must not wake it.
             await self._stop_all([run for run in self._tops() if run is not root] + root.bound_children(), reason)
             if root.state is State.IDLE:
                 self._end(root)
         await self.stop_tree(reason)
 
     def _tops(self) -> list[Run]:
-        """Living runs that nobody living stops with itself."""
+        """Return the living runs that no living run stops together with itself."""
         return [
             run for run in self._register.living() if run.parent is None or run.detached or not run.parent.is_living
         ]
 
     def run_of(self, context: ToolUseContext) -> Run | None:
-        """The run whose context this is, if it is one of this tree's."""
+        """Return the run of this context, if it belongs to this tree."""
         return self._register.runs.get(context.run.id)
 
     def begins_to_wait(self) -> None:
-        """Somebody waits for a run by its handle from now on: a queued birth may have lost its last hope by that."""
+        """Recheck queued spawns, because a caller begins to wait for a run.
+
+        The wait may be the reason that a queued spawn can never be admitted.
+        """
         self._register.admission.look_again()
 
     async def follow(self, run: Run) -> AsyncGenerator[Event]:
-        """The events of one run until its end."""
+        """Iterate over the events of one run until its end."""
         async with aclosing(self._services.follow(run.info)) as events:
             if run.result is None:
                 async for event in events:
@@ -386,17 +400,20 @@ class Supervisor:
                         return
 
     async def interrupt(self, run: Run, reason: str) -> None:
-        """End the turn of a session's root, not the root: its history stays valid and it takes the next prompt."""
+        """End the turn of a session's root, not the root.
+
+        The history stays valid, and the root accepts the next prompt.
+        """
         task = run.task
         if task is None or task.done() or task is asyncio.current_task():
             return
         mine = run.cut = cancelled_result(run, Status.CANCELLED, reason)
-        task.cancel()  # Before its children end, or it would go on with what they leave.
+        task.cancel()  # Before its children end, or it would continue with their results.
         await self._stop_all([each for each in run.bound_children() if not each.background], reason)
         await wait_for_ends([run], self._services.grace_s)
-        if run.cut is mine:  # Nobody stopped it for good meanwhile.
+        if run.cut is mine:  # No one stopped it permanently meanwhile.
             run.cut = None
-        if self._services.durable is not None:  # Whoever waited for the turn has been told, before a next one begins.
+        if self._services.durable is not None:  # The waiter of the turn is notified before a next turn begins.
             with suppress(StoreFailed):
                 await self._services.durable()
 
@@ -437,14 +454,14 @@ class Supervisor:
             await self.stop(run, reason, Status.TIMEOUT)
 
     async def _leave_worktree(self, run: Run) -> None:
-        """Remove the run's worktree if nothing changed in it; else its path is an artifact."""
+        """Remove the run's worktree if nothing changed in it; otherwise record its path as an artifact."""
         if run.worktree is None:
             return
         made, run.worktree = run.worktree, None
         finishing = asyncio.create_task(worktree.finish(made, git=self._services.git))
         try:
             with run.context.holding_process():
-                await run_shielded(asyncio.wait([finishing]))  # Half removed is no state to leave it in; git bounds it.
+                await run_shielded(asyncio.wait([finishing]))  # It must not be left half removed; git has a time limit.
         finally:
             left = made.path if finishing.exception() is not None else finishing.result()
             run.artifacts = (str(left),) if left is not None else ()
@@ -455,28 +472,34 @@ def _tell(run: Run, waiter: Callable[[Result], None] | None, result: Result, fai
 
 
 def _unkept(result: Result, failure: RametError) -> Result:
-    """A result that is not on record, and will not be: nobody may take it for one."""
+    """Return a failed result for one that cannot be recorded, so that no caller takes it for a result."""
     error = ErrorInfo(type=type(failure).__name__, message=str(failure))
     return replace(result, status=Status.FAILED, value=None, error=error, partial=result.text)
 
 
 async def _outlive_sandboxes(run: Run) -> None:
-    """Whoever hears of its end must find no process of its children: they are being stopped with it."""
+    """Wait for the ends of the sandboxed children.
+
+    A caller that is notified of the run's end must find no process of its children; they are being stopped too.
+    """
     below = [child.ended() for child in run.bound_children() if child.grant is not None]
     if below:
-        with suppress(asyncio.CancelledError):  # Told again: the time to wait is over.
+        with suppress(asyncio.CancelledError):  # Cancelled again: the time to wait is over.
             await asyncio.wait(below)
 
 
 def _nobodys_call() -> contextvars.Context:
-    """A context for a task of its own: whoever started a run is not the call that the run's work is done in."""
+    """Return a context without a current call, for a new task.
+
+    The call that started a run is not the call in which the run works.
+    """
     context = contextvars.copy_context()
     context.run(current_call.set, None)
     return context
 
 
 async def _greeting(run: Run) -> list[BaseMessage]:
-    """What SessionStart or SubagentStart hooks have to say to a run that begins, as data behind its brief."""
+    """Return the messages of SessionStart or SubagentStart hooks for a run that begins, as data after its brief."""
     event, hooks = "SubagentStart" if run.info.depth else "SessionStart", run.context.hooks
     if hooks is None or not hooks.listens(event):
         return []

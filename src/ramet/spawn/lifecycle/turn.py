@@ -1,4 +1,4 @@
-"""One turn of one run: the loop or the function, and whatever became of it as a verdict."""
+"""A turn of one run: executes the loop or the function, and returns the result."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def run_turn(
     services: TreePorts,
     begins_to_wait: Callable[[], None],
 ) -> TurnResult:
-    """Do a turn and say how it ended; never raises for what happened in it."""
+    """Execute a turn and return its result; never raises for an error inside the turn."""
     try:
         run.context.abort.raise_if_aborted()
         await begin()
@@ -77,7 +77,7 @@ async def run_turn(
 
 
 async def _done(run: Run, messages: Sequence[BaseMessage], feed: Feed, placement: Placement | None) -> TurnResult:
-    """Do the work of a turn, where the run works."""
+    """Do the work of a turn in the host or in a sandbox."""
     if run.grant is not None:
         if run.left_in is None and run.resumes and run.capsule is None and has_answered(run):
             return TurnResult(Status.COMPLETED, bounded_answer(run))  # It had answered when its process ended.
@@ -112,7 +112,7 @@ async def _converse(run: Run, messages: Sequence[BaseMessage], feed: Feed) -> An
 
 
 async def _call(run: Run, messages: Sequence[BaseMessage]) -> Any:
-    """Run a plain function as an agent: in the loop if it is async, else in a thread."""
+    """Run a plain function as an agent: on the event loop if it is async, else in a thread."""
     function, request = run.agent.function, run.request
     assert function is not None
     arguments = request.args
@@ -123,8 +123,8 @@ async def _call(run: Run, messages: Sequence[BaseMessage]) -> Any:
         arguments = (*arguments, *request.late_args())
     await run.context.settled()
     step = run.context.next_step()
-    run.context.slot.begin_calls()  # It counts as one call, so that it holds no slot while it waits for children.
-    home.set(asyncio.get_running_loop())  # Threads that the function starts find their way back by it.
+    run.context.slot.begin_calls()  # The function counts as one call, so it holds no slot while it waits for children.
+    home.set(asyncio.get_running_loop())  # Threads that the function starts find this loop by it.
     token = current_call.set(CurrentCall(run.context, CallId(""), step))
     try:
         if isinstance(function, Composed | Adopted) or inspect.iscoroutinefunction(function):
