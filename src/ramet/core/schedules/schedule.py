@@ -2,7 +2,8 @@
 
 A **tick** is a time that a schedule names. Ticks are aware datetimes in UTC and follow from the data alone: the n-th
 tick of an interval is its anchor + n·interval. So nothing drifts, and every process computes the same ticks.
-`ramet.core.schedules.ticks` records the outcome of ticks. `next_fire`, which the host passes in, computes the next time of a cron line.
+`ramet.core.schedules.ticks` records the outcome of ticks. `next_fire`, which the host passes in, computes the next time
+of a cron line.
 """
 
 from __future__ import annotations

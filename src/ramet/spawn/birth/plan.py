@@ -1,4 +1,4 @@
-"""What a birth will be, if there is room: everything that can be decided, and refused, before anything is taken."""
+"""The plan of a spawn: everything that can be decided, and refused, before any resource is taken."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ ISOLATIONS = (None, "inline", "worktree")
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
-    """A birth that passed every check that needs no room."""
+    """A spawn that passed every check that does not depend on room."""
 
     request: SpawnRequest
     agent: Agent
@@ -57,7 +57,7 @@ class Plan:
 
     @property
     def share(self) -> ResourceShare:
-        """What it takes up of its parent's capacity while it lives."""
+        """The part of its parent's capacity that the run uses while it lives."""
         return ResourceShare(self.grant.memory_mb, self.grant.cpu_cores) if self.grant is not None else NO_SHARE
 
 
@@ -69,13 +69,14 @@ def plan_birth(
     *,
     decided: tuple[Plan, Policy | None] | None = None,
 ) -> Plan:
-    """Narrow what is asked to what `parent` may give; nothing is granted yet.
+    """Narrow a request to what `parent` may give; nothing is granted yet.
 
-    `decided` is the plan that a policy adapter was asked about, whose agent is to be born, and what it allowed at most.
+    `decided` is the plan that a policy adapter was asked about, whose agent is to be spawned, and the most that the
+    adapter allowed.
 
-    Raises SpawnRefused at the depth limit and for a right that the parent lacks, Unknown for a type, model or skill
-    that is not there, InvalidValue for what cannot be, NoToolsLeft when the tools resolve to nothing, NotShippable for
-    a function that cannot travel into its sandbox.
+    Raises SpawnRefused at the depth limit and for a right that the parent lacks, Unknown for a missing type, model or
+    skill, InvalidValue for an impossible request, NoToolsLeft if the tools resolve to nothing, NotShippable for a
+    function that cannot be transferred into its sandbox.
     """
     check_request(request)
     if parent.grant is not None:
@@ -130,22 +131,22 @@ def plan_birth(
 
 
 def check_prompt(agent: Agent, prompt: str, *, is_fork: bool = False) -> None:
-    """Raise InvalidValue where an agent of a model would be born with nothing to do."""
+    """Raise InvalidValue if an agent with a model would be spawned without a task."""
     if agent.function is None and not prompt.strip() and (is_fork or not agent.initial_prompt):
         raise InvalidValue("prompt", prompt, "text: what the agent is to do")
 
 
 def spawnable(parent: Run, services: TreePorts) -> Mapping[str, str]:
-    """Types that `parent` may spawn, with their descriptions."""
+    """Return the types that `parent` may spawn, with their descriptions."""
     return {
         name: agent.description for name, agent in sorted(services.definitions.items()) if parent.may_spawn_type(name)
     }
 
 
 def check_tools(tools: Sequence[BaseTool], is_inside: bool, services: TreePorts) -> None:
-    """Raise NotShippable for a synchronous tool that has to run in a process of its own, and cannot.
+    """Raise NotShippable for a synchronous tool that must run in a process of its own, and cannot.
 
-    In a sandbox the whole agent can be ended, and its tools with it.
+    In a sandbox the whole agent can be terminated together with its tools.
     """
     if services.processes is not None and not is_inside:
         services.processes.check(tools)
@@ -154,15 +155,18 @@ def check_tools(tools: Sequence[BaseTool], is_inside: bool, services: TreePorts)
 def system_messages(
     agent: Agent, cwd: pathlib.Path, services: TreePorts, *, works_in: pathlib.Path | None = None
 ) -> tuple[BaseMessage, ...]:
-    """What stands before a fresh agent's conversation. `works_in` is its own copy of `cwd`, if it has one."""
+    """Return the system messages of a fresh agent.
+
+    `works_in` is the agent's own copy of `cwd`, if it has one.
+    """
     text = services.instructions(agent, cwd, works_in or cwd)
     return (SystemMessage(content=text),) if text else ()
 
 
 def _narrow(parent: Run, defined: Limits, asked: Limits, *, detached: bool) -> tuple[Limits, tuple[Clamp, ...]]:
-    """The tighter of definition and request; what is above the parent's own becomes the parent's, and is said so.
+    """Return the tighter of definition and request; a limit above the parent's is clamped to it and reported.
 
-    A limit that is as wide as the parent's sets nothing aside: the child draws on the scope above, as its parent does.
+    A limit equal to the parent's reserves nothing: the child draws on the scope above, as its parent does.
     """
     wanted: dict[str, Any] = {}
     clamps: list[Clamp] = []
@@ -179,7 +183,7 @@ def _narrow(parent: Run, defined: Limits, asked: Limits, *, detached: bool) -> t
 
 
 def _definition(parent: Run, request: SpawnRequest, services: TreePorts) -> tuple[Agent, bool]:
-    """Who is to be born, and whether as a fork of the parent."""
+    """Return the agent to spawn, and whether it is a fork of the parent."""
     mode, wanted = request.mode, request.subagent_type
     if request.agent is not None:
         if mode == "fork":
@@ -205,7 +209,7 @@ def _cwd(parent: Run, request: SpawnRequest) -> pathlib.Path:
         return parent.context.cwd
     if "\0" in request.cwd or len(request.cwd) > 4096:
         raise InvalidValue("cwd", request.cwd, "a folder's path")
-    if parent.grant is not None:  # A guest's word: inside, the folder is there or the start fails.
+    if parent.grant is not None:  # A path of a guest: inside, the folder exists or the start fails.
         return _without_links(parent, _inside(parent.context.cwd, request.cwd), request.cwd)
     cwd = (parent.context.cwd / request.cwd).resolve()
     if not cwd.is_relative_to(parent.context.cwd.resolve()) or not cwd.is_dir():
@@ -214,7 +218,10 @@ def _cwd(parent: Run, request: SpawnRequest) -> pathlib.Path:
 
 
 def _without_links(parent: Run, cwd: pathlib.Path, asked: str) -> pathlib.Path:
-    """The same folder. The host reads instructions there: raise InvalidValue if a mount's link leads to it."""
+    """Return the folder unchanged.
+
+    Raises InvalidValue if a link in a mount leads to it: the host reads instructions there.
+    """
     source = source_below(str(cwd), parent.mount_roots)
     try:
         if source is not None:

@@ -1,4 +1,4 @@
-"""What the host's policy adapter is asked before a birth, and what its answer does to the request."""
+"""The question to the host's policy adapter before a spawn, and the effect of its answer on the request."""
 
 from __future__ import annotations
 
@@ -21,12 +21,13 @@ if TYPE_CHECKING:
     from ramet.spawn.birth.plan import Plan
 
 
-#: Births in a row, in one turn, that may be asked about in vain: each is an event, and a call of the adapter.
+#: The number of consecutive spawns, in one turn, that may be asked about in vain: each is an event, and a call of the
+#: adapter.
 MAX_UNBORN = 1_000
 
 
 class DecidedRequest(NamedTuple):
-    """A request as the answer of the adapter leaves it, and what the newborn may do at most."""
+    """A request after the adapter's answer, and the most that the new run may do."""
 
     request: SpawnRequest
     most: Policy | None = None
@@ -34,9 +35,9 @@ class DecidedRequest(NamedTuple):
 
 
 async def decide_child(decide: Decide, parent: Run, plan: Plan, slot: Slot | None) -> DecidedRequest:
-    """Ask about a child that is planned. The answer is on the parent's record when this returns or raises.
+    """Ask the adapter about a planned child; its answer is recorded for the parent in every case.
 
-    Raises SpawnRefused for a birth that is refused and where the parent is being stopped, PolicyAdapterFailed.
+    Raises SpawnRefused if the spawn is refused, or if the parent is being stopped, and PolicyAdapterFailed.
     """
     if parent.unborn >= MAX_UNBORN:
         raise SpawnRefused("policy adapter", f"{MAX_UNBORN} births in a row were asked for in vain", free=0)
@@ -64,7 +65,7 @@ async def decide_child(decide: Decide, parent: Run, plan: Plan, slot: Slot | Non
     answer = asyncio.ensure_future(decide(question, parent.context.abort))
     call = current_call.get(None)
     try:
-        # The parent waits for somebody else: others may work meanwhile.
+        # The parent waits for the adapter: others may work meanwhile.
         decision = await (
             answer if slot is None else slot.while_waiting(answer, key=call.step_id if call is not None else None)
         )
@@ -81,7 +82,10 @@ async def decide_child(decide: Decide, parent: Run, plan: Plan, slot: Slot | Non
 async def decide_root(
     decide: Decide, agent: Agent, request: SpawnRequest, limits: Limits, *, session: str | None
 ) -> DecidedRequest:
-    """Ask about a root. Raises SpawnRefused for a birth that is refused, PolicyAdapterFailed."""
+    """Ask the adapter about a root.
+
+    Raises SpawnRefused if the spawn is refused, and PolicyAdapterFailed.
+    """
     policy = request.policy
     question = PolicyRequest(
         agent=agent.name,
@@ -99,7 +103,7 @@ async def decide_root(
 
 
 def record(context: ToolUseContext, decision: PolicyDecision, child: str, *, call_id: str | None = None) -> None:
-    """Put a decision on the record of a run."""
+    """Record a decision for a run."""
     answer = decision.answer
     narrow = answer if isinstance(answer, Narrow) else None
     context.emit(
@@ -116,7 +120,10 @@ def record(context: ToolUseContext, decision: PolicyDecision, child: str, *, cal
 
 
 def _decided(decision: PolicyDecision, request: SpawnRequest, *, works_in_host: bool) -> DecidedRequest:
-    """Apply an answer to a request. Raises SpawnRefused, PolicyAdapterFailed."""
+    """Apply an answer to a request.
+
+    Raises SpawnRefused or PolicyAdapterFailed.
+    """
     answer = decision.answer
     if isinstance(answer, Refuse):
         kind = PolicyAdapterFailed if decision.failure else SpawnRefused

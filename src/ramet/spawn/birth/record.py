@@ -1,7 +1,8 @@
-"""A birth as data, for the journal: all that it takes to go on with a run in another process, and nothing secret.
+"""A spawn as data for the journal: everything that another process needs to continue the run, without secrets.
 
-What is no data is named instead: a function by its reference, a model object and a tool by their names, a secret and a
-variable by its name. Whoever resumes supplies what only a process can hold, or is told what is missing.
+An object that is not data is named instead: a function by its reference, a model object and a tool by their names, a
+secret and a variable by its name. The resuming process supplies these objects, or receives an error that names what is
+missing.
 """
 
 from __future__ import annotations
@@ -31,7 +32,10 @@ from ramet.wire.values.journal_values import from_record, to_record
 def to_data(
     run: Run, brief: str, services: TreePorts, *, shared: int = 0, answers: tuple[Any, ...] = ()
 ) -> dict[str, Any]:
-    """What goes on record beside the birth itself. A fork has `shared` messages of its parent's, then `answers`."""
+    """Return the data that is recorded with the spawn.
+
+    A fork has `shared` messages of its parent's, then `answers`.
+    """
     request, agent = run.request, run.agent
     birth: dict[str, Any] = {
         "agent": services.recipe(agent),
@@ -71,20 +75,24 @@ def to_data(
 
 
 def with_dedupe_key(run: Run, request: SpawnRequest) -> SpawnRequest:
-    """The request with the key by which the same one is known when a function is run again.
+    """Return the request with the key that identifies it when a function is run again.
 
-    That is what is asked for, and how often it was before: after a checkpoint, or side by side, not all are asked for
-    again, nor in the same order, and none must be taken for another.
+    The key consists of the content of the request and the number of earlier requests with that content. After a
+    checkpoint, or with concurrent requests, not all are made again, nor in the same order, and none may be taken for
+    another.
     """
     if request.call_id is not None or request.key or run.agent.function is None or run.context.durable is None:
-        return request  # A call or a step tells by itself, a model has no births without one, and no journal asks.
+        return request  # An id exists, or a model spawns only by calls, or there is no journal.
     content = _content_of(request)
     run.spawned[content] += 1
     return dataclasses.replace(request, key=f"{content}#{run.spawned[content]}")
 
 
 def restore_counters(run: Run, known: Iterable[tuple[RunId, str]]) -> None:
-    """Go on with counting what a run asks for, behind births on `known` (parents and keys): it is not run again."""
+    """Restore the counters of a run's requests from the spawns in `known` (parents and keys).
+
+    The run's function is not run again.
+    """
     for parent, key in known:
         content, _, number = key.rpartition("#")
         if parent == run.info.id and number.isdecimal():
@@ -92,7 +100,7 @@ def restore_counters(run: Run, known: Iterable[tuple[RunId, str]]) -> None:
 
 
 def _content_of(request: SpawnRequest) -> str:
-    """A name for what is asked for: the same in every process."""
+    """Return a hash of the requested content, which is equal in every process."""
     agent, packed = request.agent, b""
     function = getattr(agent, "function", agent)
     capsule = getattr(function, "capsule", None)
@@ -105,14 +113,17 @@ def _content_of(request: SpawnRequest) -> str:
 
 
 def key_of(request: SpawnRequest) -> str:
-    """What a birth is known by to the run that asked for it; empty if it is to be another one each time."""
+    """Return the key by which the requesting run identifies a spawn; empty if each request is a new spawn."""
     return request.call_id or request.key
 
 
 def request_of(
     birth: Mapping[str, Any], function: Callable[..., Any] | None, *, prompt: str, description: str, name: str
 ) -> SpawnRequest:
-    """What was asked for then, of this function. Raises DefinitionMissing for an argument that was no data."""
+    """Rebuild the request of a recorded spawn for this function.
+
+    Raises DefinitionMissing if an argument was not data.
+    """
     for field in ("args", "kwargs"):
         if isinstance(birth.get(field), dict) and "@missing" in birth[field]:
             raise DefinitionMissing("argument", birth[field]["@missing"])
@@ -132,26 +143,29 @@ def request_of(
 
 
 def missing_late_args() -> tuple[Any, ...]:
-    """Stand for the late arguments of a run on record, until they are supplied again. Raises DefinitionMissing."""
+    """Raise DefinitionMissing: a placeholder for the late arguments of a recorded run until they are supplied again."""
     raise DefinitionMissing("late arguments", "of its function")
 
 
 def limits_of(birth: Mapping[str, Any]) -> Limits:
-    """The limits as they were narrowed."""
+    """Return the narrowed limits."""
     return Limits(**birth.get("limits", {}))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Values:
-    """Values of secrets and variables that are supplied again, for the run at `path`, below runs with these grants."""
+    """Supplied values of secrets and variables, for the run at `path`, below runs with these grants."""
 
     path: str
     secrets: Mapping[str, str]
-    env_vars: Mapping[str, str]  #: by name, or by path, colon and name, for one run alone
+    env_vars: Mapping[str, str]  #: by name, or by path, colon and name, for one run only
     above: tuple[Grant, ...] = ()  #: nearest first
 
     def variable(self, name: str, *, is_own: bool) -> str | None:
-        """A value; None for one that nobody supplied. A value of a child's own is supplied for that child alone."""
+        """Return a value, or None if it was not supplied.
+
+        A value of a child's own is supplied for that child only.
+        """
         special = self.env_vars.get(f"{self.path}:{name}")
         if special is not None or (is_own and self.above):
             return special
@@ -160,14 +174,17 @@ class Values:
 
 
 class Granted(NamedTuple):
-    """A grant again, and the variables in it whose values nobody supplied."""
+    """A restored grant, and its variables without a supplied value."""
 
     grant: Grant | None
     lacking: tuple[str, ...] = ()
 
 
 def grant_of(birth: Mapping[str, Any], values: Values, field: str = "grant") -> Granted:
-    """What its sandbox, or those of its steps, may do. Raises DefinitionMissing for a secret not supplied again."""
+    """Restore the grant of the run's sandbox, or of its steps.
+
+    Raises DefinitionMissing if a secret is not supplied again.
+    """
     if field not in birth:
         return Granted(None)
     data = dict(birth[field])
@@ -185,17 +202,20 @@ def grant_of(birth: Mapping[str, Any], values: Values, field: str = "grant") -> 
 
 
 def narrowed_in(birth: Mapping[str, Any]) -> Policy | None:
-    """Return what a policy adapter had allowed it at most. Raises InvalidValue for what is no policy."""
+    """Return the most that a policy adapter had allowed.
+
+    Raises InvalidValue if the data is not a policy.
+    """
     return from_json(birth["narrowed"]) if "narrowed" in birth else None
 
 
 def _key(values: Values, name: str, own: Collection[str]) -> str:
-    """How the value of a variable is to be supplied."""
+    """Return the name under which the value of a variable must be supplied."""
     return f"{values.path}:{name}" if name in own and values.above else name
 
 
 def capsule_in(birth: Mapping[str, Any]) -> PackedCall | None:
-    """Its function as it travelled; never opened here."""
+    """Return the function in its packed form; it is never unpacked here."""
     packed = birth.get("capsule")
     if packed is None:
         return None
@@ -203,7 +223,10 @@ def capsule_in(birth: Mapping[str, Any]) -> PackedCall | None:
 
 
 def cwd_of(birth: Mapping[str, Any]) -> pathlib.Path:
-    """Where it worked. Raises DefinitionMissing if that is gone."""
+    """Return the run's working directory.
+
+    Raises DefinitionMissing if the folder does not exist any more.
+    """
     cwd = pathlib.Path(birth.get("cwd", "."))
     if not cwd.is_dir():
         raise DefinitionMissing("folder", str(cwd))
@@ -211,7 +234,7 @@ def cwd_of(birth: Mapping[str, Any]) -> pathlib.Path:
 
 
 def _data(field: str, value: Any) -> Any:
-    """Arguments as data; what is none can only be named."""
+    """Return arguments as data; an argument that cannot be data is only named."""
     try:
         return to_json_value(value, field)
     except InvalidValue as refusal:
@@ -225,7 +248,7 @@ def _data(field: str, value: Any) -> Any:
 
 
 def _value(data: Any, hint: Any) -> Any:
-    """An argument again, as its function has it; one that is not what the annotation says stays as it was written."""
+    """Restore an argument for its function; data that does not match the annotation stays as it was written."""
     try:
         return from_record(data, hint)
     except (InvalidValue, ProtocolError):
@@ -233,7 +256,7 @@ def _value(data: Any, hint: Any) -> Any:
 
 
 def grants_above(run: Run | None) -> tuple[Grant, ...]:
-    """The grants of a run and of all runs above it, nearest first."""
+    """Return the grants of a run and of all runs above it, nearest first."""
     found = list[Grant]()
     while run is not None:
         found += [grant for grant in (run.grant, run.bound) if grant is not None]
@@ -242,7 +265,7 @@ def grants_above(run: Run | None) -> tuple[Grant, ...]:
 
 
 def _without_values(run: Run, grant: Grant) -> dict[str, Any]:
-    """A grant as data: of secrets and variables the names, and which variables differ from those above."""
+    """Return a grant as data: the names of secrets and variables, and which variables differ from those above."""
     data: dict[str, Any] = msgspec.to_builtins(grant)
     data["secrets"], data["env_vars"] = sorted(grant.secrets), sorted(grant.env_vars)
     above = grants_above(run.parent)

@@ -1,4 +1,7 @@
-"""The one birthplace: every run of a tree is narrowed, admitted, reserved, recorded and started here, or not born."""
+"""The only module that spawns: every run is narrowed, admitted, reserved, recorded and started here.
+
+A spawn that fails leaves nothing behind.
+"""
 
 from __future__ import annotations
 
@@ -52,17 +55,17 @@ _AGENT_USAGE = Usage(agents=1)
 
 
 class Spawner:
-    """Gives birth to the runs of one tree. There is no second path."""
+    """The spawner of one tree's runs; there is no other way to spawn."""
 
     def __init__(self, register: RunRegistry, supervisor: Supervisor, *, face: Tree) -> None:
         self._register, self._supervisor, self._face = register, supervisor, face
         self._services = register.services
 
     async def spawn(self, parent: Run, request: SpawnRequest, slot: Slot | None = None) -> Run:
-        """Give birth below `parent`, or raise and leave nothing behind. `slot` is let go while waiting for room.
+        """Spawn a child of `parent`, or raise and leave nothing behind.
 
-        Raises SpawnRefused when a limit stands against it, Unknown for a type or model that is not there, InvalidValue
-        for what cannot be, NoToolsLeft when its tools resolve to nothing.
+        `slot` is released while waiting for room. Raises SpawnRefused if a limit prevents the spawn, Unknown for a
+        missing type or model, InvalidValue for an impossible request, NoToolsLeft if the tools resolve to nothing.
         """
         try:
             return await self._spawn(parent, request, slot)
@@ -78,7 +81,8 @@ class Spawner:
         with ExitStack() as undo:
             if decided is not None:
                 undo.callback(_count_unborn, parent)
-                # Planned anew: what was free before the answer may be taken. It is the agent that was asked about.
+                # Planned again: what was free before the answer may be taken. The agent is the one that was asked
+                # about.
                 plan = plan_birth(
                     parent, decided.request, self._services, self._register.limits, decided=(plan, decided.most)
                 )
@@ -109,7 +113,10 @@ class Spawner:
     async def decide_root(
         self, agent: Agent, request: SpawnRequest, limits: Limits, *, session: str | None = None
     ) -> DecidedRequest:
-        """Ask the policy adapter, if there is one, about a root. Raises SpawnRefused, PolicyAdapterFailed."""
+        """Ask the policy adapter, if there is one, about a root.
+
+        Raises SpawnRefused or PolicyAdapterFailed.
+        """
         if self._services.decide is None:
             return DecidedRequest(request)
         try:
@@ -131,9 +138,10 @@ class Spawner:
         request: SpawnRequest | DecidedRequest,
         history: Sequence[BaseMessage] = (),
     ) -> Run:
-        """Give birth to the root. Raises like `spawn`; a session's root waits for its first prompt.
+        """Spawn the root.
 
-        Where there is a policy adapter, the request is one that `decide_root` returned.
+        Raises as `spawn` does. A session's root waits for its first prompt. If there is a policy adapter, the request
+        must be one that `decide_root` returned.
         """
         decided = request if isinstance(request, DecidedRequest) else DecidedRequest(request)
         request, most = decided.request, decided.most
@@ -186,12 +194,18 @@ class Spawner:
         return run
 
     async def _check_place(self, grant: Grant) -> None:
-        """Raises IsolationUnavailable where nothing here keeps a run in as strictly as its grant says."""
+        """Check that a backend here isolates a run as strictly as its grant requires.
+
+        Raises IsolationUnavailable.
+        """
         assert self._services.placement is not None, "a plan has no grant without a placement"
         await self._services.placement.backend(grant)
 
     async def _room(self, parent: Run, plan: Plan, slot: Slot | None) -> AdmissionSlot:
-        """Wait for a place. Given up on, it takes none, also not the one that came in the same moment."""
+        """Wait for a place.
+
+        If the wait is abandoned, no place is kept, not even one that was granted at that moment.
+        """
         room = asyncio.ensure_future(self._register.admission.admit(parent, plan.share))
         call = current_call.get(None)
         try:
@@ -203,7 +217,7 @@ class Spawner:
             raise
         return room.result()
 
-    # ---- after admission: nothing here waits but the worktree
+    # ---- after admission: nothing here waits except the worktree
 
     def _check_living(self, parent: Run) -> None:
         if not parent.is_living or parent.context.abort.aborted:
@@ -246,7 +260,7 @@ class Spawner:
             budget, scope.budget.scope = scope.budget, path
         cwd = plan.cwd if own_tree is None else own_tree.cwd
         system = plan.system
-        if own_tree is not None and not plan.is_fork:  # A fork's prompt stays its parent's; its brief says where it is.
+        if own_tree is not None and not plan.is_fork:  # A fork's prompt stays its parent's; its brief names the folder.
             system = system_messages(plan.agent, plan.cwd, self._services, works_in=cwd)
         plan = dataclasses.replace(plan, name=name or path, cwd=cwd, system=system)
         run = self._build(info, parent, plan, place, budget, AbortController(above))
@@ -336,22 +350,22 @@ class Spawner:
         budget: Budget,
         abort: AbortController,
     ) -> Run:
-        """A run that was born in another process, as it was then."""
+        """Build a run that another process spawned, as it was then."""
         return self._build(info, parent, plan, place, budget, abort)
 
     def house_again(self, run: Run) -> None:
-        """Give a run of another process the folder that it has: see `ramet.spawn.sandbox.run_folder`."""
+        """Give a run of another process its existing folder: see `ramet.spawn.sandbox.run_folder`."""
         house_again(run, self._services.placement)
 
     def _waits(self, run: Run, waits: bool) -> None:
         self._supervisor.fact(run, Fact.WAIT_BEGAN if waits else Fact.WAIT_ENDED)
 
     def show_types(self, run: Run) -> None:
-        """Let the Agent tool of a living run list the types that there are now."""
+        """Update the Agent tool of a living run to list the current types."""
         run.context.tools = self._with_types(run, run.context.tools)
 
     def _with_types(self, run: Run, tools: tuple[BaseTool, ...]) -> tuple[BaseTool, ...]:
-        """The tools, the Agent tool listing exactly the types that this run may spawn."""
+        """Return the tools, with an Agent tool that lists exactly the types that this run may spawn."""
         if not any(tool.name == "Agent" for tool in tools):
             return tools
         types = tuple(spawnable(run, self._services).items())
@@ -378,7 +392,7 @@ class Spawner:
         self._supervisor.start_turn(run)
 
     def _described(self, run: Run, brief: str, shared: int = 0) -> dict[str, Any]:
-        """What the journal needs to go on with it; nothing where there is none."""
+        """Return the data that the journal needs to continue the run; empty without a journal."""
         if self._services.durable is None:
             return {}
         answers = tuple(encode(each) for each in run.context.history[shared:])
@@ -387,7 +401,10 @@ class Spawner:
 
 @lru_cache(maxsize=256)
 def _agent_tool(types: tuple[tuple[str, str], ...]) -> BaseTool:
-    """The Agent tool of all runs that may spawn exactly these: it keeps nothing, and making one costs."""
+    """Return the shared Agent tool of all runs that may spawn exactly these types.
+
+    The tool has no state, and making one is costly.
+    """
     return agent_tool(dict(types))
 
 
@@ -400,28 +417,31 @@ def _count_unborn(parent: Run) -> None:
 
 
 class ChildBudget(NamedTuple):
-    """A newborn's own budget. A gift is gone from its parent's for good, a slice comes back when the scope closes."""
+    """The own budget of a new run.
+
+    A gift is taken from the parent's budget permanently; a slice returns when the scope closes.
+    """
 
     budget: Budget
     gift: Hold | None
 
     def cancel(self) -> None:
-        """The birth failed: everything goes back."""
+        """Return everything: the spawn failed."""
         self.budget.close()
         if self.gift is not None:
             self.gift.refund()
 
     def confirm(self) -> None:
-        """The birth is done."""
+        """Settle the gift: the spawn succeeded."""
         if self.gift is not None:
             self.gift.settle(self.gift.amount)
 
 
 def _own_scope(parent: Run, plan: Plan) -> ChildBudget | None:
-    """A scope for a newborn with limits of its own. Raises BudgetExceeded, having taken nothing.
+    """Return a scope for a new run with limits of its own.
 
-    A child that outlives its parent cannot give anything back to it: what it may use is a gift, so every resource that
-    is limited above must be named.
+    Raises BudgetExceeded, having taken nothing, if the limits do not fit. A child that outlives its parent cannot
+    return anything to it. Its budget is a gift, so every resource that is limited above must be named.
     """
     above = parent.context.budget
     if not plan.request.detached:
@@ -455,7 +475,7 @@ def _record_birth(run: Run, plan: Plan, birth: dict[str, Any]) -> None:
 
 
 async def no_model(context: ToolUseContext, request: ModelRequest) -> AsyncGenerator[AIMessage]:
-    """The way to a model of a run that has none."""
+    """Raise InvalidValue: the model port of a run that has no model."""
     if context.run.path:
         raise InvalidValue("model", None, f"a model for {context.run.path}: it is a function")
-    yield AIMessage("")  # never reached; it makes this a generator, as every way to a model is
+    yield AIMessage("")  # never reached; makes this a generator, as every model port is

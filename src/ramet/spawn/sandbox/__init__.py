@@ -1,1 +1,1 @@
-"""The host's half of a run that works in a sandbox."""
+"""The host's side of a run that works in a sandbox."""

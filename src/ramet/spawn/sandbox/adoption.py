@@ -1,7 +1,7 @@
-"""A sandbox that has outlived its kernel: gone on with in the middle of its work, or ended.
+"""Adoption of a sandbox that outlived its kernel: its work continues, or it is terminated.
 
-What is not answered on its channel comes again, and each request is known by its sandbox and its number: what it had
-led to is on record, and is not done a second time. So is each event of a conversation.
+A request without an answer is sent again. Each request is identified by its sandbox and its number. Its effect is
+recorded, and is not repeated. The same applies to each event of a conversation.
 """
 
 from __future__ import annotations
@@ -26,11 +26,14 @@ _canonical = msgspec.json.Encoder(order="sorted").encode
 
 
 class NotAdopted(Exception):
-    """Nobody can go on with what is in that sandbox: the turn goes on from its journal, in another one."""
+    """The content of that sandbox cannot be continued: the turn continues from its journal, in another sandbox."""
 
 
 async def adopted(run: Run, spec: SandboxSpec, backend: Backend, left: RunReplay) -> Sandbox:
-    """The sandbox that an earlier kernel had started for this turn, at work. Raises NotAdopted."""
+    """Return the running sandbox that an earlier kernel had started for this turn.
+
+    Raises NotAdopted if the sandbox cannot be continued.
+    """
     there = left.sandbox
     if there is None or there.backend != backend.name:
         raise NotAdopted(f"it was in one of backend {there.backend if there is not None else ''!r}")
@@ -51,9 +54,9 @@ async def adopted(run: Run, spec: SandboxSpec, backend: Backend, left: RunReplay
 
 
 def terminate_orphan(run: Run, placement: Placement | None) -> asyncio.Future[None] | None:
-    """Have the sandbox that an earlier kernel had started for it be ended: nobody goes on with it.
+    """Terminate the sandbox that an earlier kernel had started for the run and that is not continued.
 
-    Returns what is done once it is gone; None where there is none.
+    Return a future of its end; None if there is no such sandbox.
     """
     left, run.left_in = run.left_in, None
     there = left.sandbox if left is not None else None
@@ -67,7 +70,7 @@ def terminate_orphan(run: Run, placement: Placement | None) -> asyncio.Future[No
 
 async def _dismiss(there: SandboxStarted, spec: SandboxSpec, placement: Placement, gone: asyncio.Future[None]) -> None:
     try:
-        with suppress(RametError):  # Gone, most likely.
+        with suppress(RametError):  # It has most likely ended.
             backend = await placement.backend(spec.grant)
             if backend.name == there.backend:
                 await ended(await backend.adopt(there.sandbox, spec))
@@ -76,10 +79,10 @@ async def _dismiss(there: SandboxStarted, spec: SandboxSpec, placement: Placemen
 
 
 async def described(box: Sandbox, backend: Backend) -> dict[str, Any]:
-    """Where another kernel finds it; nothing if it ends with this one."""
+    """Return the description by which another kernel finds the sandbox; empty if the sandbox ends with this kernel."""
     return dict(box.describe()) if (await backend.probe()).remote else {}
 
 
 def sandbox_id(description: Mapping[str, Any]) -> str:
-    """What a sandbox's requests are known by, as no other's; empty for one that ends with its kernel."""
+    """Return the unique id of a sandbox, which identifies its requests; empty if it ends with its kernel."""
     return hashlib.sha256(_canonical(description)).hexdigest()[:16] if description else ""

@@ -1,4 +1,4 @@
-"""A person's word, and the hooks', for a guest: about the call as the host knows it, not as the guest tells it."""
+"""Approvals and hooks for a guest's calls, based on the call as the host knows it, not as the guest reports it."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from ramet.tools.context import Approval, CurrentCall, HookDecision, ToolUseCont
 from ramet.tools.permission_checks import narrowed, ruling_on
 from ramet.wire.guest_protocol import ApprovalReply, Approve, FireHook, HookReply, ProposeCall, SafetyReply
 
-#: Bytes of what a guest tells the hooks of an event.
+#: The number of bytes of a hook payload from a guest.
 MAX_PAYLOAD = 8 * 1024 * 1024
-#: Characters of a question that a guest asks in its own words.
+#: The number of characters of a question that a guest asks in its own words.
 MAX_QUESTION = 1000
 
-#: What a guest may say in the payload of a hook, by event and type; the rest the host knows.
+#: The fields that a guest may set in the payload of a hook, by event, with their types; the host knows the rest.
 _SAID: dict[str, dict[str, type]] = {
     "PreToolUse": {},
     "PostToolUse": {"tool_response": str},
@@ -29,12 +29,12 @@ _SAID: dict[str, dict[str, type]] = {
     "SubagentStop": {"stop_hook_active": bool, "last_assistant_message": str},
     "TeammateIdle": {"stop_hook_active": bool, "last_assistant_message": str},
 }
-#: Which of these a hook's matcher is held against; the agent's name where it is none.
+#: The field that a hook's matcher is compared with; otherwise the agent's name.
 _MATCHED = {"Notification": "notification_type", "PreCompact": "trigger"}
 
 
 def quoted(text: str) -> str:
-    """A guest's words in one line and in quotation marks, so that nothing in them looks like words of the host."""
+    """Quote a guest's text in one line, so that no part of it looks like text of the host."""
     return json.dumps(text[:MAX_QUESTION], ensure_ascii=False)
 
 
@@ -45,14 +45,15 @@ class Gates:
 
     def __init__(self, context: ToolUseContext) -> None:
         self._context = context
-        self._questions: dict[str, str] = {}  #: what hooks want a person to be asked, by call
+        self._questions: dict[str, str] = {}  #: questions of hooks for a person, by call
         self._asking: set[str] = set()  #: calls about which a person is being asked
 
     async def approve(self, request: Approve, calls: ToolCallLedger) -> ApprovalReply:
-        """Ask for a person's word on a call; a no means that the call is not charged. Raises ProtocolError.
+        """Ask a person about a call; a denied call is not charged.
 
-        The person, approvers and hooks are shown the tool and the arguments of the reply; those that the guest tells
-        are not looked at. Words of the guest's own are quoted.
+        Raises ProtocolError if the call is unknown, or if a person is being asked already. The person, approvers and
+        hooks are shown the tool and the arguments of the reply; those that the guest reports are ignored. The guest's
+        own text is quoted.
         """
         call_id = CallId(request.call_id or "")
         call, tool = calls.call(call_id), calls.tool(call_id)
@@ -62,26 +63,26 @@ class Gates:
         ruling = ruling_on(self._context, tool, call["args"])
         if question is None and ruling.verdict == "ask":
             question = ruling.reason
-        if question is None:  # No hook and no rule asks: a tool asks by itself, in words that nobody has checked.
+        if question is None:  # No hook and no rule asks: a tool asks by itself, in unchecked words.
             question = f"the sandbox asks: {quoted(request.question)}"
         word = Approval(False, ruling.reason if ruling.verdict == "deny" else "")
         if self._context.approve is not None and ruling.verdict != "deny":
-            token = current_call.set(CurrentCall(self._context, call_id, StepId("")))  # whose question it is
+            token = current_call.set(CurrentCall(self._context, call_id, StepId("")))  # the asking call
             self._asking.add(call_id)
             try:
                 word = await self._context.approve(self._context, tool=tool, question=question, args=call["args"])
             finally:
                 self._asking.discard(call_id)
                 current_call.reset(token)
-            await self._context.slot.take()  # Waiting for the word let it go.
+            await self._context.slot.take()  # Waiting for the answer released the slot.
         if not word:
             calls.deny(call_id)
         return ApprovalReply(allowed=word.allowed, reason=word.reason)
 
     async def intend(self, request: ProposeCall, calls: ToolCallLedger) -> SafetyReply:
-        """Have a call voted on: what is decided holds for what the reply called, as the hooks left it.
+        """Have a call voted on; the decision is about the call of the reply, as the hooks left it.
 
-        A no means that it is not charged, and may not begin. Raises ProtocolError, StoreFailed, Aborted.
+        A denied call is not charged, and may not begin. Raises ProtocolError, StoreFailed or Aborted.
         """
         safety = self._context.safety
         if safety is None:
@@ -89,7 +90,7 @@ class Gates:
         call_id = CallId(request.call_id)
         call, tool = calls.intend(call_id), calls.tool(call_id)
         word = await safety(self._context, call_id=call_id, tool=tool, args=call["args"])
-        await self._context.slot.take()  # Waiting for a person let it go.
+        await self._context.slot.take()  # Waiting for a person released the slot.
         if word.committed:
             calls.commit(call_id)
         else:
@@ -97,7 +98,10 @@ class Gates:
         return SafetyReply(committed=word.committed, reason=word.reason)
 
     async def fire(self, request: FireHook, body: bytes, calls: ToolCallLedger) -> HookReply:
-        """Run the hooks of an event of the loop. Raises ProtocolError for any other, or where nobody listens."""
+        """Run the hooks of an event of the loop.
+
+        Raises ProtocolError for any other event, or if there is no listener.
+        """
         hooks, event = self._context.hooks, request.event
         takes = _SAID.get(event)
         listens = hooks is not None and hooks.listens(event)
@@ -109,7 +113,7 @@ class Gates:
         said = bounded_json(body, most=MAX_PAYLOAD)
         if not isinstance(said, dict) or not all(isinstance(said.get(key), kind) for key, kind in takes.items()):
             raise ProtocolError(f"what is told of {event} is {', '.join(takes) or 'which call it is'}")
-        payload: dict[str, Any] = {key: said[key] for key in takes}  # Any: what hooks take
+        payload: dict[str, Any] = {key: said[key] for key in takes}  # Any: the payload of hooks
         if hooks is not None and not event.endswith(("ToolUse", "ToolUseFailure")):
             matcher = payload.get(_MATCHED.get(event, ""), self._context.run.agent)
             return HookReply(**(await hooks.fire(event, self._context, payload, matcher=matcher))._asdict())

@@ -1,7 +1,7 @@
-"""The guests' door: one per sandbox, at the host's end of its channel. Reads what a guest says, and lets it be done.
+"""The host's end of a guest's channel, one per sandbox: reads the guest's messages and has them executed.
 
-The guest is hostile: its frames are bounded and typed, its requests numbered, counted and slowed down, and none of its
-words opens a path or runs code here. Over a bound the door stops reading; for a broken rule it closes.
+The guest is hostile. Its frames are bounded and typed; its requests are numbered, counted and slowed down. None of its
+texts opens a path or runs code here. Above a limit the channel stops reading; after a protocol violation it closes.
 """
 
 from __future__ import annotations
@@ -21,54 +21,64 @@ from ramet.wire import guest_protocol
 from ramet.wire.frames import Frame, FrameReader
 from ramet.wire.guest_protocol import Answer, Done, GuestMessage, HostMessage, PerformTask, Request, Spawn, Watch
 
-#: Requests a second that a guest may make for ever, and how many at once after a rest.
+#: Requests per second that a guest may make permanently, and the number at once after a pause.
 RATE_PER_S, BURST = 200.0, 400.0
-#: Requests being worked on; births have a bound of their own in the policy.
+#: Requests in progress; spawns have a bound of their own in the policy.
 MAX_IN_FLIGHT = 64
-#: Bytes of requests being worked on, unless a single request is larger; and what a request counts beside its bytes.
+#: Bytes of requests in progress, unless a single request is larger; and the fixed size that each request adds.
 MAX_BYTES_IN_FLIGHT, REQUEST_BYTES = 16 * 1024 * 1024, 4 * 1024
-#: Seconds of the event loop that a guest may take at once; for all that it takes, others have so many times as much.
+#: Seconds of the event loop that a guest may take at once; for all its time, others get this many times as much.
 AT_ONCE_S, OTHERS_SHARE = 0.1, 4
 
 
 class Reply(NamedTuple):
-    """What a request is answered with."""
+    """The reply to a request."""
 
     data: Any = None
     body: Body = b""
 
 
 class LargeReply(NamedTuple):
-    """A reply that may be much larger than its request: made when it can be sent, one at a time."""
+    """A reply that may be much larger than its request.
+
+    It is made when it can be sent, one at a time.
+    """
 
     make: Callable[[], Awaitable[Reply]]
 
 
 class Service(Protocol):
-    """What is behind the door."""
+    """The service behind a channel."""
 
     async def answer(self, request: Request, body: bytes) -> Reply | LargeReply:
-        """Do what is asked. What it raises of ramet's own errors is told to the guest."""
+        """Execute a request.
+
+        Errors that it raises are sent to the guest.
+        """
 
     def hear(self, said: GuestMessage, body: bytes) -> Coroutine[Any, Any, None] | None:
-        """Take what needs no answer, at once and in order. Raises ProtocolError.
+        """Accept a message that needs no answer, at once and in order.
 
-        A coroutine that it returns goes on beside. Until that is done nothing more is read, unless it is of a `Watch`.
+        Raises ProtocolError if the message is not allowed. A returned coroutine runs concurrently. Until it is done
+        nothing more is read, unless it belongs to a `Watch`.
         """
 
     def failed(self, error: Exception) -> tuple[Any, dict[str, Any]]:
-        """An error as the guest is told it."""
+        """Encode an error for the guest."""
 
 
 class FinalMessage(NamedTuple):
-    """The last word of a guest, with its body."""
+    """The last message of a guest, with its body."""
 
     done: Done
     body: bytes
 
 
 class GuestChannel(asyncio.Protocol):
-    """Open from `open` to `close`. `over` is its end: the guest's last word, or None if it left without one."""
+    """A channel that is open from `open` to `close`.
+
+    `over` returns its end: the guest's last message, or None if it left without one.
+    """
 
     def __init__(self, service: Service, clock: Clock | None = None) -> None:
         self._service = service
@@ -80,17 +90,17 @@ class GuestChannel(asyncio.Protocol):
         self._channel: socket.socket | None = None
         self._over: asyncio.Future[FinalMessage | None] = self._loop.create_future()
         self._over.add_done_callback(lambda over: over.cancelled() or over.exception())
-        self._waiting: list[Frame] = []  #: arrived, not yet looked at: a bound was reached
+        self._waiting: list[Frame] = []  #: received, not yet processed: a limit was reached
         self._tasks: set[asyncio.Task[None]] = set()
         self._last_id = 0
         self._in_flight = self._bytes_in_flight = self._held = 0
         self._tokens, self._tokens_at = BURST, self._loop.time()
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._partial_since = 0.0
-        self._begins = False  #: a request has not had its first turn of the loop
+        self._begins = False  #: a request has not had its first step on the loop
         self._rested = asyncio.Event()
         self._rested.set()
-        self._rests_until = 0.0  #: by the clock: others have had their share of the loop then
+        self._rests_until = 0.0  #: by the clock: when others have had their share of the loop
 
     async def open(self, channel: socket.socket) -> None:
         """Take over the host's end of a channel."""
@@ -98,11 +108,14 @@ class GuestChannel(asyncio.Protocol):
         await self._loop.create_connection(lambda: self, sock=channel)
 
     async def over(self) -> FinalMessage | None:
-        """Wait for the guest's last word; None if it left without. Raises ProtocolError for a broken rule."""
+        """Wait for the guest's last message; None if it left without one.
+
+        Raises ProtocolError if the guest broke the protocol.
+        """
         return await asyncio.shield(self._over)
 
     async def close(self) -> None:
-        """Hear nothing more, and end what is still being done for this guest."""
+        """Stop reading, and end all work in progress for this guest."""
         for timer in self._timers.values():
             timer.cancel()
         self._end(None)
@@ -115,38 +128,41 @@ class GuestChannel(asyncio.Protocol):
             await asyncio.wait(self._tasks)
 
     async def tell(self, told: HostMessage, body: Body = b"") -> None:
-        """Say something to the guest; waits while it does not read. To a guest that has left, nothing is said."""
+        """Send a message to the guest; wait while the guest does not read.
+
+        Nothing is sent to a guest that has left.
+        """
         await self._outbound.send(told, body)
 
     async def in_turn(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Make and tell something large, one at a time, once the guest has read what waits for it."""
+        """Make and send a large message, one at a time, once the guest has read the waiting data."""
         await self._outbound.in_turn(work)
 
     def beside(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Do something for this guest, no longer than the door is open."""
+        """Run a coroutine for this guest; it is cancelled when the channel closes."""
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._done_beside)
         return task
 
-    # ---- what asyncio calls
+    # ---- called by asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The channel is ours to read and write."""
+        """Store the transport of the channel."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         self._outbound.attach(transport)
 
     def pause_writing(self) -> None:
-        """The guest does not read."""
+        """Pause sending: the guest does not read."""
         self._outbound.pause()
 
     def resume_writing(self) -> None:
-        """It reads again."""
+        """Resume sending: the guest reads again."""
         self._outbound.resume()
 
     def data_received(self, data: bytes) -> None:
-        """Bytes of the guest."""
+        """Process bytes of the guest."""
         if self._over.done():
             return
         began = time.thread_time()
@@ -161,7 +177,7 @@ class GuestChannel(asyncio.Protocol):
         self._work_off()
 
     def connection_lost(self, problem: Exception | None) -> None:
-        """The guest has left, or we have."""
+        """Handle the end of the connection, by the guest or by the host."""
         self._outbound.resume()
         if problem is not None and (rest := self._unread()):
             self.data_received(rest)
@@ -171,7 +187,10 @@ class GuestChannel(asyncio.Protocol):
     # ----
 
     def _unread(self) -> bytes:
-        """What a guest had said that left while something was being told to it: asyncio drops it with the error."""
+        """Return the data that a guest sent before it left during a write.
+
+        asyncio drops this data together with the error.
+        """
         parts: list[bytes] = []
         with contextlib.suppress(OSError):
             while self._channel is not None and (part := self._channel.recv(256 * 1024)):
@@ -179,7 +198,7 @@ class GuestChannel(asyncio.Protocol):
         return b"".join(parts)
 
     def _watch_partial(self, *, is_new: bool) -> None:
-        """A frame that has begun must come to its end in time, however slowly it trickles in."""
+        """Limit the time in which a started frame must be complete, however slowly it arrives."""
         timer = self._timers.pop("frame", None)
         if timer is not None:
             timer.cancel()
@@ -191,7 +210,7 @@ class GuestChannel(asyncio.Protocol):
         self._timers["frame"] = self._loop.call_at(self._partial_since + self._reader.allowance_s, self._end, late)
 
     def _work_off(self) -> None:
-        """Look at what has arrived, as far as the bounds let us; beyond them, read no further."""
+        """Process the received frames up to the limits; above the limits, stop reading."""
         at = 0
         try:
             while at < len(self._waiting) and not self._over.done() and self._has_room(self._waiting[at]):
@@ -204,7 +223,7 @@ class GuestChannel(asyncio.Protocol):
                     self._charge(time.thread_time() - began)
         except ProtocolError as broken:
             self._end(broken)
-        except Exception as problem:  # Whoever waits for this guest hears of it.
+        except Exception as problem:  # Waiters for this guest receive the error.
             self._end(_ours(problem))
         del self._waiting[:at]
         transport = self._transport
@@ -254,7 +273,7 @@ class GuestChannel(asyncio.Protocol):
                 self._go_on()
 
             self.beside(self._serve(said, frame.body)).add_done_callback(settle)
-            self._begins = True  # asyncio calls in order: the request has its first turn before `_has_begun` is called.
+            self._begins = True  # asyncio calls in order: the request has its first step before `_has_begun` is called.
             self._loop.call_soon(self._has_begun)
         else:
             work = self._service.hear(said, frame.body)
@@ -270,7 +289,7 @@ class GuestChannel(asyncio.Protocol):
             self._work_off()
 
     def _charge(self, used_s: float) -> None:
-        """Count time that this guest took of the event loop; beyond AT_ONCE_S at once, let others have their share."""
+        """Count loop time that this guest took; above AT_ONCE_S at once, pause it so that others get their share."""
         now = self._clock.monotonic()
         self._rests_until = max(self._rests_until, now) + OTHERS_SHARE * used_s
         if self._rested.is_set() and not self._over.done() and self._rests_until - now > OTHERS_SHARE * AT_ONCE_S:
@@ -314,7 +333,7 @@ class GuestChannel(asyncio.Protocol):
     async def _tell_reply(self, request: Request, reply: Reply) -> None:
         try:
             await self.tell(Answer(id=request.id, data=guest_protocol.raw(reply.data)), reply.body)
-        except ProtocolError as too_large:  # Ours: the guest broke no rule by asking.
+        except ProtocolError as too_large:  # The host's error: the guest broke no rule by its request.
             info, fields = self._service.failed(InvalidValue("answer", request.id, str(too_large)))
             await self.tell(Answer(id=request.id, error=info, fields=fields))
 

@@ -1,13 +1,13 @@
-"""The host's half of a conversation whose loop runs in a sandbox: what the guest may ask, and what is believed of it.
+"""The host's side of a conversation whose loop runs in a sandbox: its requests, and the checks of its reports.
 
-The guest is hostile. What the host can know by itself it does not take from the guest: a reply goes on record, and into
-the conversation, when the gateway has it; mail when its own text leaves the mailbox; a call's tool and arguments are
-those of the reply. The guest adds what only it can know: results of tools, and what its loop says to the model. All of
-it is bounded, and stamped with the run whose channel it came through. So `run.context.history` is always a conversation
-that the model was really in, from which the run can be forked, woken, or asked for its answer.
+The guest is hostile. The host takes nothing from the guest that it can know itself. A reply is recorded and added to
+the conversation when the gateway has it; mail when its own text leaves the mailbox; a call's tool and arguments are
+those of the reply. The guest adds only its own knowledge: results of tools, and the messages of its loop to the model.
+All of it is bounded, and stamped with the run of its channel. So `run.context.history` is always a real conversation of
+the model. The run can be forked from it, woken, or asked for its answer.
 
-Tool calls are charged here, from the replies that pass (`ramet.spawn.tool_calls`). Whatever breaks a rule is a
-ProtocolError: the door closes, the run fails, and nobody else notices.
+Tool calls are charged here, from the replies that pass (`ramet.spawn.tool_calls`). A violation of a rule is a
+ProtocolError: the channel closes, the run fails, and no other run is affected.
 """
 
 from __future__ import annotations
@@ -63,39 +63,39 @@ from ramet.wire.guest_protocol import (
 )
 from ramet.wire.values import values
 
-#: Lists of tools that one conversation may show to a model: each stays bound for a while.
+#: Number of tool lists that one conversation may show to a model: each stays bound for a while.
 MAX_TOOL_LISTS = 64
-#: What a guest hears of a provider that failed.
+#: The text that a guest receives about a provider that failed.
 NO_ANSWER = "it did not answer"
 
 _NOT_A_GUESTS = frozenset(kind.__name__ for kind in (Aborted, BudgetExceeded, ModelFailed, errors.Bug))
 
 
 class SandboxedConversation:
-    """One turn of a run whose loop works in a sandbox; made once for a turn, `start`ed once for each attempt."""
+    """A turn of a run whose loop works in a sandbox; made once per turn, `start`ed once per attempt."""
 
     def __init__(self, run: Run, messages: Sequence[BaseMessage], feed: Callable[[AIMessageChunk], None]) -> None:
         self._run, self._messages, self._feed = run, messages, feed
         self._mirror = Mirror(run)
         self._records = Records(run, self._mirror)
         self._gates = Gates(run.context)
-        self._calls = run.inherited or ToolCallLedger(run.context)  #: of the newest reply
+        self._calls = run.inherited or ToolCallLedger(run.context)  #: calls of the newest reply
         run.inherited = None
-        self._asking = False  #: for a word of the conversation; a tool's own questions may run beside it
+        self._asking = False  #: a request of the conversation is in progress; requests of tools may run concurrently
         self._steps: set[int] = set()
         self._shown: dict[bytes, BaseTool] = {}
         self._tool_lists: set[tuple[int, ...]] = set()
-        self._refused: BudgetExceeded | None = None  #: what the guest was told last of budgets
-        self._failed: ModelFailed | None = None  #: and of its model
-        self._replied = ""  #: the step of the newest reply that another kernel had put on record
+        self._refused: BudgetExceeded | None = None  #: the last budget refusal that the guest received
+        self._failed: ModelFailed | None = None  #: the last model failure that the guest received
+        self._replied = ""  #: the step of the newest reply that another kernel recorded
 
     # ---- the beginning
 
     def start(self) -> tuple[StartConversation, bytes]:
-        """The first word to the guest. What the turn is about goes on record, behind what was there when it began.
+        """Return the first message to the guest.
 
-        Raises InvalidValue for what an agent has that cannot work in a sandbox, NotShippable for a tool that cannot
-        travel.
+        The messages of the turn are recorded, after those that existed when it began. Raises InvalidValue if the agent
+        has a part that cannot work in a sandbox, NotShippable if a tool cannot be transferred.
         """
         run, context = self._run, self._run.context
         tools = _capsule_of(run)
@@ -139,9 +139,9 @@ class SandboxedConversation:
         return start, body + (tools.data if tools is not None else b"")
 
     def go_on(self, left: RunReplay) -> None:
-        """The guest that an earlier kernel had told all this goes on: what is on record of it is what they both know.
+        """Continue with a guest that an earlier kernel started; the record is what both know.
 
-        Raises ProtocolError for a conversation that is too much for a guest.
+        Raises ProtocolError if the conversation is too large for a guest.
         """
         context = self._run.context
         self._mirror.go_on()
@@ -151,7 +151,10 @@ class SandboxedConversation:
         context.refusal = self._refused if left.refusal is not None else None
 
     async def attend(self, tell: Callable[..., Awaitable[None]]) -> None:
-        """Tell the guest of mail as it comes, and of a stop; to be run beside it, and cancelled when it is gone."""
+        """Send new mail and a stop to the guest.
+
+        Runs concurrently with the guest, and is cancelled when the guest has ended.
+        """
         context, news, told = self._run.context, asyncio.Event(), set[str]()
         context.mailbox.on_push = lambda _: news.set()
         stopped = asyncio.ensure_future(context.abort.wait_aborted())
@@ -165,24 +168,25 @@ class SandboxedConversation:
                     await tell(IncomingMail(mail_id=mail.id, sender=mail.sender, kind=mail.kind), text)
                 await news.wait()
             await tell(Stop(reason=stopped.result()))
-            await asyncio.get_running_loop().create_future()  # What it was at is still told, and charged.
+            await asyncio.get_running_loop().create_future()  # Its work in progress is still reported and charged.
         finally:
             context.mailbox.on_push = None
             stopped.cancel()
             self.close()
 
     def close(self) -> None:
-        """Hold nothing of the budget any more. Idempotent."""
+        """Release all holds of the budget. Idempotent."""
         self._calls.close()
 
-    # ---- what the guest asks
+    # ---- requests of the guest
 
     async def ask_model(
         self, request: AskModel, body: bytes, send_piece: Callable[[bytes], Awaitable[None]]
     ) -> tuple[Reply, bytes]:
-        """Ask the run's model. Raises BudgetExceeded and ModelFailed, of which the guest is told, and ProtocolError.
+        """Send a request to the run's model.
 
-        A reply that is on record, and did not reach the guest before its kernel ended, is not asked for again.
+        Raises BudgetExceeded and ModelFailed, which the guest receives, and ProtocolError. A recorded reply that did
+        not reach the guest before its kernel ended is not requested again.
         """
         if self._replied and request.step == self._replied and not request.aside:
             return self._told(as_data(self._newest_reply()))
@@ -200,33 +204,45 @@ class SandboxedConversation:
             return Reply(usage=asked.last_usage), msgspec.json.encode(redact_for_guest(as_data(reply)))
         except BudgetExceeded as refused:
             self._refused = refused
-            if not request.last_word:  # On record before the guest hears of it: whoever goes on owes it a last word.
+            if not request.last_word:  # Recorded before the guest receives it: a resuming kernel owes it a last answer.
                 self._run.context.note(refused)
             raise
         except ModelFailed as failed:
             self._failed = failed
             if is_overflow(failed):  # The guest can help: it shortens its conversation.
                 return Reply(is_too_long=True), b""
-            # What a provider says may hold addresses and keys; the run's own end will say it.
+            # A provider's text may hold addresses and keys; the run's own end reports it.
             raise ModelFailed("the model", NO_ANSWER, status=failed.status, retryable=failed.retryable) from failed
         finally:
             if not request.aside:
                 self._asking = False
 
     async def approve(self, request: guest_protocol.Approve) -> ApprovalReply:
-        """Ask for a person's word. Raises ProtocolError for a call that is none."""
+        """Ask a person for an approval.
+
+        Raises ProtocolError if the call is unknown.
+        """
         return await self._gates.approve(request, self._calls)
 
     async def intend(self, request: guest_protocol.ProposeCall) -> SafetyReply:
-        """Ask the safety gate about a call. Raises ProtocolError for one that is none, or was asked about before."""
+        """Ask the safety gate about a call.
+
+        Raises ProtocolError if the call is unknown, or was asked about before.
+        """
         return await self._gates.intend(request, self._calls)
 
     async def fire_hook(self, request: guest_protocol.FireHook, body: bytes) -> HookReply:
-        """Run the hooks of an event of the loop. Raises ProtocolError for an event that is none."""
+        """Run the hooks of an event of the loop.
+
+        Raises ProtocolError if the event is not allowed.
+        """
         return await self._gates.fire(request, body, self._calls)
 
     def record(self, said: Record, body: bytes, *, lasts: bool = False) -> None:
-        """Take an event that the guest tells: see `Records.take`. Raises ProtocolError."""
+        """Record an event that the guest reports: see `Records.take`.
+
+        Raises ProtocolError.
+        """
         self._records.take(said, body, self._calls, self._refused, lasts=lasts)
 
     # ---- one question
@@ -250,14 +266,20 @@ class SandboxedConversation:
         )
 
     def _take_step(self, step: str) -> None:
-        """Each step is asked once."""
+        """Check that each step is requested once.
+
+        Raises ProtocolError if it was requested before.
+        """
         number = step_number(self._run.context, step)
         if number in self._steps:
             raise ProtocolError(f"step {step!r} was asked before")
         self._steps.add(number)
 
     def _tools(self, said: Sequence[str | dict[str, Any]]) -> tuple[BaseTool, ...]:
-        """The run's own tools by name, stand-ins for others: the same ones each time, so that a model stays bound."""
+        """Return the run's own tools by name, and stand-ins for others.
+
+        The objects are the same each time, so that a model stays bound.
+        """
         own = {tool.name: tool for tool in self._run.context.tools}
         tools: list[BaseTool] = []
         for each in said:
@@ -276,7 +298,7 @@ class SandboxedConversation:
     async def _asked(
         self, request: AskModel, question: ModelRequest, send_piece: Callable[[bytes], Awaitable[None]]
     ) -> tuple[AIMessage, ToolUseContext]:
-        """The reply, and the context that it was asked in, which says what it used."""
+        """Return the reply, and the context of the request, which holds its usage."""
         run = self._run
         asked = _for_one_question(run.context)
         async with aclosing(run.context.ask(asked, question)) as pieces:
@@ -291,7 +313,7 @@ class SandboxedConversation:
         raise ModelFailed(run.model, "it answered with nothing")
 
     def _word(self, request: AskModel, reply: AIMessage, asked: ToolUseContext) -> tuple[Reply, bytes]:
-        """Put a reply on record, into the conversation, and on its way."""
+        """Record a reply, add it to the conversation, and return it for the guest."""
         context = self._run.context
         context.last_usage = asked.last_usage
         if request.last_word:
@@ -302,14 +324,17 @@ class SandboxedConversation:
         return self._told(recorded.message, asked.last_usage)
 
     def _newest_reply(self) -> AIMessage:
-        """Raises ProtocolError if something was said after it."""
+        """Return the newest reply.
+
+        Raises ProtocolError if another message follows it.
+        """
         history = self._run.context.history
         if not history or not isinstance(history[-1], AIMessage):
             raise ProtocolError("a question was asked again whose reply was heard")
         return history[-1]
 
     def _told(self, reply: dict[str, Any], usage: Usage | None = None) -> tuple[Reply, bytes]:
-        """The newest reply as the guest is told it."""
+        """Return the newest reply in the form that the guest receives."""
         self._refused = refused = self._calls.refusal or self._refused
         scope = refused.scope if refused is not None else ""
         told = Reply(usage=usage, granted=self._calls.granted, scope=scope)
@@ -318,10 +343,10 @@ class SandboxedConversation:
     # ---- the end
 
     def finish(self, done: Done, body: bytes) -> Any:
-        """The answer as the agent's contract has it: the model's last reply, whatever the guest says of it.
+        """Return the answer as the agent's contract requires: the model's last reply, whatever the guest reports.
 
-        An agent that writes code may give a value by its code instead: data, held against the contract all the same.
-        Raises what ended the turn: the host's own error where it was the host that told the guest of one.
+        An agent that writes code may give a value by its code instead; that value is data, and is checked against the
+        contract. Raises the error that ended the turn: the host's own error if the guest received it from the host.
         """
         self.close()
         run = self._run
@@ -335,7 +360,10 @@ class SandboxedConversation:
         return value
 
     def _concluded(self, done: Done, body: bytes) -> DeclaredResult:
-        """What its code gave. Raises OutputTooLarge; ProtocolError for a run without code, and for what is no value."""
+        """Return the value that the agent's code gave.
+
+        Raises OutputTooLarge if it is too large; ProtocolError if the run has no code, or if the value is invalid.
+        """
         run = self._run
         if not any(tool.name == PYTHON for tool in run.context.tools):
             raise ProtocolError("a value that its code gave: this run has no code")
@@ -349,7 +377,10 @@ class SandboxedConversation:
             raise ProtocolError(f"a result that is no JSON data: {refusal}") from None
 
     def _failure(self, done: Done) -> RametError:
-        """What ended it. Spent budgets, failed providers, stops and bugs are the host's own knowledge."""
+        """Return the error that ended the turn.
+
+        Exhausted budgets, failed providers, stops and bugs are taken from the host's own knowledge.
+        """
         context, said = self._run.context, done.error
         kind = said.type if said is not None else ""
         if kind == Aborted.__name__ and context.abort.reason is not None:
@@ -365,14 +396,14 @@ class SandboxedConversation:
 
 
 def _heard(context: ToolUseContext) -> tuple[str, ...]:
-    """Return the events of which a guest tells the host: where rules hold, each call before it begins."""
+    """Return the events that a guest reports to the host; if rules apply, each call before it begins."""
     hooks = context.hooks
     heard = tuple(event for event in EVENTS if hooks.listens(event)) if hooks is not None else ()
     return heard if not context.permissions or "PreToolUse" in heard else ("PreToolUse", *heard)
 
 
 def _refused(left: RunReplay) -> BudgetExceeded | None:
-    """What a guest was told of budgets by an earlier kernel, as far as that is on record."""
+    """Return the last budget refusal that an earlier kernel sent to the guest, as far as it is recorded."""
     said = left.refusal
     if said is None:
         return None
@@ -380,7 +411,10 @@ def _refused(left: RunReplay) -> BudgetExceeded | None:
 
 
 def _for_one_question(context: ToolUseContext) -> ToolUseContext:
-    """The run's context for one question of several at once: what this one uses is told apart, and counted there."""
+    """Return a copy of the run's context for one of several concurrent requests.
+
+    The usage of the request is kept apart, and also counted in the run's context.
+    """
     return dataclasses.replace(
         context,
         usage=NOTHING_USED,
@@ -391,9 +425,9 @@ def _for_one_question(context: ToolUseContext) -> ToolUseContext:
 
 
 def _capsule_of(run: Run) -> capsule.PackedCall | None:
-    """The tools that are not ramet's own, packed, with the modules that its code may use; all of it runs inside.
+    """Pack the tools that are not ramet's own, with the modules that its code may use; all of it runs inside.
 
-    Raises InvalidValue, NotShippable.
+    Raises InvalidValue or NotShippable.
     """
     if run.agent.memory is not None:
         raise InvalidValue("memory", run.agent.memory, "None for an agent in a sandbox: its notes are kept outside")

@@ -1,4 +1,4 @@
-"""One turn of a run in a sandbox: a process is started for it, told what to do, and gone when the turn is over."""
+"""A turn of a run in a sandbox: a process is started, receives its job, and has ended when the turn is over."""
 
 from __future__ import annotations
 
@@ -50,26 +50,26 @@ from ramet.wire.guest_protocol import Done, HostMessage, StartFunction, Stop
 from ramet.wire.values import values
 from ramet.wire.values.values import Encoded
 
-_WITH_PROGRAMS = frozenset({"Bash", "Grep"})  #: tools that start some, and end all that these have started
+_WITH_PROGRAMS = frozenset({"Bash", "Grep"})  #: tools that start programs, and end all programs that these started
 
-#: Ends after which another attempt may help.
+#: Statuses after which another attempt may help.
 _RETRIED = frozenset({Status.FAILED, Status.CRASHED, Status.OOM, Status.LOST})
-#: Of what it prints, this much of the newest is kept in memory.
+#: The number of bytes of the newest printed text that are kept in memory.
 _RING_BYTES = 64 * 1024
 
 
 async def run_in_sandbox(
     run: Run, messages: Sequence[BaseMessage], feed: Callable[[AIMessageChunk], None], placement: Placement
 ) -> TurnResult:
-    """Do a turn in a sandbox, as often as the policy's retries say, each time in a new one.
+    """Execute a turn in a sandbox, with the retries of the policy, each in a new sandbox.
 
-    Raises what the host itself could not do, such as IsolationUnavailable; what the guest did is in the verdict.
+    Raises an error of the host itself, such as IsolationUnavailable. Errors of the guest are in the result.
     """
     assert run.grant is not None, "who works inside has a grant"
     step = run.context.next_step()
     backend = await placement.backend(run.grant)
     talk = SandboxedConversation(run, messages, feed) if run.capsule is None else None
-    run.context.slot.begin_calls()  # One call, so that it holds no slot while it waits for children.
+    run.context.slot.begin_calls()  # One call, so that the run holds no slot while it waits for children.
     left, run.left_in = run.left_in, None
     attempt = run.attempt if run.resumes else 1
     if run.turns > 1 or run.resumes or run.folder is None:
@@ -82,7 +82,7 @@ async def run_in_sandbox(
             job = talk or FunctionJob(run)
             at = _Attempt(attempt, backend, placement, left)
             left = None
-            if run.task is not None:  # However the turn ends, nobody says more of it.
+            if run.task is not None:  # Whatever the end of the turn, nothing more is recorded about it.
                 run.task.add_done_callback(at.is_told)
             try:
                 verdict = await _attempt(run, job, GuestRequests(run, step, talk), at)
@@ -101,7 +101,7 @@ async def run_in_sandbox(
                 return verdict
             wait_s = run.grant.retry_delay_seconds
             reason = masked_text(run, verdict.error.message)[:500] if verdict.error is not None else ""
-            await asyncio.to_thread(run.folder.clear_workspace)  # Whoever goes on with the next attempt may be another.
+            await asyncio.to_thread(run.folder.clear_workspace)  # Another kernel may continue with the next attempt.
             run.context.emit(RunRetried, attempt=attempt, status=verdict.status, reason=reason, wait_s=wait_s)
             at.is_told()
             run.replied = run.objected = 0
@@ -116,21 +116,21 @@ async def run_in_sandbox(
 
 @dataclass
 class _Attempt:
-    """One attempt at a turn: which, and where."""
+    """An attempt at a turn: its number and its place."""
 
     number: int
     backend: Backend
     placement: Placement
-    left: RunReplay | None  #: what is on record of it, if an earlier kernel had begun it in a sandbox that may be there
-    told: asyncio.Event = field(default_factory=asyncio.Event)  #: what came of it is on its way onto the record
+    left: RunReplay | None  #: the recorded state, if an earlier kernel had begun it in a sandbox that may still exist
+    told: asyncio.Event = field(default_factory=asyncio.Event)  #: set when the record of its outcome is on its way
 
     def is_told(self, _: object = None) -> None:
-        """Somebody has seen to that."""
+        """Mark the outcome as passed to the record."""
         self.told.set()
 
 
 def _begin_anew(run: Run, why: NotAdopted) -> None:
-    """What was said until now stays said."""
+    """Restart the turn in a new sandbox; recorded messages stay."""
     run.context.emit(Notice, text=f"it begins anew, in another sandbox: {why}")
     if run.capsule is None and len(run.context.history) > run.turn_began_at:
         run.turn_began_at = len(run.context.history)
@@ -138,7 +138,10 @@ def _begin_anew(run: Run, why: NotAdopted) -> None:
 
 
 async def _end_children(run: Run, verdict: TurnResult) -> None:
-    """End what an attempt that failed has left at work. Behind a good end its run waits for that, as in the host."""
+    """End the children that a failed attempt left active.
+
+    After a success the run waits for them, as in the host.
+    """
     tree = run.context.tree
     if tree is None or verdict.status is Status.COMPLETED:
         return
@@ -147,7 +150,7 @@ async def _end_children(run: Run, verdict: TurnResult) -> None:
         with contextlib.suppress(Unknown):  # It has just ended by itself.
             await tree.stop(run.context, child.info.id, f"its parent ended: {verdict.status}")
 
-    # At the same time: a deaf child takes as long as its kill, and all of them take no longer.
+    # Concurrently: a child that ignores its stop takes as long as its kill, and all of them together take no longer.
     ends = await asyncio.gather(*map(end, run.bound_children()), return_exceptions=True)
     for problem in ends:
         if problem is not None:
@@ -155,13 +158,13 @@ async def _end_children(run: Run, verdict: TurnResult) -> None:
 
 
 class FunctionJob:
-    """A function to be called inside."""
+    """A function to be called inside a sandbox."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
 
     def start(self) -> tuple[HostMessage, bytes]:
-        """The first word, with the capsule and the late arguments."""
+        """Return the first message, with the packed function and the late arguments."""
         run, capsule, grant = self._run, self._run.capsule, self._run.grant
         assert capsule is not None, "a function in a sandbox is in a capsule"
         assert grant is not None, "who works inside has a grant"
@@ -178,14 +181,14 @@ class FunctionJob:
         return start, capsule.data + behind if behind else capsule.data
 
     def finish(self, done: Done, body: bytes) -> Any:
-        """The value, as the type that the host itself knows it to be.
+        """Return the value, converted to the type that the host itself knows.
 
-        Raises the guest's error, ProtocolError, and OutputTooLarge for more than the guest may leave.
+        Raises the guest's error, ProtocolError, and OutputTooLarge if the value exceeds the limit.
         """
         if not done.ok:
             error = decode_error(done.error or ErrorInfo(type="Error", message="it failed without a word"), done.fields)
             if isinstance(error, Aborted) and not self._run.context.abort.aborted:
-                error = RametError(str(error))  # Nobody stopped it: that it says so makes it no cancelled run.
+                error = RametError(str(error))  # Nobody stopped it: its own claim does not make it a cancelled run.
             raise error
         most = self._run.grant.max_output_bytes if self._run.grant is not None else 0
         if len(body) > most:
@@ -194,7 +197,10 @@ class FunctionJob:
 
 
 def _as_json(late_args: tuple[Any, ...]) -> bytes:
-    """Raises InvalidValue for what is no data."""
+    """Encode late arguments as JSON.
+
+    Raises InvalidValue if they are not JSON data.
+    """
     try:
         return msgspec.json.encode(late_args)
     except (TypeError, ValueError, RecursionError) as problem:
@@ -238,7 +244,7 @@ async def _attempt(
             )
             if not inside.is_adopted:
                 first_word = job.start()
-                if inside.described:  # Whoever goes on with it knows of it, and what it was told.
+                if inside.described:  # A kernel that continues knows of it, and of its first message.
                     await run.context.settled()
                 await inside.door.tell(*first_word)
             if isinstance(job, SandboxedConversation):
@@ -259,7 +265,7 @@ async def _attempt(
             unseen = await _synced(inside.box)
             for stream in inside.streams:
                 if finished is not None and finished.done.ok:
-                    stream.close()  # What it had printed by its last word is there to be read.
+                    stream.close()  # The text printed before its last message is available already.
                 await stream.drained()
             files, problem = await _collect(run)
             problem = unseen or problem
@@ -274,20 +280,20 @@ async def _attempt(
 
 
 def _importing(env: Mapping[str, str], shelf: Path | None) -> Mapping[str, str]:
-    """What is on its shelf can be imported, behind what its image brings."""
+    """Add the shelf to the import path, after the modules of the image."""
     if shelf is None:
         return env
     return {**env, IMPORTS: os.pathsep.join(filter(None, (env.get(IMPORTS), str(shelf))))}
 
 
 def _serving(run: Run, grant: Grant, box: Sandbox, placement: Placement) -> AbstractAsyncContextManager[None]:
-    """The ports of a sandbox are reached from the host while it works."""
+    """Return a context in which the ports of the sandbox are reachable from the host."""
     return run.serving.during(placement.serving(run.info, grant, box) if grant.ports else None)
 
 
 @asynccontextmanager
 async def _inside(run: Run, spec: SandboxSpec, errands: GuestRequests, at: _Attempt) -> AsyncGenerator[RunningSandbox]:
-    """A sandbox while it is needed, which a stop of its run waits for."""
+    """Provide a sandbox while it is needed; a stop of its run waits for its end."""
     with run.context.holding_process():
         async with _started_inside(run, spec, errands, at) as inside:
             yield inside
@@ -297,7 +303,10 @@ async def _inside(run: Run, spec: SandboxSpec, errands: GuestRequests, at: _Atte
 async def _started_inside(
     run: Run, spec: SandboxSpec, errands: GuestRequests, at: _Attempt
 ) -> AsyncGenerator[RunningSandbox]:
-    """A sandbox that is started or adopted. However this is left, nothing is left of it, and nothing is listened to."""
+    """Provide a started or adopted sandbox.
+
+    However the context is left, no process remains, and no channel is read.
+    """
     folder = run.folder
     assert folder is not None, "who works inside has a folder"
     if at.left is not None:
@@ -315,21 +324,21 @@ async def _started_inside(
             errands.go_on(at.left)
         run.box, errands.door = box, inside.door
         for name, fd, file in (("stdout", box.stdout, folder.stdout), ("stderr", box.stderr, folder.stderr)):
-            stream = _stream(run, name, os.dup(fd), file, spec)  # A stream closes what it reads.
+            stream = _stream(run, name, os.dup(fd), file, spec)  # A stream closes the descriptor that it reads.
             inside.streams = (*inside.streams, stream)
         await inside.door.open(box.channel)
         yield inside
     finally:
         run.box, run.outlives = None, False
         try:
-            await run_shielded(_end(inside, run))  # Raises if it was cancelled once more meanwhile.
+            await run_shielded(_end(inside, run))  # Raises if it was cancelled again meanwhile.
         finally:
             later = _forgotten(run, box, at) if inside.described and inside.is_gone else box.clean_up()
-            at.placement.later(later)  # What is left is the host's own: no result waits for that.
+            at.placement.later(later)  # The rest concerns the host only: no result waits for it.
 
 
 async def _forgotten(run: Run, box: Sandbox, at: _Attempt) -> None:
-    """Let go of a sandbox once what came of it is on record: until then its last word could be asked for again."""
+    """Remove a sandbox once its outcome is recorded: until then its last message could be requested again."""
     try:
         await at.told.wait()
         with contextlib.suppress(RametError):
@@ -341,13 +350,13 @@ async def _forgotten(run: Run, box: Sandbox, at: _Attempt) -> None:
 async def _end(inside: RunningSandbox, run: Run) -> None:
     try:
         if not inside.is_gone:
-            inside.door.beside(inside.door.tell(Stop(reason="it is over")))  # Signals do not wait until it is read.
+            inside.door.beside(inside.door.tell(Stop(reason="it is over")))  # Signals do not wait until this is read.
             await inside.box.kill(KILL_GRACE_S)
     finally:
         await inside.door.close()
         for stream in inside.streams:
             stream.close()
-    if not inside.is_gone:  # It was cut off: what it had left by then is kept.
+    if not inside.is_gone:  # It was cut off: its output so far is kept.
         unseen = await _synced(inside.box)
         if unseen is not None:
             run.context.emit(Notice, text=f"what it left since its files travelled last is lost: {unseen}")
@@ -384,11 +393,11 @@ def _verdict(
         raise
     except RametError as problem:
         if isinstance(problem, Aborted) and run.cut is not None:
-            return run.cut  # What the host says of the stop: the guest knows only its reason.
+            return run.cut  # The host knows the whole stop, the guest only its reason.
         is_function = isinstance(job, FunctionJob)
         if isinstance(problem, ProtocolError) and not is_function:
             raise  # Another kernel may have known more.
-        if is_function and done.error is not None and not done.ok:  # As the guest named it: it may be the user's own.
+        if is_function and done.error is not None and not done.ok:  # The guest's name: a type of the user.
             return TurnResult(failed(run, problem).status, error=sanitize_error(done.error), partial=partial_text(run))
         return failed(run, problem)
 
@@ -403,7 +412,7 @@ def _ended(run: Run, status: Status, kind: str, message: str) -> TurnResult:
 
 
 async def _synced(box: Sandbox) -> RametError | None:
-    """Have what it left on this side, or say why not."""
+    """Transfer the files of the sandbox to this side; return an error if that failed."""
     try:
         await box.sync()
     except RametError as problem:
@@ -412,7 +421,7 @@ async def _synced(box: Sandbox) -> RametError | None:
 
 
 async def _collect(run: Run) -> tuple[tuple[Any, ...], RametError | None]:
-    """The files that it left, or why they were not taken."""
+    """Return the files that the run left, or the error that prevented it."""
     folder, grant = run.folder, run.grant
     assert folder is not None, "who works inside has a folder"
     assert grant is not None, "who works inside has a grant"
@@ -424,7 +433,7 @@ async def _collect(run: Run) -> tuple[tuple[Any, ...], RametError | None]:
         return (), refused
     forms = secret_forms(run)
     told = [each for each in found.artifacts if masked(each.name, forms) != each.name]
-    await asyncio.to_thread(_remove, told)  # Its name would be on record.
+    await asyncio.to_thread(_remove, told)  # Their names would be recorded.
     for name in (*found.refused, *(each.name for each in told)):
         run.context.emit(Notice, text=f"an artifact was refused: {masked_text(run, name)}")
     return tuple(each for each in found.artifacts if each not in told), None
@@ -437,7 +446,10 @@ def _remove(artifacts: Sequence[Artifact]) -> None:
 
 
 def _is_empty(workspace: Path) -> bool:
-    """Whether it left nothing, which is most often so; a folder that cannot be read may hold anything."""
+    """Return whether the workspace is empty, which is the usual case.
+
+    A folder that cannot be read counts as not empty.
+    """
     try:
         with os.scandir(workspace) as entries:
             return next(entries, None) is None
@@ -446,10 +458,10 @@ def _is_empty(workspace: Path) -> bool:
 
 
 def _returns(run: Run) -> Any:
-    """The type of the result, as the host's own code says it."""
+    """Return the type of the result, as the host's own code declares it."""
     if run.request.returns is not None or run.agent.function is None:
         return run.request.returns
     try:
         return typing.get_type_hints(run.agent.function).get("return")
-    except Exception:  # an annotation that cannot be resolved here names no type
+    except Exception:  # an annotation that cannot be resolved here declares no type
         return None

@@ -1,4 +1,7 @@
-"""What a guest tells of its conversation: the few events that only its loop can know of, checked and stamped here."""
+"""The events that a guest reports of its conversation.
+
+They are the few events that only its loop can know; here they are checked and stamped.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +21,11 @@ from ramet.spawn.sandbox.transcript import Mirror
 from ramet.spawn.tool_calls import ToolCallLedger, step_number
 from ramet.wire.guest_protocol import Record
 
-#: Bytes of one record, and of all records of one conversation: a transcript of more is no conversation.
-#: Memory holds less: `ramet.host.journal.recent_events` bounds a tree's events there, `ramet.spawn.sandbox.transcript`
-#: the conversation.
+#: Bytes of one record, and of all records of one conversation; a larger transcript is refused. Memory holds less:
+#: `ramet.host.journal.recent_events` bounds a tree's events there, `ramet.spawn.sandbox.transcript` the conversation.
 MAX_RECORD, MAX_RECORDED = 8 * 1024 * 1024, 256 * 1024 * 1024
 MAX_RECORDS = 100_000
-#: Characters of a notice, and of the beginning of a result that is shown.
+#: Characters of a notice, and of the shown beginning of a result.
 MAX_SHOWN = 2_000
 MAX_SUMMARY = 64 * 1024
 
@@ -31,30 +33,31 @@ _STATUSES = frozenset({"ok", "error", "denied", "cancelled"})
 
 
 class Records:
-    """Takes the records of one conversation, in their order."""
+    """The receiver of one conversation's records, in order."""
 
     __slots__ = ("_bytes", "_context", "_count", "_last", "_mirror", "_run")
 
     def __init__(self, run: Run, mirror: Mirror) -> None:
         self._run, self._context, self._mirror = run, run.context, mirror
         self._bytes = self._count = 0
-        self._last = 0  #: the number of the newest that is on record
+        self._last = 0  #: number of the newest recorded one
 
     def begin(self, told: int = 0) -> None:
-        """A guest that has told so many under another kernel is heard from now on."""
+        """Start receiving from a guest that has sent `told` records to another kernel."""
         self._last = told
 
     def take(
         self, said: Record, body: bytes, calls: ToolCallLedger, refused: BudgetExceeded | None, *, lasts: bool
     ) -> None:
-        """Put an event on record, once. Raises ProtocolError for one that is not a guest's to tell.
+        """Record an event, once.
 
-        `calls` are those of the newest reply, `refused` is what the host refused last. Where the guest `lasts` longer
-        than its kernel, the record says by number what was told.
+        Raises ProtocolError if a guest may not report the event. `calls` are the calls of the newest reply, `refused`
+        is the last refusal of the host. If the guest `lasts` longer than its kernel, the record holds the number of the
+        report.
         """
         event, rest = self._read(body)
         if said.number <= self._last:
-            return  # It comes again.
+            return  # A repeated record.
         if said.number != self._last + 1:
             raise ProtocolError(f"record {said.number} came after record {self._last}")
         self._last = said.number
@@ -63,7 +66,7 @@ class Records:
 
     @contextmanager
     def _numbered(self, number: int) -> Iterator[None]:
-        """What goes on record meanwhile, in this very moment, bears this number."""
+        """Stamp the events that are recorded in this context with a number."""
         record = self._context.record
         if number:
             self._context.record = lambda event: record(msgspec.structs.replace(event, told=number))
@@ -120,7 +123,10 @@ class Records:
             raise ProtocolError(str(problem)) from None
 
     def _hear(self, event: MessageRecorded, calls: ToolCallLedger) -> None:
-        """A result of a tool, or what the loop said to the model; a model's reply is on record since it was given."""
+        """Record the result of a tool, or a message of the loop to the model.
+
+        A model's reply was recorded when it was given.
+        """
         message = untrusted_message(event.message)
         if isinstance(message, ToolMessage):
             calls.answer(message.tool_call_id, refused=message.status == "error")

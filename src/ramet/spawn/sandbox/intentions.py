@@ -1,4 +1,4 @@
-"""What the code of a function asks of others, as calls that a safety gate votes on: births, tasks, mail."""
+"""The requests of a function's code, as calls that a safety gate votes on: spawns, tasks, mail."""
 
 from __future__ import annotations
 
@@ -15,26 +15,29 @@ from ramet.wire import guest_protocol
 from ramet.wire.guest_protocol import Request
 from ramet.wire.values.json_object import json_object
 
-MAX_ARGUMENTS = 1024 * 1024  #: bytes of a task's
+MAX_ARGUMENTS = 1024 * 1024  #: bytes of a task's arguments
 _NOT_SHOWN = frozenset({"id", "capsule_tag", "heavy", "call_id"})
 
 
 class IntendedCall(NamedTuple):
-    """A request as a call: the name that rules have for it, and its arguments."""
+    """A request as a call: the tool name that rules use for it, and its arguments."""
 
     tool: str
     args: dict[str, Any]
 
 
 class IntentionGate:
-    """Those of one function in its sandbox, each an intention of its own."""
+    """The gate for the requests of one sandboxed function; each request is an intention of its own."""
 
     def __init__(self, run: Run, step: StepId) -> None:
         self._run, self._step = run, step
         self._count = 0
 
     async def pass_gate(self, request: Request, body: bytes) -> None:
-        """Have a request voted on, if its run has a gate and it is one that reaches others. Raises Denied."""
+        """Have a request voted on, if its run has a gate and the request reaches other runs.
+
+        Raises Denied if the gate denies it.
+        """
         safety = self._run.context.safety
         if safety is None or (deed := deed_of(request, body)) is None:
             return
@@ -46,9 +49,9 @@ class IntentionGate:
 
 
 def deed_of(request: Request, body: bytes) -> IntendedCall | None:
-    """A request as a call; None for what reaches nobody but the run itself, and those below it.
+    """Return a request as a call, or None for a request that reaches only the run itself and runs below it.
 
-    Raises InvalidValue, ProtocolError for a body that is none.
+    Raises InvalidValue or ProtocolError for an invalid body.
     """
     match request:
         case guest_protocol.Spawn():
@@ -65,6 +68,6 @@ def deed_of(request: Request, body: bytes) -> IntendedCall | None:
 
 
 def _shown(request: Request) -> dict[str, Any]:
-    """What it says, and not what it leaves open."""
+    """Return the fields that the request sets, without internal ones."""
     said = {name: value for name, value in msgspec.structs.asdict(request).items() if name not in _NOT_SHOWN and value}
     return {name: to_public_dict(value) if isinstance(value, Policy) else value for name, value in said.items()}

@@ -1,6 +1,6 @@
 """The outbound side of a guest's channel: messages are written in pieces, and at most MAX_OUTBOUND bytes wait.
 
-A guest that does not read makes senders wait. It is given up once it has read nothing for MAX_UNREAD_S.
+A guest that does not read makes senders wait. The channel is ended once the guest has read nothing for MAX_UNREAD_S.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from ramet.core.errors import ProtocolError
 from ramet.wire import frames, guest_protocol
 from ramet.wire.guest_protocol import HostMessage
 
-#: Bytes that wait for the guest to read them. Above it nothing is sent, and no request is begun.
+#: Bytes that wait for the guest to read them. Above this nothing is sent, and no request is begun.
 MAX_OUTBOUND = 1024 * 1024
 #: A body is written, and read from its file, in pieces of this size.
 PIECE = 256 * 1024
-#: How long a guest may read nothing while the outbound side is full.
+#: Seconds that a guest may read nothing while the outbound side is full.
 MAX_UNREAD_S = 300.0
-_STEPS = 10  #: looks at it in that time: a look that comes late, because the machine is slow, counts as one
+_STEPS = 10  #: number of checks in that time: a late check, on a slow machine, counts as one
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,11 +43,11 @@ Body = bytes | FileBody
 
 
 class HasFile(Protocol):
-    """Anything that holds an open file."""
+    """A protocol for objects that hold an open file."""
 
     @property
     def fd(self) -> int:
-        """Its descriptor."""
+        """The file descriptor."""
 
 
 F = TypeVar("F", bound=HasFile)
@@ -69,49 +69,49 @@ def _close_unused(finding: asyncio.Future[Any]) -> None:
 
 
 class Outbound:
-    """Sends messages to one guest, in the order of the calls."""
+    """A sender of messages to one guest, in the order of the calls."""
 
     def __init__(self, clock: Clock, *, on_room: Callable[[], None], on_end: Callable[[ProtocolError], None]) -> None:
-        """Call `on_room` when the guest reads again, and `on_end` once it is given up."""
+        """Call `on_room` when the guest reads again, and `on_end` when the channel must end."""
         self._clock, self._on_room, self._on_end = clock, on_room, on_end
         self._transport: asyncio.Transport | None = None
         self._has_room = asyncio.Event()
         self._has_room.set()
         self._sending, self._large = asyncio.Lock(), asyncio.Lock()
         self._watching: asyncio.Task[None] | None = None
-        self._is_cut = False  #: a message was begun and not ended
+        self._is_cut = False  #: a message was begun and not completed
 
     def attach(self, transport: asyncio.Transport) -> None:
-        """Send over this transport."""
+        """Set the transport to send over."""
         transport.set_write_buffer_limits(high=MAX_OUTBOUND)
         self._transport = transport
 
     @property
     def is_full(self) -> bool:
-        """Whether the guest has to read before anything more is sent."""
+        """True if the guest must read before more is sent."""
         return not self._has_room.is_set()
 
     def pause(self) -> None:
-        """Send nothing more until `resume`: MAX_OUTBOUND bytes wait."""
+        """Stop sending until `resume`: MAX_OUTBOUND bytes wait."""
         self._has_room.clear()
         if self._watching is None:
             self._watching = asyncio.get_running_loop().create_task(self._watch())
 
     def resume(self) -> None:
-        """Go on: the guest has read, or it has left. Idempotent."""
+        """Resume sending: the guest has read, or it has left. Idempotent."""
         self._stop_watching()
         if not self._has_room.is_set():
             self._has_room.set()
             self._on_room()
 
     def close(self) -> None:
-        """Watch the guest no longer. Idempotent."""
+        """Stop watching the guest. Idempotent."""
         self._stop_watching()
 
     async def send(self, told: HostMessage, body: Body = b"") -> None:
-        """Send a message; wait while the guest does not read. Nothing is sent to a guest that has left.
+        """Send a message; wait while the guest does not read.
 
-        Raises ProtocolError for a message that is larger than any reader takes.
+        Nothing is sent to a guest that has left. Raises ProtocolError if the message is larger than any reader accepts.
         """
         try:
             control = guest_protocol.encode(told)
@@ -124,7 +124,7 @@ class Outbound:
                 body.close()
 
     async def in_turn(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Make and send something large: one piece of work at a time, and none before the guest has read."""
+        """Make and send a large message: one at a time, and not before the guest has read."""
         async with self._large:
             await self._has_room.wait()
             await work()
@@ -141,7 +141,7 @@ class Outbound:
         except (OSError, EOFError) as problem:
             self._on_end(ProtocolError(f"ours: a file could not be sent: {problem}"))
         finally:
-            self._is_cut |= not is_whole  # Behind a part of a message, another one would be taken for its rest.
+            self._is_cut |= not is_whole  # After a part of a message, another message would be taken for its rest.
         return None
 
     async def _write(self, data: bytes) -> None:
@@ -150,7 +150,7 @@ class Outbound:
             self._transport.write(data)
 
     async def _watch(self) -> None:
-        """Give the guest up once it has read nothing in as many looks as there are."""
+        """End the channel once the guest has read nothing between `_STEPS` consecutive checks."""
         assert self._transport is not None, "only a transport pauses"
         unread, looks = self._transport.get_write_buffer_size(), 0
         while looks < _STEPS:

@@ -1,4 +1,4 @@
-"""One sandbox at work, whatever is done in it: started, heard out, left; and how its process is taken to have ended."""
+"""The lifecycle of one sandbox process: start, wait for its last message, termination, and the meaning of its exit."""
 
 from __future__ import annotations
 
@@ -15,24 +15,27 @@ from ramet.isolation.contract import KILL_GRACE_S, Exit, Sandbox
 from ramet.isolation.workspace.output import OutputStream
 from ramet.spawn.sandbox.channel import FinalMessage, GuestChannel
 
-#: What a guest that has said its last word may take to leave, and one that has left to have been heard.
+#: Seconds that a guest has to exit after its last message, and that its last messages have to arrive after its exit.
 _LEAVE_S = 1.0
 
 
 @dataclass
 class RunningSandbox:
-    """A sandbox at work, with what listens to it."""
+    """A running sandbox, with its channel and its output streams."""
 
     box: Sandbox
     door: GuestChannel
     streams: tuple[OutputStream, ...] = ()
     is_gone: bool = False  #: no process of it is left
-    is_adopted: bool = False  #: it was at work before this kernel was
-    described: dict[str, Any] = field(default_factory=dict)  #: where another kernel finds it, if one can
+    is_adopted: bool = False  #: it was running before this kernel started
+    described: dict[str, Any] = field(default_factory=dict)  #: how another kernel finds it, if one can
 
 
 async def started(starting: Coroutine[Any, Any, Sandbox]) -> Sandbox:
-    """Start or adopt a sandbox; a cancel in that moment leaves none behind."""
+    """Start or adopt a sandbox.
+
+    A cancellation meanwhile leaves no sandbox behind.
+    """
     task = asyncio.ensure_future(starting)
     try:
         return await asyncio.shield(task)
@@ -42,7 +45,7 @@ async def started(starting: Coroutine[Any, Any, Sandbox]) -> Sandbox:
 
 
 async def ended(box: Sandbox) -> None:
-    """End a sandbox that nobody wants to hear."""
+    """End a sandbox whose result is not wanted."""
     await box.kill(0)
     await box.clean_up()
 
@@ -53,12 +56,15 @@ async def _unwanted(starting: asyncio.Future[Sandbox]) -> None:
 
 
 async def wait_result(inside: RunningSandbox) -> FinalMessage | None:
-    """Its last word, or None if it ended without one. Raises ProtocolError."""
+    """Wait for the last message of the guest; None if it ended without one.
+
+    Raises ProtocolError if the guest broke the protocol.
+    """
     exit_task = asyncio.ensure_future(inside.box.wait())
     over = asyncio.ensure_future(inside.door.over())
     try:
         await asyncio.wait((over, exit_task), return_when=asyncio.FIRST_COMPLETED)
-        if not over.done():  # It has ended, and what it had said is on its way.
+        if not over.done():  # It has ended, and its last messages are still arriving.
             await asyncio.wait((over,), timeout=_LEAVE_S)
         return over.result() if over.done() else None
     finally:
@@ -68,10 +74,10 @@ async def wait_result(inside: RunningSandbox) -> FinalMessage | None:
 
 
 async def terminate(box: Sandbox, finished: FinalMessage | None) -> Exit | None:
-    """Let it end by itself for a moment, then end it.
+    """Let the process exit by itself for a moment, then end it.
 
-    One that has said its result is killed at once, and not waited for: what it would still do counts for nothing, and
-    taking its namespaces down costs the kernel more than the run itself.
+    A process that has sent a successful result is killed at once, and not waited for. Its further actions do not count,
+    and removing its namespaces costs the kernel more time than the run itself.
     """
     if finished is not None and finished.done.ok:
         box.signal(signal.SIGKILL)
@@ -83,22 +89,25 @@ async def terminate(box: Sandbox, finished: FinalMessage | None) -> Exit | None:
 
 
 def sanitize_error(told: ErrorInfo) -> ErrorInfo:
-    """An error as a guest told it, harmless on a terminal and in a log: bounded, and without control characters."""
+    """Return an error of a guest in a form that is safe for a terminal and a log.
+
+    The texts are bounded, and contain no control characters.
+    """
     kind = "".join(each if each.isprintable() and not each.isspace() else "?" for each in told.type[:200])
     message = "".join(each if each.isprintable() or each in "\n\t" else "?" for each in told.message[:10_000])
     return ErrorInfo(type=kind or "Error", message=message)
 
 
 class ExitOutcome(NamedTuple):
-    """What a process is taken to have met that ended without its last word."""
+    """The outcome assigned to a process that ended without a last message."""
 
     status: Status
-    kind: str  #: in place of an error's type
+    kind: str  #: used as the type of the error
     message: str
 
 
 def classify_exit(gone: Exit) -> ExitOutcome:
-    """In words, of a process that said nothing."""
+    """Return the outcome of a process that ended without a last message."""
     match gone.reason:
         case "oom":
             detail = gone.detail or "it used more memory than policy.memory_mb"

@@ -1,4 +1,4 @@
-"""What a guest may have done by the host: births, waiting, mail, files, checkpoints, for its own run and no other."""
+"""The requests of a guest: spawns, waits, mail, files and checkpoints, for its own run only."""
 
 from __future__ import annotations
 
@@ -32,37 +32,37 @@ from ramet.wire.values import values
 from ramet.wire.values.json_object import json_object
 from ramet.wire.values.values import Encoded
 
-#: Characters of a text that goes to a guest in one piece.
+#: The number of characters of a text that is sent to a guest in one piece.
 MAX_TEXT = 100_000
-#: Of an ended child: characters of each text, and files by name. In JSON a character may take six bytes, and a frame's
-#: control part holds 1 MiB.
+#: Limits for an ended child: characters of each text, and number of files. In JSON a character may take six bytes, and
+#: the control part of a frame holds 1 MiB.
 MAX_SAID, MAX_FILES = 20_000, 200
 MAX_REF = 64 * 200  #: characters of a handle
-#: Bytes that a guest may put on record before it waits until all of them are on the disk.
+#: Bytes that a guest may record before it waits until all of them are on disk.
 MAX_UNSETTLED = 1024 * 1024
 MAX_NOTE = 2_000  #: characters of a guest's note
 _OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class ChildHandle(SpawnHandle, Protocol):
-    """A child as its parent's errands see it."""
+    """A handle of a child, as the requests of its parent use it."""
 
     def take_value(self, result: Result) -> Encoded:
-        """The value as it came from the child's own sandbox, or as data."""
+        """Return the value as encoded by the child's own sandbox, or as data."""
 
 
 class GuestRequests:
-    """One sandbox's requests, done in the name of its run."""
+    """The requests of one sandbox, executed for its run."""
 
     def __init__(self, run: Run, step: StepId, conversation: SandboxedConversation | None = None) -> None:
         self._run, self._conversation = run, conversation
         self._call = CurrentCall(run.context, CallId(""), step)
         self._children: dict[str, ChildHandle] = {}
-        self._watched = set[str]()  #: children whose end the guest is to be told
-        self._unsettled = 0  #: bytes that the guest put on record and that were not waited for
-        self._deeds = IntentionGate(run, step) if conversation is None else None  #: of code alone
+        self._watched = set[str]()  #: children whose end must be reported to the guest
+        self._unsettled = 0  #: bytes that the guest recorded and that are not on disk yet
+        self._deeds = IntentionGate(run, step) if conversation is None else None  #: for functions only
         self.door: GuestChannel | None = None
-        self.sandbox = ""  #: whose these are, as no other in the world, if that can outlive its kernel
+        self.sandbox = ""  #: globally unique id of the sandbox, if it can outlive its kernel
         self._do: dict[type[Request], Callable[[Any, bytes], Coroutine[Any, Any, Reply | LargeReply]]] = {
             guest_protocol.Spawn: self._spawn,
             guest_protocol.Cancel: self._cancel,
@@ -82,20 +82,20 @@ class GuestRequests:
         }
 
     def go_on(self, left: RunReplay) -> None:
-        """Its sandbox has outlived a kernel, which left so much on record.
+        """Continue with a sandbox that outlived a kernel; `left` is the recorded state.
 
-        It knows the children that it had there, and asks for no more of them. Raises ProtocolError.
+        The sandbox knows the children that it had there, and does not request them again. Raises ProtocolError.
         """
         if self._conversation is not None:
             self._conversation.go_on(left)
         self._children |= {each.id: each for each in self._tree.go_on(self._run.context)}  # type: ignore[misc]  # as in `_born`
 
-    # ---- what the door calls
+    # ---- called by the channel
 
     async def answer(self, request: Request, body: bytes) -> Reply | LargeReply:
-        """Do what is asked."""
+        """Execute a request and return its reply."""
         asked = f"{self.sandbox}.{request.id}" if self.sandbox else ""
-        current_call.set(self._call._replace(asked=asked))  # The door gives each request a task of its own.
+        current_call.set(self._call._replace(asked=asked))  # The channel gives each request a task of its own.
         if self._deeds is not None:
             await self._deeds.pass_gate(request, body)
         try:
@@ -107,7 +107,10 @@ class GuestRequests:
                 await self._run.context.settled()
 
     def hear(self, said: GuestMessage, body: bytes) -> Coroutine[Any, Any, None] | None:
-        """Take what needs no answer. Raises ProtocolError."""
+        """Accept a message that needs no answer.
+
+        Raises ProtocolError if the message is not allowed.
+        """
         if isinstance(said, guest_protocol.Watch):
             return self._watch(said.run)
         self._take(said, body)
@@ -125,13 +128,13 @@ class GuestRequests:
                 raise ProtocolError(f"{type(said).__name__} is not expected here")
 
     async def _settle(self) -> None:
-        """Read nothing more of this guest until what it recorded is on the disk: before that it is in memory."""
+        """Pause reading of this guest's messages until its records are on disk: before that they are in memory."""
         self._unsettled = 0
-        with contextlib.suppress(RametError):  # The store failed: the runtime ends this run, and says why.
+        with contextlib.suppress(RametError):  # The store failed: the runtime ends this run, and reports why.
             await self._run.context.settled()
 
     def failed(self, error: Exception) -> tuple[ErrorInfo, dict[str, Any]]:
-        """An error as the guest is told it."""
+        """Encode an error for the guest."""
         return encode_error(error)
 
     # ---- other runs
@@ -182,7 +185,7 @@ class GuestRequests:
                 guest_protocol.ChildEnded(run=run, status=lost, exit_code=EXIT_CODES[lost], error=info)
             )
         if run in self._watched:
-            return None  # One word of its end is enough.
+            return None  # The end is reported only once.
         self._watched.add(run)
         try:
             current_call.set(self._call)
@@ -295,7 +298,7 @@ class GuestRequests:
         most = self._run.grant.max_output_bytes if self._run.grant is not None else 0
         if len(body) > most:
             raise InvalidValue("checkpoint", len(body), f"a value of at most {most} bytes (policy.max_output_bytes)")
-        values.decode(body, asked.json_size, what="checkpoint")  # What cannot be read again is not kept.
+        values.decode(body, asked.json_size, what="checkpoint")  # A checkpoint that cannot be read again is not stored.
         await asyncio.to_thread(folder.save_checkpoint, body, asked.json_size, asked.version)
         return Reply()
 
@@ -311,7 +314,7 @@ class GuestRequests:
         told = guest_protocol.Checkpoint(found=True, json_size=found.json_size, version=found.version)
         return Reply(told, FileBody(fd=found.fd, offset=found.offset, size=found.size))
 
-    # ---- a conversation's own
+    # ---- requests of a conversation
 
     def _talk(self) -> SandboxedConversation:
         if self._conversation is None:
@@ -337,7 +340,7 @@ class GuestRequests:
 
 
 def _artifact(path: str) -> FileBody | None:
-    """The host's own copy of a child's file; None if it is gone."""
+    """Open the host's copy of a child's file; return None if it does not exist any more."""
     try:
         fd = os.open(path, _OPEN)
     except OSError:

@@ -1,4 +1,4 @@
-"""The folder of a run that works in a sandbox: made at its birth, found again later, or said to be lost."""
+"""The folder of a sandboxed run: created at its spawn, found again later, or reported as lost."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ramet.spawn.ports import Placement
 from ramet.spawn.run import Run
 
 _log = logging.getLogger("ramet.housing")
-#: What an agent whose folder is missing is told, with its next turn.
+#: The text for an agent whose folder is missing, sent with its next turn.
 _LOST = (
     "(From the host: the workspace of your sandbox was lost, since its folder is not there any more. "
     "What you wrote to it before is gone, and you go on in an empty one.)"
@@ -20,17 +20,20 @@ _LOST = (
 
 
 def house(run: Run, placement: Placement | None) -> None:
-    """Make the folder of a newborn that works in a sandbox. Raises OSError."""
+    """Create the folder of a new run that works in a sandbox.
+
+    Raises OSError.
+    """
     if run.grant is not None:
         assert placement is not None, "a plan has no grant without a placement"
         run.folder = placement.folder(run.info)
 
 
 def house_again(run: Run, placement: Placement | None) -> None:
-    """Find the folder of a living run that works in a sandbox, or make an empty one and say that it is.
+    """Find the folder of a living sandboxed run, or create an empty one and report the loss.
 
-    The loss is on the run's record. A conversation is told with its next turn, unless it may go on in a sandbox that
-    outlived its kernel: `tell_lost` tells it if it does not. Raises OSError.
+    The loss is recorded for the run. A conversation is told with its next turn, unless it may continue in a sandbox
+    that outlived its kernel: in that case `tell_lost` informs it if it does not. Raises OSError.
     """
     if run.grant is None or not run.is_living:
         return
@@ -40,7 +43,7 @@ def house_again(run: Run, placement: Placement | None) -> None:
         lost = "workspace" if run.folder.restore_workspace() else ""
     except Unknown:
         run.folder, lost = placement.folder(run.info), "folder"
-    if lost and run.was_inside:  # Else nothing can have been in it.
+    if lost and run.was_inside:  # Otherwise the folder cannot have held anything.
         _log.warning(
             "the %s of %s (%s) is not there any more: it goes on in an empty one", lost, run.info.path, run.info.id
         )
@@ -51,9 +54,9 @@ def house_again(run: Run, placement: Placement | None) -> None:
 
 
 def tell_lost(run: Run) -> None:
-    """Put a note for a conversation whose folder was lost into its mailbox, once: it wakes nobody, and survives a kill.
+    """Put a note into the mailbox of a conversation whose folder was lost, once.
 
-    A function is told nothing: it begins again in any case.
+    The note wakes no run and is durable. A function receives no note: it restarts in any case.
     """
     if not run.is_folder_lost:
         return
@@ -62,6 +65,6 @@ def tell_lost(run: Run) -> None:
         return
     for number in itertools.count(1):
         mail = Mail(id=f"folder:{run.info.id}:{number}", sender="", text=_LOST, kind="note")
-        if run.context.mailbox.push(mail):  # Else it had been lost, and said, before.
+        if run.context.mailbox.push(mail):  # Otherwise it was lost, and reported, before.
             run.context.emit(MailPushed, mail_id=mail.id, sender=mail.sender, kind=mail.kind, text=mail.text)
             return

@@ -1,4 +1,4 @@
-"""The conversation of a run whose loop works in a sandbox, as the host keeps it: `run.context.history`, always."""
+"""The host's copy of a sandboxed run's conversation: always equal to `run.context.history`."""
 
 from __future__ import annotations
 
@@ -18,39 +18,42 @@ from ramet.models.messages import encode
 from ramet.models.request_codec import SharedHistory, as_data, redact_for_guest
 from ramet.spawn.run import Run
 
-#: Bytes that a conversation may have, as data; compaction makes room in it.
+#: The number of bytes that a conversation may have as data; compaction makes room in it.
 MAX_HISTORY = 32 * 1024 * 1024
 
 
 class InitialTranscript(NamedTuple):
-    """Messages as data: what a guest is told first."""
+    """The messages that a guest receives first, as data."""
 
     system: list[dict[str, Any]]  # Any: JSON, as `ramet.models.messages` writes it
     history: list[dict[str, Any]]
 
 
 class Mirror:
-    """What host and guest both keep. A message goes on record when it comes in; questions name it by its place."""
+    """The conversation that host and guest both keep.
+
+    A message is recorded when it arrives; requests refer to it by its place.
+    """
 
     __slots__ = ("_mail", "_run", "_size", "_sizes", "kept")
 
     def __init__(self, run: Run) -> None:
         self._run = run
         self.kept = SharedHistory(())
-        self._sizes: list[int] = []  #: of what is kept, as data
+        self._sizes: list[int] = []  #: sizes of the kept messages, as data
         self._size = 0
-        self._mail: list[Mail] = []  #: read in this turn
+        self._mail: list[Mail] = []  #: mail read in this turn
 
     def begin(self, messages: Sequence[BaseMessage]) -> InitialTranscript:
-        """Go back to where the turn began, say `messages` and what mail there is; returns all of it as data.
+        """Return to the start of the turn, add `messages` and available mail, and return the whole as data.
 
-        Calls that were under way when a kernel ended are answered as cut off. Raises ProtocolError if that is too much
-        for a guest.
+        Calls that were in progress when a kernel ended are answered as cut off. Raises ProtocolError if the
+        conversation is too large for a guest.
         """
         context = self._run.context
-        del context.history[self._run.turn_began_at :]  # An attempt before this one said it to a guest that is gone.
+        del context.history[self._run.turn_began_at :]  # An earlier attempt sent these to a guest that has ended.
         self._mend()
-        # A turn that goes on behind its answer is about that answer: a note there would have the model asked anew.
+        # A resumed turn that already has its answer ends with it: a note there would make the model answer again.
         is_answered = not messages and bool(context.history) and isinstance(context.history[-1], AIMessage)
         self._mail += context.mailbox.drain(notes=not is_answered)
         notes = [mail for mail in self._mail if mail.kind == "note"]
@@ -65,7 +68,10 @@ class Mirror:
         return InitialTranscript(told.system, [redact_for_guest(each) for each in told.history])
 
     def go_on(self) -> None:
-        """A guest that another kernel had told it has it. Raises ProtocolError if that is too much for one."""
+        """Continue with a guest that received the conversation from another kernel.
+
+        Raises ProtocolError if the conversation is too large for a guest.
+        """
         self._tell()
 
     def _tell(self) -> InitialTranscript:
@@ -81,24 +87,30 @@ class Mirror:
         known = {id(message) for message in context.history}
         context.history[:] = repair(context.history)
         cut = [each for each in context.history if isinstance(each, ToolMessage) and id(each) not in known]
-        if cut and context.tree is not None:  # Before the answers: with these on record nobody would look for them.
+        if cut and context.tree is not None:  # Before the answers are recorded: then no one looks for the children.
             context.tree.let_go(context, {CallId(message.tool_call_id) for message in cut})
         for message in cut:
             context.emit(MessageRecorded, message=encode(message), call_id=message.tool_call_id)
         run.turn_began_at = len(context.history)
 
     def say(self, message: BaseMessage, step: str | None = None) -> MessageRecorded:
-        """Put a message on record and into the conversation. Raises ProtocolError for one more than is kept."""
+        """Record a message and add it to the conversation.
+
+        Raises ProtocolError if the conversation becomes too large.
+        """
         run, context = self._run, self._run.context
         if isinstance(message, ToolMessage) and len(context.history) == run.turn_began_at:
-            run.turn_began_at += 1  # To a call that was made before, under another kernel: there it stays answered.
+            run.turn_began_at += 1  # An answer to a call of an earlier kernel: it stays answered there.
         recorded = record_message(context, message, step)
         assert isinstance(recorded, MessageRecorded)
         self._add(context.history[-1], len(msgspec.json.encode(recorded.message)))
         return recorded
 
     def read(self, mail_id: str) -> None:
-        """Mail goes into the conversation, as it is in the mailbox. Raises ProtocolError for mail that is not there."""
+        """Add mail to the conversation, as it is in the mailbox.
+
+        Raises ProtocolError if the mailbox does not hold this mail.
+        """
         context = self._run.context
         mail = context.mailbox.take(mail_id)
         if mail is None:
@@ -108,9 +120,9 @@ class Mirror:
         self._add(context.history[-1], len(mail.text))
 
     def shorten(self, said: object) -> tuple[int | dict[str, Any], ...]:
-        """Keep what a guest kept of the conversation; returns that as `Compacted.kept` has it.
+        """Apply a guest's compaction of the conversation; return it in the form of `Compacted.kept`.
 
-        Raises ProtocolError for what no compaction does.
+        Raises ProtocolError if no compaction could have this result.
         """
         run, context = self._run, self._run.context
         system = len(context.system_messages)
