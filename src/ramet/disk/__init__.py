@@ -1,1 +1,1 @@
-"""Opens the folders in which the host stores files. A stranger may have filled them before."""
+"""Opening of the folders in which the host stores files, which a stranger may have filled before."""

@@ -1,4 +1,4 @@
-"""Opens and reads regular files where a stranger may have put a link, a pipe, a device, or a file without an end."""
+"""Opening and reading of regular files where a stranger may have put a link, a pipe, a device, or an endless file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 def open_regular(name: str | os.PathLike[str], *, folder: int | None = None) -> int:
     """Return a descriptor to read a regular file, from an open folder if one is given.
 
-    Never waits. Raises OSError for a link, and for anything else that is no regular file, which is not opened.
+    Never waits. Raises OSError for a link, and for any other object that is not a regular file, which is not opened.
     """
     if not stat.S_ISREG(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
         raise _irregular(name)
@@ -24,7 +24,10 @@ def open_regular(name: str | os.PathLike[str], *, folder: int | None = None) -> 
 
 
 def read_regular(name: str | os.PathLike[str], *, limit: int) -> bytes:
-    """Return the content of a regular file of at most `limit` bytes. Raises OSError as above, and for a larger one."""
+    """Return the content of a regular file of at most `limit` bytes.
+
+    Raises OSError as `open_regular` does, and if the file is larger.
+    """
     with open(open_regular(name), "rb") as file:
         content = file.read(limit + 1)
     if len(content) > limit:
@@ -33,7 +36,10 @@ def read_regular(name: str | os.PathLike[str], *, limit: int) -> bytes:
 
 
 def has_hole(descriptor: int) -> bool:
-    """Return whether a part of a file was never written: the file may then be much larger than its room on the disk."""
+    """Return whether a part of a file was never written.
+
+    The file may then be much larger than its space on the disk.
+    """
     size = os.fstat(descriptor).st_size
     has = size > 0 and os.lseek(descriptor, 0, os.SEEK_HOLE) < size
     os.lseek(descriptor, 0, os.SEEK_SET)

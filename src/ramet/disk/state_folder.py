@@ -1,7 +1,7 @@
-"""The state folder `<dir>/.ramet`: what may stand there in a folder that a stranger may have filled.
+"""The state folder `<dir>/.ramet`, and the checks of its entries in a folder that a stranger may have filled.
 
-Links that lead to `<dir>` are the owner's, and are resolved once. Below it no link is followed. The state folder
-belongs to the user of this process, and nobody else may write to it: so an entry stays what it was when it was checked.
+Links that lead to `<dir>` are the owner's, and are resolved once. Below `<dir>` no link is followed. The state folder
+belongs to the user of this process, and no other user may write to it: so a checked entry does not change afterwards.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from ramet.disk.rollback_journal import is_of_a_beginning
 
 NAME = ".ramet"
 JOURNAL = "journal.db"
-#: Entries that are folders, whoever made them.
+#: Entries that must be folders, whoever created them.
 FOLDERS = ("transcripts", "runs", "worktrees", "agents", "packaging", "door")
-#: What SQLite, the lock and the high-water mark put beside a database.
+#: Suffixes of the files that SQLite, the lock and the high-water mark put beside a database.
 BESIDE = ("-wal", "-shm", "-journal", ".lock", ".mark")
 
 _PATH = getattr(os, "O_PATH", os.O_RDONLY)  # Not on every system.
@@ -31,14 +31,14 @@ _REMOVE = "remove it, or work in another folder"
 
 
 def state_folder(working_dir: Path) -> Path:
-    """Return where the state folder of a directory is or would be, with the links to the directory resolved."""
+    """Return the path of a directory's state folder, existing or not, with links to the directory resolved."""
     return working_dir.resolve() / NAME
 
 
 def checked_state_folder(working_dir: Path) -> Path:
     """Return the state folder of a directory if its entries can be trusted not to lead elsewhere.
 
-    Take write permission for others from a folder that is this user's. Raises InvalidValue, naming the entry, for a
+    Write permission for others is removed from a folder of this user. Raises InvalidValue, naming the entry, for a
     link, an entry of another kind or of another user, a file with several names, and a journal that others can read:
     such a journal came with the folder, since ramet makes none.
     """
@@ -55,7 +55,7 @@ def checked_state_folder(working_dir: Path) -> Path:
 
 
 def made_state_folder(working_dir: Path) -> Path:
-    """Return the state folder, checked, and made if it is not there; version control passes over it."""
+    """Return the state folder, checked, and created if it does not exist; version control ignores it."""
     folder = checked_state_folder(working_dir)
     folder.mkdir(0o755, parents=True, exist_ok=True)
     ignore(folder)
@@ -63,7 +63,10 @@ def made_state_folder(working_dir: Path) -> Path:
 
 
 def made_folder(path: Path, mode: int = 0o700) -> Path:
-    """Return an entry of a state folder that is a folder, made if it is not there. Raises InvalidValue for a link."""
+    """Return an entry of a state folder that is a folder, created if it does not exist.
+
+    Raises InvalidValue for a link.
+    """
     with contextlib.suppress(FileExistsError):
         path.mkdir(mode)
     _is_folder(path, f"{NAME}/{path.name}")
@@ -71,10 +74,11 @@ def made_folder(path: Path, mode: int = 0o700) -> Path:
 
 
 def check_database(path: Path, field: str = "path", shown: str = "", *, is_private: bool = False) -> None:
-    """Raise InvalidValue if a database, or a file beside it, is a link or no regular file, before SQLite opens either.
+    """Raise InvalidValue if a database, or a file beside it, is a link or not a regular file.
 
-    Likewise for a file beside it with several names, and for a rollback journal that ramet did not make. A private
-    database has one name, belongs to this user, and nobody else may read it.
+    The check comes before SQLite opens any of these files. InvalidValue is also raised for a file beside the database
+    with several names, and for a rollback journal that ramet did not make. A private database must have one name,
+    belong to this user, and be unreadable for other users.
     """
     database = _found(path)
     database_size = database.st_size if database is not None else 0
@@ -98,9 +102,9 @@ def check_database(path: Path, field: str = "path", shown: str = "", *, is_priva
 
 @contextlib.contextmanager
 def opened_folder(path: Path, *, make: bool = False) -> Iterator[int]:
-    """Give a descriptor of a folder to whose absolute path no link belongs; make missing folders, if asked to.
+    """Yield a descriptor of a folder whose absolute path contains no link; create missing folders if `make` is set.
 
-    Raises OSError: ELOOP or ENOTDIR where a link stands.
+    Raises OSError: ELOOP or ENOTDIR at a link.
     """
     descriptor = os.open(path.anchor, _WALK)
     try:
@@ -115,7 +119,7 @@ def opened_folder(path: Path, *, make: bool = False) -> Iterator[int]:
 
 
 def ignore(folder: Path) -> None:
-    """Have version control pass over a folder, which holds what agents read and said."""
+    """Make version control ignore a folder, which holds data that agents read and wrote."""
     with contextlib.suppress(FileExistsError), opened_folder(folder) as descriptor:
         file = os.open(".gitignore", _NEW, 0o644, dir_fd=descriptor)
         try:
@@ -136,7 +140,10 @@ def _entered(folder: int, name: str, how: int, *, make: bool) -> int:
 
 
 def _is_folder(path: Path, shown: str) -> bool:
-    """Whether a folder of this user is there. Raises InvalidValue for anything else that is."""
+    """Return whether a folder of this user exists.
+
+    Raises InvalidValue for any other existing object.
+    """
     found = _found(path)
     if found is None:
         return False
@@ -150,14 +157,17 @@ def _is_folder(path: Path, shown: str) -> bool:
 def _is_own_rollback(file: Path, shown: str, field: str, database_size: int) -> bool:
     try:
         return is_of_a_beginning(file, database_size)
-    except FileNotFoundError:  # A kernel that begins has removed it.
+    except FileNotFoundError:  # A starting kernel has removed it.
         return True
     except OSError as problem:
         raise InvalidValue(field, str(file), f"{shown} to be readable ({problem.strerror}); {_REMOVE}") from None
 
 
 def _found(path: Path) -> os.stat_result | None:
-    """The status of a path itself, or None where nothing is. Raises InvalidValue if it cannot be read."""
+    """Return the status of the path itself, or None if nothing exists there.
+
+    Raises InvalidValue if it cannot be read.
+    """
     try:
         return path.lstat()
     except OSError as problem:

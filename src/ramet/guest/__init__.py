@@ -1,1 +1,1 @@
-"""The small program inside a sandbox: the other end of the channel."""
+"""The program inside a sandbox: the guest's end of the channel."""

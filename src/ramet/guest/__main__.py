@@ -1,4 +1,4 @@
-"""What runs in a sandbox, after its last gate: reads the host's first word, does the work, says how it ended."""
+"""The main program of a sandbox, after its last gate: reads the first message, does the work, reports the end."""
 
 from __future__ import annotations
 
@@ -23,15 +23,18 @@ from ramet.wire.error_codec import clean, encode_error
 from ramet.wire.guest_protocol import Done, StartConversation, StartFunction
 from ramet.wire.values.values import Encoded, encode_result
 
-#: Bytes kept back, to be able to say that there is no memory left.
+#: Bytes held in reserve, to be able to report that there is no memory left.
 _RESERVE = 4 * 1024 * 1024
-#: Characters of a traceback on stderr.
+#: Maximum characters of a traceback on stderr.
 _MAX_TRACEBACK = 32 * 1024
 _NOTHING = Encoded(0, b"")
 
 
 def main(channel: socket.socket) -> int:
-    """Be the agent that the host's first word describes, to its end. Returns the exit status: 0 only with a result."""
+    """Run the agent that the host's first message describes, to its end.
+
+    Returns the exit status: 0 only with a result.
+    """
     _import_from_image()
     end = Channel(channel)
     frame = end.read()
@@ -52,7 +55,10 @@ def main(channel: socket.socket) -> int:
 
 
 def _import_from_image() -> None:
-    """What its image brings can be imported, here and by the commands that it starts; it hides nothing of ours."""
+    """Make the modules of the image importable, here and in commands that are started.
+
+    They do not hide any module of ramet.
+    """
     folders = [each for each in os.environ.pop(IMPORTS, "").split(os.pathsep) if each.startswith("/")]
     if folders:
         sys.path += [each for each in folders if each not in sys.path]
@@ -60,7 +66,10 @@ def _import_from_image() -> None:
 
 
 def _work(end: Channel, start: StartFunction, body: list[bytes]) -> int:
-    """`body` is taken out of its list: once its capsule is open, nothing else may keep its memory."""
+    """Run the function and send its result.
+
+    `body` is taken out of its list: once its capsule is unpacked, nothing else may hold its memory.
+    """
     reserve = [mmap.mmap(-1, _RESERVE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)]
     connect(end)
     task_runner.use_runner("ramet.guest.authoring", "GUEST")
@@ -73,7 +82,7 @@ def _work(end: Channel, start: StartFunction, body: list[bytes]) -> int:
         reserve.pop().close()
     except BaseException as error:
         problem = error
-    if not end.is_own:  # A child that the function forked, and that came back out of it.
+    if not end.is_own:  # A child that the function forked, and that returned from the function.
         _flush()
         os._exit(_status_of(problem))
     if problem is not None:
@@ -104,7 +113,7 @@ def _result(start: StartFunction, body: list[bytes]) -> Any:
 
 
 def _failure(error: BaseException) -> Done:
-    """The last word on an error; never fails, whatever the error's own methods do."""
+    """Return the last message about an error; never fails, whatever the error's own methods do."""
     info, fields = encode_error(error)
     message = info.message
     if isinstance(error, SystemExit):
@@ -161,4 +170,4 @@ if __name__ == "__main__":
         sys.excepthook(*sys.exc_info())
     finally:
         _flush()
-        os._exit(status)  # As in a sandbox. An interpreter that tidies up aborts at a thread that still prints.
+        os._exit(status)  # As in a sandbox. An interpreter that cleans up aborts at a thread that still prints.

@@ -1,7 +1,7 @@
-"""The channel as a guest's event loop has it: requests answered in any order, pieces, mail, ends, and one stop.
+"""The channel for a guest's event loop: answers in any order, pieces, mail, ends of children, and one stop.
 
-Nothing waits here for a host that is slow but what asked it: what a guest tells is written at once, a request waits
-until the channel takes it, and a host that reads nothing at all is given up before the guest's memory is full of it.
+Only the caller of a request waits for a slow host. A report of the guest is written at once; a request waits until the
+channel accepts it. If the host reads nothing at all, the channel is closed before the guest's memory is full.
 """
 
 from __future__ import annotations
@@ -19,19 +19,22 @@ from ramet.wire.error_codec import decode_error
 from ramet.wire.frames import Frame, FrameReader
 from ramet.wire.guest_protocol import Answer, ChildEnded, GuestMessage, IncomingMail, Request, Stop, StreamChunk
 
-#: Bytes that wait for the host to read them, before requests wait too, and before it is given up.
+#: Bytes that wait for the host to read them, before requests wait too, and before the channel is closed.
 HIGH_WATER, MAX_UNREAD = 8 * 1024 * 1024, 128 * 1024 * 1024
 D = TypeVar("D")
 
 
 class Answered(NamedTuple):
-    """What a request was answered with."""
+    """The answer to a request."""
 
     data: msgspec.Raw
     body: bytes
 
     def as_(self, kind: type[D]) -> D:
-        """The data, of the kind that goes with the request. Raises ProtocolError."""
+        """Return the data as the type that belongs to the request.
+
+        Raises ProtocolError if it has another type.
+        """
         try:
             return msgspec.json.decode(self.data, type=kind)
         except msgspec.DecodeError as problem:
@@ -39,24 +42,24 @@ class Answered(NamedTuple):
 
 
 class End(NamedTuple):
-    """How a child ended, with its value."""
+    """The end of a child, with its value."""
 
     told: ChildEnded
     body: bytes
 
 
 class Listener(Protocol):
-    """Who is told what nobody asked for."""
+    """A receiver of messages that are not answers."""
 
     def mail(self, mail: IncomingMail, text: str) -> None:
-        """Mail for this run."""
+        """Receive mail for this run."""
 
     def stop(self, reason: str) -> None:
-        """The run is to end, or its host has gone."""
+        """Receive a stop of the run, or the end of the host."""
 
 
 class _Waiting:
-    """A request under way."""
+    """A request in progress."""
 
     __slots__ = ("answer", "on_piece")
 
@@ -65,7 +68,10 @@ class _Waiting:
 
 
 class AsyncChannel(asyncio.Protocol):
-    """A guest's end of its channel, from `open` to `close`. When the host goes, everything that waits fails."""
+    """A guest's end of its channel, from `open` to `close`.
+
+    When the host ends, all waiting requests fail.
+    """
 
     def __init__(self, listener: Listener) -> None:
         self._listener = listener
@@ -78,21 +84,24 @@ class AsyncChannel(asyncio.Protocol):
         self._may_write = asyncio.Event()
         self._may_write.set()
         self._lost: asyncio.Future[None] = self._loop.create_future()
-        self._gone: str | None = None  #: why nothing can be asked any more
+        self._gone: str | None = None  #: the reason that nothing can be requested any more
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
-        """The event loop that it is in."""
+        """The event loop of the channel."""
         return self._loop
 
     async def open(self, channel: socket.socket) -> None:
         """Take over the channel."""
         await self._loop.create_connection(lambda: self, sock=channel)
 
-    # ---- saying and asking
+    # ---- messages and requests
 
     def tell(self, said: GuestMessage, body: bytes = b"") -> None:
-        """Say what is not answered. Raises Aborted if the host has gone, or reads nothing."""
+        """Send a message that has no answer.
+
+        Raises Aborted if the host has ended, or reads nothing.
+        """
         if self._gone is not None or self._transport is None:
             raise Aborted(self._gone or "the channel is not open")
         self._transport.writelines(frames.pack(guest_protocol.encode(said), body))
@@ -101,11 +110,17 @@ class AsyncChannel(asyncio.Protocol):
             self._transport.abort()
 
     async def ask(self, kind: type[Request], body: bytes = b"", **fields: Any) -> Answered:
-        """Ask, and wait for the answer. Raises the host's error, Aborted if it has gone."""
+        """Send a request, and wait for the answer.
+
+        Raises the host's error, or Aborted if the host has ended.
+        """
         return await self._ask(kind, body, fields, lambda piece: None)
 
     async def pieces(self, kind: type[Request], body: bytes = b"", **fields: Any) -> AsyncGenerator[bytes | Answered]:
-        """Ask, and yield the pieces as they come, then the answer. A reply is bounded, so its pieces are."""
+        """Send a request; yield the pieces as they arrive, then the answer.
+
+        A reply is bounded, so its pieces are.
+        """
         heard: asyncio.Queue[bytes | None] = asyncio.Queue()
         asking = asyncio.ensure_future(self._ask(kind, body, fields, heard.put_nowait))
         asking.add_done_callback(lambda _: heard.put_nowait(None))
@@ -117,10 +132,13 @@ class AsyncChannel(asyncio.Protocol):
             asking.cancel()
             await asyncio.wait([asking])
             if not asking.cancelled():
-                asking.exception()  # Seen, even where the reader left before it was raised here.
+                asking.exception()  # Mark as retrieved, even if the reader left before it was raised.
 
     async def end_of(self, run: str) -> End:
-        """Wait for a child's end, however long that takes. Raises Aborted if the host has gone."""
+        """Wait without a time limit for a child's end.
+
+        Raises Aborted if the host has ended.
+        """
         end = self._ends.get(run)
         if end is None:
             end = self._ends[run] = self._loop.create_future()
@@ -143,14 +161,17 @@ class AsyncChannel(asyncio.Protocol):
     # ---- the end
 
     async def flush(self) -> None:
-        """Wait until all that was said is on its way, or the host has gone."""
+        """Wait until all messages are on their way, or the host has ended."""
         if self._transport is not None:
             self._transport.set_write_buffer_limits(high=0)
             while not self._may_write.is_set() and self._gone is None:
                 await self._may_write.wait()
 
     async def close(self) -> None:
-        """Say and hear nothing more. What was said and is not on its way yet is dropped."""
+        """Stop sending and receiving.
+
+        Messages that are not on their way yet are dropped.
+        """
         self._end("the channel was closed")
         if self._transport is not None:
             self._transport.abort()
@@ -165,26 +186,26 @@ class AsyncChannel(asyncio.Protocol):
         for end in ends:
             if not end.done():
                 end.set_exception(Aborted(why))
-                end.exception()  # Seen: not everybody who asked still waits.
+                end.exception()  # Mark the exception as retrieved: not every caller still waits.
 
-    # ---- what asyncio calls
+    # ---- called by asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The channel is ours to read and write."""
+        """Store the transport of the channel."""
         assert isinstance(transport, asyncio.Transport)
         transport.set_write_buffer_limits(high=HIGH_WATER)
         self._transport = transport
 
     def pause_writing(self) -> None:
-        """The host does not read."""
+        """Pause requests: the host does not read."""
         self._may_write.clear()
 
     def resume_writing(self) -> None:
-        """It reads again."""
+        """Resume requests: the host reads again."""
         self._may_write.set()
 
     def data_received(self, data: bytes) -> None:
-        """Bytes of the host."""
+        """Process bytes of the host."""
         if self._gone is not None:
             return
         try:
@@ -194,7 +215,7 @@ class AsyncChannel(asyncio.Protocol):
             self._give_up(f"the host broke the rules of the channel: {broken}")
 
     def connection_lost(self, problem: Exception | None) -> None:
-        """The host has gone, or we closed."""
+        """Handle the end of the connection, by the host or by the guest."""
         if not self._lost.done():
             self._lost.set_result(None)
         self._give_up(f"the host has gone ({problem})" if problem is not None else "the host has gone")
@@ -226,7 +247,7 @@ class AsyncChannel(asyncio.Protocol):
     def _answer(self, told: Answer, body: bytes) -> None:
         waiting = self._waiting.get(told.id)
         if waiting is None or waiting.answer.done():
-            return  # Nobody waits for it any more.
+            return  # No caller waits for it any more.
         if told.error is None:
             waiting.answer.set_result(Answered(told.data, body))
         else:

@@ -1,7 +1,7 @@
-"""Agents and their tasks as an agent's own code has them, inside its sandbox: what it declares goes out as data.
+"""Agents and tasks for an agent's own code inside its sandbox: declarations are sent to the host as data.
 
-The host keeps the agents and starts the children. Whatever code claims here, an agent gets no capability that its
-creator lacks, and a child no right that its parent lacks: both are decided there.
+The host keeps the agents and starts the children. Whatever the code claims here, an agent gets no capability that its
+creator lacks, and a child no right that its parent lacks: the host decides both.
 """
 
 from __future__ import annotations
@@ -27,20 +27,23 @@ from ramet.wire.guest_protocol import Created, Spawned
 from ramet.wire.values import values
 from ramet.wire.values.json_object import json_body
 
-#: While it is open, code waits for another agent; set by whoever counts its time.
+#: A context in which code waits for another agent; set by the code that counts its time.
 _waiting: list[Callable[[], contextlib.AbstractContextManager[None]]] = [contextlib.nullcontext]
 
 
 def count_waiting_by(waiting: Callable[[], contextlib.AbstractContextManager[None]]) -> None:
-    """Let somebody know when code waits for other agents."""
+    """Set the context manager that is open while code waits for other agents."""
     _waiting[:] = [waiting]
 
 
 class ChannelPerformer:
-    """What `ramet.agent.capabilities.task_runner.TaskRunner` promises, by the channel."""
+    """An implementation of `ramet.agent.capabilities.task_runner.TaskRunner` over the channel."""
 
     def create(self, agent: Any) -> AgentRef:
-        """Have an agent kept in the registry of the one whose code this is. Raises InvalidValue, Denied."""
+        """Store an agent in the registry of the agent whose code this is.
+
+        Raises InvalidValue or Denied.
+        """
         entry = recipe_of(agent).entry()
         created = current_channel().ask(guest_protocol.CreateAgent, json_body(entry, "recipe")).as_(Created)
         if created.dropped:
@@ -48,21 +51,27 @@ class ChannelPerformer:
         return AgentRef.parse(created.ref)
 
     def call(self, task: Any, arguments: Mapping[str, Any]) -> Any:
-        """The task's value; in an event loop an awaitable of it. Raises TaskFailed, NeedsInput."""
+        """Return the task's value; in an event loop an awaitable of it.
+
+        Raises TaskFailed or NeedsInput.
+        """
         begun = self._begin(task, arguments)
         return begun.result() if asyncio._get_running_loop() is None else begun
 
     def submit(self, task: Any, arguments: Mapping[str, Any]) -> Any:
-        """Begin, and go on: what was begun; in an event loop an awaitable of it. Raises SpawnRefused and the like."""
+        """Start a task and return its future; in an event loop an awaitable of it.
+
+        Raises SpawnRefused and similar errors.
+        """
         begun = self._begin(task, arguments)
         return begun if asyncio._get_running_loop() is None else _soon(begun)
 
     def stream(self, task: Any, arguments: Mapping[str, Any]) -> Any:
-        """Refused: what happens in a child is on the host's record, which no sandbox reads."""
+        """Raise Denied: events of a child are recorded by the host, and no sandbox reads that record."""
         raise Denied("a stream of events", "inside a sandbox a task is called, submitted or mapped")
 
     def answer(self, task: Any, token: str, text: str) -> Any:
-        """Refused: a run that asked back is gone on with by whoever called the agent whose code this is."""
+        """Raise Denied: the caller of the agent whose code this is answers a run that asked back."""
         raise Denied("an answer", "inside a sandbox a task that asked back is called again, with what it must know")
 
     def _begin(self, task: Any, arguments: Mapping[str, Any]) -> TaskFuture:
@@ -73,7 +82,7 @@ class ChannelPerformer:
         return TaskFuture(host, born, task)
 
     def map(self, task: Any, several: list[Mapping[str, Any]], *, max_parallel: int) -> Any:
-        """One for each, at most so many at a time; in an event loop an awaitable of all."""
+        """Run one task for each item, at most `max_parallel` at a time; in an event loop an awaitable of all."""
         if asyncio._get_running_loop() is None:
             return self._mapped(task, several, max_parallel)
         return asyncio.to_thread(self._mapped, task, several, max_parallel)
@@ -88,7 +97,7 @@ class ChannelPerformer:
                         living = wait(living, return_when=FIRST_COMPLETED).not_done
                     try:
                         one = self._begin(task, arguments)
-                    except RametError as refused:  # That one alone: none of the others is lost.
+                    except RametError as refused:  # Only this one: none of the others is lost.
                         begun.append(FailedTask(refused))
                         continue
                     begun.append(one)
@@ -96,7 +105,7 @@ class ChannelPerformer:
                 wait(living)
         except BaseException:
             for each in begun:
-                with contextlib.suppress(RametError):  # It has ended, or the host has gone and takes care of it.
+                with contextlib.suppress(RametError):  # It has ended, or the host has ended and takes care of it.
                     if isinstance(each, TaskFuture) and not each.done():
                         each.cancel("the code that waited for it was stopped")
             raise
@@ -104,7 +113,7 @@ class ChannelPerformer:
 
 
 class TaskFuture:
-    """A task that an agent is at, as a child of this one."""
+    """A task that an agent performs as a child of this one."""
 
     def __init__(self, host: ChannelClient, born: Spawned, task: Any) -> None:
         self.id, self.path, self.name = born.run, born.path, born.name
@@ -112,17 +121,17 @@ class TaskFuture:
         self._end = host.end_of(self.id)
 
     def end(self) -> Future[End]:
-        """Its end, to be waited for with others."""
+        """Return a future of its end, for waiting together with others."""
         return self._end
 
     def done(self) -> bool:
-        """Whether it has ended."""
+        """Return whether it has ended."""
         return self._end.done()
 
     def result(self, timeout: float | None = None) -> Any:
-        """Wait for its value, or in an event loop an awaitable of it. Raises TaskFailed, NeedsInput.
+        """Wait for its value, or in an event loop return an awaitable of it.
 
-        Raises TimeoutError after `timeout` seconds; it goes on.
+        Raises TaskFailed or NeedsInput. Raises TimeoutError after `timeout` seconds; the task continues.
         """
         if asyncio._get_running_loop() is not None:
             return asyncio.wait_for(self._waited_for(), timeout)
@@ -131,7 +140,10 @@ class TaskFuture:
         return self._value(end)
 
     def exception(self, timeout: float | None = None) -> Any:
-        """Wait for its end, or in an event loop an awaitable of that: what `result` would raise, or None."""
+        """Wait for its end, and return the error that `result` would raise, or None.
+
+        In an event loop, return an awaitable of that.
+        """
         if asyncio._get_running_loop() is not None:
             return asyncio.wait_for(self._problem(), timeout)
         try:
@@ -151,11 +163,11 @@ class TaskFuture:
         return None
 
     def cancel(self, reason: str = "cancelled by its parent") -> None:
-        """End it and all below it; when this returns they are gone."""
+        """Stop the task's run and all runs below it, and wait until they have ended."""
         self._host.ask(guest_protocol.Cancel, target=self.id, reason=reason)
 
     def __await__(self) -> Generator[Any, None, Any]:
-        """Wait for its value without holding up the event loop."""
+        """Wait for its value without blocking the event loop."""
         with _waiting[0]():
             end = yield from asyncio.shield(asyncio.wrap_future(self._end)).__await__()
         return self._value(end)
@@ -171,7 +183,7 @@ class TaskFuture:
         if task.definition.returns is None:
             return None
         if task.gives_task:
-            return data  # Its handle: another agent's task is called by that agent's creator, or by the host.
+            return data  # Its handle: only that agent's creator, or the host, calls another agent's task.
         try:
             return decode_value(task.returns, data, f"{task.name} -> ")
         except InvalidValue as misfit:
@@ -183,22 +195,22 @@ async def _soon(begun: TaskFuture) -> TaskFuture:
 
 
 class FailedTask:
-    """A task of a `map` that was never begun."""
+    """A task of a `map` that was never started."""
 
     def __init__(self, error: RametError) -> None:
         self._error = error
 
     def result(self, timeout: float | None = None) -> Any:
-        """Raises why."""
+        """Raise the error that prevented the start."""
         raise self._error
 
     def exception(self, timeout: float | None = None) -> RametError:
-        """Why."""
+        """Return the error that prevented the start."""
         return self._error
 
 
 def plain(value: Any) -> Any:
-    """A value that came over the channel as JSON data: without the names of types, which are the reader's own."""
+    """Convert a value from the channel to JSON data, without type names, which are the reader's own."""
     return _untyped(msgspec.to_builtins(value, str_keys=True))
 
 
@@ -208,14 +220,15 @@ def _untyped(value: Any) -> Any:
     return [_untyped(each) for each in value] if isinstance(value, list | tuple) else value
 
 
-#: Who does the work in a sandbox, found by this name.
+#: The object that performs the work in a sandbox; it is found by this name.
 GUEST = ChannelPerformer()
 
 
 def _handle_of(task: Any) -> AgentRef:
-    """The handle of a task's agent: of one that was made here, or that a module declares which the host has, too.
+    """Return the handle of a task's agent.
 
-    Raises InvalidValue for one that is not kept yet.
+    The agent was created here, or is declared by a module that the host has, too. Raises InvalidValue for an agent that
+    is not stored yet.
     """
     if task.agent.ref is not None:
         return cast("AgentRef", task.agent.ref)

@@ -1,4 +1,4 @@
-"""What code prints, kept within bounds instead of going to the process's own streams."""
+"""Capture of printed text within bounds, in place of the process's own streams."""
 
 from __future__ import annotations
 
@@ -15,44 +15,47 @@ KEEP = 128 * 1024  #: bytes kept from the beginning, and as many from the end
 
 
 class Printed:
-    """The output of one piece of code."""
+    """The captured output of one piece of code."""
 
     def __init__(self) -> None:
         self._capture = Capture(head=KEEP, tail=KEEP)
         self._lock = threading.Lock()
 
     def take(self, text: str) -> None:
-        """Keep what is to be kept."""
+        """Capture text, within the bounds."""
         with self._lock:
             self._capture.take(text.encode("utf-8", "backslashreplace"))
 
     def text(self) -> str:
-        """What was kept until now."""
+        """Return the text captured so far."""
         with self._lock:
             return self._capture.data().decode("utf-8", "replace").replace("\0", "␀")
 
 
 class _Switch(io.TextIOBase):
-    """A stream that keeps what is printed; for `exempt` threads it leads to another."""
+    """A stream that captures printed text; text of `exempt` threads goes to the other stream."""
 
     def __init__(self, other: TextIO, printed: Printed, exempt: set[int]) -> None:
         self._other, self._printed, self._exempt = other, printed, exempt
 
     @property
     def encoding(self) -> str:  # type: ignore[override]  # a plain attribute there
-        """What its text becomes."""
+        """The encoding of the captured text."""
         return "utf-8"
 
     def writable(self) -> bool:
-        """It is."""
+        """Return True."""
         return True
 
     def fileno(self) -> int:
-        """That of the process's own: programs that are started with it write there."""
+        """Return the descriptor of the process's own stream: programs started with it write there."""
         return self._other.fileno()
 
     def write(self, text: str) -> int:
-        """Print. Raises TypeError for what is no text."""
+        """Print text.
+
+        Raises TypeError if the argument is not text.
+        """
         if not isinstance(text, str):
             raise TypeError(f"write() takes text, not {type(text).__name__}")
         if threading.get_ident() in self._exempt:
@@ -63,16 +66,16 @@ class _Switch(io.TextIOBase):
 
 
 class Streams:
-    """stdout and stderr of this process, and the threads whose output is nobody's answer."""
+    """The stdout and stderr of this process, and the threads whose output is not captured."""
 
     def __init__(self) -> None:
         self.exempt: set[int] = set()
-        self._own: tuple[TextIO, TextIO] | None = None  #: while others stand in their place
+        self._own: tuple[TextIO, TextIO] | None = None  #: set while others replace them
         self._printed: Printed | None = None
 
     @contextlib.contextmanager
     def into(self, printed: Printed) -> Iterator[None]:
-        """Until this is left, or entered again by another, what is printed goes there."""
+        """Capture printed text into `printed`, until the context is left, or entered again with another object."""
         if self._own is None:
             self._own = (sys.stdout, sys.stderr)
         self._printed = printed
@@ -84,7 +87,7 @@ class Streams:
                 self.close()
 
     def close(self) -> None:
-        """Put back what was there."""
+        """Restore the original streams."""
         if self._own is not None:
             sys.stdout, sys.stderr = self._own
             self._own = self._printed = None

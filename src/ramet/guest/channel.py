@@ -1,4 +1,4 @@
-"""A guest's end of its channel for plain code: whole messages, written by any thread, read by one."""
+"""The guest's end of its channel for synchronous code: whole messages, written by any thread, read by one."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from ramet.wire.frames import Frame, FrameReader
 from ramet.wire.guest_protocol import Done
 
 _HEADER = struct.Struct("!II")
-#: What a thread that writes may take before the last word is said over it.
+#: Seconds that a writing thread gets before the last message is written anyway.
 _LAST_WORD_S = 5.0
 
 
 class Channel:
-    """A connected stream. It belongs to one process: a child that a fork made must not say a word on it."""
+    """A connected stream of one process; a forked child must not write to it."""
 
     def __init__(self, end: socket.socket) -> None:
         end.setblocking(True)
@@ -29,23 +29,26 @@ class Channel:
 
     @property
     def is_own(self) -> bool:
-        """Whether this process is the agent's own, and not one that it has forked."""
+        """True if this process is the agent's own, and not forked by it."""
         return self._pid == os.getpid()
 
     def check_own(self) -> None:
-        """Raises RametError in a process that the agent has forked."""
+        """Raise RametError in a process that the agent forked."""
         if not self.is_own:
             raise RametError("this process was forked by an agent: only the agent's own process may ask its host")
 
     def say(self, control: bytes, body: bytes = b"") -> None:
-        """Write one message; waits while the host does not read. Raises RametError if it cannot be written."""
+        """Write one message; wait while the host does not read.
+
+        Raises RametError if it cannot be written.
+        """
         self.check_own()
         pieces = frames.pack(control, body)
         with self._writing:
             self._write(pieces)
 
     def say_last(self, done: Done, body: bytes = b"") -> None:
-        """Write the last message. After it nothing more can be said."""
+        """Write the last message; later messages are refused."""
         pieces = frames.pack(guest_protocol.encode(done), body)
         held = self._writing.acquire(timeout=_LAST_WORD_S)
         try:
@@ -56,12 +59,12 @@ class Channel:
                 self._writing.release()
 
     def read(self) -> Frame | None:
-        """Wait for one whole message, and take not a byte more; None if the host has closed."""
+        """Wait for one whole message, and read no byte beyond it; None if the host has closed."""
         reader = FrameReader()
         head = self._exactly(_HEADER.size)
         if head is None:
             return None
-        found = reader.feed(head)  # A bad header ends here.
+        found = reader.feed(head)  # A bad header raises here.
         body = self._exactly(sum(_HEADER.unpack(head)))
         found += reader.feed(body) if body is not None else []
         return found[0] if found else None
@@ -93,12 +96,15 @@ _current: list[Channel] = []
 
 
 def connect(channel: Channel) -> None:
-    """Make this the channel of the agent that this process is."""
+    """Set the channel of this agent process."""
     _current[:] = [channel]
 
 
 def current() -> Channel:
-    """The channel of this agent. Raises RametError where there is none, and in a process that it has forked."""
+    """Return the channel of this agent.
+
+    Raises RametError if there is none, and in a process that the agent forked.
+    """
     if not _current:
         raise RametError(
             "this code does not run inside an agent: pass a function to `await AgentRuntime(...).run_agent(agent=…)`, "

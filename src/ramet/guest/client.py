@@ -1,7 +1,7 @@
-"""What an agent may ask of its host from inside its sandbox: sub-agents, mail, checkpoints, files of its children.
+"""Requests of an agent to its host from inside its sandbox: sub-agents, mail, checkpoints, files of its children.
 
 Every function works from any thread and waits; `await` a `SubAgent` in async code. Errors are those of
-`ramet.core.errors`, as the host raised them. What is not an agent gets a RametError that says how to become one.
+`ramet.core.errors`, as the host raised them. Code that is not an agent gets a RametError that says how to become one.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def spawn_sub_agent(
     """Run a function as an agent below this one, in a sandbox of its own, and wait for its result.
 
     `output` has the type that the function's annotation says, or `returns`. A child that failed returns a result whose
-    `exit_code` is not 0. Raises SpawnRefused if it was not born, NotShippable for what cannot be sent.
+    `exit_code` is not 0. Raises SpawnRefused if the child was not spawned, NotShippable if an argument cannot be sent.
     """
     return start_sub_agent(agent, policy, args, kwargs, name=name, returns=returns, branch=branch).result()
 
@@ -56,9 +56,10 @@ def start_sub_agent(
     returns: Any = None,
     branch: bool = False,
 ) -> SubAgent:
-    """Start a function as an agent below this one, and go on. Raises as `spawn_sub_agent` does.
+    """Start a function as an agent below this one, and return without waiting.
 
-    With `branch` its state is a branch of this agent's, which sees nothing of it until `agent_state().merge(child)`.
+    Raises as `spawn_sub_agent` does. With `branch` the child's state is a branch of this agent's, which sees nothing of
+    it until `agent_state().merge(child)`.
     """
     if policy is not None and not isinstance(policy, Policy):
         raise InvalidValue("policy", policy, "a ramet.Policy")
@@ -79,7 +80,7 @@ def start_sub_agent(
 
 
 def _undecorated(agent: Any, policy: Policy | None) -> tuple[Callable[..., Any], Policy | None]:
-    """The function of a definition that a decorator made of one, and what it says of its policy."""
+    """Return the function and the policy of a definition that a decorator made."""
     if not hasattr(agent, "cache_ttl_seconds"):
         return agent, policy
     if agent.function is None:
@@ -95,10 +96,10 @@ def map_sub_agents(
     max_parallel: int = 8,
     returns: Any = None,
 ) -> list[AgentResult]:
-    """Run a function as one agent for each item, at most `max_parallel` at a time; results in the order of the items.
+    """Run a function as one agent for each item, at most `max_parallel` at a time.
 
-    Where there is no room for another, those that run are waited for first. What then is refused still, or cannot be
-    sent, raises; whoever runs by then is cancelled.
+    The results are in the order of the items. If there is no room for another agent, running ones are waited for first.
+    If a spawn is still refused, or an item cannot be sent, an error is raised, and the running agents are cancelled.
     """
     if max_parallel < 1:
         raise InvalidValue("max_parallel", max_parallel, "1 or more")
@@ -115,7 +116,7 @@ def map_sub_agents(
         return [child.result() for child in children]
     except BaseException:
         for child in children:
-            with contextlib.suppress(RametError):  # The host has gone, and takes care of them.
+            with contextlib.suppress(RametError):  # The host has ended, and takes care of them.
                 if not child.end().done():
                     child.cancel("another item of the same map failed")
         raise
@@ -127,19 +128,25 @@ def _start_if_room(
     try:
         return start_sub_agent(agent, policy, (item,), returns=returns)
     except SpawnRefused as refused:
-        if must or refused.limit.startswith("policy."):  # Waiting changes no right.
+        if must or refused.limit.startswith("policy."):  # Waiting does not change rights.
             raise
         return None
 
 
 def save_checkpoint(value: Any, version: int = 1) -> None:
-    """Keep a value for the next attempt or life of this run, in place of the one before. Raises NotShippable."""
+    """Save a value for the next attempt or lifetime of this run, replacing the previous one.
+
+    Raises NotShippable.
+    """
     json_size, body = values.encode(value, what="checkpoint")
     current_channel().ask(guest_protocol.SaveCheckpoint, body, json_size=json_size, version=version)
 
 
 def load_checkpoint(default: Any = None, *, returns: Any = None, version: int | None = None) -> Any:
-    """The value that was kept last, as the type `returns`; `default` if there is none, or none of this `version`."""
+    """Return the last saved value, as the type `returns`.
+
+    Return `default` if there is none, or none of this `version`.
+    """
     answer = current_channel().ask(guest_protocol.LoadCheckpoint)
     kept = answer.as_(Checkpoint)
     if not kept.found or version not in (None, kept.version):
@@ -148,58 +155,76 @@ def load_checkpoint(default: Any = None, *, returns: Any = None, version: int | 
 
 
 def agent_state() -> AgentState:
-    """This agent's own state: kept from one run of it to the next. Raises RametError for what is no agent."""
-    from ramet.guest import state  # Most agents keep none, and it brings the store's names along.
+    """Return this agent's own state, which is kept from one run of the agent to the next.
+
+    Raises RametError if this code is not an agent.
+    """
+    from ramet.guest import state  # Most agents keep no state, and this import brings the store's names along.
 
     return state.agent_state()
 
 
 def read_artifact(session_id: str, name: str) -> bytes:
-    """A file that a child left in its working directory. Raises Unknown for another child or name."""
+    """Return a file that a child left in its working directory.
+
+    Raises Unknown for another child or name.
+    """
     return current_channel().ask(guest_protocol.ReadArtifact, run=session_id, name=name).body
 
 
 def send_message(to: str, text: str, *, dedupe_s: float | None = None) -> str:
-    """Write to another agent of the tree, by id, path or name; returns what became of it.
+    """Send a message to another agent of the tree, by id, path or name; return what happened to it.
 
-    With `dedupe_s`, a message that equals one of the last so many seconds is not delivered again. Raises MailRefused,
-    and InvalidValue for a `dedupe_s` that is no time.
+    With `dedupe_s`, a message that equals one of the last `dedupe_s` seconds is not delivered again. Raises MailRefused
+    if the message is refused, and InvalidValue if `dedupe_s` is not a valid time.
     """
     window: dict[str, Any] = {} if dedupe_s is None else {"dedupe_s": checked_window(dedupe_s)}
     return current_channel().ask(guest_protocol.Send, to=to, text=text, **window).as_(Text).text
 
 
 class SubAgent:
-    """An agent below this one. Letting it go does nothing to it; it ends when its parent does."""
+    """An agent below this one.
+
+    Dropping the object does not affect the agent; it ends when its parent does.
+    """
 
     def __init__(self, line: ChannelClient, born: Spawned, returns: Any) -> None:
         self.id, self.path, self.name = born.run, born.path, born.name
         self._line, self._returns = line, returns
 
     def result(self, timeout: float | None = None) -> AgentResult:
-        """Wait for its end. Raises TimeoutError after `timeout` seconds; the child goes on."""
+        """Wait for the end of the agent.
+
+        Raises TimeoutError after `timeout` seconds; the agent continues.
+        """
         return self._told(self.end().result(timeout))
 
     def __await__(self) -> Generator[Any, None, AgentResult]:
-        """Wait for its end without holding up the event loop."""
+        """Wait for the end of the agent without blocking the event loop."""
         import asyncio
 
         end = yield from asyncio.shield(asyncio.wrap_future(self.end())).__await__()
         return self._told(end)
 
     def cancel(self, reason: str = "cancelled by its parent") -> Stopped:
-        """End it and all below it; returns when they are gone, with the paths of what was stopped, if anything was."""
+        """Stop the agent and all agents below it, and wait until they have ended.
+
+        Returns the paths of the stopped runs, if there were any.
+        """
         try:
             return self._line.ask(guest_protocol.Cancel, target=self.id, reason=reason).as_(Stopped)
         except Unknown:  # It lived once, so it has ended.
             return Stopped(stopped=())
 
     def send(self, text: str) -> str:
-        """Write to it; returns what became of the message. Raises MailRefused."""
+        """Send a message to the agent; return what happened to it.
+
+        Raises MailRefused.
+        """
         return self._line.ask(guest_protocol.Send, to=self.id, text=text).as_(Text).text
 
     def end(self) -> Future[End]:
-        """Its end, to be waited for with others."""
+        """Return a future of the agent's end, for waiting together with others."""
         return self._line.end_of(self.id)
 
     def _told(self, end: End) -> AgentResult:
@@ -208,7 +233,7 @@ class SubAgent:
         if told.json_size and status is Status.COMPLETED:
             try:
                 output = values.decode(end.body, told.json_size, returns=self._returns)
-            except (InvalidValue, ProtocolError) as misfit:  # It did something else than its annotation says.
+            except (InvalidValue, ProtocolError) as misfit:  # It returned another type than its annotation says.
                 status, error = Status.FAILED, encode_error(misfit)[0]
         return AgentResult(
             exit_code=told.exit_code if status == told.status else EXIT_CODES[status],

@@ -1,8 +1,8 @@
-"""The interpreter of a code agent: pieces of Python in one namespace, each with a bounded answer.
+"""The interpreter of a code agent: executes pieces of Python in one namespace, each with a bounded answer.
 
-The code runs in a thread of its own (`ramet.guest.worker`), never on the guest's event loop, and its names live as long
-as the process: as long as the turn. Nothing here confines it. The import hook says what the agent is meant to use
-(`ramet.guest.namespace`), the sandbox around the process what it can reach.
+The code runs in a thread of its own (`ramet.guest.worker`), never on the guest's event loop. Its names live as long as
+the process, which is as long as the turn. Nothing here confines the code. The import hook defines the intended modules
+(`ramet.guest.namespace`); the sandbox around the process limits what it can reach.
 """
 
 from __future__ import annotations
@@ -25,25 +25,31 @@ from ramet.guest.worker import Worker
 from ramet.tools.context import CodeResult
 from ramet.wire.error_codec import clean, message_of
 
-#: Characters of a shown value, and of a traceback; beyond, its beginning and its end.
+#: Characters of a shown value, and of a traceback; a longer text keeps its beginning and its end.
 MAX_SHOWN = 256 * 1024
-#: Frames of a traceback, the innermost.
+#: Number of frames of a traceback, the innermost.
 MAX_FRAMES = 30
-#: How long code has that was interrupted, and how often it is interrupted meanwhile.
+#: Seconds that interrupted code has to stop, and seconds between its interrupts.
 STOP_S, AGAIN_S = 2.0, 0.1
 
 _FLAGS = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
 
 
 class Concluded(BaseException):
-    """Ends the code that concluded its task; nothing is wrong."""
+    """Raised to end the code that concluded its task; not an error."""
 
 
 class Interpreter:
-    """What `ramet.tools.context.Interpreter` promises. Made in the guest's event loop; calls come one at a time."""
+    """An implementation of `ramet.tools.context.Interpreter`.
+
+    It is created in the guest's event loop; calls come one at a time.
+    """
 
     def __init__(self, prepare: Callable[[], Mapping[str, Any]] = dict, *, note: str = "") -> None:
-        """`prepare` gives the first names of a namespace, by way of imports; `note` goes before the first answer."""
+        """Store the settings.
+
+        `prepare` returns the first names of a namespace, by imports; `note` precedes the first answer.
+        """
         self._prepare, self._note = prepare, note
         self._streams = Streams()
         self._worker: Worker | None = None
@@ -54,11 +60,14 @@ class Interpreter:
         self._wait_lock = threading.Lock()
 
     async def open(self) -> None:
-        """Begin: bind the first names. Raises what `prepare` raises."""
+        """Start: bind the first names.
+
+        Raises as `prepare` does.
+        """
         await self._begin()
 
     def close(self) -> None:
-        """End it, as far as a thread can be ended."""
+        """Stop the code, as far as a thread can be stopped."""
         if self._worker is not None:
             self._worker.interrupt()
             self._worker.close()
@@ -68,7 +77,10 @@ class Interpreter:
             sys.modules["__main__"] = self._main_before
 
     async def run(self, code: str, *, timeout_s: float) -> CodeResult:
-        """Run a piece of code. What takes too long is interrupted; what cannot be is left behind, and said so."""
+        """Run a piece of code.
+
+        Code that takes too long is interrupted. Code that cannot be interrupted is left behind, and the answer says so.
+        """
         if self._worker is None:
             await self._begin()
         assert self._worker is not None, "it has begun"
@@ -90,7 +102,7 @@ class Interpreter:
         return CodeResult(_joined(note, ran.text), ran.ok)
 
     def waiting(self) -> _Waiting:
-        """While this is open, code waits for another agent, which takes none of its time."""
+        """Return a context in which code waits for another agent; that time is not counted."""
         return _Waiting(self)
 
     # ---- time
@@ -108,7 +120,7 @@ class Interpreter:
             return self._waited_s + (time.monotonic() - self._wait_began if self._waits else 0.0)
 
     async def _stop(self, worker: Worker, done: asyncio.Future[Any], timeout_s: float) -> str:
-        """Interrupt what runs; what became of it, in words."""
+        """Interrupt the current code, and return a text about the outcome."""
         for _ in range(round(STOP_S / AGAIN_S)):
             worker.interrupt()
             await asyncio.wait((done,), timeout=AGAIN_S)
@@ -137,13 +149,13 @@ class Interpreter:
             worker.close()
             raise module
         self._worker, self._module = worker, module
-        sys.modules["__main__"] = module  # As of a program: what looks up where code was defined finds its names.
+        sys.modules["__main__"] = module  # As in a program: code that looks up a definition's module finds its names.
 
     def _namespace(self) -> types.ModuleType | Exception:
         module = types.ModuleType("__main__")
         try:
             module.__dict__.update(self._prepare())
-        except Exception as problem:  # For whoever waits, with its own type.
+        except Exception as problem:  # The waiter receives it with its own type.
             return problem
         module.__dict__.setdefault("__builtins__", builtins)
         return module
@@ -163,7 +175,7 @@ class Interpreter:
         return CodeResult(_joined(printed.text(), shown, note) or "(no output)", ok)
 
     def _value_of(self, worker: Worker, code: str, name: str) -> str:
-        """Run it; the value of a last expression, as it is shown."""
+        """Run the code; return the value of a last expression as shown text."""
         tree = compile(code, name, "exec", _FLAGS | ast.PyCF_ONLY_AST, dont_inherit=True)
         last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
         self._evaluate(worker, compile(tree, name, "exec", _FLAGS, dont_inherit=True))
@@ -179,7 +191,7 @@ class Interpreter:
 
 
 class _Waiting:
-    """Counts the time of a wait, or of several at once, out of the code's."""
+    """A context that excludes waiting, or several concurrent waits, from the time of the code."""
 
     def __init__(self, interpreter: Interpreter) -> None:
         self._of = interpreter
@@ -200,12 +212,12 @@ class _Waiting:
 
 
 def _told(error: BaseException) -> str:
-    """The traceback of the code itself, without what it called elsewhere; never fails."""
+    """Return the traceback of the code itself, without the frames of other modules; never fails."""
     try:
         told = traceback.TracebackException.from_exception(error, limit=-1000, compact=True)
         _keep_own(told)
         text = "".join(told.format()).rstrip("\n")
-    except BaseException:  # an error that fails when it is looked at, or no memory to tell it
+    except BaseException:  # an error that fails when it is inspected, or no memory to format it
         text = f"{type(error).__name__}: {message_of(error)}"
     if isinstance(error, SystemExit):
         text += "\n[it ended this call, not the agent]"

@@ -1,7 +1,7 @@
-"""What an agent's code finds under which name: its capabilities, and an import hook that knows nothing else.
+"""The namespace of an agent's code: its capabilities by name, and an import hook that knows no other modules.
 
-This guides the code; it does not confine it. Whoever looks for a way around a view finds one, and is then still in its
-sandbox, which holds nothing of the host. What an agent may do outside of it is decided on the host.
+The namespace guides the code; it does not confine it. Code can find a way around a view, and is then still in its
+sandbox, which holds nothing of the host. The host decides what an agent may do outside the sandbox.
 """
 
 from __future__ import annotations
@@ -19,17 +19,18 @@ from ramet.core.errors import AgentNotResolved
 from ramet.core.policy.capabilities import Capability
 from ramet.wire.error_codec import message_of
 
-#: Modules that any code may import: they hold words to declare types with, and do nothing.
+#: Modules that any code may import: they only serve to declare types.
 ALWAYS: Final = ("__future__", "dataclasses", "enum", "typing")
-#: Names without a module, as recipes may write them.
+#: Names without a module, as recipes may contain them.
 WELL_KNOWN: Final = {"Agent": "ramet.agent.definition:Agent"}
 _OWN: Final = "a module of your own goes along if the program imports it, and declares it with .module, .fn or .cls"
 
 
 def namespace(agent: str, capabilities: Iterable[Capability], extra: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """The names that code of an agent begins with. Raises AgentNotResolved for a capability that is not there.
+    """Return the initial names of an agent's code.
 
-    Of two whose last names are the same neither is bound; either can be imported.
+    Raises AgentNotResolved for a capability that does not exist. If two capabilities have the same last name, neither
+    is bound; both can be imported.
     """
     try:
         return _namespace(capabilities, extra or {})
@@ -72,17 +73,23 @@ def _namespace(capabilities: Iterable[Capability], extra: Mapping[str, Any]) -> 
 
 
 class ModuleView(types.ModuleType):
-    """A module of which only some names are shown, and none can be changed."""
+    """A read-only view of a module that shows only some names."""
 
     def __init__(self, module: types.ModuleType | None, name: str, shown: Sequence[Capability] | None = ()) -> None:
-        """`shown` of None is all of it; `module` of None is a package that only leads to others."""
+        """Create a view.
+
+        `shown` of None shows everything; `module` of None is a package that only leads to others.
+        """
         super().__init__(name, getattr(module, "__doc__", None))
         self.__dict__.update(
             ramet_module=module, ramet_shown=None if shown is None else list(shown), ramet_parts=dict[str, Any]()
         )
 
     def __getattr__(self, name: str) -> Any:
-        """A part of it. Raises AttributeError for what is not among the capabilities."""
+        """Return an attribute of the module.
+
+        Raises AttributeError if it is not among the capabilities.
+        """
         own = self.__dict__
         parts, module, shown = own["ramet_parts"], own["ramet_module"], own["ramet_shown"]
         if name in parts:
@@ -93,21 +100,21 @@ class ModuleView(types.ModuleType):
             value = getattr(module, name)
             if shown is None or not isinstance(value, types.ModuleType) or _is_meant(shown, name):
                 return value
-            if sys.modules.get(f"{module.__name__}.{name}") is value:  # A part of it, not what it imported.
+            if sys.modules.get(f"{module.__name__}.{name}") is value:  # A submodule, not a module that it imported.
                 inner = ModuleView(value, f"{module.__name__}.{name}", [_inner(each, name) for each in shown])
                 return parts.setdefault(name, inner)
         raise AttributeError(f"{self.__name__}.{name} is not among the capabilities; of it there are: {_listed(self)}")
 
     def __setattr__(self, name: str, value: object) -> None:
-        """Refused."""
+        """Raise AttributeError: the view is read only."""
         self.__delattr__(name)
 
     def __delattr__(self, name: str) -> None:
-        """Refused."""
+        """Raise AttributeError: the view is read only."""
         raise AttributeError(f"{self.__name__}.{name} cannot be changed: a capability is read only")
 
     def __dir__(self) -> list[str]:
-        """The names that are shown."""
+        """Return the names that are shown."""
         own = self.__dict__
         shown = own["ramet_shown"]
         public = dir(own["ramet_module"]) if own["ramet_module"] is not None else []
@@ -116,36 +123,39 @@ class ModuleView(types.ModuleType):
 
 
 class ObjectView:
-    """A class, or an object of it, of which only some names are shown."""
+    """A view of a class, or of an object of it, that shows only some names."""
 
     def __init__(self, thing: Any, name: str, shown: Capability) -> None:
         self.__dict__.update(ramet_thing=thing, ramet_name=name, ramet_shown=shown, __doc__=thing.__doc__)
 
     def __getattr__(self, name: str) -> Any:
-        """A part of it. Raises AttributeError for what is not among the capabilities."""
+        """Return an attribute.
+
+        Raises AttributeError if it is not among the capabilities.
+        """
         own = self.__dict__
         if not own["ramet_shown"].has(name):
             raise AttributeError(f"{own['ramet_name']}.{name} is not among the capabilities")
         return getattr(own["ramet_thing"], name)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Make an object, of which the same names are shown."""
+        """Create an object, wrapped in a view that shows the same names."""
         own = self.__dict__
         if not isinstance(own["ramet_thing"], type):
             raise TypeError(f"{own['ramet_name']} cannot be called")
         return ObjectView(own["ramet_thing"](*args, **kwargs), f"{own['ramet_name']}()", own["ramet_shown"])
 
     def __setattr__(self, name: str, value: object) -> None:
-        """Refused."""
+        """Raise AttributeError: the view is read only."""
         raise AttributeError(f"{self.__dict__['ramet_name']}.{name} cannot be changed: a capability is read only")
 
     def __repr__(self) -> str:
-        """What it is of."""
+        """Return a text that names the viewed object."""
         return f"<what is shown of {self.__dict__['ramet_name']}>"
 
 
 class _Imports:
-    """`import`, as an agent's code has it."""
+    """The `import` statement for an agent's code."""
 
     def __init__(self, modules: Mapping[str, ModuleView]) -> None:
         self._modules = modules
@@ -153,7 +163,10 @@ class _Imports:
     def __call__(
         self, name: str, globals: object = None, locals: object = None, fromlist: Sequence[str] = (), level: int = 0
     ) -> types.ModuleType:
-        """A view of a module. Raises ImportError for one, or a part of one, that is not among the capabilities."""
+        """Return a view of a module.
+
+        Raises ImportError for a module, or a part of one, that is not among the capabilities.
+        """
         if level:
             raise ImportError("a relative import leads nowhere here")
         view = self._find(name)
@@ -171,7 +184,7 @@ class _Imports:
         if package:
             view = self._find(package)
             if any(each.has(part) for each in view.__dict__["ramet_shown"] or ()):
-                with contextlib.suppress(ImportError):  # It is said below.
+                with contextlib.suppress(ImportError):  # The error below reports it.
                     importlib.import_module(name)
             found = getattr(view, part, None)
             if isinstance(found, ModuleView):
@@ -187,7 +200,7 @@ def _view(modules: dict[str, ModuleView], name: str, module: types.ModuleType) -
 
 
 def _put_into_packages(modules: dict[str, ModuleView], name: str) -> None:
-    """`import a.b` binds `a`: a view that leads to `b`, and to whatever else is meant of it."""
+    """Add a module to the view of its package: `import a.b` binds `a`, a view that leads to `b` and other parts."""
     package, _, part = name.rpartition(".")
     if package:
         if package not in modules:
@@ -199,7 +212,7 @@ def _put_into_packages(modules: dict[str, ModuleView], name: str) -> None:
 def _module(capability: Capability, name: str) -> types.ModuleType:
     try:
         return importlib.import_module(name)
-    except BaseException as problem:  # Its own code runs in here, whatever it does.
+    except BaseException as problem:  # The module's own code runs here, whatever it does.
         if isinstance(problem, KeyboardInterrupt | MemoryError):
             raise
         why = f"cannot be imported in the sandbox ({type(problem).__name__}: {message_of(problem)})"

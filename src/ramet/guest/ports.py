@@ -1,4 +1,4 @@
-"""The ports of a `ToolUseContext` in a sandbox: model, record, hooks, approval, each by the host over the channel."""
+"""The ports of a `ToolUseContext` in a sandbox: model, record, hooks, approval, each provided over the channel."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ from ramet.tools.context import (
 from ramet.wire import guest_protocol
 from ramet.wire.guest_protocol import Record, Reply
 
-#: Characters of a text that hooks are told of; what is beyond it they do not see.
+#: Characters of a text that hooks receive; the rest is not sent.
 MAX_TOLD = 1_000_000
-#: Bytes of arguments that a tool asks a person about.
+#: Bytes of arguments that are shown to a person for an approval.
 MAX_SHOWN = 256 * 1024
 
 
 class ChannelModel:
-    """The loop's way to the run's model."""
+    """The loop's access to the run's model."""
 
     def __init__(self, link: AsyncChannel, kept: SharedHistory) -> None:
         self._link, self.kept = link, kept
@@ -49,9 +49,10 @@ class ChannelModel:
     async def __call__(
         self, context: ToolUseContext, request: ModelRequest
     ) -> AsyncGenerator[AIMessageChunk | AIMessage]:
-        """Ask. The host streams the reply to whoever follows the run; here it comes whole.
+        """Send a request.
 
-        Of its tool calls no more may run than the host granted: the context's budget says so.
+        The host streams the reply to readers that follow the run; here the reply arrives whole. At most the granted
+        number of its tool calls may run: the context's budget says so.
         """
         body = encode_question(self.kept, request.messages, [tool.name for tool in request.tools])
         answer = await self._link.ask(
@@ -70,7 +71,7 @@ class ChannelModel:
         yield _message(answer)
 
     def relay(self, context: ToolUseContext) -> RelayModel:
-        """The same model as LangChain takes one, for questions beside the conversation."""
+        """Return the same model in LangChain's form, for requests outside the conversation."""
 
         async def ask(
             messages: Sequence[BaseMessage], tools: Sequence[dict[str, Any]], *, max_tokens: int | None, stream: bool
@@ -78,7 +79,7 @@ class ChannelModel:
             body = encode_question(self.kept, messages, tools)
             try:
                 decode_question(self.kept, body)
-            except ProtocolError as refusal:  # Said here, it is an error of the tool; said there, the end of the run.
+            except ProtocolError as refusal:  # Here an error of the tool; on the host the end of the run.
                 raise InvalidValue("question", f"{len(body)} bytes", str(refusal)) from None
             step = context.next_step()
             pieces = self._link.pieces(
@@ -96,7 +97,10 @@ class ChannelModel:
 
 
 def relay_model() -> RelayModel:
-    """The run's model as LangChain takes one, for code of a tool call in a sandbox. Raises LookupError elsewhere."""
+    """Return the run's model in LangChain's form, for code of a tool call in a sandbox.
+
+    Raises LookupError elsewhere.
+    """
     context = current()
     if not isinstance(context.ask, ChannelModel):
         raise LookupError("no channel leads to a model from here: this run works in the host")
@@ -104,7 +108,10 @@ def relay_model() -> RelayModel:
 
 
 def _replied(answer: Answered) -> Reply:
-    """The reply. Raises ModelFailed where the question was too long: the loop makes room then."""
+    """Return the reply.
+
+    Raises ModelFailed if the request was too long: the loop then makes room.
+    """
     reply = answer.as_(Reply)
     if reply.is_too_long:
         raise ModelFailed("the model", "the question is longer than its window") from ContextOverflowError()
@@ -119,9 +126,9 @@ def _message(answer: Answered) -> AIMessage:
 
 
 class ChannelRecord:
-    """Tells the host what happens, and keeps the conversation as the host has it: the same messages at the same places.
+    """A recorder that reports events to the host, and keeps the same messages at the same places as the host.
 
-    What the host puts on record by itself, replies and the text of mail, is not told again.
+    Events that the host records by itself, replies and the text of mail, are not reported again.
     """
 
     def __init__(self, link: AsyncChannel, model: ChannelModel, context: ToolUseContext) -> None:
@@ -130,7 +137,7 @@ class ChannelRecord:
         self._count = 0
 
     def __call__(self, event: Event) -> Event:
-        """Take an event of the loop."""
+        """Record an event of the loop."""
         match event:
             case MessageRecorded():
                 self._message(event)
@@ -159,7 +166,10 @@ class ChannelRecord:
 
 
 def _sayable(result: ToolMessage) -> dict[str, Any]:
-    """A tool's result as the host takes it, without its artifact and without what a provider would have to fetch."""
+    """Return a tool's result in a form that the host accepts.
+
+    The artifact, and content that a provider would have to fetch, are left out.
+    """
     result.artifact = None
     try:
         untrusted_message(encode(result))
@@ -169,19 +179,22 @@ def _sayable(result: ToolMessage) -> dict[str, Any]:
 
 
 class ChannelHooks:
-    """The host's hooks."""
+    """The host's hooks, called over the channel."""
 
     def __init__(self, link: AsyncChannel, events: Sequence[str]) -> None:
         self._link, self._events = link, frozenset(events)
 
     def listens(self, event: str) -> bool:
-        """Whether anything is registered for `event`."""
+        """Return whether any hook is registered for `event`."""
         return event in self._events
 
     async def fire(
         self, event: str, context: ToolUseContext, payload: dict[str, Any], *, matcher: str = ""
     ) -> HookDecision:
-        """Let the host ask its hooks. Raises Aborted if one of them stopped the run."""
+        """Have the host run its hooks.
+
+        Raises Aborted if a hook stopped the run.
+        """
         told = {key: value[:MAX_TOLD] if isinstance(value, str) else value for key, value in payload.items()}
         body = msgspec.json.encode(sanitize(told))
         answer = await self._link.ask(guest_protocol.FireHook, body, event=event, matcher=matcher)
@@ -190,13 +203,13 @@ class ChannelHooks:
 
 
 class ChannelApproval:
-    """The way to a person's word."""
+    """The access to a person's approval."""
 
     def __init__(self, link: AsyncChannel) -> None:
         self._link = link
 
     async def __call__(self, context: ToolUseContext, *, tool: str, question: str, args: dict[str, Any]) -> Approval:
-        """Ask; only a yes is a yes."""
+        """Ask for an approval; only an explicit yes allows the call."""
         call = current_call.get()
         call_id = call.call_id if call is not None else None
         shown = args if len(msgspec.json.encode(sanitize(args))) <= MAX_SHOWN else {}  # The host has them, too.
@@ -206,7 +219,7 @@ class ChannelApproval:
 
 
 class ChannelSafety:
-    """The host's safety gate: it knows the call, and is told only which one."""
+    """The host's safety gate: the host knows the call, and receives only its id."""
 
     def __init__(self, link: AsyncChannel) -> None:
         self._link = link
@@ -214,13 +227,13 @@ class ChannelSafety:
     async def __call__(
         self, context: ToolUseContext, *, call_id: CallId, tool: str, args: dict[str, Any]
     ) -> SafetyDecision:
-        """Have it voted on."""
+        """Have a call voted on."""
         decided = (await self._link.ask(guest_protocol.ProposeCall, call_id=call_id)).as_(guest_protocol.SafetyReply)
         return SafetyDecision(decided.committed, decided.reason)
 
 
 class Spilled:
-    """Large results of tools, in files of this sandbox that the run may read until its turn is over."""
+    """Large results of tools, in files of this sandbox that the run may read until its turn has ended."""
 
     def __init__(self, context: ToolUseContext) -> None:
         self._context = context
@@ -228,7 +241,7 @@ class Spilled:
         self._count = 0
 
     def __call__(self, call_id: str, text: str) -> pathlib.Path:
-        """Put a result away; returns where."""
+        """Store a result in a file, and return its path."""
         if self._folder is None:
             self._folder = tempfile.TemporaryDirectory(prefix="ramet-results-", ignore_cleanup_errors=True)
             self._context.read_roots = (pathlib.Path(self._folder.name),)
@@ -238,6 +251,6 @@ class Spilled:
         return file
 
     def close(self) -> None:
-        """Remove them."""
+        """Remove the files."""
         if self._folder is not None:
             self._folder.cleanup()

@@ -1,7 +1,7 @@
-"""The sandbox's end of the proxy: a port of its own loopback, whose bytes go to the host's socket and back unread.
+"""The sandbox's end of the proxy: relays bytes between a loopback port and the host's socket, without reading them.
 
-It decides nothing: whoever connects to the host's socket directly is answered the same. One process, one thread, the
-standard library; descriptors and memory stay within what a sandbox is given.
+It makes no decision: a client that connects to the host's socket directly gets the same answers. It is one process with
+one thread, and uses only the standard library. Descriptors and memory stay within the limits of a sandbox.
 """
 
 from __future__ import annotations
@@ -16,16 +16,19 @@ from typing import NoReturn
 HOST, PORT = "127.0.0.1", 3128
 UNIX_PATH = "/run/ramet/proxy.sock"
 MAX_CONNECTIONS = 64
-#: How often the parent is looked at where the kernel has no descriptor for it.
+#: Seconds between checks of the parent if the kernel offers no descriptor for it.
 _LOOK_S = 1.0
 
 _NO_PROXY = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
-#: What was read is sent, or copied out, before the next read.
+#: Data that was read is sent, or copied out, before the next read.
 _buffer = memoryview(bytearray(16 * 1024))
 
 
 def listen(port: int = PORT, host: str = HOST) -> socket.socket:
-    """A listener for `serve`, to be made before the relay is forked: no client comes too early. Raises OSError."""
+    """Create a listener for `serve`, before the relay is forked, so that no client comes too early.
+
+    Raises OSError.
+    """
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -39,9 +42,10 @@ def listen(port: int = PORT, host: str = HOST) -> socket.socket:
 
 
 def serve(listener: socket.socket, unix_path: str = UNIX_PATH, *, parent: int | None = None) -> NoReturn:
-    """Relay until `parent` has gone, then exit the process. Descriptors other than 0 to 2 and `listener` are closed.
+    """Relay until `parent` has ended, then exit the process.
 
-    `parent` need not be the process that forked this one; None: it is.
+    Descriptors other than 0 to 2 and `listener` are closed. `parent` need not be the process that forked this one; None
+    means that it is.
     """
     code = 1
     try:
@@ -53,11 +57,11 @@ def serve(listener: socket.socket, unix_path: str = UNIX_PATH, *, parent: int | 
     except BaseException:
         sys.excepthook(*sys.exc_info())
     finally:
-        os._exit(code)  # A forked child runs no exit handlers of its parent's.
+        os._exit(code)  # A forked child must not run exit handlers of its parent.
 
 
 class _End:
-    """One end of a pair: what is still to be sent to it, and how far each direction has come."""
+    """An end of a pair: the data still to be sent to it, and the progress of each direction."""
 
     __slots__ = ("events", "has_ended", "is_client", "is_deaf", "is_shut", "other", "pending", "sock")
 
@@ -65,10 +69,10 @@ class _End:
         self.sock, self.is_client = sock, is_client
         self.other = self
         self.pending = b""
-        self.events = 0  #: what the selector watches
-        self.has_ended = False  #: nothing more comes from it
-        self.is_shut = False  #: it was told that nothing more will come
-        self.is_deaf = False  #: it takes nothing more; what comes for it is dropped
+        self.events = 0  #: events that the selector watches
+        self.has_ended = False  #: no more data comes from it
+        self.is_shut = False  #: its peer's end was passed on to it
+        self.is_deaf = False  #: it accepts no more data; data for it is dropped
 
 
 class _Relay:
@@ -78,7 +82,7 @@ class _Relay:
         self._count = 0
 
     def run(self, parent: int) -> None:
-        """Relay until `parent` has gone."""
+        """Relay until `parent` has ended."""
         watch = _watch(parent)
         if watch >= 0:
             self._selector.register(watch, selectors.EVENT_READ)
@@ -89,21 +93,21 @@ class _Relay:
                     return
                 if key.fileobj is self._listener:
                     self._accept()
-                elif key.data.events:  # Else it was closed in this round.
+                elif key.data.events:  # Otherwise it was closed in this round.
                     self._turn(key.data, events)
 
     def _accept(self) -> None:
         try:
             client = self._listener.accept()[0]
         except OSError:
-            return  # It has gone, or there is no descriptor: nothing can be said to it.
+            return  # The client has left, or there is no descriptor: no answer is possible.
         server = None
         try:
             server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             client.setblocking(False)
             client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             server.setblocking(False)
-            server.connect(self._unix_path)  # Done at once, or it fails: the host's queue is full, or it has gone.
+            server.connect(self._unix_path)  # Done at once; fails if the host's queue is full or it ended.
         except OSError:
             with contextlib.suppress(OSError):
                 client.send(_NO_PROXY)
@@ -126,7 +130,7 @@ class _Relay:
                 _receive(end)
             _pass_on_end(end)
             _pass_on_end(end.other)
-        except OSError:  # The client has gone.
+        except OSError:  # The client has left.
             return self._close(end)
         if end.has_ended and end.other.has_ended and not end.pending and not end.other.pending:
             return self._close(end)
@@ -159,7 +163,7 @@ class _Relay:
 
 
 def _watch(parent: int) -> int:
-    """A descriptor that can be read when `parent` ends; -1 where there is none, or no such process."""
+    """Return a descriptor that becomes readable when `parent` ends; -1 if the system or the process does not exist."""
     try:
         return os.pidfd_open(parent)
     except (AttributeError, OSError):
@@ -184,7 +188,7 @@ def _receive(end: _End) -> None:
     except OSError:
         if end.is_client:
             raise
-        size = 0  # What the host said before is still passed on.
+        size = 0  # Data that the host sent before is still passed on.
     if size:
         _send(end.other, _buffer[:size])
     else:
@@ -199,7 +203,7 @@ def _send(end: _End, data: bytes | memoryview) -> None:
     except OSError:
         if end.is_client:
             raise
-        # The host takes no more, but may have answered: closing now would take the answer from the client.
+        # The host accepts no more, but may have answered: closing now would take the answer from the client.
         sent, end.is_deaf = len(data), True
     end.pending = bytes(data[sent:])
 

@@ -1,4 +1,4 @@
-"""An LLM agent inside its sandbox: the same loop as in the host, with ports that lead through the channel."""
+"""An LLM agent inside its sandbox: the same loop as in the host, with ports that use the channel."""
 
 from __future__ import annotations
 
@@ -52,18 +52,18 @@ from ramet.wire.error_codec import encode_error
 from ramet.wire.guest_protocol import Done, IncomingMail, StartConversation
 from ramet.wire.values import values
 
-#: What code that runs before a turn may take.
+#: Seconds that code before a turn may take.
 SETUP_S = 120.0
 NEW_TURN = "[this is a new namespace: the names of earlier turns went with their process]"
 
-_READY = builtin_tools({})  # Made with this module, in the process that guests are forked from: they share them.
+_READY = builtin_tools({})  # Created in the process that guests are forked from: the guests share them.
 
 
 def serve(channel: socket.socket, start: StartConversation, body: bytes) -> None:
-    """Work as an agent until its answer stands or it must end, and tell the host so: the last word is `Done`.
+    """Work as an agent until its answer is complete or it must end; the last message to the host is `Done`.
 
-    `channel` is connected, and nothing behind the first frame has been read from it. SIGTERM ends the work as the
-    host's `Stop` does: what was found until then is told.
+    `channel` is connected, and nothing after the first frame has been read from it. SIGTERM ends the work as the host's
+    `Stop` does: partial results are still reported.
     """
     asyncio.run(_serve(channel, start, body))
 
@@ -71,12 +71,12 @@ def serve(channel: socket.socket, start: StartConversation, body: bytes) -> None
 async def _serve(channel: socket.socket, start: StartConversation, body: bytes) -> None:
     work = Work(start, body)
     async with _linked(channel, work) as link:
-        with contextlib.suppress(Aborted):  # The host has gone.
+        with contextlib.suppress(Aborted):  # The host has ended.
             task_runner.use_runner("ramet.guest.authoring", "GUEST")
             image_tools.allow()
             thread_channel.override_channel(thread_channel.ThreadOverAsync(link))
             link.tell(*await work.done(link))
-            await link.flush()  # However long that takes: where a kernel was killed, another one reads it.
+            await link.flush()  # Without a time limit: if a kernel was killed, another one reads it.
 
 
 @asynccontextmanager
@@ -97,7 +97,7 @@ async def _linked(channel: socket.socket, work: Work) -> AsyncGenerator[AsyncCha
 
 
 class Work:
-    """One turn, and whoever may end it."""
+    """The work of one turn, and the ways to end it."""
 
     def __init__(self, start: StartConversation, body: bytes) -> None:
         self._start, self._body = start, body
@@ -106,21 +106,24 @@ class Work:
         self._task: asyncio.Task[Any] | None = None
 
     def mail(self, mail: IncomingMail, text: str) -> None:
-        """Mail for this run; read at the next step. What does not fit stays unread with the host."""
+        """Receive mail for this run, which is read at the next step.
+
+        Mail that does not fit stays unread with the host.
+        """
         with contextlib.suppress(MailRefused):
             self._mailbox.push(
                 Mail(id=mail.mail_id, sender=mail.sender, text=text, kind=mail.kind)  # type: ignore[arg-type]  # the host's word
             )
 
     def stop(self, reason: str) -> None:
-        """The run is to end."""
+        """Stop the run."""
         if not self._abort.aborted:
             self._abort.abort(reason)
             if self._task is not None:
                 self._task.cancel()
 
     async def done(self, link: AsyncChannel) -> tuple[Done, bytes]:
-        """Do the work; how it ended, and the value that its code gave, if it did."""
+        """Do the work; return the last message, and the value that the agent's code gave, if it did."""
         self._task = asyncio.current_task()
         try:
             self._abort.raise_if_aborted()
@@ -156,10 +159,10 @@ class Work:
                     async for _ in pieces:
                         pass
             finally:
-                for answer in list(context.answered.values()):  # Of a turn that was cut off.
+                for answer in list(context.answered.values()):  # Answers of a turn that was cut off.
                     record_message(context, answer)
         concluded = context.concluded
-        if concluded is None or concluded_by(context.history) is not None:  # The host has heard that itself.
+        if concluded is None or concluded_by(context.history) is not None:  # The host has received that itself.
             return Done(ok=True), b""
         json_size, body = values.encode_result(concluded.value)
         return Done(ok=True, conclusion=True, json_size=json_size), body
@@ -173,7 +176,10 @@ async def _spilled(context: ToolUseContext) -> AsyncGenerator[None]:
 
 @asynccontextmanager
 async def _interpreter(context: ToolUseContext, said: Mapping[str, Any]) -> AsyncGenerator[None]:
-    """While this is open, the run has one, if it has the tool for it. Raises AgentNotResolved for a capability."""
+    """Provide an interpreter while the context is open, if the run has the tool for it.
+
+    Raises AgentNotResolved for a missing capability.
+    """
     if not any(tool.name == PYTHON for tool in context.tools):
         yield
         return
@@ -196,7 +202,7 @@ async def _interpreter(context: ToolUseContext, said: Mapping[str, Any]) -> Asyn
 
 
 def _context(start: StartConversation, said: Mapping[str, Any], packed: bytes, link: AsyncChannel) -> ToolUseContext:
-    """What the run may reach: tools that are built here, all else through the channel."""
+    """Build the context of the run: tools are built here, everything else uses the channel."""
     system, history = ([decode(message) for message in said[part]] for part in ("system", "history"))
     model = ChannelModel(link, SharedHistory([*system, *history]))
     context = ToolUseContext(
@@ -213,8 +219,8 @@ def _context(start: StartConversation, said: Mapping[str, Any], packed: bytes, l
         system_messages=tuple(system),
         history=history,
         cwd=pathlib.Path(start.cwd),
-        environ=dict(os.environ),  # Nothing is in it but what the policy says.
-        budget=Budget(NO_LIMITS, scope=start.path),  # The host counts.
+        environ=dict(os.environ),  # It holds only what the policy says.
+        budget=Budget(NO_LIMITS, scope=start.path),  # The host counts usage.
         tree=ChannelTree(link, said["types"]),
         hooks=ChannelHooks(link, start.hooks) if start.hooks else None,
         approve=ChannelApproval(link),
@@ -227,7 +233,10 @@ def _context(start: StartConversation, said: Mapping[str, Any], packed: bytes, l
 
 
 def _tools(start: StartConversation, types: Mapping[str, str], packed: bytes) -> tuple[BaseTool, ...]:
-    """The tools by name: those that came in the capsule, and ramet's own. Raises NotShippable, ProtocolError."""
+    """Return the tools by name: those from the capsule, and ramet's own.
+
+    Raises NotShippable or ProtocolError.
+    """
     brought: Mapping[str, BaseTool] = {}
     if start.tools_tag:
         opened = capsule.unpack(packed, start.tools_tag)

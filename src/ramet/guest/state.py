@@ -1,6 +1,6 @@
-"""An agent's own state, as its code has it: the same in a sandbox, in a tool, and in a function of the host.
+"""An agent's own state, as its code uses it: the same in a sandbox, in a tool, and in a function of the host.
 
-Where an event loop runs that must not wait, in the host, each call gives an awaitable; elsewhere it gives its result.
+In the host, in an event loop that must not wait, each call returns an awaitable; elsewhere it returns its result.
 """
 
 from __future__ import annotations
@@ -22,42 +22,45 @@ from ramet.tools.context import ToolUseContext, Tree, current_call
 from ramet.wire.guest_protocol import StateCommit, StateReply, UseState
 
 T = TypeVar("T")
-#: Times that one commit or merge asks `resolve` anew, since somebody changed the same keys again.
+#: Number of times that one commit or merge calls `resolve` again, because another run changed the same keys again.
 _TRIES = 20
 
 Resolve = Callable[[str, Any, Any, Any], Any]
 
 
 class StateTransport(Protocol):
-    """How code gets to its state."""
+    """A connection from code to its state."""
 
     async def ask(self, body: bytes, **fields: Any) -> tuple[StateReply, bytes]:
-        """Ask the host."""
+        """Send a request to the host."""
 
     def run(self, work: Coroutine[Any, Any, T]) -> Any:
-        """What comes of it, or where nothing may wait an awaitable of that."""
+        """Return the result of the work, or an awaitable of it if the caller must not wait."""
 
 
 class AgentState:
-    """Values by key, in the agent's own namespace; what is set is seen by others once it is committed."""
+    """Values by key, in the agent's own namespace; other runs see a value once it is committed."""
 
     def __init__(self, way: StateTransport) -> None:
         self._way = way
 
     def get(self, key: str, default: Any = None) -> Any:
-        """The value of a key, made anew each time."""
+        """Return the value of a key, decoded on each call."""
         return self._way.run(self._get(key, default))
 
     def set(self, key: str, value: Any) -> Any:
-        """Keep a copy of a value: JSON data, up to 1 MiB. Raises InvalidValue, which names the path inside it."""
+        """Set a key to a copy of a value: JSON data, up to 1 MiB.
+
+        Raises InvalidValue, which names the path inside the value.
+        """
         return self._way.run(self._done("set", values.encode(value, str(key)), name=key))
 
     def remove(self, key: str) -> Any:
-        """Have no value; False if there was none."""
+        """Remove a key; return False if it had no value."""
         return self._way.run(self._found("remove", name=key))
 
     def has(self, key: str) -> Any:
-        """Whether there is a value; `in` is the same where nothing is awaited."""
+        """Return whether a key has a value; `in` does the same if nothing is awaited."""
         return self._way.run(self._found("has", name=key))
 
     def __contains__(self, key: object) -> bool:
@@ -68,52 +71,56 @@ class AgentState:
         return found
 
     def keys(self, prefix: str = "", *, recursive: bool = True) -> Any:
-        """Keys that begin like this, in order, those of agents below too unless `recursive` is False."""
+        """Return the keys with this prefix, in order, with those of agents below unless `recursive` is False."""
         return self._way.run(self._read("keys", list[str], name=prefix, recursive=recursive))
 
     def namespaces(self, *, recursive: bool = False) -> Any:
-        """The names of the namespaces below, such as those of agents that this one made."""
+        """Return the names of the namespaces below, such as those of agents that this one created."""
         return self._way.run(self._read("namespaces", list[str], recursive=recursive))
 
     def discard(self) -> Any:
-        """Forget what was set and removed since the last commit."""
+        """Discard the changes since the last commit."""
         return self._way.run(self._done("discard"))
 
     # ---- commits
 
     def commit(self, message: str = "", *, on_conflict: str = "retry", resolve: Resolve | None = None) -> Any:
-        """Write all changes durably, as one; the commit. Without changes it is the newest one: none is made twice.
+        """Write all changes durably, as one commit, and return it.
 
-        If another run changed the same keys: `resolve(key, base, ours, theirs)` decides (MISSING is no value), or
-        MergeConflict is raised and nothing written. With on_conflict="abandon" any other commit raises Conflict, and
-        the changes are dropped.
+        Without changes, return the newest commit: no empty commit is made. If another run changed the same keys:
+        `resolve(key, base, ours, theirs)` decides (MISSING means no value); without it MergeConflict is raised and
+        nothing is written. With on_conflict="abandon" any other commit raises Conflict, and the changes are dropped.
         """
         return self._way.run(self._settled("commit", resolve, message=message, on_conflict=on_conflict))
 
     def checkout(self, commit: StateCommit | str | None = None) -> Any:
-        """Stand on an older commit of this state, to read it; without one on the newest. Raises UnsavedChanges."""
+        """Check out an older commit of this state, to read it; without `commit` the newest.
+
+        Raises UnsavedChanges.
+        """
         name = commit.id if isinstance(commit, StateCommit) else commit or ""
         return self._way.run(self._read("checkout", StateCommit | None, name=name))
 
     def history(self, limit: int = 100) -> Any:
-        """The commits that changed something here, the newest first."""
+        """Return the commits that changed this namespace, newest first."""
         return self._way.run(self._read("history", list[StateCommit], limit=limit))
 
     # ---- branches of delegates
 
     def branches(self) -> Any:
-        """The newest commits of branches that children of this agent work on, or did, by the ids of their runs."""
+        """Return the newest commit of each branch of a child of this agent, by the id of the child's run."""
         return self._way.run(self._read("branches", dict[str, str]))
 
     def merge(self, branch: Any, *, resolve: Resolve | None = None, message: str = "") -> Any:
-        """Take in what a child has committed to its branch: its run's id, or the child. Raises MergeConflict, Unknown.
+        """Merge the commits of a child's branch, given by its run's id or by the child.
 
-        What is in already is not taken twice. `resolve` is that of `commit`.
+        A commit that is already merged is not merged twice. `resolve` is that of `commit`. Raises MergeConflict or
+        Unknown.
         """
         return self._way.run(self._settled("merge", resolve, name=_id(branch), message=message))
 
     def drop(self, branch: Any) -> Any:
-        """Remove such a branch; False if there was none."""
+        """Remove a child's branch; return False if there was none."""
         return self._way.run(self._found("drop", name=_id(branch)))
 
     # ---- inside
@@ -162,30 +169,36 @@ def _id(branch: Any) -> str:
 
 
 class ChannelState:
-    """By the channel of a function, or of code that an agent wrote: each call waits for its answer."""
+    """A transport over the channel of a function, or of code that an agent wrote: each call waits for its answer."""
 
     async def ask(self, body: bytes, **fields: Any) -> tuple[StateReply, bytes]:
-        """Ask the host. Raises what it raised."""
+        """Send a request to the host.
+
+        Raises the host's error.
+        """
         answer = current_channel().ask(UseState, body, **fields)
         return answer.as_(StateReply), answer.body
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """What comes of it: it never waits for an event loop."""
+        """Return the result of the work: it never waits for an event loop."""
         return run_nowait(work)
 
 
 class TreeState:
-    """By the tree that the run is in: of a tool, or of a function that works in the host."""
+    """A transport over the tree of the run: for a tool, or for a function that works in the host."""
 
     def __init__(self, context: ToolUseContext, tree: Tree) -> None:
         self._context, self._tree = context, tree
 
     async def ask(self, body: bytes, **fields: Any) -> tuple[StateReply, bytes]:
-        """Ask the host. Raises what it raised."""
+        """Send a request to the host.
+
+        Raises the host's error.
+        """
         return await self._tree.use_state(self._context, _request(fields), body)
 
     def run(self, work: Coroutine[Any, Any, T]) -> Any:
-        """An awaitable in an event loop; in a thread what comes of it."""
+        """Return an awaitable in an event loop; in a thread return the result."""
         if asyncio._get_running_loop() is not None:
             return work
         loop = home.get()
@@ -203,7 +216,10 @@ def _request(fields: Mapping[str, Any]) -> UseState:
 
 
 def agent_state() -> AgentState:
-    """The state of the agent whose code this is. Raises RametError where there is none."""
+    """Return the state of the agent whose code this is.
+
+    Raises RametError if there is none.
+    """
     call = current_call.get()
     tree = call.context.tree if call is not None else None
     if call is not None and tree is not None and not (isinstance(tree, ChannelTree) and tree.is_elsewhere):

@@ -1,4 +1,4 @@
-"""task_success, task_fail and task_clarify, as an agent's own code has them: they end the code, and the task."""
+"""The functions task_success, task_fail and task_clarify for an agent's own code: they end the code and the task."""
 
 from __future__ import annotations
 
@@ -16,11 +16,14 @@ MAX_TEXT = 10_000  #: characters of a reason, or of a question
 
 
 def conclusions(context: ToolUseContext) -> Mapping[str, Callable[[Any], Never]]:
-    """The three, for the code of a run. Each raises InvalidValue, and goes on, for what cannot be told."""
+    """Return the three functions for the code of a run.
+
+    Each raises InvalidValue for an argument that cannot be sent; the code then continues.
+    """
 
     def task_success(result: Any = None) -> Never:
         """End the task with its result, in the agreed form."""
-        is_task = isinstance(result, Task)  # of an agent that it made: its handle
+        is_task = isinstance(result, Task)  # a task of an agent that it created: the handle of that agent
         data = handle_of(result, "result") if is_task else encode_argument(type(result), result, "result")
         _conclude(context, DeclaredResult("success", value=data))
 

@@ -1,4 +1,4 @@
-"""The channel as an agent's threads have it: requests answered in any order, and the ends of children."""
+"""The channel for an agent's threads: requests answered in any order, and the ends of children."""
 
 from __future__ import annotations
 
@@ -20,28 +20,37 @@ T = TypeVar("T")
 
 
 class ChannelClient(Protocol):
-    """A way to ask the host from any thread."""
+    """A client that sends requests to the host from any thread."""
 
     def ask(self, kind: type[Request], body: bytes = b"", **fields: Any) -> Answered:
-        """Ask, and wait for the answer. Raises the host's error, InvalidValue, RametError if the host has gone."""
+        """Send a request, and wait for the answer.
+
+        Raises the host's error, InvalidValue, or RametError if the host has ended.
+        """
 
     def end_of(self, run: str) -> Future[End]:
-        """The end of a child, to be waited for. Raises RametError if the host has gone."""
+        """Return a future of a child's end.
+
+        Raises RametError if the host has ended.
+        """
 
 
 class ThreadOverAsync:
-    """Asks over the channel that an event loop has, from any thread but that loop's own."""
+    """A client over the channel of an event loop, usable from any thread except that loop's own."""
 
     def __init__(self, link: AsyncChannel) -> None:
         self._link, self._loop, self._pid = link, asyncio.get_running_loop(), os.getpid()
 
     def ask(self, kind: type[Request], body: bytes = b"", **fields: Any) -> Answered:
-        """Ask, and wait for the answer. Raises the host's error, InvalidValue, RametError if the host has gone."""
+        """Send a request, and wait for the answer.
+
+        Raises the host's error, InvalidValue, or RametError if the host has ended.
+        """
         _checked(kind(id=0, **fields))
         return self._soon(self._link.ask(kind, body, **fields)).result()
 
     def end_of(self, run: str) -> Future[End]:
-        """The end of a child, to be waited for."""
+        """Return a future of a child's end."""
         return self._soon(self._link.end_of(run))
 
     def _soon(self, asking: Coroutine[Any, Any, T]) -> Future[T]:
@@ -60,24 +69,30 @@ class ThreadOverAsync:
 
 
 class ThreadChannel:
-    """Asks over one channel. A thread of its own hears the answers, from the first question on."""
+    """A client over a channel of its own.
+
+    A thread receives the answers, from the first request on.
+    """
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
-        self._saying = threading.Lock()  #: numbers rise in the order in which they are said
+        self._saying = threading.Lock()  #: request numbers rise in the order of sending
         self._last_id = 0
         self._asked: dict[int, Future[Answered]] = {}
         self._ends: dict[str, Future[End]] = {}
         self._reader: threading.Thread | None = None
-        self._gone: BaseException | None = None  #: why nothing is heard any more
+        self._gone: BaseException | None = None  #: the reason that nothing is received any more
 
     @property
     def channel(self) -> Channel:
-        """What it asks over."""
+        """The underlying channel."""
         return self._channel
 
     def ask(self, kind: type[Request], body: bytes = b"", **fields: Any) -> Answered:
-        """Ask, and wait for the answer. Raises the host's error, InvalidValue, RametError if the host has gone."""
+        """Send a request, and wait for the answer.
+
+        Raises the host's error, InvalidValue, or RametError if the host has ended.
+        """
         answer: Future[Answered] = Future()
         with self._saying:
             self._last_id += 1
@@ -92,7 +107,10 @@ class ThreadChannel:
         return answer.result()
 
     def end_of(self, run: str) -> Future[End]:
-        """The end of a child, to be waited for. Raises RametError if the host has gone."""
+        """Return a future of a child's end.
+
+        Raises RametError if the host has ended.
+        """
         with self._saying:
             end = self._ends.get(run)
             if end is None:
@@ -113,7 +131,7 @@ class ThreadChannel:
             except RuntimeError:
                 raise RametError("no thread can be started to hear the host: policy.pids is used up") from None
             self._reader = reader
-        if self._gone is not None:  # Looked at after the future was put down: whoever sets it fails what is there.
+        if self._gone is not None:  # Checked after the future is stored: the setter fails all stored ones.
             raise RametError(str(self._gone))
         self._channel.say(control, body)
 
@@ -124,7 +142,7 @@ class ThreadChannel:
                 self._take(guest_protocol.from_host(frame.control), frame.body)
         except ProtocolError as broken:
             gone = RametError(f"the host broke the rules of the channel: {broken}")
-        except BaseException as problem:  # out of memory, most likely: whoever waits must hear of it
+        except BaseException as problem:  # most likely out of memory: waiters must receive it
             gone = problem
         self._gone = gone
         self._fail(gone)
@@ -142,7 +160,7 @@ class ThreadChannel:
                 self._fail(Aborted(told.reason))
 
     def _fail(self, error: BaseException) -> None:
-        """Tell everybody who waits."""
+        """Raise the error in all waiters."""
         while self._asked:
             self._asked.popitem()[1].set_exception(error)
         for run, end in list(self._ends.items()):
@@ -152,7 +170,10 @@ class ThreadChannel:
 
 
 def _checked(said: GuestMessage) -> bytes:
-    """The message as bytes that the host takes: a wrong argument is the caller's error, and costs no channel."""
+    """Encode a message and check that the host accepts it.
+
+    A wrong argument is the caller's error, and does not cost the channel.
+    """
     try:
         control = guest_protocol.encode(said)
         guest_protocol.from_guest(control)
@@ -169,12 +190,15 @@ _making = threading.Lock()
 
 
 def override_channel(other: ChannelClient | None) -> None:
-    """Let this agent ask by another way than a channel of its own; None ends that."""
+    """Replace this agent's channel by another client; None ends the replacement."""
     _instead[:] = [] if other is None else [other]
 
 
 def current_channel() -> ChannelClient:
-    """The line of this agent. Raises RametError where there is none."""
+    """Return the client of this agent.
+
+    Raises RametError if there is none.
+    """
     if _instead:
         return _instead[0]
     channel = current()

@@ -1,4 +1,4 @@
-"""The runs around a sandboxed one, and its children, by the channel: whose tree it is, the host knows."""
+"""The runs of the tree around a sandboxed run, and its children, over the channel; the host knows the tree."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ramet.wire.values.json_object import json_body
 
 
 class ChannelHandle:
-    """A child, by the channel."""
+    """A handle of a child over the channel."""
 
     def __init__(self, link: AsyncChannel, born: guest_protocol.Spawned) -> None:
         self._link, self._born = link, born
@@ -36,21 +36,21 @@ class ChannelHandle:
 
     @property
     def name(self) -> str:
-        """The name it can be addressed by inside its tree."""
+        """The name that addresses the run inside its tree."""
         return self._born.name
 
     @property
     def path(self) -> Path:
-        """Names from the root down."""
+        """The names from the root down to the run."""
         return Path(self._born.path)
 
     @property
     def background(self) -> bool:
-        """Whether its end is told by a notice instead of being waited for."""
+        """True if a notice reports the run's end and no caller waits for it."""
         return self._born.background
 
     async def result(self) -> Result:
-        """Wait for its end, however long that takes, and return its result."""
+        """Wait without a time limit for the run's end, and return its result."""
         told, body = await self._link.end_of(self._born.run)
         return Result(
             status=Status(told.status),
@@ -62,27 +62,33 @@ class ChannelHandle:
         )
 
     async def end(self) -> Result:
-        """The same: what comes in here has left the host, and so is on record."""
+        """Wait for the run's end and return its result.
+
+        A result that arrives here has left the host, and so is recorded.
+        """
         return await self.result()
 
     async def cancel(self, reason: str = "cancelled by its parent") -> StopReceipt:
-        """End it and all below it; when this returns they are gone."""
+        """Stop the run and all runs below it, and wait until they have ended."""
         return await _stop(self._link, self._born.run, reason)
 
 
 class ChannelTree:
-    """What `ramet.tools.context.Tree` promises."""
+    """An implementation of `ramet.tools.context.Tree` over the channel."""
 
     def __init__(self, link: AsyncChannel, types: Mapping[str, str]) -> None:
         self._link, self._types = link, types
 
     @property
     def is_elsewhere(self) -> bool:
-        """Whether this is asked by code that an agent wrote, in a thread and an event loop of its own."""
+        """True if the caller is code that an agent wrote, in its own thread and event loop."""
         return self._link.loop not in (asyncio._get_running_loop(), home.get())
 
     async def spawn(self, parent: ToolUseContext, request: SpawnRequest) -> ChannelHandle:
-        """Give birth. Raises SpawnRefused, Unknown, InvalidValue; NotShippable for a function that cannot travel."""
+        """Spawn a child.
+
+        Raises SpawnRefused, Unknown or InvalidValue; NotShippable for a function that cannot be transferred.
+        """
         body, function, tag, heavy = b"", "", "", False
         for name, default in (("detached", False), ("limits", NO_LIMITS), ("returns", None), ("on_output", None)):
             if getattr(request, name) != default:
@@ -116,18 +122,18 @@ class ChannelTree:
         return ChannelHandle(self._link, answer.as_(guest_protocol.Spawned))
 
     def recall(self, parent: ToolUseContext, prefix: str) -> str | None:
-        """Nothing: a sandbox begins anew, and compositions work in the host."""
+        """Return None: a sandbox starts anew, and compositions work in the host."""
         return None
 
     def go_on(self, parent: ToolUseContext) -> Sequence[SpawnHandle]:
-        """None: what goes on here has not been away."""
+        """Return no children: a run in a sandbox is not resumed here."""
         return ()
 
     def let_go(self, parent: ToolUseContext, calls: Collection[CallId]) -> None:
-        """Nothing: what is cut off here goes with this process."""
+        """Do nothing: calls that are cut off here end with this process."""
 
     def spawnable(self, parent: ToolUseContext) -> Mapping[str, str]:
-        """Types that this run may spawn, with their descriptions."""
+        """Return the types that this run may spawn, with their descriptions."""
         return self._types
 
     async def send(
@@ -139,7 +145,10 @@ class ChannelTree:
         notify_when_idle: bool = False,
         dedupe_s: float | None = None,
     ) -> str:
-        """Deliver a message. Raises Unknown, MailRefused, InvalidValue for a `dedupe_s` that is no time."""
+        """Deliver a message.
+
+        Raises Unknown or MailRefused; InvalidValue if `dedupe_s` is not a valid time.
+        """
         asked: dict[str, Any] = {"to": to, "text": sanitize(text)}
         if notify_when_idle:
             asked["notify_when_idle"] = True
@@ -148,21 +157,30 @@ class ChannelTree:
         return (await self._link.ask(guest_protocol.Send, **asked)).as_(guest_protocol.Text).text
 
     async def stop(self, asker: ToolUseContext, target: str, reason: str) -> StopReceipt:
-        """Stop a run below. Raises Unknown, Denied."""
+        """Stop a run below.
+
+        Raises Unknown or Denied.
+        """
         return await _stop(self._link, target, reason)
 
     async def output(self, asker: ToolUseContext, target: str, *, block: bool, timeout_s: float) -> str:
-        """What a run below has found. Raises Unknown, Denied."""
+        """Return the output of a run below.
+
+        Raises Unknown or Denied.
+        """
         answer = await self._link.ask(guest_protocol.Output, target=target, block=block, timeout_s=timeout_s)
         return answer.as_(guest_protocol.Text).text
 
     async def list_runs(self, asker: ToolUseContext) -> Sequence[RunView]:
-        """The runs of the tree."""
+        """Return the runs of the tree."""
         answer = await self._link.ask(guest_protocol.ListRuns)
         return [RunView(**msgspec.structs.asdict(line)) for line in answer.as_(guest_protocol.Runs).runs]
 
     async def create(self, creator: ToolUseContext, entry: Mapping[str, Any]) -> Created:
-        """Write an agent down. Raises InvalidValue, Denied."""
+        """Create an agent from a recipe.
+
+        Raises InvalidValue or Denied.
+        """
         answer = await self._link.ask(guest_protocol.CreateAgent, json_body(entry, "recipe"))
         return Created(*msgspec.structs.astuple(answer.as_(guest_protocol.Created)))
 
@@ -177,7 +195,10 @@ class ChannelTree:
         branch: bool = False,
         call_id: CallId | None = None,
     ) -> ChannelHandle:
-        """Have an agent that was written down do a task, as a child. Raises AgentNotResolved, Denied."""
+        """Run a task of a created agent as a child.
+
+        Raises AgentNotResolved or Denied.
+        """
         body = json_body(arguments, "arguments")
         answer = await self._link.ask(
             guest_protocol.PerformTask, body, ref=ref, task=task, name=name, branch=branch, call_id=call_id
@@ -187,7 +208,10 @@ class ChannelTree:
     async def use_state(
         self, user: ToolUseContext, asked: guest_protocol.UseState, body: bytes = b""
     ) -> tuple[guest_protocol.StateReply, bytes]:
-        """Do something with this run's own state. Raises InvalidValue, Conflict, UnsavedChanges, Unknown, Denied."""
+        """Execute an operation on this run's own state.
+
+        Raises InvalidValue, Conflict, UnsavedChanges, Unknown or Denied.
+        """
         fields = {name: getattr(asked, name) for name in asked.__struct_fields__ if name != "id"}
         answer = await self._link.ask(guest_protocol.UseState, body, **fields)
         return answer.as_(guest_protocol.StateReply), answer.body

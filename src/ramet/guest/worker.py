@@ -1,7 +1,7 @@
-"""The thread that an agent's own code runs in: one, so that what belongs to a thread stays usable from call to call.
+"""The single thread that runs an agent's own code, so that thread-bound objects stay usable across calls.
 
-It can be interrupted, not ended: an interrupt is raised in it when it next does something in Python. Code that does not
-come back from elsewhere is left behind, with its thread, until the sandbox ends.
+The thread can be interrupted, but not terminated: an interrupt is raised when the thread next executes Python code.
+Code that blocks elsewhere is left behind with its thread, until the sandbox ends.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ class _Job(NamedTuple):
 
 
 class Worker:
-    """A thread with an event loop of its own, which runs only while work awaits something."""
+    """A thread with its own event loop, which runs only while work awaits something."""
 
     def __init__(self) -> None:
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
-        self._turn = threading.Lock()  #: to say, or ask, whether it is at work
+        self._turn = threading.Lock()  #: guards whether it is active
         self._is_at_work = False
         self._own_loop: asyncio.AbstractEventLoop | None = None
         self._thread = threading.Thread(target=self._body, name="ramet-python", daemon=True)
@@ -40,33 +40,36 @@ class Worker:
 
     @property
     def thread(self) -> threading.Thread:
-        """Itself."""
+        """The thread itself."""
         return self._thread
 
     def do(self, work: Callable[[], Any]) -> asyncio.Future[Any]:
-        """Run this next, with the caller's context variables; what it returned."""
+        """Queue work with the caller's context variables; return a future of its result."""
         loop = asyncio.get_running_loop()
         done: asyncio.Future[Any] = loop.create_future()
         self._jobs.put(_Job(work, contextvars.copy_context(), loop, done))
         return done
 
     def interrupt(self) -> None:
-        """Raise KeyboardInterrupt in the work under way, if there is any."""
+        """Raise KeyboardInterrupt in the current work, if there is any."""
         with self._turn:
             if not self._is_at_work:
                 return
             _raise_in(self._thread, KeyboardInterrupt)
             if self._own_loop is not None and not self._own_loop.is_closed():
-                self._own_loop.call_soon_threadsafe(lambda: None)  # It may be waiting for something to happen.
+                self._own_loop.call_soon_threadsafe(lambda: None)  # It may be waiting for an event.
 
     def close(self) -> None:
-        """Take no more work. The thread ends when it has done what it has."""
+        """Accept no more work.
+
+        The thread ends when it has done its queued work.
+        """
         self._jobs.put(None)
 
     # ---- in the thread
 
     def until_complete(self, work: Coroutine[Any, Any, Any]) -> Any:
-        """Run a coroutine of the work to its end; tasks that others left go on meanwhile."""
+        """Run a coroutine of the work to its end; tasks left by earlier work continue meanwhile."""
         if self._own_loop is None:
             self._own_loop = asyncio.new_event_loop()
             asyncio.set_event_loop(self._own_loop)
@@ -74,7 +77,7 @@ class Worker:
         try:
             return self._own_loop.run_until_complete(task)
         finally:
-            task.cancel()  # It is not done only if it was interrupted: the next loop that runs ends it.
+            task.cancel()  # It is unfinished only if it was interrupted: the next run of the loop ends it.
 
     def _body(self) -> None:
         try:
@@ -98,7 +101,7 @@ class Worker:
                 with self._turn:
                     self._is_at_work = False
                     _raise_in(self._thread, None)
-            except KeyboardInterrupt:  # It came as late as this.
+            except KeyboardInterrupt:  # The interrupt arrived at this late point.
                 continue
 
         def deliver() -> None:
@@ -113,11 +116,11 @@ class Worker:
         try:
             job.loop.call_soon_threadsafe(deliver)
         except RuntimeError:
-            pass  # The loop is closed: nobody waits any more.
+            pass  # The loop is closed: there is no waiter.
 
 
 def _raise_in(thread: threading.Thread, error: type[BaseException] | None) -> None:
-    """Have an error raised in a thread, or take back one that was not raised yet."""
+    """Raise an error in a thread, or withdraw one that was not raised yet."""
     what = None if error is None else ctypes.py_object(error)
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), what)
 
