@@ -18,7 +18,7 @@ from ramet.disk.rollback_journal import is_of_a_beginning
 
 NAME = ".ramet"
 JOURNAL = "journal.db"
-#: Entries that must be folders, whoever created them.
+#: Entries that must be folders, regardless of their creator.
 FOLDERS = ("transcripts", "runs", "worktrees", "agents", "packaging", "door")
 #: Suffixes of the files that SQLite, the lock and the high-water mark put beside a database.
 BESIDE = ("-wal", "-shm", "-journal", ".lock", ".mark")

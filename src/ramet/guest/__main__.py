@@ -91,7 +91,7 @@ def _work(end: Channel, start: StartFunction, body: list[bytes]) -> int:
     _flush()
     try:
         end.say_last(done, value.body)
-    except RametError:  # The host has gone.
+    except RametError:  # The host has ended.
         return 1
     return 0 if done.ok else 1
 

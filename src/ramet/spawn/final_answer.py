@@ -38,8 +38,9 @@ def has_answered(run: Run) -> bool:
 def answer(run: Run) -> Any:
     """Return the value of the model's last message, or of its call of `task_success`.
 
-    Raises TaskFailed or NeedsInput for such a conclusion, OutputInvalid for an answer that does not have the agreed
-    form, BudgetExceeded after a last answer on an exhausted budget, ProtocolError for a conversation that did not end.
+    Raises TaskFailed or NeedsInput for such a conclusion. Raises OutputInvalid for an answer that does not have the
+    agreed form, BudgetExceeded after a last answer on an exhausted budget. Raises ProtocolError for a conversation that
+    did not end.
     """
     if run.context.exhausted is not None:
         raise run.context.exhausted

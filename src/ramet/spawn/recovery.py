@@ -239,7 +239,7 @@ def _revived(tree: RunTree, story: RunReplay, runs: Mapping[str, Run], budget: B
             run.verdict = on_record(run, story)
         if run.capsule is None and run.grant is not None:  # Its loop is, or was, in a sandbox, with its calls.
             run.context.begun.clear()
-            if run.context.exhausted is None:  # Otherwise nothing more is said.
+            if run.context.exhausted is None:  # Otherwise no message follows.
                 run.turn_began_at = len(story.said)
     register.enter_again(run)
     if birth.get("key") and parent is not None:

@@ -26,7 +26,6 @@ from ramet.tools.dispatch import find_tool
 
 #: Rounds of hooks for each call of a reply, and for the reply itself: a loop asks before and after a call, reports a
 #: question to a person, and asks before it ends or shortens its conversation.
-#: question to a person, and asks before it ends or shortens its conversation.
 ROUNDS = 4
 _ONE = Amount(tool_calls=1)
 _ONE_USED = Usage(tool_calls=1)

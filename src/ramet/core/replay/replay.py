@@ -317,8 +317,7 @@ class TreeReplay:
         """Settle everything that was in progress when a process ended.
 
         Open requests to a model count with their reserved amounts, because the real amounts are unknown. A turn of a
-        session without any recorded message counts as not begun: the caller was not told that it had begun, and asks
-        again.
+        session without any recorded message counts as not begun: the caller received no confirmation, and asks again.
         """
         for run in self.runs.values():
             self._close_questions(run)

@@ -74,9 +74,9 @@ def plan_birth(
     `decided` is the plan that a policy adapter was asked about, whose agent is to be spawned, and the most that the
     adapter allowed.
 
-    Raises SpawnRefused at the depth limit and for a right that the parent lacks, Unknown for a missing type, model or
-    skill, InvalidValue for an impossible request, NoToolsLeft if the tools resolve to nothing, NotShippable for a
-    function that cannot be transferred into its sandbox.
+    Raises SpawnRefused at the depth limit and for a right that the parent lacks. Raises Unknown for a missing type,
+    model or skill, InvalidValue for an impossible request. Raises NoToolsLeft if the tools resolve to nothing,
+    NotShippable for a function that cannot be transferred into its sandbox.
     """
     check_request(request)
     if parent.grant is not None:

@@ -65,7 +65,8 @@ class Spawner:
         """Spawn a child of `parent`, or raise and leave nothing behind.
 
         `slot` is released while waiting for room. Raises SpawnRefused if a limit prevents the spawn, Unknown for a
-        missing type or model, InvalidValue for an impossible request, NoToolsLeft if the tools resolve to nothing.
+        missing type or model. Raises InvalidValue for an impossible request, NoToolsLeft if the tools resolve to
+        nothing.
         """
         try:
             return await self._spawn(parent, request, slot)

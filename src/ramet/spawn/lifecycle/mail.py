@@ -97,9 +97,9 @@ class MailRouter:
         """Register a run to be notified once another run is idle.
 
         Until then the registered run does not end, unless the other run may wait for its end: then neither would end.
-        This is the case if the asker is below the other run, or if the other run awaits a run that is to be notified
-        when a run above it is idle. If two runs wait for each other to be idle, both become idle, so that both are
-        notified.
+        This is the case if the asker is below the other run. It is also the case if the other run awaits a run that
+        must be notified when a run above it is idle. If two runs wait for each other to be idle, both become idle, so
+        that both are notified.
         """
         run.awaiting_idle = with_asker(run.awaiting_idle, mail_id, asker_id)
         asker = self._register.runs.get(RunId(asker_id))

@@ -188,7 +188,7 @@ class FunctionJob:
         if not done.ok:
             error = decode_error(done.error or ErrorInfo(type="Error", message="it failed without a word"), done.fields)
             if isinstance(error, Aborted) and not self._run.context.abort.aborted:
-                error = RametError(str(error))  # Nobody stopped it: its own claim does not make it a cancelled run.
+                error = RametError(str(error))  # No one stopped it: its own claim does not make it a cancelled run.
             raise error
         most = self._run.grant.max_output_bytes if self._run.grant is not None else 0
         if len(body) > most:

@@ -103,7 +103,7 @@ class GuestRequests:
         finally:
             if self.sandbox and isinstance(
                 request, guest_protocol.LASTING
-            ):  # Once it is answered, it is never said again.
+            ):  # Once it is answered, it is never sent again.
                 await self._run.context.settled()
 
     def hear(self, said: GuestMessage, body: bytes) -> Coroutine[Any, Any, None] | None:
