@@ -1,4 +1,4 @@
-"""The backend for agents that nobody trusts: each in namespaces of its own, forked inside bubblewrap."""
+"""The backend for untrusted agents: each agent is in namespaces of its own, forked inside bubblewrap."""
 
 from __future__ import annotations
 

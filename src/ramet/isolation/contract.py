@@ -1,7 +1,9 @@
-"""What a backend is: it starts a process for one run, keeps it in, and ends it. Shaped like `subprocess.Popen`.
+"""The contract of a backend: it starts a process for one run, confines it, and ends it.
 
-A backend knows no agents: it is given a `Grant`, a folder and an entry point, and returns the host's end of a channel.
-`ramet.testing.conformance.isolation` holds every backend to this page.
+Shaped like `subprocess.Popen`.
+
+A backend knows no agents: it receives a `Grant`, a folder and an entry point, and returns the host's end of a channel.
+`ramet.testing.conformance.isolation` checks every backend against this module.
 """
 
 from __future__ import annotations
@@ -15,43 +17,47 @@ from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 from ramet.core.policy.policy import Grant, Isolation
 from ramet.core.policy.reservation import Reservation
 
-#: What a process has imported when it starts: what functions need, or langchain-core and the loop too.
+#: The modules that a process has imported when it starts: those that functions need, or langchain-core and the loop,
+#: too.
 Image = Literal["bare", "llm"]
 
-#: Variables that a backend sets itself, since only it knows them; `SandboxSpec.env` may set them otherwise.
+#: Variables that a backend sets itself, because only a backend knows them; `SandboxSpec.env` may override them.
 BASE_ENV = ("HOME", "LANG", "PATH", "TMPDIR", "USER")
 
-#: From SIGTERM to SIGKILL.
+#: The time between SIGTERM and SIGKILL.
 KILL_GRACE_S = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class SandboxSpec:
-    """One process to be started."""
+    """The description of one process to start."""
 
     run: str  #: the run's id, for names of folders and cgroups
     grant: Grant
     workspace: pathlib.Path  #: the run's own folder on the host: its working directory, writable
-    cwd: pathlib.Path | None = None  #: where it works, if not in its workspace: one of `readonly_mounts` or below
+    #: its working directory, if that is not the workspace: one of `readonly_mounts` or below
+    cwd: pathlib.Path | None = None
     image: Image = "bare"
-    #: Called inside with the channel's socket, after the last gate; what it returns is the exit status.
+    #: Called inside with the channel's socket, after the last gate; its return value is the exit status.
     entry: str = "ramet.guest.__main__:main"
-    #: All that it sees beside BASE_ENV and the variables of a proxy; never the host's own environment.
+    #: All variables that the process sees besides BASE_ENV and those of a proxy; never the host's own environment.
     env: Mapping[str, str] = field(default_factory=dict)
     proxy: pathlib.Path | None = None  #: Unix socket of the host's proxy, if endpoints are allowed
-    #: By path, the mounts that the operator granted above this run: where each led then. A mount of this run lies at
-    #: one of them or below, where no symbolic link is followed. None: each mount of this run is the operator's own.
+    #: By path, the mounts that the operator granted above this run, with their targets at that time. A mount of this
+    #: run lies at one of them or below, where no symbolic link is followed. None: each mount of this run is the
+    #: operator's own.
     mount_roots: Mapping[str, str] | None = None
-    shelf: pathlib.Path | None = None  #: a folder below `runs`, to be read: what the host puts there later is seen, too
-    has_programs: bool = False  #: it starts programs in sessions of their own, as the tool Bash does
-    tree: str = ""  #: the id of its tree's root, for whoever looks at what there is
-    path: str = ""  #: the run's names from there down, for the same
+    #: a read-only folder below `runs`: files that the host adds later are visible, too
+    shelf: pathlib.Path | None = None
+    has_programs: bool = False  #: whether the process starts programs in sessions of their own, as the tool Bash does
+    tree: str = ""  #: the id of its tree's root, for people who inspect running sandboxes
+    path: str = ""  #: the names of the runs from the root down to this run, for the same purpose
 
 
 class Exit(NamedTuple):
-    """How a process ended. `reason` is the backend's own word, where the code alone does not tell."""
+    """The end of a process. `reason` is the backend's own classification, where the exit code alone is ambiguous."""
 
-    code: int  #: its exit status; negative is the signal that ended it
+    code: int  #: its exit status; a negative value is the signal that ended it
     reason: Literal["exited", "signalled", "oom", "cpu", "workspace", "lost"]
     detail: str = ""
     cpu_seconds: float = 0.0
@@ -59,7 +65,7 @@ class Exit(NamedTuple):
 
 
 class Metrics(NamedTuple):
-    """What a sandbox uses now."""
+    """The current resource usage of a sandbox."""
 
     cpu_seconds: float
     memory_mb: float
@@ -68,7 +74,7 @@ class Metrics(NamedTuple):
 
 
 class Ran(NamedTuple):
-    """What a command inside a sandbox left."""
+    """The result of a command inside a sandbox."""
 
     code: int
     stdout: bytes
@@ -76,151 +82,176 @@ class Ran(NamedTuple):
 
 
 class Sandbox(Protocol):
-    """One process, started. The caller reads `channel`, `stdout` and `stderr`, and calls `clean_up` in the end."""
+    """One started process. The caller reads `channel`, `stdout` and `stderr`, and calls `clean_up` at the end."""
 
     @property
     def channel(self) -> socket.socket:
-        """The host's end: a connected stream, non-blocking. Whoever holds the other end is this run, and no other."""
+        """The host's end of the channel: a connected, non-blocking stream. Only this run holds the other end."""
 
     @property
     def stdout(self) -> int:
-        """A descriptor to read what it prints; end of file when all of it has ended."""
+        """A descriptor to read the process's output from; end of file when every process of the sandbox has ended."""
 
     @property
     def stderr(self) -> int: ...
     @property
     def pid(self) -> int:
-        """Of its first process, as the host counts; -1 if it runs on another machine."""
+        """The pid of the first process, in the host's pid namespace; -1 if the process runs on another machine."""
 
     @property
     def level(self) -> Isolation:
-        """What stands between it and the host."""
+        """The isolation level between the sandbox and the host."""
 
     async def wait(self) -> Exit:
-        """Wait for its end. When it returns, no process of it is left. May be called often, and given up."""
+        """Wait for the end of the sandbox. When this returns, no process of the sandbox is left.
+
+        Callers may call this more than once, and may cancel a call.
+        """
 
     def signal(self, number: int) -> None:
-        """Send a signal to its main process, SIGKILL to all of it; nothing if it has ended. Waits for nothing."""
+        """Send a signal to the main process, but SIGKILL to all processes; do nothing if the sandbox has ended.
+
+        Does not wait.
+        """
 
     async def kill(self, grace_s: float = KILL_GRACE_S) -> Exit:
-        """SIGTERM, and SIGKILL to all of it after `grace_s`; returns when no process is left."""
+        """Send SIGTERM, and SIGKILL to all processes after `grace_s` seconds; return when no process is left."""
 
     async def metrics(self) -> Metrics:
-        """What it uses now. Raises Gone after its end."""
+        """Return the current resource usage. Raises Gone after the end of the sandbox."""
 
     async def run_command(self, argv: Sequence[str], *, timeout_s: float, max_bytes: int) -> Ran:
-        """Run a command beside it, in the same sandbox under the same limits. Raises Gone, TimeoutError."""
+        """Run a command in the same sandbox, concurrently and under the same limits. Raises Gone or TimeoutError."""
 
     async def dial(self, port: int) -> socket.socket:
-        """Connect to a TCP port of its own loopback, and of no other; the stream is non-blocking, and the caller's.
+        """Connect to a TCP port of the sandbox's own loopback, and of no other.
 
-        Raises InvalidValue for a port that its grant does not name, Gone after its end, SandboxFailed, OSError where
-        nobody listens. One that takes no connection may keep the caller waiting for minutes.
+        The returned stream is non-blocking and belongs to the caller.
+
+        Raises InvalidValue if the grant does not name the port, Gone after the end of the sandbox, SandboxFailed, or
+        OSError if nothing listens on the port. A port that accepts no connection may keep the caller waiting for
+        minutes.
         """
 
     async def sync(self) -> None:
-        """Have both sides see the same files: what it made in its workspace here, what was put on its shelf there.
+        """Make both sides see the same files: the workspace on the host, and the shelf in the sandbox.
 
-        Nothing is to be done where they share a disk. Elsewhere this is when files travel, with its start and
-        `clean_up`. After its end what was left can be had until `clean_up`. Raises SandboxFailed if they cannot travel.
+        Sandboxes that share a disk with the host need nothing. Other sandboxes transfer files only here, at the start
+        and in `clean_up`. After the end of the sandbox its files stay available until `clean_up`. Raises SandboxFailed
+        if the files cannot be transferred.
         """
 
     async def clean_up(self) -> None:
-        """Let go of everything of the host that it held: descriptors, cgroup. Kills what still lives. Idempotent."""
+        """Release every resource of the host that the sandbox held: descriptors, cgroup.
+
+        Kills live processes. Idempotent.
+        """
 
     def describe(self) -> Mapping[str, Any]:
-        """What `Backend.adopt` needs of it, as data of JSON: no other sandbox ever has the same."""
+        """Return the JSON data that `Backend.adopt` needs; no other sandbox ever has the same data."""
 
 
 class Probe(NamedTuple):
-    """What a backend offers on this machine, found by trying what must fail."""
+    """The abilities of a backend on this machine, found by trying operations that must fail."""
 
     level: Isolation
-    mechanisms: Mapping[str, bool]  #: by name: works as it should
+    mechanisms: Mapping[str, bool]  #: by name: whether it works as it should
     missing: tuple[str, ...] = ()
     remedy: str = ""
-    together: frozenset[str] = frozenset()  #: of "cpu_cores" and "memory_mb": what of a reservation it enforces
-    remote: bool = False  #: sandboxes run on another machine: files travel when they are told to (`Sandbox.sync`)
+    #: of "cpu_cores" and "memory_mb": the parts of a reservation that the backend enforces
+    together: frozenset[str] = frozenset()
+    remote: bool = False  #: sandboxes run on another machine: files are transferred on request (`Sandbox.sync`)
 
 
 class Backend(Protocol):
-    """Starts sandboxes of one kind. One that enforces reservations, as its probe says, is a `ReservingBackend`, too."""
+    """A starter of sandboxes of one kind.
+
+    A backend that enforces reservations, as its probe says, is a `ReservingBackend`, too.
+    """
 
     @property
     def name(self) -> str: ...
     @property
     def owner(self) -> tuple[int, int] | None:
-        """User and group that a workspace must belong to; None: the host's own."""
+        """The user and group that a workspace must belong to; None: the host's own."""
 
     async def probe(self) -> Probe:
-        """What it offers here; tried once, then remembered."""
+        """Return what the backend offers here; tried once, then cached."""
 
     async def start(self, spec: SandboxSpec) -> Sandbox:
-        """Start one. Raises IsolationUnavailable if `grant.isolation` is above what is offered, InvalidValue for a
-        field it cannot enforce, SandboxFailed if it could not be started; nothing is left then.
+        """Start a sandbox.
+
+        Raises IsolationUnavailable if `grant.isolation` is above the offered level, InvalidValue for a field that the
+        backend cannot enforce, SandboxFailed if the sandbox could not be started. Nothing is left after an error.
         """
 
     async def adopt(self, description: Mapping[str, Any], spec: SandboxSpec) -> Sandbox:
-        """Go on with what another process had started, which has ended since then without a word to it.
+        """Adopt a sandbox that another process started, which has ended since then without detaching from it.
 
-        What had been said on its channel, and was not answered, comes there again, and nothing else. Raises Gone where
-        it has ended, or cannot go on without what that process knew; nothing of it is left then.
+        Messages of its channel that were sent and not answered arrive there again, and no others. Raises Gone if the
+        sandbox has ended, or cannot continue without the data of that process; nothing of the sandbox is left then.
         """
 
     async def reap(self) -> Sequence[str]:
-        """Remove what dead kernels of this working directory left behind; says what."""
+        """Remove everything that dead kernels of this working directory left behind; return what was removed."""
 
     async def close(self) -> None:
-        """End everything it started; idempotent."""
+        """End everything that the backend started. Idempotent."""
 
 
 @runtime_checkable
 class ProcessBackend(Backend, Protocol):
-    """Backend whose sandboxes are processes of this machine, and end with the kernel."""
+    """A backend whose sandboxes are processes of this machine, and end with the kernel."""
 
     @property
     def parked(self) -> int:
-        """How many processes wait to become a sandbox."""
+        """The number of processes that wait to become a sandbox."""
 
     def terminate(self) -> None:
-        """Kill every sandbox and remove what it has on this machine but its files; for a process that exits next.
+        """Kill every sandbox and remove its resources on this machine, except its files; for a process that exits next.
 
-        Blocks for seconds at most, and needs no event loop: nothing of what ends here is told to its run.
+        Blocks for a few seconds at most, and needs no event loop. The runs are not notified of these ends.
         """
 
 
 @runtime_checkable
 class ReservingBackend(Backend, Protocol):
-    """Bounds what the sandboxes of a reservation use together, from the start of the first of them on."""
+    """A backend that bounds the joint usage of the sandboxes of a reservation, from the start of the first of them."""
 
     async def reserve(self, reservation: Reservation) -> None:
-        """Have it before the first sandbox starts, where that means anything. Idempotent.
+        """Allocate a reservation before the first sandbox starts, where that has a meaning. Idempotent.
 
-        Raises SpawnRefused if there is not so much, SandboxFailed, IsolationUnavailable; nothing is left then.
+        Raises SpawnRefused if too few resources are free, SandboxFailed, or IsolationUnavailable; nothing is left then.
         """
 
     async def keep(self, names: Callable[[], Awaitable[Collection[str]]]) -> Sequence[str]:
-        """Let go of all reservations of this working directory but these, whoever has made them; says what went.
+        """Release all other reservations of this working directory, from any owner; return what was released.
 
-        `names` is asked after the backend has looked what there is: what is made meanwhile stays.
+        The backend calls `names` after it has listed the existing reservations: a reservation made meanwhile stays.
         """
 
     async def warm(self) -> None:
-        """Have made ahead what a sandbox takes long to get; waits for nothing of it. Raises what `probe` does."""
+        """Prepare in advance the parts of a sandbox that take long; does not wait for them.
+
+        Raises the same as `probe`.
+        """
 
     async def disband(self, name: str) -> None:
-        """Let go of what a reservation has on the host, once its sandboxes have ended. Idempotent."""
+        """Release the resources of a reservation on the host, once its sandboxes have ended. Idempotent."""
 
 
 @runtime_checkable
 class ConfigurableBackend(Backend, Protocol):
-    """Takes configuration of teams, which nobody else reads: a zone, say, or a class of machines."""
+    """A backend that accepts configuration of teams, for example a zone or a machine class.
+
+    No other component reads that configuration.
+    """
 
     def check_team(self, config: Any) -> None:
-        """Raise InvalidValue for a configuration, plain data of JSON, that is not accepted."""
+        """Raise InvalidValue if a configuration, which is plain JSON data, is not accepted."""
 
     async def configure_team(self, team: str, config: Any) -> None:
-        """Know the configuration of a team, by the name of its reservations, before its first sandbox starts.
+        """Store the configuration of a team, under the name of its reservations, before its first sandbox starts.
 
-        Comes again with each server that goes on with the team. Idempotent. Raises what `reserve` does.
+        Each server that continues the team calls this again. Idempotent. Raises the same as `reserve`.
         """

@@ -1,4 +1,4 @@
-"""The backend for trusted code, tests, and the inside of a pod: each agent a process behind Landlock and seccomp."""
+"""The backend for trusted code, tests, and the inside of a pod: each agent is a process behind Landlock and seccomp."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ _LIMITS = "Set resources.limits of the container, and podPidsLimit of the kubele
 
 
 class LocalBackend(ZygoteBackend):
-    """Level L1: rlimits, no_new_privs, Landlock, seccomp; namespaces besides, where the machine lets us have them.
+    """Level L1: rlimits, no_new_privs, Landlock and seccomp; also namespaces, where the machine allows them.
 
-    In a pod that is one run's own, level L2: namespaces, root, /tmp, /dev/shm and /run are the pod's.
+    In a pod that belongs to one run, level L2: namespaces, root, /tmp, /dev/shm and /run are the pod's.
     """
 
     name = "local"
@@ -43,12 +43,14 @@ class LocalBackend(ZygoteBackend):
         pod: bool = False,
         places: Sequence[Path] = (),
     ) -> None:
-        """Without `namespaces` it does as on a machine that has none: no /tmp, no secrets, no endpoints.
+        """Without `namespaces` the backend works as on a machine that has none: no /tmp, no secrets, no endpoints.
 
-        `pod` says that this process is in a pod which belongs to one run at a time, as a user of no other pod: then
-        /tmp and /dev/shm are the run's where they are memory, secrets are files where /run is, and endpoints are
-        reached through a relay on the pod's loopback. What is above `runs` or one of `places`, where mounts will
-        be, is not a run's. Raises InvalidValue for root, who keeps nobody in.
+        `pod` says that this process is in a pod which belongs to one run at a time, under a user id of no other pod.
+        Then /tmp and /dev/shm are the run's where they are memory, secrets are files where /run is memory, and
+        endpoints are reached through a relay on the pod's loopback. Files that are already in `runs` or in one of
+        `places`, where mounts will be, belong to no run.
+
+        Raises InvalidValue if the user is root, who cannot be confined.
         """
         if pod and os.geteuid() == 0:
             raise InvalidValue("pod", "as root", "a user of its own: runAsNonRoot, and a runAsUser of no other pod")
@@ -72,7 +74,7 @@ class LocalBackend(ZygoteBackend):
             "cgroup_memory": self._limits.memory_mb,
             "cgroup_pids": self._limits.pids,
         }
-        # No namespace is asked for: what else could be tried is of no use here.
+        # No namespace is requested: further trials are of no use here.
         found = findings(background.found()) or probe_machine()
         self._bounds_tcp = found["landlock_tcp"].works
         found = {**found, "read_only_root": Finding(bool(os.statvfs("/").f_flag & os.ST_RDONLY), "", _ROOT)}
@@ -96,7 +98,7 @@ class LocalBackend(ZygoteBackend):
         self._probe = probe
 
     async def start_zygote(self, image: Image, mounts: Mapping[str, str]) -> ZygoteClient:
-        """See `ZygoteBackend`. In a pod, one that was forked of the program makes room for it."""
+        """Start a zygote; see `ZygoteBackend`. In a pod, end a zygote first that was forked from the program."""
         if self._pod is not None and (waiting := prefork.claim_zygote()) is not None:
             await in_thread(waiting.end, name="ramet-wait")
         return await super().start_zygote(image, mounts)
@@ -119,7 +121,7 @@ class LocalBackend(ZygoteBackend):
             if entering.exception() is None:
                 await run_shielded(self._leave())
             raise
-        return given._replace(secrets=dict.fromkeys(secrets, ""))  # They are in files by now.
+        return given._replace(secrets=dict.fromkeys(secrets, ""))  # They are in files already.
 
     async def _leave(self) -> None:
         if self._pod is not None:

@@ -1,13 +1,13 @@
-"""Read-only mounts: where each lies on the host, and what a sandbox may not see there.
+"""Read-only mounts: the source of each mount on the host, and the parts that a sandbox may not see.
 
-The rules:
+Rules:
 
-- A *root* is a mount that the operator grants. Symbolic links of a root are followed once, when it is granted.
-- A mount of a child lies at a root or below one. Below a root no symbolic link is followed, by anybody, at any time.
-- A mount's *source* is where it lies: the root's real path with the rest of the mount's path. It has no link in it.
-  Whoever opens a source does so with `open_without_links`: a folder that became a link since is an error then.
-- What a source may not be is decided by the source, not by the name that was asked for.
-- What is private in a state folder (`.ramet`) is so whichever kernel keeps it.
+- A *root* is a mount that the operator grants. Symbolic links of a root are followed once, when the root is granted.
+- A mount of a child lies at a root or below one. No code follows a symbolic link below a root, at any time.
+- A mount's *source* is its place on the host: the root's real path plus the rest of the mount's path. It has no link in
+  it. Code that opens a source uses `open_without_links`: a folder that became a link since then is an error.
+- The checks for forbidden sources look at the source, not at the requested name.
+- The private parts of a state folder (`.ramet`) are private in the state folder of any kernel.
 """
 
 from __future__ import annotations
@@ -24,38 +24,41 @@ from ramet.core.errors import InvalidValue
 from ramet.core.policy import rights
 from ramet.isolation.linux.beneath import open_without_links
 
-#: By the path of a root: its real path.
+#: Maps the path of a root to its real path.
 Roots = Mapping[str, str]
-#: By the path of a mount: its source.
+#: Maps the path of a mount to its source.
 Sources = Mapping[str, str]
 
-#: Trees of which a sandbox has its own, or none.
+#: Trees that are separate in each sandbox, or absent.
 _OWN_TREES = ("/proc", "/sys", "/dev", "/run", "/var/run")
 _OWN_FOLDERS = frozenset(("/", "/tmp"))
-STATE = ".ramet"  #: the state folder of a working directory, in which a kernel keeps what it knows
-_PRIVATE = frozenset(("door", "operator-token", "runs", "transcripts"))  #: in it, beside the journal and its sockets
+STATE = ".ramet"  #: the state folder of a working directory, in which a kernel keeps its data
+#: private names in that folder, beside the journal and its sockets
+_PRIVATE = frozenset(("door", "operator-token", "runs", "transcripts"))
 _ACCEPTED = "a folder or file of the host that a sandbox may see"
 
 
 class FileIdentity(NamedTuple):
-    """The device and inode of a file, which no other file of this machine has."""
+    """The device and inode of a file; no other file of this machine has the same pair."""
 
     device: int
     inode: int
 
 
 def roots_of(mounts: Iterable[str], rules: Roots | None = None) -> dict[str, str]:
-    """Return the roots of mounts that are granted now: each is one of its own, but for those that `rules` cover.
+    """Return the roots of mounts that are granted now: each mount is its own root, except those that `rules` cover.
 
-    `rules` are roots that an operator allows others to ask for. What is asked for below them follows no link.
+    `rules` are roots that an operator allows others to request. Mounts below them follow no link.
     """
     return {mount: _source(mount, rules or {}) or os.path.realpath(mount) for mount in mounts}
 
 
 def located(mounts: Iterable[str], roots: Roots | None) -> dict[str, str]:
-    """Return the source of each mount, without a look at it; without `roots` each is a root of its own, resolved now.
+    """Return the source of each mount, without checking it.
 
-    Raises InvalidValue for a mount that lies below no root.
+    Without `roots`, each mount is a root of its own, which is resolved now.
+
+    Raises InvalidValue if a mount lies below no root.
     """
     mounts = tuple(mounts)
     roots = roots_of(mounts) if roots is None else roots
@@ -69,10 +72,12 @@ def located(mounts: Iterable[str], roots: Roots | None) -> dict[str, str]:
 
 
 def sources_of(mounts: Iterable[str], roots: Roots | None, runs: str) -> dict[str, str]:
-    """Return what `located` does, and see that a sandbox may have all of it. `runs` is the folder of all workspaces.
+    """Return the same as `located`, and check that a sandbox may see each source.
 
-    Raises InvalidValue that names the mount and says why it is none: it lies below no root, a symbolic link is on the
-    way, it is not there, or it is private to a kernel or the sandbox.
+    `runs` is the folder of all workspaces.
+
+    Raises InvalidValue, which names the mount and the reason, if a mount lies below no root, a symbolic link is on its
+    path, it does not exist, or it is private to a kernel or the sandbox.
     """
     found = located(mounts, roots)
     for mount, source in found.items():
@@ -84,12 +89,15 @@ def sources_of(mounts: Iterable[str], roots: Roots | None, runs: str) -> dict[st
 
 
 def source_below(path: str, sources: Sources) -> str | None:
-    """Return where a path lies that is one of the mounts or below one; None for any other path."""
+    """Return the source of a path that is one of the mounts or below one; None for any other path."""
     return _source(path, sources)
 
 
 def identities_of(sources: Sources) -> dict[str, FileIdentity]:
-    """Return what each mount is now. Raises InvalidValue for a source that is gone or leads through a link by now."""
+    """Return the device and inode of each mount now.
+
+    Raises InvalidValue if a source no longer exists or its path now contains a link.
+    """
     found = {}
     for mount, source in sources.items():
         with opened(mount, source) as fd:
@@ -100,7 +108,10 @@ def identities_of(sources: Sources) -> dict[str, FileIdentity]:
 
 @contextmanager
 def opened(mount: str, source: str) -> Iterator[int]:
-    """A handle of a mount's source. Raises InvalidValue that names the mount where the source cannot be opened."""
+    """Open a mount's source and yield a descriptor of it.
+
+    Raises InvalidValue, which names the mount, if the source cannot be opened.
+    """
     try:
         fd = open_without_links(source)
     except OSError as error:
@@ -112,13 +123,16 @@ def opened(mount: str, source: str) -> Iterator[int]:
 
 
 def refusal(mount: str, error: OSError) -> InvalidValue:
-    """Return the error that names a mount whose source could not be opened, and says why."""
+    """Return the error that names a mount whose source could not be opened, and the reason."""
     is_link = error.errno == errno.ELOOP
     return _refused(mount, "it leads through a symbolic link" if is_link else os.strerror(error.errno or 0))
 
 
 def states_in(sources: Sources, runs: str) -> tuple[str, ...]:
-    """Return where mounts show the kernel's own state folder: to be covered, but for what `is_private` leaves."""
+    """Return the paths at which mounts show the kernel's own state folder.
+
+    These folders must be covered, except the entries for which `is_private` is false.
+    """
     state = os.path.dirname(os.path.realpath(runs))  # noqa: PTH120
     if os.path.basename(state) != STATE:  # noqa: PTH119
         return ()
@@ -132,14 +146,15 @@ def states_in(sources: Sources, runs: str) -> tuple[str, ...]:
 
 
 def is_private_name(name: str) -> bool:
-    """Whether an entry of a state folder is the kernel's, and not the project's."""
+    """Return whether an entry of a state folder belongs to the kernel, and not to the project."""
     return name in _PRIVATE or name.startswith("journal.db") or ".sock" in name
 
 
 def is_private(path: str, runs: str) -> bool:
-    """Whether a real path is a kernel's own: the journal, transcripts, workspaces, keys and sockets, or all of it.
+    """Return whether a real path belongs to a kernel: the journal, transcripts, workspaces, keys and sockets.
 
-    A kernel may work in the workspace of another. What lies there is private only where its own state folder is.
+    The state folder itself belongs to the kernel, too. A kernel may work in the workspace of another kernel. Files
+    there are private only inside its own state folder.
     """
     runs = os.path.realpath(runs)
     if PurePath(path).is_relative_to(runs):
@@ -151,12 +166,12 @@ def is_private(path: str, runs: str) -> bool:
 
 
 def is_in_private(parts: Sequence[str]) -> bool:
-    """Whether a path, in parts, is or lies below what is private in a state folder."""
+    """Return whether a path, in parts, is or lies below a private entry of a state folder."""
     return any(part == STATE and is_private_name(name) for part, name in pairwise(parts))
 
 
 def _source(path: str, roots: Roots) -> str | None:
-    """The real path of the nearest root that covers a path, and the rest of the path."""
+    """Return the real path of the nearest root that covers a path, plus the rest of the path."""
     for root in (path, *map(str, PurePath(path).parents)):
         if root in roots:
             return roots[root].rstrip("/") + path[len(root.rstrip("/")) :] or "/"
@@ -164,7 +179,7 @@ def _source(path: str, roots: Roots) -> str | None:
 
 
 def _objection(source: str, runs: str) -> str:
-    """Why a source may not be seen; empty for one that may."""
+    """Return the reason why a sandbox may not see a source; empty if it may."""
     if source in _OWN_FOLDERS or not rights.uncovered_mounts(_OWN_TREES, [source]):
         return f"it leads to {source}, of which a sandbox has its own"
     return f"it leads to {source}, which is private to a kernel" if runs and is_private(source, runs) else ""

@@ -1,4 +1,4 @@
-"""What this machine can keep a process in with, found by trying, and what a person can do about what is missing."""
+"""The mechanisms of this machine that can confine a process, found by trials, and remedies for missing ones."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from ramet.core.policy.policy import Isolation
 from ramet.isolation import python_runtime
 from ramet.isolation.contract import Probe
 
-#: Whom trials are made as where root asks and names nobody: the kernel's own "nobody".
+#: The user of the trials where root calls and names no user: the kernel's own "nobody".
 NOBODY = (65534, 65534)
-_TRIALS_S = 60  #: for all of them; a fifth of a second on a quiet machine
+_TRIALS_S = 60  #: for all trials; they take a fifth of a second on a quiet machine
 
 _PROGRAM = """
 import json, sys
@@ -38,7 +38,7 @@ _NAMESPACES = (
 )
 _CGROUPS = ("cgroup_memory", "cgroup_cpu", "cgroup_pids")
 _LANDLOCK = ("landlock", "landlock_tcp", "landlock_scopes")
-#: Everything that is tried, in the order in which it is reported.
+#: All tried mechanisms, in the order in which they are reported.
 MECHANISMS = (
     *_NAMESPACES,
     "proc_mount",
@@ -50,16 +50,16 @@ MECHANISMS = (
     *_CGROUPS,
 )
 
-#: Without any of these there is no such level. What else is missing is made up for, and reported.
+#: Without any of these the level is not reached. Other missing mechanisms are compensated for, and reported.
 _NEEDED: Mapping[str, tuple[Isolation, tuple[str, ...]]] = {
-    # In its own namespaces a process reaches neither files nor sockets nor processes that Landlock would keep it from.
+    # In its own namespaces a process reaches no files, sockets or processes that Landlock would keep it from.
     "bwrap": (Isolation.L2, (*_NAMESPACES, "processes_per_namespace", "seccomp", "bwrap")),
-    # Without namespaces Landlock is all that keeps it from files, abstract sockets and other processes.
-    # TCP is not among it: the filter lets no socket be made.
+    # Without namespaces only Landlock keeps it from files, abstract sockets and other processes. TCP is not among
+    # these: the filter lets no socket be made.
     "local": (Isolation.L1, ("seccomp", "landlock", "landlock_scopes")),
 }
 
-#: What a backend does otherwise where it is missing: limits by rlimits and a watchdog, no /proc, one gate less.
+#: Mechanisms that a backend replaces where they are missing: limits by rlimits and a watchdog, no /proc, one gate less.
 #: Without a read-only root, a guest of `local` may change modes and times of files that its user owns.
 _OF_USE: Mapping[str, tuple[str, ...]] = {
     "bwrap": ("proc_mount", *_LANDLOCK, *_CGROUPS),
@@ -68,7 +68,7 @@ _OF_USE: Mapping[str, tuple[str, ...]] = {
 
 
 class Finding(NamedTuple):
-    """Whether one mechanism works here. `detail` is what was seen, `remedy` what a person can do if it does not."""
+    """The result for one mechanism. `detail` is the observation, `remedy` what a person can do if it does not work."""
 
     works: bool
     detail: str = ""
@@ -77,10 +77,10 @@ class Finding(NamedTuple):
 
 @functools.cache
 def probe_machine(user: tuple[int, int] | None = None) -> Mapping[str, Finding]:
-    """Try every mechanism as this user and group, once in the life of this process; takes a fifth of a second.
+    """Try every mechanism as this user and group, once per process; takes a fifth of a second.
 
-    Absent, `user` is whoever asks, or NOBODY where that is root. Cgroups are tried as whoever asks. Blocks: in an
-    event loop, call it in a thread. Never raises for what does not work.
+    Without `user`, the trials run as the caller, or as NOBODY if the caller is root. Cgroups are tried as the caller.
+    Blocks: in an event loop, call this in a thread. Never raises for a mechanism that does not work.
     """
     if sys.platform != "linux":
         missing = Finding(False, f"{sys.platform} is not Linux", "Run ramet on Linux, or on a Linux virtual machine.")
@@ -91,14 +91,15 @@ def probe_machine(user: tuple[int, int] | None = None) -> Mapping[str, Finding]:
 
 
 def findings(found: Mapping[str, tuple[bool, str]]) -> Mapping[str, Finding]:
-    """With what a person can do, for those that were tried."""
+    """Return the finding, with its remedy, of each mechanism that was tried."""
     return {name: _finding(name, *found[name]) for name in MECHANISMS if name in found}
 
 
 def level_of(found: Mapping[str, Finding], backend: Literal["local", "bwrap"]) -> Probe:
-    """The level that a backend reaches with what was found: its own, or L0 where something that it needs is missing.
+    """Return the level that a backend reaches: its own, or L0 where a mechanism that it needs is missing.
 
-    `missing` names first what stands against the level, then what is made up for; `remedy` says what to do about each.
+    `missing` lists first the mechanisms that the level needs, then those that are compensated for; `remedy` names the
+    remedy for each.
     """
     level, needs = _NEEDED[backend]
     used = [name for name in MECHANISMS if name in {*needs, *_OF_USE[backend]}]

@@ -1,4 +1,4 @@
-"""What of the host's files a Python needs that has ramet and everything that is installed beside it."""
+"""The files of the host that a Python needs which has ramet and every other installed package."""
 
 from __future__ import annotations
 
@@ -10,15 +10,18 @@ from typing import NamedTuple
 
 
 class Runtime(NamedTuple):
-    """An interpreter and its modules. The folders are seen at the same paths inside; some are links, seen as both."""
+    """An interpreter and its modules.
+
+    The folders have the same paths inside. A folder that is a link is visible at both paths.
+    """
 
     python: str
     folders: tuple[str, ...]
-    path: tuple[str, ...]  #: where modules are found that the interpreter would not look for by itself
+    path: tuple[str, ...]  #: folders of modules that the interpreter would not search by itself
 
     def program(self, name: str, *fds: int, options: tuple[str, ...] = ()) -> tuple[str, ...]:
-        """The command line that runs a module beside this one, wherever that is, with descriptors."""
-        # Ours is the ramet that runs, whatever else is installed; folders of packages never come before the library.
+        """Return the command line that runs a module of this package, wherever the package is, with descriptors."""
+        # The module is of the ramet that runs, even if another is installed. Package folders never precede the library.
         first = [folder for folder in self.path if not _holds_packages(folder)]
         last = [folder for folder in self.path if _holds_packages(folder)]
         path = f"import sys; sys.path[:0] = {first!r}; sys.path += {last!r}"
@@ -27,12 +30,15 @@ class Runtime(NamedTuple):
 
 
 def bytecode() -> tuple[str, ...]:
-    """Options of an interpreter that is to find bytecode where this one does: else all that it imports is compiled."""
+    """Return interpreter options that select the bytecode folder of this process.
+
+    Without them an interpreter would compile every import again.
+    """
     return ("-X", f"pycache_prefix={sys.pycache_prefix}") if sys.pycache_prefix else ()
 
 
 def find() -> Runtime:
-    """The runtime of this process: its prefixes, its folders of packages, and sources that are linked into those.
+    """Return the runtime of this process: its prefixes, its package folders, and sources that are linked into those.
 
     Of a linked folder only packages and modules are taken: it may be a project's own, with its keys and history.
     """
@@ -50,7 +56,7 @@ def _holds_packages(folder: str) -> bool:
 
 
 def _interpreters() -> Iterator[str]:
-    """The prefixes of every link from our executable to the real one."""
+    """Yield the prefixes of every link from our executable to the real one."""
     link = Path(sys.executable)
     for _ in range(40):
         yield str(link.parent.parent)
@@ -60,7 +66,7 @@ def _interpreters() -> Iterator[str]:
 
 
 def _linked(sites: Iterable[str]) -> Iterator[str]:
-    """Folders that .pth files add to the path."""
+    """Yield the folders that .pth files add to the path."""
     for site in sites:
         for file in sorted(Path(site).glob("*.pth")):
             for line in file.read_text(errors="replace").splitlines():
@@ -69,7 +75,7 @@ def _linked(sites: Iterable[str]) -> Iterator[str]:
 
 
 def _editable() -> Iterator[str]:
-    """Packages that setuptools finds by a table, not by a path."""
+    """Yield the packages that setuptools finds by a table, not by a path."""
     for name, module in list(sys.modules.items()):
         if name.startswith("__editable__"):
             yield from getattr(module, "MAPPING", {}).values()
@@ -85,7 +91,7 @@ def _packages(folder: str) -> Iterator[str]:
 
 
 def _outermost(paths: Iterable[str]) -> list[str]:
-    """Without what is inside another; what every system has is mounted anyhow."""
+    """Return the paths that are not inside another; paths that every system has are mounted anyway."""
     found: list[str] = []
     for path in sorted(paths):
         inside = [*found, "/usr"]

@@ -1,8 +1,8 @@
-"""A folder that somebody hostile filled: walked and removed by descriptors, whatever its names, depth, modes and links.
+"""A folder with hostile content: walked and removed by descriptors, whatever its names, depth, modes and links.
 
-No link is followed and no mount is entered. Two or three descriptors are open at a time, at any depth: the way back up
-is `..`, taken only if it leads to the folder that was come from; where a folder was moved meanwhile, the walk goes on
-from the nearest one that still stands where it stood. What is gone when its turn comes is passed over.
+The walk follows no link and enters no mount. Two or three descriptors are open at a time, at any depth. The way back up
+is `..`, taken only if it leads to the folder that the walk came from. If a folder was moved meanwhile, the walk
+continues from the nearest folder that is still at its place. Entries that no longer exist at their turn are skipped.
 """
 
 from __future__ import annotations
@@ -19,32 +19,32 @@ from typing import NamedTuple
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _ANY = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-_HANDLE = getattr(os, "O_PATH", 0)  #: no rights are needed for it; only Linux has it
+_HANDLE = getattr(os, "O_PATH", 0)  #: it needs no rights; only Linux has it
 _GET_FLAGS, _SET_FLAGS = 0x80086601, 0x40086602  #: linux/fs.h, FS_IOC_*, where a long has 8 bytes
 _IMMUTABLE_OR_APPEND = 0x10 | 0x20
-_PASSES = 3  #: over a tree that is being removed, before what stays is reported
+_PASSES = 3  #: over a tree that is being removed, before remaining entries are reported
 
 
 class FolderEntry(NamedTuple):
-    """Something in a folder. What is in it can be used until the next one is asked for."""
+    """An entry of a folder. Its fields can be used until the next entry is requested."""
 
-    folder: int  #: a descriptor of the folder that it is in
+    folder: int  #: a descriptor of the folder that holds the entry
     parents: list[str]  #: names from the root to that folder
     name: str
-    stat: os.stat_result | None  #: None: a folder whose content is done with
+    stat: os.stat_result | None  #: None: a folder whose content has been walked
     problem: str = ""  #: a folder that was not entered, and why
 
     @property
     def path(self) -> str:
-        """Its name from the root down; bytes that are not UTF-8 are escaped as Python does."""
+        """The path of the entry from the root; bytes that are not UTF-8 are escaped as Python does."""
         return "/".join([*self.parents, self.name])
 
 
 @contextmanager
 def opened(path: Path, folder: int | None = None) -> Iterator[int]:
-    """A descriptor of the folder at `path`, from an open folder if one is given. Raises OSError, also if it is a link.
+    """Open the folder at `path`, relative to an open folder if one is given, and yield a descriptor.
 
-    The descriptor of a folder may be a handle (O_PATH).
+    Raises OSError, also if the path is a link. The descriptor of a folder may be a handle (O_PATH).
     """
     fd = _open_folder(str(path), folder)
     try:
@@ -54,9 +54,10 @@ def opened(path: Path, folder: int | None = None) -> Iterator[int]:
 
 
 def open_file(folder: int, name: str) -> int:
-    """A descriptor to read what is called `name`, for the caller to look at: never through a link, never waiting.
+    """Open the file `name` for reading and return a descriptor for the caller to inspect.
 
-    A plain file that is locked (no rights for its owner, us) is unlocked. Raises OSError.
+    Never follows a link, never waits. A plain file that is locked (no rights for its owner, us) is unlocked. Raises
+    OSError.
     """
     try:
         return os.open(name, _ANY, dir_fd=folder)
@@ -73,9 +74,9 @@ def open_file(folder: int, name: str) -> int:
 
 
 def walk(root: int, *, max_depth: int | None = None) -> Generator[FolderEntry, None, None]:
-    """All that is below an open folder: first what a folder holds, then each folder in it, then that it is done with.
+    """Yield everything below an open folder: the entries of a folder, then each folder in it, then that folder's end.
 
-    A folder that is locked (no rights for its owner, us) is unlocked. Close the generator if it is not used up.
+    A folder that is locked (no rights for its owner, us) is unlocked. Close the generator if it is not exhausted.
     """
     here = os.dup(root)
     device = os.fstat(root).st_dev
@@ -113,20 +114,21 @@ def walk(root: int, *, max_depth: int | None = None) -> Generator[FolderEntry, N
 
 
 def rename(folder: int, name: str, other: str) -> None:
-    """Give something another name in the same folder; flags against it are overcome. Nothing there is no error."""
+    """Rename an entry within the same folder; flags that forbid this are cleared. A missing entry is no error."""
     _overcoming(lambda: os.rename(name, other, src_dir_fd=folder, dst_dir_fd=folder), folder, name)
 
 
 def remove(folder: int, name: str) -> None:
-    """Remove a file, or a folder with all in it: modes and, for root, flags against it are overcome.
+    """Remove a file, or a folder with its content; modes and, for root, flags that forbid this are changed.
 
-    Everything that can be removed is; then raises the first OSError of what could not. Nothing there is no error.
+    Everything that can be removed is removed; then the first OSError of the remaining entries is raised. A missing
+    entry is no error.
     """
     for attempt in range(_PASSES):
         try:
             _remove_once(folder, name)
             return
-        except OSError:  # It may have been filled while it was emptied, or unlocked too late for what came before.
+        except OSError:  # It may have been filled while it was emptied, or unlocked too late for earlier entries.
             if attempt == _PASSES - 1:
                 raise
 
@@ -167,7 +169,7 @@ def _unlink(folder: int, name: str, *, is_folder: bool) -> None:
 
 
 def _overcoming(change: Callable[[], None], folder: int, name: str) -> None:
-    """Do it; if modes or flags of the folder or the file are against it, once more without them."""
+    """Call `change`; if modes or flags of the folder or the file forbid it, clear them and call it once more."""
     try:
         with contextlib.suppress(FileNotFoundError):
             change()
@@ -176,7 +178,7 @@ def _overcoming(change: Callable[[], None], folder: int, name: str) -> None:
             os.fchmod(folder, 0o700)
         _clear_flags(folder)
         found = os.stat(name, dir_fd=folder, follow_symlinks=False)
-        if stat.S_ISDIR(found.st_mode) or stat.S_ISREG(found.st_mode):  # Nothing else can have such flags.
+        if stat.S_ISDIR(found.st_mode) or stat.S_ISREG(found.st_mode):  # No other kind of entry can have such flags.
             with contextlib.suppress(OSError):
                 fd = os.open(name, _ANY, dir_fd=folder)
                 try:
@@ -187,7 +189,7 @@ def _overcoming(change: Callable[[], None], folder: int, name: str) -> None:
 
 
 def _clear_flags(fd: int) -> None:
-    """Let a file that root (or a sandbox that was root) made immutable or append-only be changed again."""
+    """Make a file changeable again that root (or a sandbox that was root) made immutable or append-only."""
     with contextlib.suppress(OSError):  # This file system has no flags, or they are not ours to clear.
         flags = int.from_bytes(fcntl.ioctl(fd, _GET_FLAGS, bytes(8))[:4], "little")
         if flags & _IMMUTABLE_OR_APPEND:
@@ -195,7 +197,7 @@ def _clear_flags(fd: int) -> None:
 
 
 def _listed(here: int, names: list[str]) -> Generator[FolderEntry, None, list[str]]:
-    """Everything in one folder; returns the names of the folders in it."""
+    """Yield every entry of one folder; return the names of the folders in it."""
     folders: list[str] = []
     with os.scandir(here) as listing:
         for found in listing:
@@ -213,7 +215,7 @@ def _enter(here: int, name: str, device: int, *, too_deep: bool) -> int:
     if too_deep:
         raise OSError(errno.ENAMETOOLONG, "too deep", name)
     below = _open_folder(name, here)
-    # A device of its own is not yet a mount: so have a subvolume, and the folders of some overlays.
+    # A different device is not yet a mount: a subvolume has its own, and so do the folders of some overlays.
     if os.fstat(below).st_dev != device and not _is_same_mount(below, here):
         os.close(below)
         raise _mounted(name)
@@ -235,7 +237,10 @@ def _open_folder(name: str, folder: int | None) -> int:
 
 
 def _unlocked(handle: int, mode: int) -> str:
-    """Change the mode of what the handle stands for, not of a name, which may be another's by now; returns its path."""
+    """Change the mode of the file behind a handle, and return its path.
+
+    A name may belong to another file by now.
+    """
     path = f"/proc/self/fd/{handle}"
     os.chmod(path, mode)  # noqa: PTH101 - as above
     return path
@@ -247,7 +252,7 @@ class _Above(NamedTuple):
 
 
 def _up(root: int, here: int, names: list[str], ids: list[tuple[int, int]]) -> _Above:
-    """The folder above; if it was moved, the deepest one that the names still lead to."""
+    """Open the folder above; if it was moved, open the deepest folder that the names still lead to."""
     with contextlib.suppress(OSError):
         above = os.open("..", _FOLDER, dir_fd=here)
         if _identity(above) == ids[-2]:

@@ -1,4 +1,7 @@
-"""A thread that lives as long as this process: what it starts dies with it, and what blocks is done by it in turn."""
+"""A thread that lives as long as this process.
+
+Processes that the thread starts die with it. The thread runs blocking calls one after the other.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,10 @@ _queue: queue.SimpleQueue[Callable[[], None]] | None = None
 
 
 def call(work: Callable[[], T]) -> asyncio.Future[T]:
-    """Have something done that takes no time worth speaking of, but blocks. Giving the future up undoes nothing."""
+    """Run a function in the thread: it may block, but only briefly.
+
+    Cancelling the returned future undoes nothing.
+    """
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()
 
@@ -38,7 +44,7 @@ def call(work: Callable[[], T]) -> asyncio.Future[T]:
             failed = error
         try:
             loop.call_soon_threadsafe(deliver, result, failed)
-        except RuntimeError:  # The loop is closed: nobody waits.
+        except RuntimeError:  # The loop is closed: no caller waits.
             if isinstance(result, subprocess.Popen):
                 _undo(result)
 
@@ -49,7 +55,7 @@ def call(work: Callable[[], T]) -> asyncio.Future[T]:
 async def start(argv: Sequence[str], *, stderr: int, pass_fds: Sequence[int]) -> subprocess.Popen[bytes]:
     """Execute a program with no environment, no input and no controlling terminal. Raises OSError.
 
-    The descriptors must stay open until this returns or raises. A cancel waits for the start, and undoes it.
+    The descriptors must stay open until this returns or raises. A cancelled call waits for the start, and undoes it.
     """
     started = call(
         lambda: subprocess.Popen(
@@ -72,7 +78,7 @@ async def start(argv: Sequence[str], *, stderr: int, pass_fds: Sequence[int]) ->
 
 
 async def all_ended(pidfds: Sequence[int], *, within_s: float) -> bool:
-    """Wait for every process behind these descriptors; False if that takes too long."""
+    """Wait for every process behind these descriptors; return False if one takes longer than `within_s`."""
     loop = asyncio.get_running_loop()
     for pidfd in pidfds:
         ended = asyncio.Event()

@@ -1,7 +1,7 @@
-"""Search mounts for state folders (`.ramet`), of whatever kernel: what is private in them is to be covered.
+"""Search mounts for state folders (`.ramet`) of any kernel: their private entries must be covered.
 
-No list of kernels exists, so the folders below a mount are looked at. A search has a bound. A mount beyond the bound is
-refused: nobody could say that it shows nothing private. A state folder that is made after the search is not covered.
+No list of kernels exists, so the search reads the folders below a mount. A search has a bound. A mount beyond the bound
+is refused, because it may show private files. A state folder that is created after the search is not covered.
 """
 
 from __future__ import annotations
@@ -18,33 +18,33 @@ from ramet.isolation.mounts import STATE, Sources, is_private_name, refusal
 
 MOST_FOLDERS = 200_000
 MOST_ENTRIES = 3_000_000
-MOST_FOUND = 500  #: each costs a sandbox some mounts
+MOST_FOUND = 500  #: each one costs a sandbox some mounts
 MOST_S = 10.0
-_REUSE = 10  #: a search is used again for so many times the time that it took
-_NO_TIME_S = 0.05  #: of a processor: a search that took less is not used again
-#: Nothing is to be seen there, by a sandbox either; in a folder with so long a path no kernel works.
+_REUSE = 10  #: a result is reused for this multiple of the time that the search took
+_NO_TIME_S = 0.05  #: of processor time: a search that took less is not reused
+#: A sandbox sees nothing there either; no kernel works in a folder with so long a path.
 _NO_KERNEL = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)
 _DENIED = (errno.EACCES, errno.EPERM)
 
 
 class _Searched(NamedTuple):
-    """The state folders found in a folder, and until when the result is used."""
+    """The state folders found in a folder, and the time until which the result is used."""
 
     found: tuple[str, ...]
     until: float
 
 
 class StateSearch:
-    """Searches of one backend. A long one is used again for a while: many agents have the same mounts."""
+    """The searches of one backend. A long search is reused for a while: many agents have the same mounts."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()  #: two that need the same search it once
+        self._lock = threading.Lock()  #: held during a search, so that two callers with the same mounts search once
         self._searched: dict[str, _Searched] = {}  #: by source
 
     def below(self, sources: Sources) -> tuple[str, ...]:
-        """Return where mounts show state folders: at the path of the mount and at its source. Blocks.
+        """Return the paths at which mounts show state folders: at the path of the mount and at its source. Blocks.
 
-        Raises InvalidValue that names a mount which cannot be searched within the bounds.
+        Raises InvalidValue, which names the mount, if a mount cannot be searched within the bounds.
         """
         with self._lock:
             found = {mount: self._found(mount, source) for mount, source in sources.items()}
@@ -69,7 +69,7 @@ class StateSearch:
 
 
 def _states_below(mount: str, source: str, end: float) -> Iterator[str]:
-    """The paths of state folders below a source, but for those in private parts of others. No link is followed."""
+    """Yield the paths of state folders below a source, except those in private parts of others. Follows no link."""
     folders = entries = found = 0
     left = [""]
     while left:
@@ -92,13 +92,14 @@ def _states_below(mount: str, source: str, end: float) -> Iterator[str]:
 
 
 def _folders_in(mount: str, path: str) -> Iterator[str]:
-    """The name of each entry that is a folder, and an empty one for any other."""
+    """Yield the name of each entry that is a folder, and an empty name for any other entry."""
     try:
         with os.scandir(path) as entries:
             for entry in entries:
                 yield entry.name if entry.is_dir(follow_symlinks=False) else ""
     except OSError as error:
-        if error.errno in _DENIED and os.access(path, os.X_OK, effective_ids=True):  # Who knows a name opens it.
+        # A process that knows a name can open it.
+        if error.errno in _DENIED and os.access(path, os.X_OK, effective_ids=True):
             accepted = f"a folder that can be searched for state folders of kernels: {path} can only be entered"
             raise InvalidValue("readonly_mounts", mount, accepted) from error
         if error.errno not in (*_NO_KERNEL, *_DENIED):

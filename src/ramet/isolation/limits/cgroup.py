@@ -1,8 +1,8 @@
-"""One control group: limits, what it uses, how it is ended and removed; of version 1 or 2.
+"""One control group: limits, usage, termination and removal; of version 1 or 2.
 
-Only pages that are charged after a process was placed count as its memory: what it shares with its zygote does not.
+Only pages that are charged after a process was placed count as the group's memory: pages shared with its zygote do not.
 Placing the first process after a pause waits for every processor (6 ms here, 0.02 ms for the next): do it in advance,
-or have the process come in by itself.
+or have the process enter by itself.
 """
 
 from __future__ import annotations
@@ -19,59 +19,62 @@ from typing import NamedTuple
 from ramet.core.errors import SandboxFailed
 
 MIB = 1024 * 1024
-PERIOD_US = 100_000  #: over which processor time is limited
-_LEAST_QUOTA_US = 1_000  #: less is not accepted
+PERIOD_US = 100_000  #: the period over which processor time is limited
+_LEAST_QUOTA_US = 1_000  #: the kernel accepts no smaller quota
 _PAUSES_S = (0.001, 0.05)  #: between two tries to remove a group, first and at most
 _COUNTERS_V1 = ("memory", "memory.memsw")  #: of memory, and of memory and swap
-_AT_LIMIT = MIB  #: so many bytes below a limit some of it is used in advance
+_AT_LIMIT = MIB  #: this many bytes below a limit: the kernel uses some memory in advance
 _PASSES = 3  #: over a group that is being killed
-_REMOVED = (errno.ENOENT, errno.ENODEV)  #: what the kernel says of a group that went before, or while, it is read
-_EMPTY_S, _GONE_S = 1.0, 5.0  #: how long a group may take to become empty: by itself, and after all in it are killed
+#: the kernel's errors for a group that was removed before, or while, it is read
+_REMOVED = (errno.ENOENT, errno.ENODEV)
+_EMPTY_S, _GONE_S = 1.0, 5.0  #: the time for a group to become empty: by itself, and after all its processes are killed
 
 
 class Usage(NamedTuple):
-    """What a group uses now; None for what no controller counts here."""
+    """The current usage of a group; None for resources that no controller counts here."""
 
     cpu_seconds: float | None
-    memory_mb: float | None  #: what cannot be taken back: file pages that are only cached do not count
+    memory_mb: float | None  #: memory that cannot be reclaimed: file pages that are only cached do not count
     pids: int | None
 
 
 class Cgroup:
-    """One group: the processes placed in it, and all that they start."""
+    """One group: the processes placed in it, and their descendants."""
 
     def __init__(self, folders: Mapping[str, Path], version: int) -> None:
         self._folders, self._version = folders, version
 
     @property
     def has_memory(self) -> bool:
-        """Whether memory is limited here."""
+        """Return whether memory is limited here."""
         return "memory" in self._folders
 
     @property
     def has_cpu(self) -> bool:
-        """Whether processor time is limited here."""
+        """Return whether processor time is limited here."""
         return "cpu" in self._folders
 
     @property
     def has_pids(self) -> bool:
-        """Whether the number of processes and threads is limited here."""
+        """Return whether the number of processes and threads is limited here."""
         return "pids" in self._folders
 
     @property
     def has_doors(self) -> bool:
-        """Whether a process can come in by itself."""
+        """Return whether a process can enter by itself."""
         return self._version == 1
 
     def add(self, pid: int) -> None:
-        """Place a process; what it had started before stays where it is. Raises SandboxFailed."""
+        """Place a process; its existing children stay in their group. Raises SandboxFailed."""
         for folder in self.places():
             write(folder / "cgroup.procs", pid)
 
     def doors(self) -> list[int]:
-        """Descriptors by which a process with one thread comes in: it writes "0" to each. They are the caller's.
+        """Return descriptors through which a single-threaded process enters: it writes "0" to each.
 
-        Who moves itself waits for nobody, unlike `add`. Raises SandboxFailed.
+        The caller owns them.
+
+        A process that moves itself waits for no other, unlike `add`. Raises SandboxFailed.
         """
         opened: list[int] = []
         try:
@@ -84,11 +87,11 @@ class Cgroup:
         return opened
 
     def below(self, name: str) -> Cgroup:
-        """The group of that name in this one, there or not: both limits hold in it."""
+        """Return the group of that name in this one, whether or not it exists: both limits apply in it."""
         return Cgroup({each: folder / name for each, folder in self._folders.items()}, self._version)
 
     def make(self) -> None:
-        """Have its folders made; all or none. Raises SandboxFailed, also if it is there."""
+        """Make the folders of the group, all or none. Raises SandboxFailed, also if the group exists."""
         made: list[Path] = []
         try:
             for folder in self.places():
@@ -101,7 +104,7 @@ class Cgroup:
             raise SandboxFailed(f"control group {folder.name}: {error}") from error
 
     def open_below(self) -> None:
-        """Let groups below it have limits of their own. Raises SandboxFailed."""
+        """Let groups below have limits of their own. Raises SandboxFailed."""
         if self._version == 2:
             for controller, folder in self._folders.items():
                 write(folder / "cgroup.subtree_control", f"+{controller}")
@@ -114,10 +117,10 @@ class Cgroup:
         pids: int | None = None,
         dies_whole: bool = True,
     ) -> None:
-        """Set limits, where there is a controller for them; None leaves one as it is. Raises SandboxFailed.
+        """Set limits, where there is a controller for them; None leaves a limit unchanged. Raises SandboxFailed.
 
-        Memory includes what is swapped out and what is written to a tmpfs. `pids` counts threads. For want of memory
-        all of it ends where the kernel can do that, or if not `dies_whole` one of the groups below.
+        Memory includes swapped memory and files in a tmpfs. `pids` counts threads. For lack of memory the whole group
+        ends where the kernel supports that; if not `dies_whole`, one of the groups below ends instead.
         """
         if memory_mb is not None and (folder := self._folders.get("memory")):
             most = int(memory_mb * MIB)
@@ -126,7 +129,7 @@ class Cgroup:
                 _write_if_there(folder / "memory.swap.max", 0)
                 _write_if_there(folder / "memory.oom.group", int(dies_whole))
             else:
-                _write_if_there(folder / "memory.memsw.limit_in_bytes", -1)  # Never less than the other.
+                _write_if_there(folder / "memory.memsw.limit_in_bytes", -1)  # Never less than the other limit.
                 write(folder / "memory.limit_in_bytes", most)
                 _write_if_there(folder / "memory.memsw.limit_in_bytes", most)
         if cpu_cores is not None and (folder := self._folders.get("cpu")):
@@ -140,19 +143,25 @@ class Cgroup:
             write(folder / "pids.max", pids)
 
     def oom_kills(self) -> int:
-        """How many processes of it were ended for want of memory; 0 once it is removed. Raises SandboxFailed."""
+        """Return how many processes of the group were ended for lack of memory; 0 once it is removed.
+
+        Raises SandboxFailed.
+        """
         return self._count(lambda folder: fields(folder / self._oom_file).get("oom_kill", 0))
 
     def times_at_limit(self) -> int:
-        """How often its own limit of memory was in the way, not that of a group around it; 0 once it is removed.
+        """Return how often the group's own memory limit was reached, not one around it; 0 once the group is removed.
 
         In version 1 it is known only whether the limit was reached since `begin_anew`, by cached files, too, for which
-        nobody ends. Raises SandboxFailed.
+        no process ends. Raises SandboxFailed.
         """
         return self._count(_peaks_at_limit if self._version == 1 else _times_at_limit)
 
     def begin_anew(self) -> int:
-        """Return what `times_at_limit` is above from now on if the limit is in the way. Raises SandboxFailed."""
+        """Start a new count, and return a number: `times_at_limit` is above it once the limit is reached again.
+
+        Raises SandboxFailed.
+        """
         if self._version == 2:
             return self.times_at_limit()
         if folder := self._folders.get("memory"):
@@ -173,10 +182,11 @@ class Cgroup:
         except SandboxFailed:
             if folder.exists():
                 raise
-            return 0  # With the group of a reservation all in it goes, and some of them may just be ending.
+            # All groups of a reservation are removed together, and some of their processes may just be ending.
+            return 0
 
     def usage(self) -> Usage:
-        """What it uses now. Raises SandboxFailed once it is removed."""
+        """Return the current usage. Raises SandboxFailed once the group is removed."""
         cpu: float | None = None
         memory: float | None = None
         is_new = self._version == 2
@@ -193,16 +203,19 @@ class Cgroup:
         return Usage(cpu, memory, None if folder is None else int(read(folder / "pids.current")))
 
     def processes(self) -> set[int]:
-        """The pids of all who are in it, as we count; who is in another pid namespace is not seen."""
+        """Return the pids of all processes of the group in our namespace.
+
+        Processes in another pid namespace are not visible.
+        """
         return {pid for folder in self.places() for each in _tree(folder) for pid in pids_in(each)}
 
     def kill(self) -> None:
-        """Send SIGKILL to all in it. They may take a moment to be gone, and are reaped by their parents."""
+        """Send SIGKILL to all processes. They may take a moment to end, and are reaped by their parents."""
         for folder in self.places():
             with contextlib.suppress(SandboxFailed):
                 _write_if_there(folder / "cgroup.kill", 1)
         with contextlib.suppress(SandboxFailed):
-            self.limit(pids=0)  # Nobody new from now on, but who was being forked.
+            self.limit(pids=0)  # No new process can start from now on, except one that is being forked.
         seen: set[int] = set()
         for _ in range(_PASSES):
             new = self.processes() - seen
@@ -211,9 +224,12 @@ class Cgroup:
                 _kill(pid, self.places())
 
     async def remove(self) -> bool:
-        """Remove it as soon as it is empty; whoever is still in it after a second is killed. Idempotent.
+        """Remove the group as soon as it is empty; processes that are still in it after a second are killed.
 
-        False if somebody cannot be killed (inside the kernel, that is): then it stays, for `Cgroups.reap`.
+        Idempotent.
+
+        Returns False if a process cannot be killed, because it is inside the kernel: then the group stays, for
+        `Cgroups.reap`.
         """
         loop = asyncio.get_running_loop()
         begin = loop.time()
@@ -229,22 +245,22 @@ class Cgroup:
         return True
 
     def try_remove(self) -> bool:
-        """Remove it if it is empty; False if it is not."""
+        """Remove the group if it is empty; return False if it is not."""
         return all([_removed(folder) for folder in self.places()])
 
     def places(self) -> list[Path]:
-        """Its folders, each once."""
+        """Return the folders of the group, each once."""
         return list(dict.fromkeys(self._folders.values()))
 
 
 def _times_at_limit(folder: Path) -> int:
-    """Of version 2; before Linux 5.2 there is no file without what the groups below met."""
+    """Return the count of version 2; before Linux 5.2 every file includes the counts of groups below."""
     file = folder / "memory.events.local"
     return fields(file if file.exists() else folder / "memory.events").get("oom", 0)
 
 
 def _peaks_at_limit(folder: Path) -> int:
-    """Of version 1, whose counts of failures are not kept by every kernel."""
+    """Return the count of version 1, derived from peaks, because not every kernel keeps counts of failures."""
     found = 0
     for counter in _COUNTERS_V1:
         if (peak := folder / f"{counter}.max_usage_in_bytes").exists():
@@ -253,7 +269,7 @@ def _peaks_at_limit(folder: Path) -> int:
 
 
 def _tree(folder: Path) -> Iterator[Path]:
-    """A group and all below it, the deepest first."""
+    """Yield a group and all groups below it, the deepest first."""
     try:
         below = [each for each in folder.iterdir() if each.is_dir()]
     except OSError as error:
@@ -266,7 +282,7 @@ def _tree(folder: Path) -> Iterator[Path]:
 
 
 def pids_in(folder: Path) -> list[int]:
-    """The pids in one group, not those below; 0 for each that is in another pid namespace."""
+    """Return the pids in one group, not those below; 0 for each process in another pid namespace."""
     try:
         return [int(line) for line in (folder / "cgroup.procs").read_text().split()]
     except OSError as error:
@@ -276,8 +292,8 @@ def pids_in(folder: Path) -> list[int]:
 
 
 def _kill(pid: int, folders: list[Path]) -> None:
-    """End a process, if it is still in one of the groups: its pid may be another's by now."""
-    if pid <= 0:  # It is in another pid namespace.
+    """Terminate a process, if it is still in one of the groups: its pid may belong to another process by now."""
+    if pid <= 0:  # The process is in another pid namespace.
         return
     try:
         fd = os.pidfd_open(pid)
@@ -294,7 +310,7 @@ def _kill(pid: int, folders: list[Path]) -> None:
 
 def _removed(folder: Path) -> bool:
     try:
-        with contextlib.suppress(OSError):  # Most have no other below.
+        with contextlib.suppress(OSError):  # Most groups have no other group below.
             folder.rmdir()
             return True
         for each in _tree(folder):
@@ -309,12 +325,12 @@ def _removed(folder: Path) -> bool:
 
 
 def fields(file: Path) -> dict[str, int]:
-    """A file of names and numbers. Raises SandboxFailed."""
+    """Return the content of a file of names and numbers. Raises SandboxFailed."""
     return {name: int(value) for name, value in (line.split() for line in read(file).splitlines())}
 
 
 def read(file: Path) -> str:
-    """A file of a group. Raises SandboxFailed."""
+    """Return the content of a file of a group. Raises SandboxFailed."""
     try:
         return file.read_text().strip()
     except OSError as error:
@@ -322,9 +338,9 @@ def read(file: Path) -> str:
 
 
 def write(file: Path, value: object) -> None:
-    """Put a value into a file of a group. Raises SandboxFailed with what the kernel says."""
+    """Write a value to a file of a group. Raises SandboxFailed with the kernel's error."""
     try:
-        # Unbuffered: what the kernel says is about this write, not about closing the file.
+        # Unbuffered: the kernel's error belongs to this write, not to closing the file.
         with file.open("wb", buffering=0) as out:
             out.write(str(value).encode())
     except OSError as error:

@@ -11,15 +11,17 @@ from ramet.core.errors import SandboxFailed
 from ramet.isolation import spawn_thread
 from ramet.isolation.limits.cgroups import Cgroup
 
-_AGAIN_S = 1.0  #: between two tries with what could not be removed when it was to go
+_AGAIN_S = 1.0  #: between two attempts to remove groups that could not be removed at first
 
 _log = logging.getLogger(__name__)
 
 
 class Leftovers:
-    """Removes groups. One that still holds somebody, who may be dying inside the kernel, is tried again until it goes.
+    """A remover of groups.
 
-    What is left when this is closed is for `Cgroups.reap`.
+    A group that still holds a process, which may be dying in the kernel, is retried until it goes.
+
+    Groups that are left when this is closed are for `Cgroups.reap`.
     """
 
     def __init__(self) -> None:
@@ -28,14 +30,14 @@ class Leftovers:
         self._again: asyncio.Task[None] | None = None
 
     def remove(self, group: Cgroup) -> asyncio.Task[bool]:
-        """Remove one, soon; whether it went within the time that clearing up may take."""
+        """Start to remove a group; the task returns whether the group was removed within the time for clean-up."""
         removal = asyncio.get_running_loop().create_task(self._removed(group))
         self._removals.add(removal)
         removal.add_done_callback(self._removals.discard)
         return removal
 
     async def close(self) -> None:
-        """Wait for what is being removed, and try once more with what could not be."""
+        """Wait for the groups that are being removed, and retry the remaining ones once."""
         while self._removals:
             await asyncio.wait(self._removals)
         if self._again is not None:
@@ -47,7 +49,7 @@ class Leftovers:
         try:
             if await spawn_thread.call(group.try_remove) or await group.remove():
                 return True
-        except (SandboxFailed, OSError) as problem:  # OSError: a group below it went while it was read.
+        except (SandboxFailed, OSError) as problem:  # OSError: a group below was removed while it was read.
             _log.warning("a control group stays for now: %s", problem)
         self._left.append(group)
         if self._again is None or self._again.done():
@@ -66,7 +68,7 @@ class Leftovers:
 
 
 async def _still_there(groups: Iterable[Cgroup]) -> list[Cgroup]:
-    """Those that could not be removed now."""
+    """Return the groups that could not be removed now."""
     return [group for group in groups if not await spawn_thread.call(functools.partial(_gone, group))]
 
 

@@ -1,13 +1,14 @@
-"""Control groups, where this machine lets us have them: hard limits of memory, processor time and processes.
+"""Control groups, where this machine allows them: hard limits of memory, processor time and processes.
 
-Groups are made below the group that this process is in, so whatever limits others put around us hold inside, too:
+Groups are made below the group of this process, so limits that others set around us apply inside, too:
 
     <our own group>/ramet/<kernel>/<name>
     <our own group>/ramet/<kernel>/<reservation>/<name>
 
-`<kernel>` ends with the pid namespace, pid and start time of who made it; so what the dead left can be told from what
-the living use. Works with version 1, where each controller has a hierarchy of its own, and with version 2 where our own
-group is delegated to us: there, since a group with processes can have no limited groups below, we move into one.
+`<kernel>` ends with the pid namespace, pid and start time of its maker; so groups left by dead kernels can be
+distinguished from groups in use. This works with version 1, where each controller has a hierarchy of its own, and with
+version 2 where our own group is delegated to us. In version 2 a group with processes can have no limited groups below,
+so we move into a group of our own.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class Cgroups:
 
     @classmethod
     def open(cls, name: str) -> Cgroups | None:
-        """Make a place for groups, under a name that says whose they are; None if there are no limits to be had here.
+        """Make a place for groups, under a name that identifies the owner; None if no limits are available here.
 
         Each controller is tried: a group is made, a limit set and read back, the group removed.
         """
@@ -61,21 +62,24 @@ class Cgroups:
 
     @property
     def controllers(self) -> frozenset[str]:
-        """Which of memory, cpu and pids are limited here."""
+        """The controllers of memory, cpu and pids that work here."""
         return frozenset(self._tops) - {"cpuacct"}
 
     def make(self, name: str) -> Cgroup:
-        """An empty group without limits. Raises InvalidValue for what is no name, SandboxFailed also if it is there."""
+        """Make and return an empty group without limits.
+
+        Raises InvalidValue if the name is invalid, SandboxFailed also if the group exists.
+        """
         checked_name("name", name)
         group = self._whole.below(name)
         group.make()
         return group
 
     def reap(self, prefix: str) -> tuple[str, ...]:
-        """End and remove what dead kernels left whose name begins with `prefix`; returns the groups of kernels.
+        """Terminate and remove the groups of dead kernels whose name begins with `prefix`; return the kernels' names.
 
-        What belongs to a living one, or to one in another pid namespace, is left alone. A group that is not empty at
-        once is found the next time. Raises InvalidValue for a prefix that is no beginning of a name.
+        Groups of a live kernel, or of one in another pid namespace, are left alone. A group that is not empty
+        immediately is found the next time. Raises InvalidValue if the prefix cannot begin a name.
         """
         checked_name("prefix", prefix)
         return tuple(name for name, group in _left(self._tops, self._version, prefix) if _ended(group))
@@ -85,13 +89,13 @@ class Cgroups:
         self.try_close()
 
     def try_close(self) -> bool:
-        """Remove the place; False if a group is not empty. Raises SandboxFailed."""
+        """Remove the place; return False if a group is not empty. Raises SandboxFailed."""
         is_gone = self._whole.try_remove()
         _remove_empty(self._tops)
         return is_gone
 
     def kill(self) -> None:
-        """Send SIGKILL to all in all groups of this kernel."""
+        """Send SIGKILL to all processes in all groups of this kernel."""
         self._whole.kill()
 
     def _prepare(self) -> None:
@@ -106,10 +110,10 @@ class Cgroups:
 
 
 def reap_groups(prefixes: Sequence[str]) -> tuple[str, ...]:
-    """End and remove what dead kernels left below this process's group; returns the groups of kernels.
+    """Terminate and remove the groups of dead kernels below this process's group; return the names of these kernels.
 
-    Like `Cgroups.reap` for each of these prefixes, but makes no place and tries no limit. Waits up to a second for
-    processes that are dying. Raises InvalidValue.
+    Works like `Cgroups.reap` for each of these prefixes, but makes no place and tries no limit. Waits up to a second
+    for dying processes. Raises InvalidValue.
     """
     for each in prefixes:
         checked_name("prefix", each)
@@ -127,7 +131,7 @@ def reap_groups(prefixes: Sequence[str]) -> tuple[str, ...]:
 
 
 def _left(tops: Mapping[str, Path], version: int, prefix: str) -> Iterator[tuple[str, Cgroup]]:
-    """The groups of kernels that have ended, whose name begins with `prefix`."""
+    """Yield the groups of ended kernels whose name begins with `prefix`."""
     found = {each.name for top in set(tops.values()) if top.is_dir() for each in top.iterdir()}
     for name in sorted(found):
         maker = _Maker.of(name)
@@ -147,7 +151,7 @@ def _remove_empty(tops: Mapping[str, Path]) -> None:
 
 
 class _Maker(NamedTuple):
-    """Who made a group: a process that cannot be mistaken for a later one of the same pid."""
+    """The maker of a group: a process that cannot be mistaken for a later one with the same pid."""
 
     namespace: int
     pid: int
@@ -155,17 +159,17 @@ class _Maker(NamedTuple):
 
     @classmethod
     def ours(cls) -> _Maker:
-        """This process."""
+        """Return the identity of this process."""
         return cls(_pid_namespace(), os.getpid(), procfs.start_time(os.getpid()) or 0)
 
     @classmethod
     def of(cls, name: str) -> _Maker | None:
-        """Who made the group of that name; None if it does not say."""
+        """Return the maker of the group of that name; None if the name has none."""
         parts = name.rpartition(".")[2].split("-")
         return cls(*map(int, parts)) if len(parts) == 3 and all(map(str.isdigit, parts)) else None
 
     def may_live(self) -> bool:
-        """Whether it lives, or may live where we cannot see it."""
+        """Return whether the maker lives, or may live where we cannot see it."""
         return self.namespace != _pid_namespace() or procfs.start_time(self.pid) == self.born
 
     def __str__(self) -> str:
@@ -198,7 +202,7 @@ def _bases_v2() -> Iterator[_Base]:
 
 
 def _places_v2() -> Iterator[_Base]:
-    """Controllers that our own group of version 2 has, whether or not it is delegated to us."""
+    """Yield the controllers of our own group of version 2, whether or not it is delegated to us."""
     own = procfs.own_cgroups().get("")
     for mount in procfs.cgroup_mounts():
         folder = mount.folder(own) if mount.version == 2 and own is not None else None
@@ -213,7 +217,7 @@ def _places_v2() -> Iterator[_Base]:
 
 
 def _share(folder: Path, controller: str) -> bool:
-    """Have a controller of version 2 limit what is below; if all in the folder are ours, they move out of the way."""
+    """Enable a controller of version 2 below a folder; if all processes in the folder are ours, move them away first."""
     control = folder / "cgroup.subtree_control"
     try:
         write(control, f"+{controller}")
@@ -237,7 +241,7 @@ def _share(folder: Path, controller: str) -> bool:
 
 
 def _works(base: Path, controller: str, version: int) -> bool:
-    """Whether a limit that is set in a group below stays set; nothing is left of the trial."""
+    """Return whether a limit that is set in a group below stays set; nothing is left of the trial."""
     trial = Cgroup({controller: base / f"{_TOP}-trial-{secrets.token_hex(4)}"}, version)
     try:
         for folder in trial.places():

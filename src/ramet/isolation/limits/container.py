@@ -1,6 +1,6 @@
-"""The container that this process is in, as a place for runs: what is memory there, what limits it, who was killed.
+"""The container of this process, as a place for runs: its folders in memory, its limits, and its OOM kills.
 
-Whoever made the container vouches that it is one run's own, or a team's; nothing here guesses that.
+The creator of the container guarantees that it belongs to one run, or to one team; nothing here guesses that.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _BOUNDLESS = 1 << 60  #: bytes; version 1 writes "no limit" as a number beyond a
 
 
 class ContainerLimits(NamedTuple):
-    """How much all in the container may use; None where there is no limit, or none is seen."""
+    """The limits for all processes of the container; None where there is no limit, or none is visible."""
 
     cpu_cores: float | None = None
     memory_mb: float | None = None
@@ -29,17 +29,23 @@ class ContainerLimits(NamedTuple):
 
 
 class ContainerSlot:
-    """A pod that belongs to one run at a time: `enter`, and `leave` once nothing of the run lives. Both block."""
+    """A pod that belongs to one run at a time: call `enter`, and `leave` once no process of the run lives.
+
+    Both block.
+    """
 
     def __init__(self, others: Iterable[Path] = ()) -> None:
-        """What lies above one of `others` is no run's own: what it may do there, it might do to them."""
+        """Exclude folders above one of `others` from the run's own: the run's changes there could affect `others`."""
         above = {str(parent) for each in others for parent in each.parents}
         self.in_memory = tuple(path for path in IN_MEMORY if path not in above and _is_memory(path))
         self.has_secrets = _is_memory(str(Path(SECRETS).parent))
         self._run = ""
 
     def enter(self, run: str, secrets: Mapping[str, str]) -> None:
-        """Have it be a run's, with its secrets in files that this user alone reads. Raises SandboxFailed."""
+        """Assign the container to a run, with the run's secrets in files that only this user can read.
+
+        Raises SandboxFailed.
+        """
         if self._run:
             raise SandboxFailed(f"run {run}: this pod is still that of run {self._run}")
         self._run = run
@@ -56,12 +62,12 @@ class ContainerSlot:
             raise SandboxFailed(f"run {run}: its secrets cannot be put into {SECRETS}: {error.strerror}") from error
 
     def take_secrets(self) -> None:
-        """Remove them, if there are any."""
+        """Remove the secrets, if there are any."""
         with contextlib.suppress(FileNotFoundError), safe_walk.opened(Path(SECRETS).parent) as folder:
             safe_walk.remove(folder, Path(SECRETS).name)
 
     def leave(self) -> None:
-        """Remove all that the run had here in memory; the next one may enter."""
+        """Remove everything that the run left in memory here; the next run may enter."""
         self.take_secrets()
         for path in self.in_memory:
             with safe_walk.opened(Path(path)) as folder:
@@ -71,7 +77,7 @@ class ContainerSlot:
 
 
 def limits() -> ContainerLimits:
-    """Of this container, as its control groups say."""
+    """Return the limits of this container, from its control groups."""
     quota = _number("cpu", "cpu.max", 0) or _number("cpu", "cpu.cfs_quota_us", 0)
     period = _number("cpu", "cpu.max", 1) or _number("cpu", "cpu.cfs_period_us", 0)
     memory = _number("memory", "memory.max", 0) or _number("memory", "memory.limit_in_bytes", 0)
@@ -84,7 +90,7 @@ def limits() -> ContainerLimits:
 
 
 def oom_kills() -> int:
-    """How often the kernel has killed a process of this container for its memory; 0 where that is not told."""
+    """Return the number of OOM kills in this container; 0 where the kernel does not show it."""
     for file in (_file("memory", "memory.events"), _file("memory", "memory.oom_control")):
         if file is not None:
             for line in file.splitlines():
@@ -94,7 +100,7 @@ def oom_kills() -> int:
 
 
 def _is_memory(path: str) -> bool:
-    """Whether a file system in memory is mounted right there, and can be written by us."""
+    """Return whether a file system in memory is mounted exactly there, and this user can write to it."""
     found = [mount.kind for mount in procfs.mounts() if mount.path == path]
     return bool(found) and found[-1] == "tmpfs" and os.access(path, os.W_OK)
 
@@ -105,13 +111,14 @@ def _number(controller: str, name: str, at: int) -> int | None:
 
 
 def _file(controller: str, name: str) -> str | None:
-    """A file of our own group of a controller, where it is mounted; None if there is no such file."""
+    """Return the content of a file of our own group of a mounted controller; None if there is no such file."""
     groups = procfs.own_cgroups()
     for mount in procfs.cgroup_mounts():
         own = groups.get("" if mount.version == 2 else controller)
         if own is None or not (mount.version == 2 or controller in mount.controllers):
             continue
-        # In a container with a namespace of its own the group is "/", without one what is mounted is the group itself.
+        # In a container with its own cgroup namespace the group is "/". Without one, the mounted folder is the group
+        # itself.
         for folder in (mount.folder(own), Path(mount.path)):
             if folder is not None:
                 with contextlib.suppress(OSError):

@@ -1,7 +1,8 @@
-"""Holding processes back: stopped while they have used more processor time than they may, continued when it is repaid.
+"""Throttling of processes: stop those that have used more processor time than allowed, and continue them later.
 
-For where there is no control group. A signal is sent only to a process that was seen below the sandbox's own, and is
-the same that was seen: it is opened first, then its birth compared, then signalled through what was opened.
+This is for machines without control groups. A signal goes only to a process that was found below the sandbox's own, and
+that is still the same process: the process is opened first, then its start time is compared, then it is signalled
+through the opened descriptor.
 """
 
 from __future__ import annotations
@@ -14,28 +15,28 @@ from ramet.isolation.linux import procfs
 from ramet.isolation.linux.procfs import Stat
 
 _PASSES = 4  #: over a tree that grows while it is stopped
-_SLACK_S = 0.05  #: of debt, before anybody is stopped: ticks are 10 ms each, and samples a little late
+_SLACK_S = 0.05  #: of debt, before any process is stopped: ticks are 10 ms each, and samples a little late
 
 
 class Pause:
-    """Stops the processes of one tree until it is released, and continues only those that it has stopped."""
+    """A stop of the processes of one tree, until its release; it continues only the processes that it has stopped."""
 
     def __init__(self, look: Callable[[], Mapping[int, Stat]]) -> None:
-        """`look` finds the processes, the first first."""
+        """`look` finds the processes, in an order that begins with the first one."""
         self._look = look
-        self._stopped: dict[int, int] = {}  #: pid and birth
+        self._stopped: dict[int, int] = {}  #: pid and start time
 
     @property
     def is_on(self) -> bool:
-        """Whether somebody is stopped by it."""
+        """Return whether this has stopped any process."""
         return bool(self._stopped)
 
     def stop(self, *, busy: set[int] | None = None) -> None:
-        """Stop all; the first one, where it is known who is `busy`, only if it is among these."""
+        """Stop all processes; where `busy` is known, stop the first process only if it is in `busy`."""
         for _ in range(_PASSES):
             new = 0
             for number, (pid, one) in enumerate(self._look().items()):
-                # Who is stopped already stopped itself, and is not ours to continue.
+                # A process that is already stopped has stopped itself, and is not ours to continue.
                 if one.state in "Tt" or not one.lives or (number == 0 and busy is not None and pid not in busy):
                     continue
                 if _send(pid, one.born, signal.SIGSTOP):
@@ -45,17 +46,17 @@ class Pause:
                 return
 
     def release(self) -> None:
-        """Continue all that were stopped, children before their parents: a shell must not see a job of its stopped."""
+        """Continue all stopped processes, children before parents: a shell must not see one of its jobs stopped."""
         for pid, born in reversed(self._stopped.items()):
             _send(pid, born, signal.SIGCONT)
         self._stopped.clear()
 
 
 class CpuThrottle:
-    """Keeps one tree of processes to `cores`, on average over any second."""
+    """A limiter that keeps one tree of processes to `cores`, on average over any second."""
 
     def __init__(self, cores: float, *, allowance_s: float, look: Callable[[], Mapping[int, Stat]]) -> None:
-        """`look` finds the processes, the first first. What was not used within `allowance_s` may be used later."""
+        """`look` finds the processes, the first one first. Time not used within `allowance_s` may be used later."""
         self._cores, self._most = cores, cores * allowance_s
         self._credit = self._most  #: seconds of processor time
         self._pause = Pause(look)
@@ -63,18 +64,18 @@ class CpuThrottle:
 
     @property
     def is_on(self) -> bool:
-        """Whether somebody is stopped by it."""
+        """Return whether this has stopped any process."""
         return self._pause.is_on
 
     @property
     def until(self) -> float:
-        """When it is to be released, if it is on."""
+        """The time of the release, if the throttle is on."""
         return self._until
 
     def apply(self, now: float, *, elapsed_s: float, used_s: float, busy: set[int]) -> None:
-        """Take note of what a tree has used, and stop or continue it accordingly.
+        """Record the usage of a tree, and stop or continue the tree accordingly.
 
-        The tree's first process, which may only keep it, is stopped only if it is `busy` itself.
+        The first process, which may only keep the tree, is stopped only if it is `busy` itself.
         """
         self._credit = min(self._most, self._credit + self._cores * elapsed_s - used_s)
         if self._credit < -self._cores * _SLACK_S:
@@ -84,7 +85,7 @@ class CpuThrottle:
             self.release()
 
     def release(self) -> None:
-        """Continue everybody whom it has stopped."""
+        """Continue every process that this has stopped."""
         self._pause.release()
 
 

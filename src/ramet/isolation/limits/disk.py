@@ -1,13 +1,13 @@
-"""How much disk a run uses: what is in its workspace, and what its processes hold without a name.
+"""The disk usage of a run: the content of its workspace, and unnamed files that its processes hold.
 
 A removed file or folder stays on the disk while a descriptor, a mapping, a running program or the queue of a socket
-holds it. The size of one that is only mapped is shown to a privileged user alone, and nobody sees what is in a queue.
-Where a run holds any such file, it is charged with what the file system has grown by since the last exact look.
+holds it. The size of a file that is only mapped is visible to a privileged user alone, and the content of a queue to no
+one. If a run holds any such file, it is charged with the growth of the file system since the last exact look.
 
-Files that move during a look can be missed: from folder to folder, or from one descriptor to another. A look is exact
-if no thread of the run ran meanwhile. While the file system has not grown by more than the run may still use, nothing
-large can have been missed, and a look need not be exact. Otherwise the run is stopped for a moment. Others may have
-removed files meanwhile, so every tenth look is exact in any case.
+A look can miss files that move meanwhile: from folder to folder, or from one descriptor to another. A look is exact if
+no thread of the run ran meanwhile. While the file system has not grown by more than the run may still use, no large
+file can have been missed, and a look need not be exact. Otherwise the run is stopped for a moment. Other processes may
+have removed files meanwhile, so every tenth look is exact in any case.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from ramet.isolation.limits.cpu_throttle import Pause
 from ramet.isolation.linux import procfs
 from ramet.isolation.linux.procfs import Stat
 
-ENTRY_BYTES = 1024  #: what a file, folder or link costs beside its content, so that empty ones are bounded, too
-_INEXACT = 9  #: looks one after another, at most
-_STOPPED_TRIES = 3  #: to look while the run is stopped
-_REST_S = 0.5  #: how long to wait for stopped processes to come to rest, for each try
+ENTRY_BYTES = 1024  #: the charge for a file, folder or link besides its content, so that empty ones are bounded, too
+_INEXACT = 9  #: the maximum number of consecutive inexact looks
+_STOPPED_TRIES = 3  #: attempts to look while the run is stopped
+_REST_S = 0.5  #: the time to wait until stopped processes no longer run, for each attempt
 _STEP_S = 0.001
 _FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 
@@ -37,27 +37,27 @@ class Used(NamedTuple):
     """The size of a run's workspace, in bytes."""
 
     bytes: int
-    is_exact: bool = True  #: nobody ran while it was counted
-    is_bounded: bool = False  #: too little was written to pass the limit, if nobody else removed anything
+    is_exact: bool = True  #: no process ran while the files were counted
+    is_bounded: bool = False  #: too little was written to pass the limit, if no other process removed anything
 
 
 class Meter:
-    """The disk that one run uses, measured again and again."""
+    """A repeated measurement of the disk that one run uses."""
 
     def __init__(self, workspace: Path, look: Callable[[], Mapping[int, Stat]]) -> None:
-        """Begin with the file system as it is now. A workspace that cannot be looked at yet is no error.
+        """Begin with the current state of the file system. A workspace that cannot be read yet is no error.
 
         `look` finds the processes of the run.
         """
         self._workspace, self._look = workspace, look
-        self._filled = 0  #: bytes of the whole file system, at the last exact look at which nothing was hidden
+        self._filled = 0  #: bytes of the whole file system, at the last exact look that found nothing hidden
         self._seen = 0  #: bytes of the run, at that look
         self._inexact = _INEXACT  #: looks since the last exact one; the first is exact
         with contextlib.suppress(OSError):
             self._filled = _filled_bytes(workspace)
 
     def measure(self, *, most: int, stop: Callable[[], bool] = lambda: False) -> Used:
-        """Count the workspace, and what processes hold without a name. Raises OSError.
+        """Count the workspace, and unnamed files that processes hold. Raises OSError.
 
         May stop the processes of the run meanwhile.
         """
@@ -84,7 +84,7 @@ class Meter:
         return Used(0 if found is None else found.bytes, is_exact=False)
 
     def _count(self, most: int, stop: Callable[[], bool]) -> Used:
-        """Count all once; it is exact if nobody ran meanwhile."""
+        """Count everything once; the result is exact if no process ran meanwhile."""
         before, filled = self._runs(), _filled_bytes(self._workspace)
         used = used_bytes(self._workspace, most=most, stop=stop)
         held = _Held(self._workspace)
@@ -101,7 +101,7 @@ class Meter:
         return Used(used, is_exact)
 
     def _runs(self) -> dict[str, int] | None:
-        """How often each thread of the run has left a processor; None if one is on it, or waits for it."""
+        """Return how often each thread of the run has left a processor; None if a thread is on one, or waits for one."""
         found: dict[str, int] = {}
         for one in self._look().values():
             for thread in procfs.threads(one.pid):
@@ -112,14 +112,17 @@ class Meter:
         return found
 
     def _rest(self) -> None:
-        """Wait until nobody runs: a signal takes a moment to arrive."""
+        """Wait until no process runs: a signal takes a moment to arrive."""
         end = time.monotonic() + _REST_S
         while self._runs() is None and time.monotonic() < end:
             time.sleep(_STEP_S)
 
 
 def used_bytes(workspace: Path, *, most: int, stop: Callable[[], bool] = lambda: False) -> int:
-    """Bytes on disk, holes not counted; no further than just above `most`, or until `stop`. Raises OSError."""
+    """Return the bytes on disk, without holes; stop counting just above `most`, or when `stop` returns true.
+
+    Raises OSError.
+    """
     used = 0
     with safe_walk.opened(workspace) as root:
         with contextlib.closing(safe_walk.walk(root)) as entries:
@@ -145,18 +148,18 @@ class _Held:
 
     @property
     def bytes(self) -> int:
-        """What is known of them, each once."""
+        """The known total, with each file counted once."""
         return sum(self._files.values())
 
     @property
     def is_complete(self) -> bool:
-        """Whether there is none whose size is not known."""
+        """Return whether the size of every such file is known."""
         return not self._is_hidden and self._mapped <= self._files.keys()
 
     def add(self, pid: int, *, most: int) -> None:
-        """Look at the descriptors, folders, program and mappings of a process, no further than just above `most`.
+        """Check the descriptors, folders, program and mappings of a process, and stop just above `most`.
 
-        One that is gone holds nothing.
+        An ended process holds nothing.
         """
         about = procfs.stat(pid)
         if about is None:
@@ -165,8 +168,8 @@ class _Held:
             for thread in (str(pid),) if about.threads == 1 else procfs.threads(pid):
                 self._add_descriptors(thread, most)  # Each thread may have its own.
                 self._add(f"{thread}/cwd", most)
-                self._add(f"{thread}/exe", most)  # One that has ended shows no program, though others run it.
-        except PermissionError:  # A process that is not shown may hold anything.
+                self._add(f"{thread}/exe", most)  # An ended thread shows no program, even if other threads run it.
+        except PermissionError:  # A process that hides its files may hold anything.
             self._is_hidden = True
         for area in procfs.areas(about, device=self._areas) if self._areas else ():
             if area.is_removed and area.inode not in self._files:
@@ -189,7 +192,7 @@ class _Held:
                 self._add_folders_above(f"{procfs.PROC}/{name}", most)
 
     def _add_folders_above(self, path: str, most: int) -> None:
-        """A removed folder keeps those that it was in, though they were removed, too."""
+        """Add the parents of a removed folder, which it keeps even if they were removed, too."""
         here = os.open(path, _FOLDER)
         try:
             while self.bytes <= most:
@@ -202,7 +205,7 @@ class _Held:
             os.close(here)
 
     def _take(self, found: os.stat_result) -> bool:
-        """Take note of a removed file or folder that was not seen before; says whether it is one."""
+        """Record a removed file or folder that was not seen before; return whether it is one."""
         if found.st_dev != self._device or found.st_nlink or found.st_ino in self._files:
             return False
         self._files[found.st_ino] = found.st_blocks * 512 + (ENTRY_BYTES if stat.S_ISDIR(found.st_mode) else 0)

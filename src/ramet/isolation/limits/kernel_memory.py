@@ -2,12 +2,12 @@
 
 These are socket buffers, page tables, and shared areas whose pages were dropped or unmapped.
 
-Only a control group counts it exactly. What a socket holds cannot be seen from outside, so each is charged with what a
-full one takes. A socket that is sent over another one and closed has no descriptor any more. In a network namespace of
-its own it is counted all the same; elsewhere the queue that it waits in says how many there are.
+Only a control group counts this memory exactly. The content of a socket is not visible from outside, so each socket is
+charged with the memory of a full one. A socket that is sent over another one and closed has no descriptor any more. In
+a separate network namespace it is counted all the same; elsewhere the queue that holds it shows how many there are.
 
-A shared area keeps what was written to it until nobody maps any page of it. What it holds cannot be seen from outside,
-nor how large it was made. So the filter of system calls keeps each small, and each is charged with that size.
+A shared area keeps its written content until no process maps any page of it. Neither its content nor its size is
+visible from outside. So the filter of system calls keeps each area small, and each is charged with that maximum size.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ from ramet.isolation.linux.seccomp import LARGEST_SHARED_AREA
 
 _BUFFER = Path("/proc/sys/net/core/wmem_default")
 _BUFFER_BYTES = 212_992  #: Linux's own default
-_FULL = 2  #: times the size of its buffer: what a socket takes that is filled with large packets until it blocks
+_FULL = 2  #: times the size of its buffer: the memory of a socket that is filled with large packets until it blocks
 _MIB = 1024 * 1024
 
 
 def held_mb(tree: Mapping[int, Stat], *, in_own_network: bool) -> float:
-    """Return what sockets and page tables of these processes may take, in MiB.
+    """Return the memory that sockets and page tables of these processes may take, in MiB.
 
-    `in_own_network` says that they have a network namespace in common, and that nobody else is in it.
+    `in_own_network` says that they share a network namespace, and that no other process is in it.
     """
     sockets = _sockets_of_network(tree.values()) if in_own_network else None
-    if sockets is None:  # What no process shows is not nothing.
+    if sockets is None:  # No process shows the namespace, but the sockets exist.
         sockets = _sockets(tree.values())
     return sockets * socket_mb() + sum(map(procfs.page_tables_mb, tree.values()))
 
 
 def shared_mb(processes: Iterable[Stat]) -> float:
-    """Return what the shared areas of these processes may hold, in MiB: each once, whoever maps it."""
+    """Return the memory that the shared areas of these processes may hold, in MiB; each area counts once."""
     device = _shared_device()
     found: dict[int, int] = {}
     if device is not None:
@@ -53,7 +53,7 @@ def shared_mb(processes: Iterable[Stat]) -> float:
 
 @functools.cache
 def _shared_device() -> str | None:
-    """Return the device that shared areas lie on, of every process alike, under whatever name; None if unknown."""
+    """Return the device of shared areas, which is the same for every process; None if unknown."""
     me = procfs.stat(os.getpid())
     with mmap.mmap(-1, mmap.PAGESIZE) as area:
         area[0] = 1
@@ -63,28 +63,29 @@ def _shared_device() -> str | None:
 
 @functools.cache
 def socket_mb() -> float:
-    """Return what one full socket takes, in MiB, whose buffer has the default size."""
+    """Return the memory of one full socket whose buffer has the default size, in MiB."""
     size = _BUFFER_BYTES
-    with contextlib.suppress(OSError, ValueError):  # Not shown in some containers.
+    with contextlib.suppress(OSError, ValueError):  # The file is hidden in some containers.
         size = int(_BUFFER.read_text())
     return size * _FULL / _MIB
 
 
 def _sockets_of_network(processes: Iterable[Stat]) -> int | None:
-    """Ask one process after the other, since all are in the same network; None if none of them shows it."""
+    """Return the number of sockets of the network that all processes share; None if no process shows it."""
     found = map(procfs.sockets_of_network, processes)
     return next((count for count in found if count is not None), None)
 
 
 def _sockets(processes: Iterable[Stat]) -> int:
-    """Count sockets that processes have open, and descriptors that wait in the queues of these."""
+    """Count the open sockets of the processes, and the descriptors that wait in the queues of these."""
     seen: set[str] = set()
     more = 0
     for one in processes:
-        for thread in (str(one.pid),) if one.threads == 1 else procfs.threads(one.pid):  # Each may have its own.
+        for thread in (str(one.pid),) if one.threads == 1 else procfs.threads(one.pid):  # Each thread may have its own.
             try:
                 names = os.listdir(f"{procfs.PROC}/{thread}/fd")  # noqa: PTH208 - only the names
-            except PermissionError:  # A process that hides its descriptors is charged with all that it may have.
+            # A process that hides its descriptors is charged with the maximum that it may have.
+            except PermissionError:
                 more += procfs.descriptor_slots(one)
                 break
             except OSError:

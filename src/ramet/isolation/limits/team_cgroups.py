@@ -1,4 +1,4 @@
-"""The control groups of reservations: each holds those of the sandboxes that share it, and bounds them together."""
+"""The control groups of reservations: each holds the groups of the sandboxes that share it, and bounds them together."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from ramet.core.policy.reservation import Reservation
 from ramet.isolation import spawn_thread
 from ramet.isolation.limits.cgroups import Cgroup, Cgroups
 
-_RESOURCES = {"cpu": "cpu_cores", "memory": "memory_mb"}  #: by the controllers that bound them
+#: the parts of a reservation, by the controllers that bound them
+_RESOURCES = {"cpu": "cpu_cores", "memory": "memory_mb"}
 
 
 class SandboxLimits(TypedDict):
-    """What one sandbox may use."""
+    """The limits of one sandbox."""
 
     memory_mb: float
     cpu_cores: float
@@ -21,7 +22,7 @@ class SandboxLimits(TypedDict):
 
 
 def shared_limits(groups: Cgroups | None) -> frozenset[str]:
-    """What of a reservation is bounded by these; nothing without any."""
+    """Return the parts of a reservation that these groups bound; none without groups."""
     return frozenset(_RESOURCES[each] for each in groups.controllers & _RESOURCES.keys()) if groups else frozenset()
 
 
@@ -34,9 +35,11 @@ class MemoryBounds:
         self._times_before = whole.begin_anew() if whole is not None else 0
 
     def met(self, own: Cgroup) -> str:
-        """Say which limit the sandbox met that was ended for want of memory; `own` is its group. Raises SandboxFailed.
+        """Return which limit a sandbox met that was ended for lack of memory; `own` is its group.
 
-        In version 1 the other limit may have been reached before, by files that are only cached: then both are named.
+        Raises SandboxFailed.
+
+        In version 1 files that are only cached may have reached the other limit before: then both limits are named.
         """
         bounds = []
         if own.times_at_limit():
@@ -61,7 +64,7 @@ class Reserved:
         self._made = 0
 
     async def make(self, groups: Cgroups, reservation: Reservation, limits: SandboxLimits) -> Cgroup:
-        """An empty group for one more sandbox of it. Raises SandboxFailed."""
+        """Return an empty group for one more sandbox of the reservation. Raises SandboxFailed."""
         making = spawn_thread.call(lambda: self._make(groups, reservation, limits))
         try:
             return await asyncio.shield(making)
@@ -70,17 +73,17 @@ class Reserved:
             raise
 
     def bounds(self, memory_mb: float, reservation: Reservation | None) -> MemoryBounds:
-        """The limits of memory around a sandbox that has just come into the group of its reservation, if it has one."""
+        """Return the memory limits of a sandbox that has just entered the group of its reservation, if it has one."""
         whole = self._groups.get(reservation.name) if reservation is not None else None
         return MemoryBounds(memory_mb, reservation, whole)
 
     async def disband(self, name: str) -> None:
-        """Remove the group of a reservation; what is still in it after a while is killed. Idempotent."""
+        """Remove the group of a reservation; processes that are still in it after a while are killed. Idempotent."""
         if (group := self._groups.pop(name, None)) is not None:
             await group.remove()
 
     def _make(self, groups: Cgroups, reservation: Reservation, limits: SandboxLimits) -> Cgroup:
-        """In one thread for all."""
+        """Make the group; all calls run in one thread."""
         self._made += 1
         whole = self._groups.get(reservation.name)
         if whole is None:

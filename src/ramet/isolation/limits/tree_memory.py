@@ -1,10 +1,10 @@
-"""The memory of all processes of a sandbox, read so that none of it can move out of sight meanwhile.
+"""The memory of all processes of a sandbox, read so that no part of it can move out of sight meanwhile.
 
-A process that has ended before its memory was read may have handed its whole address space on to a child (CLONE_VM).
-So the processes are listed again after they were read. Where one is new, or has ended while they were listed, all are
-read again; where that does not help, they are stopped for a moment. Programs that only start many processes come to
-rest then: who is stopped starts none. Likewise where the first thread of a process has ended, and the others follow
-each other: a thread that has ended shows neither the memory nor the children of its process.
+A process that ended before its memory was read may have passed its whole address space to a child (CLONE_VM). So the
+processes are listed again after they were read. If one is new, or has ended during the listing, all are read again. If
+that does not help, the processes are stopped for a moment. Programs that only start many processes become stable then,
+because a stopped process starts none. This also covers a process whose first thread has ended while its other threads
+follow each other: an ended thread shows neither the memory nor the children of its process.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from ramet.isolation.limits.cpu_throttle import Pause
 from ramet.isolation.linux import procfs
 from ramet.isolation.linux.procfs import Stat
 
-_TRIES = 3  #: to read all while they run
-_STOPPED_TRIES = 3  #: and while they are stopped
+_TRIES = 3  #: attempts to read all processes while they run
+_STOPPED_TRIES = 3  #: attempts while they are stopped
 _RECOUNT_S = 0.1  #: of reading, after which the processes are counted again
 
 
@@ -26,15 +26,15 @@ class Census(NamedTuple):
     """All processes of a sandbox at one moment."""
 
     tree: dict[int, Stat]
-    is_whole: bool = True  #: none ended, or changed its place, while they were listed
+    is_whole: bool = True  #: no process ended, or changed its place, during the listing
 
 
 class MemoryUsage(NamedTuple):
-    """What the processes of a sandbox use, in MiB."""
+    """The memory of the processes of a sandbox, in MiB."""
 
     total_mb: float
-    hidden_mb: float = 0.0  #: how much of it no process shows: sockets, page tables and shared areas
-    is_whole: bool = True  #: no process may have been left out
+    hidden_mb: float = 0.0  #: the part that no process shows: sockets, page tables and shared areas
+    is_whole: bool = True  #: no process can have been left out
 
 
 class _TooMany(Exception):
@@ -42,7 +42,7 @@ class _TooMany(Exception):
 
 
 class TreeMemory:
-    """Reads the memory of one sandbox."""
+    """A reader of the memory of one sandbox."""
 
     def __init__(
         self,
@@ -55,11 +55,11 @@ class TreeMemory:
         has_cgroup: bool,
         now: Callable[[], float],
     ) -> None:
-        """`look` finds the processes. From `exact_mb` on, each has its part of what they share.
+        """`look` finds the processes. From `exact_mb` on, each process is charged its part of shared memory.
 
-        More than `most` processes are not read: they are too many to be allowed, and reading them takes seconds.
-        A process that forks all the time holds the lock that a reader waits for. So the processes are counted again
-        while they are read; `now` is a clock in seconds.
+        More than `most` processes are not read: they exceed the limit, and reading them takes seconds. A process that
+        forks all the time holds the lock that a reader waits for. So the processes are counted again while they are
+        read; `now` is a clock in seconds.
 
         `has_cgroup` says that a control group holds the memory: nothing is read twice then.
         """
@@ -69,7 +69,7 @@ class TreeMemory:
         self._in_own_network, self._has_cgroup = in_own_network, has_cgroup
 
     def read(self, tree: Mapping[int, Stat]) -> MemoryUsage:
-        """Read the memory of all processes, of which `tree` were there just now."""
+        """Return the memory of all processes; `tree` lists the processes that existed just now."""
         self._counted_at = self._now()
         try:
             return self._measure(tree) if self._has_cgroup else self._read_whole(tree)
@@ -95,7 +95,7 @@ class TreeMemory:
         return found._replace(is_whole=False)
 
     def _measure_between(self, tree: Mapping[int, Stat]) -> tuple[MemoryUsage, Census, bool]:
-        """Read all, then look again; says whether nothing of it can have moved meanwhile."""
+        """Read all processes, then list them again; also return whether no memory can have moved meanwhile."""
         threads = _threads(tree)
         found = self._measure(tree)
         after = self._look()
@@ -124,17 +124,17 @@ class TreeMemory:
             raise _TooMany
 
     def _sum(self, memory: Iterable[procfs.Memory], kernel: float, areas: float) -> MemoryUsage:
-        """Add up: resident pages of shared areas count once."""
+        """Return the total; resident pages of shared areas count once."""
         each = tuple(memory)
         hidden = kernel + max(0.0, areas - sum(one.shared for one in each))
         return MemoryUsage(sum(one.total for one in each) - self._baseline_mb + hidden, hidden)
 
 
 def _threads(tree: Mapping[int, Stat]) -> dict[int, list[str]]:
-    """Return the threads of those whose first one has ended: each may hand on to the next, and show nothing."""
+    """Return the threads of processes whose first thread has ended: each may hand over to the next, and show nothing."""
     return {pid: procfs.threads(pid) for pid, one in tree.items() if one.is_headless}
 
 
 def _covers(tree: Mapping[int, Stat], after: Census) -> bool:
-    """Whether nobody came while a tree was read."""
+    """Return whether no process was added while a tree was read."""
     return after.is_whole and all(pid in tree and tree[pid].born == one.born for pid, one in after.tree.items())

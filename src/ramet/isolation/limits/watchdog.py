@@ -1,13 +1,13 @@
-"""Watching what control groups do not hold: memory, processor time, processes and disk of sandboxes, by looking.
+"""A watchdog for limits that control groups do not enforce: memory, processor time, processes and disk of sandboxes.
 
-One timer looks at whoever is due: a busy sandbox every 0.2 s, an idle one ever more rarely, down to every 2 s. So these
-limits are soft: what happens between two looks is bounded by rlimits and by the machine. Nothing here waits: folders
+One timer looks at the sandboxes that are due: a busy one every 0.2 s, an idle one less and less often, down to every 2
+s. So these limits are soft: between two looks only rlimits and the machine bound the usage. Nothing here waits: folders
 are measured in a thread, one at a time.
 
-Memory is what is no file's (RssAnon, RssShmem, swap), less what the zygote had when it forked. Summed over a tree that
-counts shared pages once for each process; so near the limit each process is asked for its part of them. Where no
+Memory is memory that belongs to no file (RssAnon, RssShmem, swap), minus the zygote's memory at the fork. The sum over
+a tree counts shared pages once for each process; so near the limit each process is asked for its part of them. Where no
 control group holds memory, the kernel's memory for sockets and page tables is added, and shared areas are charged with
-all that they may hold, mapped or not.
+their maximum content, mapped or not.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ from ramet.isolation.linux.procfs import Stat
 _log = logging.getLogger("ramet.watchdog")
 
 INTERVAL_S, IDLE_S = 0.2, 2.0
-THRESHOLD, REARMED = 0.8, 0.7  #: of a limit: it is told of above the one, and again after it was below the other
+THRESHOLD, REARMED = 0.8, 0.7  #: of a limit: reported above the first, and again after the usage was below the second
 _SLICE = 50  #: sandboxes looked at in one turn of the loop
-_DISK_S = 1.0  #: between two looks at the same folder, at least; the interval, when it is half full
-_EFFORT = 20  #: after a look nobody looks for this many times the processor time that it took
-_KEEPERS = 3  #: processes that are there to keep a sandbox, at most, and are not its own
-_UNREAD = 3  #: looks one after another that find no moment to read all memory, or all files: then it is the end
+_DISK_S = 1.0  #: between two looks at the same folder, at least; the interval, when the folder is half full
+_EFFORT = 20  #: the pause after a look, as a multiple of the processor time of the look
+_KEEPERS = 3  #: the maximum number of processes that keep a sandbox, and are not its own
+_UNREAD = 3  #: consecutive looks that cannot read all memory, or all files: then the sandbox is ended
 MIB = 1024 * 1024
 
 Verdict = Literal["oom", "pids", "workspace"]
 
 
 class _Usage(NamedTuple):
-    """A tree at one moment."""
+    """The state of a tree at one moment."""
 
     tree: dict[int, Stat]
     is_whole: bool
@@ -95,25 +95,25 @@ class Watched:
         self._kill, self._on_threshold = kill, on_threshold
         spare = not has_cpu_cgroup and grant.cpu_cores < (os.cpu_count() or 1)
         self._brake = CpuThrottle(grant.cpu_cores, allowance_s=dog.interval_s, look=self.tree) if spare else None
-        self.verdict: Verdict | None = None  #: why it was killed, if it was
+        self.verdict: Verdict | None = None  #: the reason why the sandbox was killed, if it was
         self.reason = ""  #: in one sentence
         self._is_open = True
         self._pause_s = dog.interval_s
         self._seen: dict[int, Stat] = {}
-        self._lost_ticks = 0  #: of children that nobody waited for: it would otherwise seem to have used less
+        self._lost_ticks = 0  #: of children that no process waited for: the usage would otherwise seem to shrink
         self._last_ticks = 0
-        self._times: deque[tuple[float, float]] = deque()  #: when, and processor time by then
-        self._over: set[str] = set()  #: thresholds that were told of
-        self._unmeasured = 0  #: looks since its disk was measured
+        self._times: deque[tuple[float, float]] = deque()  #: pairs of a time, and the processor time used by then
+        self._over: set[str] = set()  #: thresholds that were reported
+        self._unmeasured = 0  #: looks since the disk was measured
         self._disk_bytes, self._disk_next, self._is_touched = 0, dog.now() + _DISK_S, True
 
     @property
     def is_over(self) -> bool:
-        """Whether it is no longer watched."""
+        """Return whether watching has ended."""
         return not self._is_open
 
     def metrics(self) -> Metrics:
-        """What it uses now, its workspace as last measured. Raises Gone after its end."""
+        """Return the current usage, with the workspace as last measured. Raises Gone after the end of the sandbox."""
         usage = self._usage() if self._is_open else None
         if usage is None:
             raise Gone(f"process {self._root.pid} has ended")
@@ -121,7 +121,7 @@ class Watched:
         return Metrics(usage.cpu_s, memory, usage.tasks, self._disk_bytes / MIB)
 
     def close(self) -> None:
-        """Watch it no longer; nobody of it stays stopped. Idempotent."""
+        """Stop watching, and continue every stopped process. Idempotent."""
         if self._is_open:
             self._is_open = False
             if self._brake is not None:
@@ -129,7 +129,7 @@ class Watched:
             self._dog._forget(self)
 
     def look(self) -> float:
-        """Look once and do what is due; returns after how many seconds to look again."""
+        """Look once and do everything that is due; return the number of seconds until the next look."""
         now, began_s = self._dog.now(), time.thread_time()
         usage = self._usage()
         if usage is None:
@@ -147,20 +147,21 @@ class Watched:
         self._check_time(now, usage, before)
         self._check_disk(now)
         self._check_in_memory()
-        if self._unread:  # However long it took: else who hides memory would be looked at ever more rarely.
+        # Without regard to its cost: a sandbox that hides memory would otherwise be looked at less and less often.
+        if self._unread:
             return self._dog.interval_s
-        # Not the time that passed: who takes the processor away in the middle of a look would be looked at more rarely.
+        # Not elapsed time: a sandbox that takes the processor during a look would be looked at less often.
         return max(self._wait(now), _EFFORT * (time.thread_time() - began_s))
 
     def _wait(self, now: float) -> float:
-        """How long to wait; a tree that is held back, or may soon be, is looked at closely."""
+        """Return the time until the next look; a tree that is throttled, or may soon be, is looked at more often."""
         closely = self._dog.interval_s / 4
         if self._brake is not None and self._brake.is_on:
             return min(max(self._brake.until - now, closely), IDLE_S)
         return closely if self._brake is not None and "cpu" in self._over else self._pause_s
 
     def tree(self) -> dict[int, Stat]:
-        """All processes of it, as they are now; empty after its end."""
+        """Return all current processes of the sandbox; empty after its end."""
         return self._census().tree
 
     def _census(self) -> Census:
@@ -174,11 +175,13 @@ class Watched:
             if keeper is not None and keeper.born == self._adopter.born:
                 found.update(adopted)
         elif self._by_session and (zygote := procfs.stat(self._root.parent)) is not None:
-            for pid in procfs.children(zygote):  # Who loses its parent becomes one of them, and keeps its session.
+            # A process that loses its parent becomes one of these children, and keeps its session.
+            for pid in procfs.children(zygote):
                 orphan = None if pid in found else procfs.stat(pid)
                 if orphan is not None and orphan.session == self._root.pid:
                     found.update(procfs.tree(pid, seen=found, missed=missed))
-        return Census(found, missed <= found.keys())  # One that lost its parent meanwhile may have been found there.
+        # A process that lost its parent meanwhile may have been found there.
+        return Census(found, missed <= found.keys())
 
     def _usage(self) -> _Usage | None:
         tree, is_whole = self._census()
@@ -208,7 +211,7 @@ class Watched:
     def _check_memory(self, usage: _Usage) -> None:
         limit, found = self._grant.memory_mb, self._memory.read(usage.tree)
         if found.total_mb > limit and not self._has_memory_cgroup:
-            found = self._memory.read(self.tree())  # A child of vfork has all of its parent's, for a moment.
+            found = self._memory.read(self.tree())  # A child of vfork has all memory of its parent, for a moment.
         self._tell("memory", found.total_mb, limit)
         self._unread = 0 if found.is_whole else self._unread + 1
         if found.total_mb > limit and not self._has_memory_cgroup:
@@ -241,13 +244,13 @@ class Watched:
             self._is_touched = False
 
     def _disk_is(self, found: disk.Used, cost_s: float) -> None:
-        """Take note of what was measured."""
+        """Record a measurement of the disk."""
         now, used, most = self._dog.now(), found.bytes, self._grant.workspace_size_mb * MIB
         self._disk_bytes = used
         self._is_touched = self._is_touched or not found.is_exact
         self._unmeasured = 0 if found.is_exact or found.is_bounded else self._unmeasured + 1
         pause = self._dog.interval_s if used > most / 2 else _DISK_S
-        if not self._unmeasured:  # Else who hides files would be looked at ever more rarely.
+        if not self._unmeasured:  # Otherwise a sandbox that hides files would be looked at less and less often.
             pause = max(pause, _EFFORT * cost_s)
         self._disk_next = now + pause
         if used > most:
@@ -258,7 +261,7 @@ class Watched:
             self._end("workspace", f"{what}; policy.workspace_size_mb is {self._grant.workspace_size_mb}")
 
     def _check_in_memory(self) -> None:
-        """Each is a file system of its own, of which the kernel keeps count: looking costs nothing."""
+        """Check each folder in memory, which is cheap: each is a separate file system whose usage the kernel counts."""
         size = self._grant.tmpfs_size_mb
         for path in self._in_memory:
             found = os.statvfs(path)
@@ -279,12 +282,12 @@ class Watched:
 
 
 def _signs(tree: Mapping[int, Stat]) -> list[tuple[object, ...]]:
-    """What changes whenever a tree does anything."""
+    """Return the values that change whenever a tree does anything."""
     return [(pid, one.faults, one.ticks, one.dead_ticks, one.threads, one.born) for pid, one in tree.items()]
 
 
 class Watchdog:
-    """Looks after any number of sandboxes, on the event loop that it is first used in."""
+    """A watcher of any number of sandboxes, on the event loop of its first use."""
 
     def __init__(self, interval_s: float = INTERVAL_S) -> None:
         self.interval_s = interval_s
@@ -311,14 +314,17 @@ class Watchdog:
         in_own_network: bool = False,
         on_threshold: Callable[[str, float, float], object] | None = None,
     ) -> Watched:
-        """Watch a process and all below it; it must be alive, or not be reaped yet. Raises Gone.
+        """Watch a process and all its descendants; it must be alive, or not be reaped yet.
 
-        `kill` is told the verdict, once; `on_threshold` what it uses most of ("memory" in MiB, "cpu" in cores), how
-        much, and the limit, once for each time that it comes above 80 %. `baseline_mb` is what it had when it started.
-        `adopter` is the pid of who becomes the parent of those below that lose theirs, and of nobody else; where that
-        is the parent of other sandboxes, too, they are known `by_session`, which `pid` began and nobody leaves.
-        `in_memory` are folders, each a file system of its own, that may hold `grant.tmpfs_size_mb`.
-        `in_own_network` says that nobody else is in the network namespace of the process.
+        `kill` is called once, with the verdict. `on_threshold` is called with the most used resource ("memory" in MiB,
+        "cpu" in cores), the amount, and the limit, once for each time that the usage rises above 80 %. `baseline_mb` is
+        the memory of the process at its start. `adopter` is the pid that becomes the parent of orphans of this sandbox,
+        and of no other processes. Where that process is the parent of other sandboxes, too, the orphans are identified
+        `by_session`, which `pid` began and no process leaves. `in_memory` are folders, each a separate file system,
+        that may hold `grant.tmpfs_size_mb`. `in_own_network` says that no other process is in the network namespace of
+        the process.
+
+        Raises Gone if the process, or the adopter, has ended.
         """
         self._loop = self._loop or asyncio.get_running_loop()
         root, keeper = procfs.stat(pid), None if adopter is None else procfs.stat(adopter)
@@ -344,12 +350,12 @@ class Watchdog:
         return watched
 
     def close(self) -> None:
-        """Watch nobody any longer. Idempotent."""
+        """Stop watching all sandboxes. Idempotent."""
         for watched in tuple(self._watched):
             watched.close()
 
     def now(self) -> float:
-        """The loop's own time."""
+        """Return the loop's time."""
         assert self._loop is not None, "there is a loop once somebody is watched"
         return self._loop.time()
 
@@ -359,7 +365,7 @@ class Watchdog:
 
     def _set_timer(self) -> None:
         assert self._loop is not None, "there is a loop once somebody is watched"
-        # Those that are due at about the same time are looked at together.
+        # Sandboxes that are due at about the same time are looked at together.
         at = max(self._due[0][0], self.now() + self.interval_s / 10) if self._due else None
         if self._timer is not None:
             if at is not None and self._timer.when() <= at:
@@ -378,7 +384,7 @@ class Watchdog:
                 continue
             try:
                 again = self.now() + watched.look()
-            except Exception:  # One that cannot be looked at must not keep the others from being watched.
+            except Exception:  # A sandbox that cannot be looked at must not prevent watching the others.
                 _log.exception("a sandbox could not be looked at")
                 again = self.now() + IDLE_S
             if not watched.is_over:
@@ -394,7 +400,7 @@ class Watchdog:
                 self._timer = None
 
     def _measure(self, watched: Watched, work: Callable[[], disk.Used]) -> bool:
-        """Begin to measure a folder; False if another is being measured."""
+        """Start to measure a folder; return False if another is being measured."""
         if self._measuring:
             return False
         self._measuring = True

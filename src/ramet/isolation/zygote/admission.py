@@ -1,4 +1,4 @@
-"""What a backend makes of a spec: it refuses what it cannot give, and hands the workspace to who will work there."""
+"""Conversion of a spec into an assignment: it refuses what the backend cannot give, and prepares the workspace."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from ramet.isolation.assignment import Assignment, ZygoteConfig
 from ramet.isolation.contract import SandboxSpec
 from ramet.isolation.linux.beneath import open_beneath, open_without_links
 
-#: What a run may use of one processor beyond its time, so that the time is what ends it.
+#: Processor time that a run may use beyond its time limit, so that the time limit ends the run first.
 CPU_SLACK_S = 5
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 class Paths(NamedTuple):
-    """Those of a spec, as they are seen inside."""
+    """The paths of a spec, as they appear inside."""
 
     workspace: str
     mounts: Mapping[str, str]  #: with the source of each
@@ -31,7 +31,7 @@ class Paths(NamedTuple):
 
 
 def paths_of(spec: SandboxSpec, runs: str) -> Paths:
-    """What no sandbox can have is refused. Raises InvalidValue."""
+    """Return the paths of a spec. Raises InvalidValue if no sandbox can have one of them."""
     workspace = absolute(spec.workspace)
     if not workspace.startswith(f"{runs}/"):
         raise InvalidValue("workspace", str(spec.workspace), f"a folder below {runs}")
@@ -45,7 +45,7 @@ def paths_of(spec: SandboxSpec, runs: str) -> Paths:
 
 
 def build_assignment(spec: SandboxSpec, room: ZygoteConfig, owner: tuple[int, int] | None) -> Assignment:
-    """What an agent is told; its workspace is its own afterwards. Raises InvalidValue, SandboxFailed."""
+    """Return the assignment of an agent, and give the workspace to its user. Raises InvalidValue or SandboxFailed."""
     grant, runs = spec.grant, room.runs
     workspace, sources, shelf = paths_of(spec, runs)
     proxy = None if spec.proxy is None else absolute(spec.proxy)
@@ -88,7 +88,7 @@ def build_assignment(spec: SandboxSpec, room: ZygoteConfig, owner: tuple[int, in
 
 
 def allow_traverse(folder: str | int, gid: int) -> None:
-    """Let a group pass a folder of ours, without reading it."""
+    """Let a group traverse a folder of ours, without reading it."""
     found = os.stat(folder)  # noqa: PTH116 - it may be a descriptor
     if found.st_gid != gid:
         os.chown(folder, -1, gid)
@@ -97,12 +97,12 @@ def allow_traverse(folder: str | int, gid: int) -> None:
 
 
 def absolute(path: str | os.PathLike[str]) -> str:
-    """Without following links: a path is seen inside as it was written."""
+    """Return the absolute path without following links: inside, a path looks as it was written."""
     return os.path.abspath(path)  # noqa: PTH100
 
 
 def _check_cwd(cwd: str, source: str) -> None:
-    """Refuse a folder behind a symbolic link of a mount. One that is not there is an error of the start."""
+    """Refuse a folder behind a symbolic link of a mount. A folder that does not exist is an error of the start."""
     try:
         os.close(open_without_links(source))
     except OSError as error:
@@ -112,7 +112,7 @@ def _check_cwd(cwd: str, source: str) -> None:
 
 
 def _is_folder_of(runs: str, path: str) -> bool:
-    """Whether there is a folder, with no link on the way from the folder of all workspaces."""
+    """Return whether a folder exists, with no link on the path from the folder of all workspaces."""
     try:
         with safe_walk.opened(Path(runs)) as top:
             fd = open_beneath(top, path)
@@ -125,7 +125,7 @@ def _is_folder_of(runs: str, path: str) -> bool:
 
 
 def _give(runs: str, names: list[str], owner: tuple[int, int]) -> None:
-    """Make a folder somebody's, and let them come to it; no link is followed on the way."""
+    """Make a user the owner of a folder, and let the user reach it; no link on the path is followed."""
     fd = _led_to(runs, names, owner[1])
     try:
         os.fchown(fd, *owner)
@@ -134,7 +134,7 @@ def _give(runs: str, names: list[str], owner: tuple[int, int]) -> None:
 
 
 def _let_in(runs: str, names: list[str], owner: tuple[int, int]) -> None:
-    """Let somebody come to a folder, and no more: it stays ours."""
+    """Let a user reach a folder, and no more: the folder stays ours."""
     os.close(_led_to(runs, names, owner[1]))
 
 
@@ -151,7 +151,7 @@ def _led_to(runs: str, names: list[str], gid: int) -> int:
 
 
 def _enter(fd: int, name: str) -> int:
-    """A folder in another, which is closed unless this raises."""
+    """Open a folder inside another, and close the outer one unless this raises."""
     below = os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=fd)
     os.close(fd)
     return below

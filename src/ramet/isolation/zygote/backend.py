@@ -1,4 +1,4 @@
-"""What the backends of one machine have in common: the way from a spec to a sandbox that a zygote forked."""
+"""The common part of the backends of one machine: the way from a spec to a sandbox that a zygote forked."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ from ramet.isolation.zygote.process import ZygoteChild
 from ramet.isolation.zygote.sandbox import CRASHES, ForkedSandbox
 from ramet.isolation.zygote.termination import terminate
 
-#: Users that systemd keeps free for services without one of their own, and for nobody else.
+#: Users that systemd reserves for services without a user of their own, and for no other purpose.
 UIDS = range(60578, 61184)
 START_S = 30.0
-#: What a process needs to be apart from the host's without bubblewrap.
+#: The mechanisms that separate a process from the host's processes without bubblewrap.
 _APART = (
     "user_namespaces",
     "pid_namespaces",
@@ -59,12 +59,12 @@ _APART = (
     "proc_mount",
 )
 
-#: Told of a run, what it uses most of ("memory" in MiB, "cpu" in cores), how much, and its limit.
+#: Called with a run, the resource it uses most of ("memory" in MiB, "cpu" in cores), the amount, and the limit.
 OnThreshold = Callable[[str, str, float, float], object]
 
 
 class ZygoteBackend:
-    """A backend on zygotes. `runs` holds all workspaces; in each zygote `parked` agents-to-be wait.
+    """A backend on zygotes. `runs` holds all workspaces; each zygote keeps `parked` agents waiting.
 
     `on_threshold` is called on the event loop when an agent comes near a limit.
     """
@@ -89,18 +89,18 @@ class ZygoteBackend:
         self._state_search = StateSearch()
         self._pool = Pool(self._start_shared, parked=parked, kept=(self._runs, *self._runtime.folders))
         self._fresh = DedicatedZygotes(self.start_zygote)
-        self._keepers = weakref.WeakSet[ZygoteClient]()  #: which nobody has closed
+        self._keepers = weakref.WeakSet[ZygoteClient]()  #: clients that have not been closed
 
     @property
     def owner(self) -> tuple[int, int] | None:
-        """The same for the same folder: workspaces that were left belong to whoever comes again."""
+        """The same user for the same folder: workspaces left behind belong to the next kernel of that folder."""
         if os.geteuid() != 0:
             return None
         uid = UIDS[int.from_bytes(self._digest[:4], "big") % len(UIDS)]
         return uid, uid
 
     async def probe(self) -> Probe:
-        """Tried in a process of its own."""
+        """Try the mechanisms once, in a separate process, and return the result."""
         if self._probe is None:
             if self._probing is None:
                 self._probing = in_thread(self._try, name="ramet-probe")
@@ -112,7 +112,7 @@ class ZygoteBackend:
         """See `ramet.isolation.contract.Backend`."""
         level = self._level(await self.probe(), spec.grant.isolation)
         given = build_assignment(spec, self._room, self.owner)
-        if given.mounts and self._room.is_apart:  # Elsewhere nothing can be hidden.
+        if given.mounts and self._room.is_apart:  # Elsewhere paths cannot be hidden.
             hidden = await in_thread(lambda: self._state_search.below(given.mounts), name="ramet-search")
             given = given._replace(hidden=hidden)
         given = await self._enter(spec.run, given)
@@ -120,16 +120,16 @@ class ZygoteBackend:
             return await self._started(spec, level, given)
         except BaseException as problem:
             await run_shielded(self._leave())
-            if isinstance(problem, SandboxFailed):  # It may have failed because a mount is a link by now.
+            if isinstance(problem, SandboxFailed):  # The start may have failed because a mount has become a link.
                 identities_of(given.mounts)
             raise
 
     async def _enter(self, run: str, given: Assignment) -> Assignment:
-        """Make ready where a run is to be; what its process is to be told. Raises SandboxFailed."""
+        """Prepare the place of a run; return the assignment for its process. Raises SandboxFailed."""
         return given
 
     async def _leave(self) -> None:
-        """Clear where a run was, of which nothing lives. Idempotent."""
+        """Clear the place of a run whose processes have all ended. Idempotent."""
 
     async def _started(self, spec: SandboxSpec, level: Isolation, given: Assignment) -> ForkedSandbox:
         is_fresh = level is Isolation.FRESH
@@ -154,11 +154,14 @@ class ZygoteBackend:
         return sandbox
 
     async def adopt(self, description: Mapping[str, Any], spec: SandboxSpec) -> ForkedSandbox:
-        """Raises Gone: what a zygote forked ends with its kernel."""
+        """Raise Gone: the children of a zygote end with their kernel."""
         raise Gone(f"run {spec.run} ended with the kernel that had started it")
 
     async def reap(self) -> Sequence[str]:
-        """Nothing outlives a kernel but its control groups. Those of other folders go as well, and are not told."""
+        """Remove control groups, the only thing that outlives a kernel.
+
+        Groups of other folders are removed as well, but not returned.
+        """
         await self.probe()
         groups = self._cgroups
         if groups is None:
@@ -166,21 +169,22 @@ class ZygoteBackend:
 
         def sweep() -> Sequence[str]:
             mine = groups.reap(self._prefix)
-            for name in ("bwrap", "local"):  # A folder may never have a kernel again, and its groups slow all others.
+            # A folder may never have a kernel again, and its groups slow down all others.
+            for name in ("bwrap", "local"):
                 groups.reap(f"{name}-")
             return mine
 
         return await in_thread(sweep, name="ramet-reap")
 
     async def reserve(self, reservation: Reservation) -> None:
-        """Nothing: a control group holds nothing free, and is made with the first sandbox."""
+        """Do nothing: a control group reserves no free resources, and is made with the first sandbox."""
 
     async def keep(self, names: Callable[[], Awaitable[Collection[str]]]) -> Sequence[str]:
-        """Nothing: what an earlier kernel had went with it, or is reaped."""
+        """Do nothing: the reservations of an earlier kernel ended with it, or are reaped."""
         return ()
 
     async def warm(self) -> None:
-        """Nothing: a zygote waits from the first sandbox on."""
+        """Do nothing: a zygote waits from the first sandbox on."""
 
     async def disband(self, name: str) -> None:
         """See `ramet.isolation.contract.ReservingBackend`."""
@@ -196,7 +200,7 @@ class ZygoteBackend:
         terminate([child for keeper in self._keepers for child in keeper.children], self._cgroups)
 
     async def close(self) -> None:
-        """End everything; idempotent."""
+        """End all zygotes and sandboxes. Idempotent."""
         await asyncio.gather(self._pool.close(), self._fresh.close())
         self._dog.close()
         if self._cgroups is not None:
@@ -208,7 +212,7 @@ class ZygoteBackend:
         return f"{self.name}-{self._digest.hex()[:12]}"
 
     def _look(self) -> Mapping[str, Finding]:
-        """What works here; blocks."""
+        """Return the findings of this machine; blocks."""
         return probe_machine()
 
     def _try(self) -> None:
@@ -227,7 +231,7 @@ class ZygoteBackend:
         self._probe = probe._replace(together=shared_limits(self._cgroups))
 
     def _level(self, probe: Probe, asked: Isolation) -> Isolation:
-        """What a run gets; who offers a zygote's child behind all walls offers one of a zygote of its own, too."""
+        """Return the level that a run gets; a backend that offers L2 offers FRESH, a zygote for one run, too."""
         if asked is Isolation.FRESH and probe.level is Isolation.L2:
             return asked
         is_none = probe.level is Isolation.L0 and (self.name == "bwrap" or sys.platform != "linux")
@@ -236,11 +240,14 @@ class ZygoteBackend:
         return probe.level
 
     async def _start_shared(self, image: Image, mounts: Mapping[str, str]) -> ZygoteClient:
-        """A zygote whose children may share its address space."""
+        """Start a zygote whose children may share its address space."""
         return await self.start_zygote(image, mounts)
 
     async def start_zygote(self, image: Image, mounts: Mapping[str, str]) -> ZygoteClient:
-        """One more, for whoever then owns it. Raises SandboxFailed, InvalidValue for a mount that is a link by now."""
+        """Start one more zygote, which the caller then owns.
+
+        Raises SandboxFailed, or InvalidValue if a mount has become a link.
+        """
         owner = self._make_runs()
         room = self._room._replace(mounts=mounts, image=image, identities=identities_of(mounts))
         if mounts:
@@ -274,7 +281,7 @@ class ZygoteBackend:
         self._groups += 1
         group = self._cgroups.make(f"agent-{self._groups}")
         try:
-            group.limit(**_limits(DEFAULTS))  # What most will have.
+            group.limit(**_limits(DEFAULTS))  # The limits that most agents will have.
         except BaseException:
             group.try_remove()
             raise
@@ -283,7 +290,7 @@ class ZygoteBackend:
     async def _assign(
         self, spec: SandboxSpec, level: Isolation, keeper: ZygoteClient, child: ZygoteChild, given: Assignment
     ) -> ForkedSandbox:
-        """Make an agent of a parked child. Raises SandboxFailed."""
+        """Turn a parked child into an agent. Raises SandboxFailed."""
         grant, cgroup = spec.grant, child.cgroup
         if cgroup is not None:
             if _limits(grant) != _limits(DEFAULTS):
@@ -291,9 +298,9 @@ class ZygoteBackend:
             given = given._replace(unmapped=cgroup.has_memory)
         watched = None
         async with self._moving(grant, keeper, child) as doors:
-            bounds = self._reserved.bounds(grant.memory_mb, grant.reservation)  # Its group is there by now.
+            bounds = self._reserved.bounds(grant.memory_mb, grant.reservation)  # Its group exists by now.
             await _tell(child, given, doors)
-            watched = self._watch(spec.run, grant, child, given)  # While it shuts its gates.
+            watched = self._watch(spec.run, grant, child, given)  # While the child closes its gates.
             try:
                 await _hear(child)
             except BaseException:
@@ -315,9 +322,10 @@ class ZygoteBackend:
 
     @asynccontextmanager
     async def _moving(self, grant: Grant, keeper: ZygoteClient, child: ZygoteChild) -> AsyncGenerator[list[int]]:
-        """Doors to the group that a child is to be in from now on, if it is another one than it was parked in.
+        """Yield doors to the group that a child moves to, if that is not the group it was parked in.
 
-        Once it has gone in, that group is its own, and the other one goes; else the new one does.
+        Once the child has entered, that group is its own, and the other group is removed; otherwise the new group is
+        removed.
         """
         if grant.reservation is None or self._cgroups is None or child.cgroup is None:
             yield []
@@ -340,9 +348,9 @@ class ZygoteBackend:
         keeper.change_group(child, group)
 
     def _watch(self, run: str, grant: Grant, child: ZygoteChild, given: Assignment) -> Watched | None:
-        """None if it has ended already."""
+        """Watch a child; return None if it has ended already."""
         is_apart, cores = self._room.is_apart, self._limits.cpu_cores
-        # Nothing is taken off for the image: of what it shares with others, a process is counted its small part.
+        # Nothing is subtracted for the image: a process is charged its small part of the memory that it shares.
         with contextlib.suppress(Gone):
             return self._dog.watch(
                 child.pid,
@@ -360,7 +368,7 @@ class ZygoteBackend:
         return None
 
     def _adopter(self, child: ZygoteChild) -> int | None:
-        """Who becomes the parent of a run's that lose theirs, and of nobody else's."""
+        """Return the pid that becomes the parent of a run's orphans, and of no other processes."""
         if self._room.walls == "pod" and (agent := procfs.stat(child.pid)) is not None:
             return agent.parent
         return child.adopter if child.adopter > 0 else None
@@ -384,12 +392,12 @@ def _limits(grant: Grant) -> SandboxLimits:
 
 
 async def _tell(child: ZygoteChild, given: Assignment, doors: Sequence[int]) -> None:
-    """Tell a parked child who it is, and give it doors of its group. Raises SandboxFailed."""
+    """Send a parked child its assignment, and doors of its group. Raises SandboxFailed."""
     data = json.dumps(given).encode()
     length = len(data).to_bytes(4, "big")
     try:
         if doors:
-            socket.send_fds(child.channel, [length], doors)  # The first word on it: there is room.
+            socket.send_fds(child.channel, [length], doors)  # The first message on the channel: there is room.
         else:
             data = length + data
         await asyncio.get_running_loop().sock_sendall(child.channel, data)
@@ -398,7 +406,7 @@ async def _tell(child: ZygoteChild, given: Assignment, doors: Sequence[int]) -> 
 
 
 async def _hear(child: ZygoteChild) -> None:
-    """Hear from it that all gates are shut. Raises SandboxFailed."""
+    """Wait until the child reports that all gates are closed. Raises SandboxFailed."""
     loop = asyncio.get_running_loop()
     try:
         word = await loop.sock_recv(child.channel, 1)
@@ -411,11 +419,11 @@ async def _hear(child: ZygoteChild) -> None:
 
 
 def _with_real(paths: Sequence[str]) -> tuple[str, ...]:
-    """And what they are links to."""
+    """Return the paths and their real paths."""
     return tuple(dict.fromkeys((*paths, *map(os.path.realpath, paths))))
 
 
 def _is_open(path: str) -> bool:
-    """Whether any user may read it, or enter it and see what there is."""
+    """Return whether any user may read a file, or enter and list a folder."""
     mode = Path(path).stat().st_mode
     return bool(mode & stat.S_IROTH and (mode & stat.S_IXOTH or not stat.S_ISDIR(mode)))

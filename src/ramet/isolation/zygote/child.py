@@ -1,7 +1,7 @@
-"""An agent's process: forked and parked before anybody knows whose it will be, then told, confined, and the agent.
+"""An agent's process: forked and parked before its run is known, then assigned, confined, and the agent.
 
-Nothing foreign runs before the last gate is shut. It is told on its channel, whose first words are ours: a length and
-an assignment in, one byte out (STARTED, or FAILED and why); everything after them belongs to the agent.
+No foreign code runs before the last gate is closed. The assignment arrives on the channel, whose first bytes are ours:
+a length and an assignment in, one byte out (STARTED, or FAILED and the reason). All later bytes belong to the agent.
 """
 
 from __future__ import annotations
@@ -31,15 +31,18 @@ PROXY_URL = f"http://127.0.0.1:{PROXY_PORT}"
 OUT_OF_MEMORY = 137  #: exit code of an agent that did not handle a MemoryError
 
 _SETUP_FAILED = 70
-_SAMPLE = b'["", {"A": "a"}, "", "", "", {}, {}, null, null, 1, 1, 1, 1, 1, false]'  #: of an assignment
+_SAMPLE = b'["", {"A": "a"}, "", "", "", {}, {}, null, null, 1, 1, 1, 1, 1, false]'  #: a sample of an assignment
 _NOT_FOUND = 127
-_DOORS = socket.CMSG_SPACE(8 * array.array("i").itemsize)  #: of a group that it is to be in from then on
+_DOORS = socket.CMSG_SPACE(8 * array.array("i").itemsize)  #: of a group that the process enters
 _PATH = "/usr/local/bin:/usr/bin:/bin"
 _PROXIED = ("http_proxy", "https_proxy", "all_proxy")
 
 
 def child_main(gates: Confinement, fds: Sequence[int]) -> NoReturn:
-    """Be a child, from the fork to the end; the descriptors are its channel, stdout, stderr, and doors of its group."""
+    """Run as a child, from the fork to the end.
+
+    The descriptors are its channel, stdout, stderr, and doors of its group.
+    """
     code = _SETUP_FAILED
     try:
         fd, *output = setup_fds(fds[:3], fds[3:])
@@ -58,7 +61,10 @@ def child_main(gates: Confinement, fds: Sequence[int]) -> NoReturn:
 
 
 def run_beside(gates: Confinement, agent: int, given: Assignment, argv: list[str], fds: Sequence[int]) -> NoReturn:
-    """Be a program in an agent's sandbox, once told to; `agent` is its pidfd, `fds` stdout, stderr and the word."""
+    """Run as a program in an agent's sandbox, once the start byte arrives.
+
+    `agent` is the agent's pidfd; `fds` are stdout, stderr and the pipe of the start byte.
+    """
     code = _NOT_FOUND
     try:
         inner, *output, word = setup_fds((agent, *fds))
@@ -83,7 +89,7 @@ def run_beside(gates: Confinement, agent: int, given: Assignment, argv: list[str
 
 
 def setup_fds(fds: Sequence[int], doors: Sequence[int] = ()) -> list[int]:
-    """Keep some descriptors, at the lowest numbers from 3, and nothing else of what the zygote had."""
+    """Keep the given descriptors, at the lowest numbers from 3, and close all others of the zygote."""
     for door in doors:
         os.write(door, b"0")
     os.setsid()
@@ -100,7 +106,7 @@ def setup_fds(fds: Sequence[int], doors: Sequence[int] = ()) -> list[int]:
 
 
 def environment(given: Assignment) -> Mapping[str, str]:
-    """All that an agent, or a command beside it, sees."""
+    """Return the complete environment of an agent, or of a command in its sandbox."""
     env = {"HOME": given.workspace, "TMPDIR": given.tmp, "PATH": _PATH, "LANG": "C.UTF-8", "USER": "agent"}
     if given.proxy is not None:
         env |= {name: PROXY_URL for each in _PROXIED for name in (each, each.upper())}
@@ -108,7 +114,7 @@ def environment(given: Assignment) -> Mapping[str, str]:
 
 
 def warm_pages(gates: Confinement) -> None:
-    """Touch what is used once somebody waits: the first write to a page that is shared since the fork costs a fault."""
+    """Touch the pages that are used later while a caller waits: the first write to a page shared since the fork faults."""
     os.environ.update(environment(Assignment(*json.loads(_SAMPLE))))
     os.environ.clear()
     rlimits.apply(core=0)
@@ -124,7 +130,10 @@ def warm_pages(gates: Confinement) -> None:
 def _become(
     gates: Confinement, channel: socket.socket, output: Sequence[int]
 ) -> tuple[Assignment | None, Callable[[], None]]:
-    """Park, be told, shut every gate; None if the host has gone. Returns what starts its end of the proxy, too."""
+    """Park, receive the assignment, and close every gate; return None if the host has gone.
+
+    Also returns the function that starts the inner end of the proxy.
+    """
     furniture = None
     if gates.room.is_apart:
         calls.unshare(NAMESPACES)
@@ -148,7 +157,7 @@ def _become(
 
 
 def _told(channel: socket.socket, *, is_apart: bool) -> Assignment | None:
-    """Wait for the assignment: four bytes of length, then JSON. Doors that come along are gone through, and closed."""
+    """Wait for the assignment: four bytes of length, then JSON. Doors that come with it are entered, and closed."""
     data, need, doors = bytearray(), 4, array.array("i")
     while len(data) < need:
         more, ancillary, _, _ = channel.recvmsg(need - len(data), _DOORS, socket.MSG_CMSG_CLOEXEC)
@@ -163,12 +172,12 @@ def _told(channel: socket.socket, *, is_apart: bool) -> Assignment | None:
         os.write(door, b"0")
         os.close(door)
     if doors and is_apart:
-        calls.unshare(calls.CLONE_NEWCGROUP)  # It sees the group that it is in as the root of all.
+        calls.unshare(calls.CLONE_NEWCGROUP)  # Inside, the process sees its own group as the root group.
     return Assignment(*json.loads(data[4:]))
 
 
 def _look_fresh() -> None:
-    """Streams and dice of our own, not those of everybody forked from the same zygote; `random` sees to its own."""
+    """Create streams and random state that no other child of the zygote shares; `random` reseeds itself."""
     sys.stdout, sys.stderr = _text(1), _text(2)
     if (numpy := sys.modules.get("numpy")) is not None:
         numpy.random.seed()
@@ -181,7 +190,7 @@ def _turn_output(output: Sequence[int]) -> None:
 
 
 def _work(gates: Confinement, given: Assignment, channel: socket.socket, relay: Callable[[], None]) -> int:
-    """Call the entry point; its exit code."""
+    """Call the entry point; return its exit code."""
     try:
         if given.proxy is not None:
             relay()
@@ -202,8 +211,9 @@ def _work(gates: Confinement, given: Assignment, channel: socket.socket, relay: 
 
 
 def _relay() -> None:
-    """Start the end of the proxy that listens inside, as nobody's child."""
-    relay = import_module("ramet.guest.proxy_forwarder")  # By name, as its entry is: this layer knows no guest.
+    """Start the inner end of the proxy, which listens inside, detached from this process."""
+    # By name, like the entry point: this layer does not know the guest.
+    relay = import_module("ramet.guest.proxy_forwarder")
     listener = relay.listen()
 
     def serve() -> None:
@@ -214,7 +224,10 @@ def _relay() -> None:
 
 
 def _relay_in_pod(path: str) -> Callable[[], None]:
-    """Listen, before that is forbidden; returns what starts the end of the proxy, in the group of this process."""
+    """Listen before that is forbidden, and return the function that starts the inner end of the proxy.
+
+    That end runs in the process group of this process.
+    """
     relay = import_module("ramet.guest.proxy_forwarder")
     listener, agent = relay.listen(), os.getpid()
     return lambda: _fork_away(lambda: relay.serve(listener, path, parent=agent), listener)
@@ -249,7 +262,7 @@ def _entry(reference: str) -> Callable[..., object]:
 
 
 def _code(value: object) -> int:
-    """As sys.exit takes it."""
+    """Return the exit code for a value, as sys.exit does."""
     if value is None:
         return 0
     if isinstance(value, int):

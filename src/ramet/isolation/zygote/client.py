@@ -1,4 +1,4 @@
-"""One zygote as the host sees it: asked for processes, told of their ends, gone with all of them when it is closed."""
+"""The host's view of one zygote: it requests processes, receives their ends, and ends all of them when it is closed."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from ramet.isolation.zygote.launcher import Launch
 from ramet.isolation.zygote.process import ChildExit, ZygoteChild, pid_of
 
 _START_S = 60.0  #: an image of many packages, on a machine that is busy
-_END_S = 5.0  #: how long what was told to end may take; in full only if the machine stands still
-_REFILL_S = 0.005  #: from a child's departure to the fork of the next: forking at once would take time from the first
-_AT_ONCE = 32  #: forks that are asked for and not done: more would overfill the socket
-_TOLD = 2_000  #: characters of what a zygote printed that are worth telling
+_END_S = 5.0  #: the time limit for processes that were asked to end; only a stalled machine needs all of it
+_REFILL_S = 0.005  #: from a child's departure to the fork of the next: an immediate fork would take time from the first
+_AT_ONCE = 32  #: forks that are requested and not done: more would overfill the socket
+_TOLD = 2_000  #: the number of characters of a zygote's output that are reported
 _PATH = re.compile(r"""'/[^']*'|"/[^"]*"|(?<!\w)/\S+""")
 _log = logging.getLogger("ramet.isolation")
 
@@ -40,7 +40,7 @@ MakeGroup = Callable[[], Cgroup]
 
 
 class Process(Protocol):
-    """A child of ours: as `subprocess.Popen` has it."""
+    """A child process of ours, with the interface of `subprocess.Popen`."""
 
     @property
     def pid(self) -> int: ...
@@ -51,7 +51,7 @@ class Process(Protocol):
 
 
 class ZygoteClient:
-    """Owns a zygote and whatever it forked."""
+    """The owner of a zygote and of its children."""
 
     def __init__(
         self,
@@ -70,11 +70,11 @@ class ZygoteClient:
         self._itself = -1  #: a pidfd of the zygote
         self._ready: asyncio.Future[None] = self._loop.create_future()
         self._numbers = itertools.count()
-        self._living: dict[int, ZygoteChild] = {}  #: who lives, or is about to
-        self._sockets: dict[int, asyncio.Future[socket.socket]] = {}  #: that were asked for
+        self._living: dict[int, ZygoteChild] = {}  #: processes that live, or are being forked
+        self._sockets: dict[int, asyncio.Future[socket.socket]] = {}  #: requested sockets
         self._parked: deque[ZygoteChild] = deque()
-        self._wanted = 0  #: how many are to be parked
-        self._coming = 0  #: how many are on their way to be parked
+        self._wanted = 0  #: the number of agents to keep parked
+        self._coming = 0  #: the number of agents that are being forked to be parked
         self._refill: asyncio.TimerHandle | None = None
         self._turn = asyncio.Semaphore(_AT_ONCE)
         self._retired = False
@@ -88,7 +88,7 @@ class ZygoteClient:
     async def start(
         cls, room: ZygoteConfig, launch: Launch, runtime: Runtime, make_group: MakeGroup | None = None
     ) -> ZygoteClient:
-        """Start a zygote and wait until it can fork. Raises SandboxFailed, saying what it printed."""
+        """Start a zygote and wait until it can fork. Raises SandboxFailed, with the zygote's printed output."""
         control, theirs = packets.pair()
         printed = os.memfd_create("printed", os.MFD_CLOEXEC)
         leash, hand = os.pipe()
@@ -112,8 +112,11 @@ class ZygoteClient:
     async def of(
         cls, process: Process, control: socket.socket, printed: int, leash: int, room: ZygoteConfig
     ) -> ZygoteClient:
-        """Take a zygote over that waits for its room, and wait until it can fork. Raises SandboxFailed, likewise."""
-        with contextlib.suppress(OSError):  # It has ended: that is heard next.
+        """Take over a zygote that waits for its configuration, and wait until it can fork.
+
+        Raises SandboxFailed, as `start` does.
+        """
+        with contextlib.suppress(OSError):  # It has ended: `_begun` finds that next.
             packets.send(control, "room", room)
         return await cls(room, control, process, printed, leash, None)._begun()
 
@@ -130,48 +133,51 @@ class ZygoteClient:
 
     @property
     def is_open(self) -> bool:
-        """Whether it can be asked for processes."""
+        """Return whether the zygote accepts requests for processes."""
         return not self._retired
 
     @property
     def is_gone(self) -> bool:
-        """Whether it has ended, and all that it forked."""
+        """Return whether the zygote and all its children have ended."""
         return self._gone.is_set()
 
     @property
     def parked(self) -> int:
-        """How many agents to be are waiting."""
+        """The number of parked agents."""
         return len(self._parked)
 
     @property
     def living(self) -> int:
-        """How many processes were asked for and have not ended, parked ones included."""
+        """The number of processes that were requested and have not ended, including parked ones."""
         return len(self._living)
 
     @property
     def pid(self) -> int:
-        """Of the zygote, as the host counts; -1 once it is reaped. Known once it has started."""
+        """The pid of the zygote in the host's namespace; -1 once it is reaped. Known once the zygote has started."""
         return pid_of(self._itself)
 
     @property
     def children(self) -> tuple[ZygoteChild, ...]:
-        """Processes that live, or are about to, parked ones included."""
+        """The processes that live, or are being forked, including parked ones."""
         return tuple(self._living.values())
 
     def park(self, count: int) -> None:
-        """Have so many agents to be waiting, from now on."""
+        """Keep this many agents parked, from now on."""
         self._wanted = count
         while self.is_open and len(self._parked) + self._coming < count:
             self._coming += 1
             self._do(self._fill())
 
     def refill_soon(self) -> None:
-        """Make up for who was taken, once they have had time to start."""
+        """Replace the agents that were taken, once they have had time to start."""
         if self._refill is None and self.is_open:
             self._refill = self._loop.call_later(_REFILL_S, self._do_refill)
 
     async def take(self) -> ZygoteChild:
-        """An agent to be, parked or forked now; `ours` are its channel, stdout and stderr. Raises SandboxFailed."""
+        """Return a child for an agent, parked or forked now. Raises SandboxFailed.
+
+        Its `channel` and its `ours` (stdout and stderr) are the host's ends.
+        """
         self.spawned += 1
         while self._parked:
             child = self._parked.popleft()
@@ -183,7 +189,7 @@ class ZygoteClient:
     async def run_beside(
         self, other: ZygoteChild, given: Assignment, argv: Sequence[str], output: Sequence[int]
     ) -> ZygoteChild:
-        """A program in an agent's sandbox; it waits for a byte on `ours`, a pipe. Raises SandboxFailed."""
+        """Start a program in an agent's sandbox; it waits for a byte on its `ours`, a pipe. Raises SandboxFailed."""
         waits, word = os.pipe()
         program = ZygoteChild(next(self._numbers), [word], [waits])
         fds = (*output, waits)
@@ -192,7 +198,10 @@ class ZygoteClient:
             return await self._forked(program)
 
     async def open_socket(self, agent: ZygoteChild) -> socket.socket:
-        """Have a TCP socket in an agent's network: what it connects to is there. Raises SandboxFailed, Gone."""
+        """Return a TCP socket in an agent's network: its connections go to that network.
+
+        Raises SandboxFailed or Gone.
+        """
         async with self._turn:
             number, made = next(self._numbers), self._loop.create_future()
             self._sockets[number] = made
@@ -212,23 +221,27 @@ class ZygoteClient:
                 raise
 
     def end(self, forked: ZygoteChild) -> None:
-        """Kill an agent with all that is in its namespace, or a program with its group."""
+        """Kill an agent with every process of its namespace, or a program with its group."""
         if self._control.fileno() >= 0 and not forked.ended.done():
-            with contextlib.suppress(OSError):  # Its main process can be killed without the zygote, who then does so.
+            # Its main process can be killed without the zygote, which then kills the rest.
+            with contextlib.suppress(OSError):
                 packets.send(self._control, "end", {"number": forked.number})
 
     def change_group(self, forked: ZygoteChild, group: Cgroup) -> None:
-        """It has moved to another group: the one that it was in goes. If it has ended, both do."""
+        """Record that a process has moved to another group, and remove its former group.
+
+        If it has ended, remove both.
+        """
         if forked.removal is None and forked.cgroup is not None:
             forked.cgroup, group = group, forked.cgroup
         self.forget_group(group)
 
     def forget_group(self, group: Cgroup) -> None:
-        """Remove a group of which nobody is to be."""
+        """Remove a group that no process will enter."""
         self._leftovers.remove(group)
 
     def retire(self) -> None:
-        """Fork no more; end once the last agent has."""
+        """Fork no more processes; end once the last agent has ended."""
         self._retired = True
         self._stop_refilling()
         while self._parked:
@@ -237,7 +250,7 @@ class ZygoteClient:
             self._hang_up()
 
     async def close(self) -> None:
-        """End it and all that it forked, and wait until none is left. Idempotent."""
+        """End the zygote and all its children, and wait until none is left. Idempotent."""
         self.retire()
         self._hang_up()
         await self._gone.wait()
@@ -254,7 +267,7 @@ class ZygoteClient:
                 await run_shielded(spawn_thread.call(lambda: group.add(pid)))
         except BaseException:
             if child is not None:
-                child.discard()  # Its group goes when it has ended.
+                child.discard()  # Its group is removed when it has ended.
             elif group is not None:
                 self._leftovers.remove(group)
             raise
@@ -274,7 +287,7 @@ class ZygoteClient:
         try:
             child = await self._new_child()
         except SandboxFailed:
-            return  # Whoever comes next is told.
+            return  # The next caller sees the error.
         finally:
             self._coming -= 1
         if self.is_open:
@@ -313,7 +326,7 @@ class ZygoteClient:
         self._remove_group(forked)
 
     def _remove_group(self, forked: ZygoteChild) -> None:
-        """After all who wait for the end have looked at it: they are called before a new task."""
+        """Remove the group after all waiters for the end have looked at it: they are called before a new task."""
         if forked.cgroup is not None and forked.removal is None:
             forked.removal = self._leftovers.remove(forked.cgroup)
 
@@ -332,7 +345,7 @@ class ZygoteClient:
         task.add_done_callback(self._tasks.discard)
 
     def _hear(self) -> None:
-        """Whatever the zygote has said by now."""
+        """Receive all messages that the zygote has sent so far."""
         while self._control.fileno() >= 0:
             try:
                 packet = packets.receive(self._control)
@@ -359,7 +372,7 @@ class ZygoteClient:
                     found = socket.socket(fileno=packet.fds[0])
                     found.setblocking(False)
                     made.set_result(found)
-                else:  # The kernel drops what a process has no room for.
+                else:  # The kernel drops descriptors that a process has no room for.
                     made.set_exception(_no_socket("no descriptor is left"))
             case "gone":
                 self._sockets.pop(packet.body).set_exception(Gone("the sandbox has ended"))
@@ -376,7 +389,7 @@ class ZygoteClient:
                     self._hang_up()
 
     def _hang_up(self) -> None:
-        """The zygote ends when nobody is at the other end, and all below it with it; or it has ended."""
+        """Close the control socket, which ends the zygote and everything below it; the zygote may have ended already."""
         if self._control.fileno() < 0:
             return
         self._loop.remove_reader(self._control)
@@ -390,11 +403,11 @@ class ZygoteClient:
         self._ending = self._loop.create_task(self._end())
 
     async def _end(self) -> None:
-        """See that everybody has gone."""
+        """Make sure that every process has ended."""
         itself = calls.pidfd_open(self._process.pid)  # A child of ours: not reaped before `wait` below.
         try:
             pidfds = [fd for fd in (itself, self._itself, *(each.watch() for each in self._living.values())) if fd >= 0]
-            if not self.room.is_apart:  # Nobody else does, if it was killed.
+            if not self.room.is_apart:  # No other process does this if the zygote was killed.
                 for each in self._living.values():
                     each.kill_group()
             if not await spawn_thread.all_ended(pidfds, within_s=_END_S):
@@ -406,7 +419,7 @@ class ZygoteClient:
                 self._refuse(forked, why)
             if not self._ready.done():
                 self._ready.set_exception(SandboxFailed(why))
-                self._ready.exception()  # Whoever started it may have given up.
+                self._ready.exception()  # The caller that started it may have been cancelled.
             while self._tasks:
                 await asyncio.wait(self._tasks)
             await self._leftovers.close()
@@ -416,7 +429,10 @@ class ZygoteClient:
             self._gone.set()
 
     def _last_words(self) -> str:
-        """The last line that it printed, or how it ended, as a stranger may read it; the log has all of it."""
+        """Return the last printed line, or the exit code, in a form that outsiders may read.
+
+        The log has the full output.
+        """
         size = os.fstat(self._printed).st_size
         said = os.pread(self._printed, _TOLD, max(0, size - _TOLD)).decode(errors="replace").strip()
         if said:
@@ -429,6 +445,6 @@ def _no_socket(why: str) -> SandboxFailed:
 
 
 def without_paths(said: str) -> str:
-    """The last line of what a process printed, with an ellipsis for each path of this machine."""
+    """Return the last line of a process's output, with an ellipsis for each path of this machine."""
     line = said.splitlines()[-1].strip() if said else ""
     return _PATH.sub("…", line)

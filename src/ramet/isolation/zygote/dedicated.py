@@ -1,4 +1,4 @@
-"""Agents that share no address space with any other: each has a zygote to itself, and one is kept ready."""
+"""Agents that share no address space with any other: each has its own zygote, and one zygote is kept ready."""
 
 from __future__ import annotations
 
@@ -15,14 +15,17 @@ from ramet.isolation.zygote.process import ZygoteChild
 
 
 class _Kind(NamedTuple):
-    """What a zygote is started with."""
+    """The start parameters of a zygote."""
 
     image: Image
     mounts: frozenset[tuple[str, str]]
 
 
 class DedicatedZygotes:
-    """Children, each of a zygote of its own. Once there has been one, the next of its kind is started ahead."""
+    """Children with a zygote of their own each.
+
+    After the first one, the next zygote of its kind is started in advance.
+    """
 
     def __init__(self, start: Start) -> None:
         self._start = start
@@ -30,7 +33,7 @@ class DedicatedZygotes:
         self._keepers: set[ZygoteClient] = set()
 
     async def take(self, image: Image, mounts: Mapping[str, str]) -> tuple[ZygoteClient, ZygoteChild]:
-        """A child and who keeps it. Raises SandboxFailed."""
+        """Return a child and its zygote. Raises SandboxFailed."""
         ahead = self._next.pop(_kind(image, mounts), None)
         keeper = None
         if ahead is not None:
@@ -45,7 +48,7 @@ class DedicatedZygotes:
         return keeper, child
 
     def prepare(self, image: Image, mounts: Mapping[str, str]) -> None:
-        """Start the next, if none is ready; what was ready for others makes room."""
+        """Start the next zygote of a kind, if none is ready; a zygote that was ready for another kind is dropped."""
         kind = _kind(image, mounts)
         if kind not in self._next:
             for each in list(self._next):
@@ -53,7 +56,7 @@ class DedicatedZygotes:
             self._next[kind] = self._launch(image, mounts)
 
     async def close(self) -> None:
-        """End all of them; idempotent."""
+        """End all zygotes. Idempotent."""
         tasks = list(self._next.values())
         self._next.clear()
         for task in tasks:
@@ -72,7 +75,7 @@ class DedicatedZygotes:
         return keeper
 
     async def _own(self, task: asyncio.Task[ZygoteClient]) -> ZygoteClient:
-        """Wait for a zygote; if the caller gives up, it goes."""
+        """Wait for a zygote; if the caller is cancelled, the zygote is dropped."""
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:

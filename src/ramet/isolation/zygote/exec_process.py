@@ -1,4 +1,4 @@
-"""A command in the sandbox of an agent that lives, under the same limits, bounded in time and output."""
+"""A command in the sandbox of a live agent, under the same limits, bounded in time and output."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ async def run(
     timeout_s: float,
     max_bytes: int,
 ) -> Ran:
-    """Run it to its end. Raises Gone, TimeoutError; what was started is ended then, but for who left its group."""
+    """Run a command to its end. Raises Gone or TimeoutError.
+
+    The started processes are ended then, except those that left the command's group.
+    """
     if agent.ended.done():
         raise Gone("the sandbox has ended")
     out, err = Capture(head=max_bytes), Capture(head=max_bytes)

@@ -1,11 +1,12 @@
-"""Start a zygote: the one program that the host executes. Root becomes an ordinary user first, for good.
+"""Start a zygote: the one program that the host executes. Root permanently becomes an ordinary user first.
 
-Its environment is empty and its arguments hold no secret. It is told what to do by a packet on an inherited socket,
-the one that the zygote then inherits from it.
+The environment is empty and the arguments hold no secret. A packet on an inherited socket has the instructions; the
+zygote then inherits that socket.
 
-Nothing on the way to a zygote dies with the host: a bwrap that is killed between starting its child and telling it so
-leaves it waiting for ever. It comes to be, sees that the host has gone, and ends. From then on the kernel sees to it:
-a pipe that nothing is written to, its leash, kills us when the host's end of it is closed, and it dies with us.
+No process that starts a zygote dies with the host. If a bwrap is killed between the start of its child and its message
+to the child, that child waits forever. A started child sees that the host has gone, and ends. From then on the kernel
+enforces it: the leash is a pipe that no process writes to. The leash kills us when the host's end of it is closed, and
+the zygote dies with us.
 """
 
 from __future__ import annotations
@@ -40,24 +41,27 @@ _NO_SOURCES: Mapping[str, str] = {}
 
 
 class Launch(NamedTuple):
-    """What is to be started, as whom."""
+    """The program to start, and its user."""
 
     walls: str  #: see `ramet.isolation.assignment.IsolationMode`
-    uid: int | None  #: become this user; None: stay who we are
+    uid: int | None  #: become this user; None: keep the current one
     gid: int | None
-    paths: tuple[str, ...]  #: what that user must come to
-    granted: tuple[str, ...]  #: and read, whoever of the two owns it
+    paths: tuple[str, ...]  #: paths that the user must be able to reach
+    granted: tuple[str, ...]  #: paths that the user must also be able to read, whichever user owns them
     parent: int  #: pid of the host
-    argv: tuple[str, ...] = ()  #: the zygote
-    bwrap: str = ""  #: its path
-    arguments: tuple[str, ...] = ()  #: of bwrap
-    files: Mapping[str, str] = {}  #: made inside by bwrap: path to content
-    sources: Mapping[str, str] = {}  #: of mounts among the paths, and of themselves: see `isolation.mounts`
-    is_read_only: bool = False  #: whether the host's root is, in namespaces without bwrap
+    argv: tuple[str, ...] = ()  #: the command line of the zygote
+    bwrap: str = ""  #: the path of bwrap
+    arguments: tuple[str, ...] = ()  #: the arguments of bwrap
+    files: Mapping[str, str] = {}  #: files that bwrap makes inside: path to content
+    sources: Mapping[str, str] = {}  #: of mounts among the paths, and of the sources themselves: see `isolation.mounts`
+    is_read_only: bool = False  #: whether the host's root is read-only, in namespaces without bwrap
 
 
 def main(control: int, leash: int) -> NoReturn:
-    """Do what the packet says; ends as bwrap, as the zygote, or as whoever waits for it. Both are for the zygote."""
+    """Follow the instructions of the packet, and end as bwrap, as the zygote, or as the process that waits for it.
+
+    Both descriptors are for the zygote.
+    """
     with socket.socket(fileno=os.dup(control)) as end:
         told = packets.receive(end)
     if told is None:
@@ -67,8 +71,8 @@ def main(control: int, leash: int) -> NoReturn:
         drop_privileges(launch.uid, launch.gid, launch.paths, launch.granted, launch.sources)
     if os.getuid() == 0 or os.geteuid() == 0:
         sys.exit("refused: a sandbox of uid 0 is none")
-    if launch.walls not in APART:  # A zygote without a pid namespace has others to end before itself.
-        calls.die_with_parent(signal.SIGTERM)  # After the change of uid, which forgets it.
+    if launch.walls not in APART:  # A zygote without a pid namespace must end other processes before itself.
+        calls.die_with_parent(signal.SIGTERM)  # After the change of uid, which resets this setting.
     else:
         fcntl.fcntl(leash, _F_SETSIG, signal.SIGKILL)
         fcntl.fcntl(leash, fcntl.F_SETOWN, -os.getpgrp())
@@ -86,9 +90,9 @@ def main(control: int, leash: int) -> NoReturn:
 def drop_privileges(
     uid: int, gid: int, paths: Collection[str], granted: Iterable[str] = (), sources: Mapping[str, str] = _NO_SOURCES
 ) -> None:
-    """Turn from root into an ordinary user who comes to `paths`, and reads what it was granted. Raises OSError.
+    """Change from root to an ordinary user who can reach `paths` and read the granted paths. Raises OSError.
 
-    A path in `sources` is a mount: no link is followed to it, but for one that an operator granted.
+    A path in `sources` is a mount: no link on its path is followed, except one that an operator granted.
     """
     grant_path_access(paths, uid, gid, sources)
     for path in granted:
@@ -101,7 +105,10 @@ def drop_privileges(
 
 
 def _show(path: str, place: int, uid: int, gid: int, paths: Collection[str], sources: Mapping[str, str]) -> None:
-    """Show a granted path to the user; what else is needed below it stays as it was: a workspace is to be written."""
+    """Make a granted path visible to the user.
+
+    Needed paths below it stay unchanged, because a workspace must be writable.
+    """
     within = [(each, handle_of(each, sources)) for each in paths if each.startswith(f"{path}/")]
     is_shown = idmap_mount(place, uid, gid)
     for each, fd in within:
@@ -114,7 +121,7 @@ def _show(path: str, place: int, uid: int, gid: int, paths: Collection[str], sou
 
 
 def _with_arguments(launch: Launch) -> list[str]:
-    """The command line of bwrap: all but the command is behind a descriptor."""
+    """Return the command line of bwrap: all arguments except the command are behind a descriptor."""
     arguments: list[str] = []
     for path, content in launch.files.items():  # First: the root becomes read-only in the end.
         arguments += ["--ro-bind-data", str(_memory(content)), path]
@@ -124,7 +131,7 @@ def _with_arguments(launch: Launch) -> list[str]:
 
 
 def _with_handles(arguments: Iterable[str]) -> Iterator[str]:
-    """The same with a handle, which is inherited, in place of each source that bwrap takes by descriptor."""
+    """Yield the arguments, with an inherited handle in place of each source that bwrap takes by descriptor."""
     before = ""
     for argument in arguments:
         if before == BIND_HANDLE:
@@ -137,7 +144,7 @@ def _with_handles(arguments: Iterable[str]) -> Iterator[str]:
 
 
 def _memory(content: str) -> int:
-    """A descriptor to read, which is inherited."""
+    """Return an inheritable descriptor with this content."""
     fd = os.memfd_create("file", 0)
     os.write(fd, content.encode())
     os.lseek(fd, 0, os.SEEK_SET)
@@ -145,7 +152,7 @@ def _memory(content: str) -> int:
 
 
 def _enter_namespaces(*, is_read_only: bool) -> None:
-    """Be the first process of namespaces of our own; whoever we were waits for our end, and ends us with itself."""
+    """Become the first process of new namespaces; the original process waits for our end, and ends us when it ends."""
     uid, gid = os.getuid(), os.getgid()
     calls.unshare(_NAMESPACES)
     namespaces.map_ids(0, 0, uid, gid)
@@ -154,9 +161,9 @@ def _enter_namespaces(*, is_read_only: bool) -> None:
         calls.close_range(3)
         _, status = os.waitpid(pid, 0)
         os._exit(abs(os.waitstatus_to_exitcode(status)))
-    os.setsid()  # Out of the group that is killed: the first of a namespace ignores that.
+    os.setsid()  # Leave the group that is killed: the first process of a namespace ignores that signal.
     calls.mount("none", "/", None, calls.MS_REC | calls.MS_PRIVATE)
-    if is_read_only:  # Before /proc: children write their maps of users there.
+    if is_read_only:  # Before /proc: children write their user maps there.
         mounts.make_read_only()
     calls.mount("proc", "/proc", "proc", calls.MS_NOSUID | calls.MS_NODEV | calls.MS_NOEXEC)
     calls.sethostname("sandbox")

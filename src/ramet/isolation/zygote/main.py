@@ -1,7 +1,8 @@
-"""A process with everything imported that agents need, which does nothing but fork: single-threaded, without secrets.
+"""A process that has imported everything that agents need, and only forks: single-threaded, without secrets.
 
-It ends when its control socket does; whoever it forked is in its pid namespace and ends with it. For each agent it
-makes a pid namespace, whose first process only reaps and whose second is the agent; both are its own children.
+The zygote ends when its control socket closes; its children are in its pid namespace and end with it. For each agent
+the zygote makes a pid namespace. The first process there only reaps, and the second is the agent; both are children of
+the zygote.
 """
 
 from __future__ import annotations
@@ -56,16 +57,17 @@ _LLM = (
 )
 IMAGES = {"bare": _BARE, "llm": (*_BARE, *_LLM)}
 
-_FIRST = ("/bin/sleep", "2147483647")  #: what the first process of an agent's namespace is: next to nothing
-_REHEARSALS = 10  #: what the interpreter has made faster by then, it does not write to in every child
-_SWEEP_S = 0.001  #: between two looks at who was killed
+#: the program of the first process of an agent's namespace, which does almost nothing
+_FIRST = ("/bin/sleep", "2147483647")
+_REHEARSALS = 10  #: code that the interpreter has specialized by then is not written again in every child
+_SWEEP_S = 0.001  #: between two checks of the killed processes
 _NOROOT = 1  #: of the securebits: a program does not become privileged by being executed as uid 0
 
 
 def main(control: int, leash: int) -> NoReturn:
-    """Be a zygote on an inherited socket, whose first message says of what kind.
+    """Run as a zygote on an inherited socket; the first message on it has the configuration.
 
-    `leash` is a pipe that the host holds the other end of as long as it lives, and never writes to.
+    `leash` is a pipe whose other end the host holds as long as it lives, and never writes to.
     """
     end = socket.socket(fileno=control)
     for fd in (control, leash):
@@ -79,7 +81,7 @@ def main(control: int, leash: int) -> NoReturn:
     check_mounts(room)
     load(room.image)
     gates = Confinement.of(room)
-    if room.walls != "pod":  # There, one agent does not make up for it.
+    if room.walls != "pod":  # A pod serves one agent, which does not repay this time.
         for _ in range(_REHEARSALS):
             warm_pages(gates)
         gc.collect()
@@ -91,15 +93,21 @@ def main(control: int, leash: int) -> NoReturn:
 
 
 def _put_on(leash: int) -> None:
-    """Die with the host, whatever we do then: it is loaded by `launch`, and aims at our parent, which we die with."""
+    """Die with the host, whatever the zygote does then.
+
+    `launch` installed the signal of the leash. The signal is aimed at our parent, with which we die.
+    """
     calls.die_with_parent(signal.SIGKILL)
     fcntl.fcntl(leash, fcntl.F_SETFL, fcntl.fcntl(leash, fcntl.F_GETFL) | os.O_ASYNC)
-    if select.select([leash], [], [], 0)[0]:  # It had gone before.
+    if select.select([leash], [], [], 0)[0]:  # The host had ended before.
         os._exit(0)
 
 
 def check_mounts(room: ZygoteConfig) -> None:
-    """See that what bwrap has bound is what the host looked at: it may have been found by its name. Raises OSError."""
+    """Check that bwrap has bound the files that the host inspected: bwrap may have opened them by name.
+
+    Raises OSError.
+    """
     if room.walls != "bwrap":
         return
     for path, identity in room.identities.items():
@@ -109,18 +117,21 @@ def check_mounts(room: ZygoteConfig) -> None:
 
 
 def load(image: str) -> None:
-    """Import what an image is made of. Raises ImportError: what is passed over would be loaded by each child."""
+    """Import the modules of an image.
+
+    Raises ImportError: each child would have to load a module that was skipped here.
+    """
     for name in IMAGES[image]:
         import_module(name)
 
 
 @dataclass
 class _Family:
-    """An agent and the first process of its namespace, or a program beside one; over when all are reaped."""
+    """An agent and the first process of its namespace, or a program in that agent's sandbox; over when all are reaped."""
 
     number: int
-    first: int  #: 0 if there is none, or it is reaped
-    main: int  #: 0 once it is reaped
+    first: int  #: 0 if there is none, or it has been reaped
+    main: int  #: 0 once it has been reaped
     group: int  #: of processes, that of the main one
     beside: int | None = None  #: the number of the agent, if this is a program
     code: int = 0
@@ -128,9 +139,9 @@ class _Family:
     peak_mb: float = 0.0
 
     def kill(self) -> bool:
-        """Kill all of it that can be seen from here; False if nobody is left, not even to be reaped."""
+        """Kill all visible processes of the family; return False if none is left, not even an unreaped one."""
         for pid in (self.main, self.first):
-            if pid:  # A child of ours: nobody else has its pid.
+            if pid:  # A child of ours: no other process has its pid.
                 os.kill(pid, signal.SIGKILL)
         try:
             os.killpg(self.group, signal.SIGKILL)
@@ -140,14 +151,14 @@ class _Family:
 
 
 class Zygote:
-    """Forks when told to, and reports ends."""
+    """The zygote's main object: forks on request, and reports ends."""
 
     def __init__(self, control: socket.socket, gates: Confinement) -> None:
         self._control, self._gates = control, gates
         self._families: dict[int, _Family] = {}  #: by the pid of each process
-        self._closing: list[_Family] = []  #: whose own processes are reaped
+        self._closing: list[_Family] = []  #: families whose own processes are reaped
         self._apart = gates.room.is_apart
-        self._is_alone = gates.room.walls == "pod"  #: all below us is one run's
+        self._is_alone = gates.room.walls == "pod"  #: whether all processes below us belong to one run
         self._pids = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
         self._network = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
         self._wake, wake = os.pipe()
@@ -157,18 +168,18 @@ class Zygote:
         signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
         if self._apart:
             calls.prctl(calls.PR_SET_SECUREBITS, _NOROOT)
-        else:  # Nobody else would end and reap them.
+        else:  # No other process would end and reap them.
             calls.prctl(calls.PR_SET_CHILD_SUBREAPER, 1)
             signal.signal(signal.SIGTERM, lambda *_: self._end_all())
 
     def serve(self) -> NoReturn:
-        """Until the host has gone, or we fail: nobody of ours lives on then."""
+        """Serve until the host has gone, or an error occurs; then end every child."""
         try:
             self._listen()
-        except ConnectionError:  # It has gone, and had not read all that we said.
+        except ConnectionError:  # The host has gone, and had not read all our messages.
             pass
         except Exception:
-            traceback.print_exc()  # The host has what we print.
+            traceback.print_exc()  # The host keeps the printed output.
         finally:
             self._end_all()
 
@@ -200,7 +211,7 @@ class Zygote:
             elif packet.kind == "socket":
                 try:
                     self._open_socket(number, packet.body["of"])
-                except ProcessLookupError:  # It is reaped, or next to be: its network has gone with it.
+                except ProcessLookupError:  # It is reaped, or will be next: its network has gone with it.
                     packets.send(self._control, "gone", number)
                 return
             else:
@@ -216,14 +227,14 @@ class Zygote:
                 os.close(fd)
 
     def _report(self, kind: str, number: int | None, *pids: int) -> None:
-        """With a pidfd of each: our pids mean nothing outside."""
+        """Send a message with a pidfd of each process: our pids mean nothing outside."""
         pidfds = [os.pidfd_open(pid) for pid in pids]
         packets.send(self._control, kind, number, pidfds)
         for fd in pidfds:
             os.close(fd)
 
     def _fork(self, number: int, fds: tuple[int, ...]) -> _Family:
-        """An agent to be."""
+        """Fork a process that will become an agent."""
         first = 0
         try:
             if self._apart:
@@ -240,7 +251,7 @@ class Zygote:
         return _Family(number, first, main, main)
 
     def _run_beside(self, number: int, other: int, given: Assignment, argv: list[str], fds: tuple[int, ...]) -> _Family:
-        """A program in the namespaces of an agent that lives."""
+        """Start a program in the namespaces of a live agent."""
         agent = self._pidfd_of(other)
         try:
             if self._apart:
@@ -252,7 +263,7 @@ class Zygote:
             os.close(agent)
 
     def _open_socket(self, number: int, agent: int) -> None:
-        """Hand out a TCP socket that is in an agent's network for good, whoever connects it to whatever."""
+        """Send a TCP socket to the host that belongs to an agent's network permanently, whatever it is connected to."""
         itself = self._pidfd_of(agent)
         try:
             calls.setns(itself, calls.CLONE_NEWNET)
@@ -265,7 +276,7 @@ class Zygote:
             os.close(itself)
 
     def _pidfd_of(self, number: int) -> int:
-        """A descriptor of an agent's main process. Raises ProcessLookupError if that is reaped."""
+        """Return a descriptor of an agent's main process. Raises ProcessLookupError if that process has been reaped."""
         pids = [pid for pid, family in self._families.items() if family.number == number and family.main == pid]
         if not pids:
             raise ProcessLookupError("the agent has ended")
@@ -279,31 +290,34 @@ class Zygote:
         return pid
 
     def _come_back(self) -> None:
-        """Have children in our own pid namespace again."""
+        """Place future children in our own pid namespace again."""
         if self._apart:
             calls.setns(self._pids, calls.CLONE_NEWPID)
 
     def _end(self, number: int) -> None:
-        """Kill a program and whoever did not leave its group."""
+        """Kill a program and every process that did not leave its group."""
         for family in self._families.values():
             if number in (family.number, family.beside):
                 family.kill()
 
     def _end_all(self) -> NoReturn:
-        """Without a pid namespace they would live on."""
+        """Kill every child, which would live on without a pid namespace, and exit."""
         if not self._apart:
             for family in (*self._families.values(), *self._closing):
                 family.kill()
         if self._is_alone:
             self._families.clear()
             self._sweep()
-            with contextlib.suppress(ChildProcessError):  # Else the first process of the pod would have to.
+            with contextlib.suppress(ChildProcessError):  # Otherwise the first process of the pod would have to.
                 while os.waitpid(-1, os.WNOHANG)[0]:
                     pass
         os._exit(0)
 
     def _sweep(self) -> None:
-        """End all below us but agents to be. Nobody is reaped meanwhile: who forks on and on comes to its limit."""
+        """Kill every process below us except parked agents.
+
+        Reaps none meanwhile: a process that forks continuously reaches its limit.
+        """
         before: set[int] = set()
         parked = {pid: procfs.stat(pid) for pid, each in self._families.items() if each.beside is None}
         spared = {pid: one for pid, one in parked.items() if one is not None}
@@ -311,7 +325,7 @@ class Zygote:
             below = procfs.tree(os.getpid(), seen=spared)
             del below[os.getpid()]
             living = [pid for pid, one in below.items() if one.lives]
-            if not living and below.keys() == before:  # Else somebody may have moved on while we looked.
+            if not living and below.keys() == before:  # Otherwise a process may have moved on during the scan.
                 return
             before = set(below)
             for pid in living:
@@ -351,10 +365,10 @@ class Zygote:
 
 
 def _idle() -> NoReturn:
-    """Be the first process of a namespace: the kernel reaps in its name what loses its parent there."""
+    """Run as the first process of a namespace: the kernel reaps orphans of the namespace in its name."""
     try:
         os.setsid()
-        signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # Stays so in what is executed.
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # This stays in effect in the executed program.
         null = os.open(os.devnull, os.O_RDWR)
         for fd in range(3):
             os.dup2(null, fd)

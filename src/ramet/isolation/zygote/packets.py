@@ -1,4 +1,4 @@
-"""Messages between the host and what it forked: JSON in one packet each, with descriptors; a long one in a memfd."""
+"""Messages between the host and its forked processes: JSON in one packet each, with descriptors; a long one in a memfd."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import socket
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-_ROOM = 32 * 1024  #: what one packet holds at most; the kernel's own limit is above 200 KiB
+_ROOM = 32 * 1024  #: the maximum size of one packet; the kernel's own limit is above 200 KiB
 _ANCILLARY = socket.CMSG_SPACE(16 * array.array("i").itemsize)
 _IN_MEMFD = b"memfd"
 
 
 class Packet(NamedTuple):
-    """One message: its kind, what belongs to it, and the descriptors that came along, ours to close."""
+    """One message: its kind, its body, and the descriptors that came with it, which the receiver must close."""
 
     kind: str
     body: Any
@@ -23,12 +23,12 @@ class Packet(NamedTuple):
 
 
 def pair() -> tuple[socket.socket, socket.socket]:
-    """Two ends that keep the borders of messages."""
+    """Return two connected ends that preserve message boundaries."""
     return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
 
 def send(end: socket.socket, kind: str, body: object = None, fds: Sequence[int] = ()) -> None:
-    """Send a message; the descriptors stay the caller's, too. Raises OSError, BlockingIOError if there is no room."""
+    """Send a message; the caller keeps its descriptors. Raises OSError, or BlockingIOError if there is no room."""
     data = json.dumps([kind, body]).encode()
     if len(data) <= _ROOM:
         _send(end, data, fds)
@@ -43,11 +43,12 @@ def send(end: socket.socket, kind: str, body: object = None, fds: Sequence[int] 
 
 
 def receive(end: socket.socket) -> Packet | None:
-    """The next message, with its descriptors; None at the end. Raises OSError, BlockingIOError if there is none yet.
+    """Return the next message, with its descriptors; None at the end.
 
-    Only for messages of the host, or of a zygote before it has run anything foreign.
+    Raises OSError, or BlockingIOError if there is none yet. Only for messages of the host, or of a zygote before it has
+    run any foreign code.
     """
-    # socket.recv_fds would pass no flags on: what it receives is inherited by whatever is started.
+    # socket.recv_fds would pass no flags on: every program started later would inherit the received descriptors.
     data, ancillary, _, _ = end.recvmsg(_ROOM, _ANCILLARY, socket.MSG_CMSG_CLOEXEC)
     found = array.array("i")
     for level, kind, content in ancillary:

@@ -1,6 +1,6 @@
-"""Zygotes, by what they have imported and mounted: started when they are first needed, and replaced in time.
+"""Zygotes, by their imports and mounts: started when they are first needed, and replaced in time.
 
-A replacement is ready before the old one stops forking; what the old one forked lives on until its own end.
+A replacement is ready before the old zygote stops forking; children of the old zygote live until their own end.
 """
 
 from __future__ import annotations
@@ -19,28 +19,29 @@ from ramet.isolation.zygote.process import ZygoteChild
 MAX_ZYGOTES = 6
 ROTATE_AFTER_S = 600.0
 ROTATE_AFTER_SPAWNS = 5_000
-ROTATE_PAUSE_S = 10.0  #: between two rotations because an agent crashed: else crashing would be a way to slow others
+#: between two rotations because an agent crashed: otherwise crashes could be used to slow others down
+ROTATE_PAUSE_S = 10.0
 
 _log = logging.getLogger(__name__)
 
-#: Starts a zygote with these mounts: their sources by path.
+#: Starts a zygote with these mounts, which map a path to its source.
 Start = Callable[[Image, Mapping[str, str]], Awaitable[ZygoteClient]]
 
 
 @dataclass(eq=False)
 class ZygoteKind:
-    """One kind of zygote."""
+    """A kind of zygote: its image and mounts, and the current zygote of that kind."""
 
     image: Image
-    mounts: Mapping[str, str]  #: with their sources: of the same path two runs may have been granted another
+    mounts: Mapping[str, str]  #: with their sources: two runs may have been granted different sources for the same path
     keeper: ZygoteClient | None = None
     starting: asyncio.Task[ZygoteClient] | None = None
     used: float = 0.0
-    blown: float = field(default=float("-inf"))  #: when it was last rotated because of a crash
+    blown: float = field(default=float("-inf"))  #: the time of the last rotation because of a crash
     tainted: bool = False
 
     def serves(self, image: Image, mounts: Mapping[str, str], kept: Sequence[str]) -> bool:
-        """Whether its children can have these mounts: all are there, and the others can be taken away alone."""
+        """Return whether children can have these mounts: all exist here, and the others can be removed separately."""
         return (
             image == self.image
             and mounts.items() <= self.mounts.items()
@@ -54,12 +55,12 @@ class Pool:
     def __init__(self, start: Start, *, parked: int, kept: Sequence[str]) -> None:
         self._start, self._parked, self._kept = start, parked, kept
         self._shelves: list[ZygoteKind] = []
-        self._keepers: set[ZygoteClient] = set()  #: all that may still have children
+        self._keepers: set[ZygoteClient] = set()  #: all zygotes that may still have children
         self._tasks: set[asyncio.Task[ZygoteClient]] = set()
         self._closed = False
 
     async def take(self, image: Image, mounts: Mapping[str, str]) -> tuple[ZygoteClient, ZygoteChild]:
-        """A child and who keeps it. Raises SandboxFailed."""
+        """Return a child and its zygote. Raises SandboxFailed."""
         if self._closed:
             raise SandboxFailed("the backend is closed")
         now = asyncio.get_running_loop().time()
@@ -77,7 +78,7 @@ class Pool:
         return keeper, await keeper.take()
 
     def crashed(self, keeper: ZygoteClient) -> None:
-        """An agent ended as one does that attacks: its zygote's address space may be known by now."""
+        """Rotate a zygote after an agent crashed like an attacker: the zygote's address space may be known by now."""
         now = asyncio.get_running_loop().time()
         for shelf in self._shelves:
             if shelf.keeper is keeper and now - shelf.blown >= ROTATE_PAUSE_S:
@@ -85,7 +86,7 @@ class Pool:
                 self._renew(shelf)
 
     async def close(self) -> None:
-        """End all of them, and all that they forked; idempotent."""
+        """End all zygotes and their children. Idempotent."""
         self._closed = True
         for task in list(self._tasks):
             task.cancel()
@@ -98,7 +99,7 @@ class Pool:
         return shelf.tainted or now - keeper.born >= ROTATE_AFTER_S or keeper.spawned >= ROTATE_AFTER_SPAWNS
 
     def _make_room(self) -> None:
-        """Let go of the zygote that was used least lately; its agents live on."""
+        """Retire the least recently used zygote if there are too many; its agents live on."""
         if len(self._shelves) >= MAX_ZYGOTES:
             oldest = min(self._shelves, key=lambda shelf: shelf.used)
             self._shelves.remove(oldest)
@@ -106,7 +107,7 @@ class Pool:
                 oldest.keeper.retire()
 
     async def _renewed(self, shelf: ZygoteKind) -> ZygoteClient:
-        """Wait for a new zygote, with all who need the same."""
+        """Wait for a new zygote, together with all callers that need the same kind."""
         starting = self._renew(shelf)
         try:
             return await asyncio.shield(starting)
@@ -138,17 +139,17 @@ class Pool:
 
 
 def _look(task: asyncio.Task[ZygoteClient]) -> None:
-    """Whoever waits is told; a rotation that failed is tried again by the next who comes."""
+    """Mark the exception as retrieved and log it: waiters see it, and the next caller repeats a failed rotation."""
     if not task.cancelled() and (error := task.exception()) is not None:
         _log.warning("no new zygote: %s", error)
 
 
 def _touch(one: str, other: str) -> bool:
-    """Whether one path is inside the other."""
+    """Return whether one path is inside the other."""
     return PurePath(one).is_relative_to(other) or PurePath(other).is_relative_to(one)
 
 
 def is_cancelled() -> bool:
-    """Whether it is the caller that is to give up, not what it waits for."""
+    """Return whether the calling task itself is being cancelled, and not only the task that it waits for."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0

@@ -1,6 +1,6 @@
-"""A zygote that a program forks of itself, and that waits to be told of what kind it is to be.
+"""A zygote that a program forks from itself, and that waits for its configuration.
 
-It is cheaper than an interpreter of its own, and imports what agents need while the program makes its line.
+It is cheaper than an interpreter of its own, and imports what agents need while the program connects to the kernel.
 """
 
 from __future__ import annotations
@@ -18,38 +18,38 @@ from ramet.isolation.contract import Image
 from ramet.isolation.linux import calls
 from ramet.isolation.zygote import main, packets
 
-_ENVIRONMENT = slice(47, 49)  #: where it begins and ends, of the fields of a process that come behind its name
+_ENVIRONMENT = slice(47, 49)  #: the position of its begin and end among the fields of a process that follow its name
 
 
 class Child:
-    """A process of ours, as far as `subprocess.Popen` is needed for one."""
+    """A child process of ours, with the part of the interface of `subprocess.Popen` that is needed."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
         self.returncode: int | None = None
 
     def kill(self) -> None:
-        """SIGKILL, unless it was waited for."""
+        """Send SIGKILL, unless the process has been waited for."""
         if self.returncode is None:
             os.kill(self.pid, signal.SIGKILL)
 
     def wait(self) -> int:
-        """Blocks until it has ended; how."""
+        """Block until the process has ended; return its exit code."""
         if self.returncode is None:
             self.returncode = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
         return self.returncode
 
 
 class PreforkedZygote(NamedTuple):
-    """A zygote that waits for the packet with its room."""
+    """A zygote that waits for the packet with its configuration."""
 
     process: Child
     control: socket.socket
-    printed: int  #: a memfd with what it printed
+    printed: int  #: a memfd with its printed output
     leash: int
 
     def end(self) -> None:
-        """It is not wanted. Blocks for a moment."""
+        """Kill a zygote that is not wanted. Blocks for a moment."""
         self.control.close()
         self.process.kill()
         self.process.wait()
@@ -61,9 +61,9 @@ _waiting: list[PreforkedZygote] = []
 
 
 def start_zygote(image: Image = "bare") -> None:
-    """Fork it, and have it import what this one is made of, whichever it is told to be.
+    """Fork a zygote, and have it import the modules of `image`, whichever kind it is assigned later.
 
-    Once in the life of a process, which has a single thread, no secret yet, and is not root.
+    Call this once per process, while the process has a single thread and no secret. The process must not be root.
     """
     control, theirs = packets.pair()
     printed = os.memfd_create("printed", os.MFD_CLOEXEC)
@@ -82,12 +82,12 @@ def start_zygote(image: Image = "bare") -> None:
 
 
 def claim_zygote() -> PreforkedZygote | None:
-    """It, for whoever then owns it; None if there is none, or no more."""
+    """Return the waiting zygote, which the caller then owns; None if there is none left."""
     return _waiting.pop() if _waiting else None
 
 
 def _be(image: Image, control: int, leash: int, printed: int) -> NoReturn:
-    """Be as a zygote that was executed: without an environment, descriptors, and what the program has for itself."""
+    """Run like an executed zygote: without an environment, and without the program's descriptors and settings."""
     os.setsid()
     os.chdir("/")
     _forget_environment()
@@ -104,7 +104,10 @@ def _be(image: Image, control: int, leash: int, printed: int) -> NoReturn:
 
 
 def _forget_environment() -> None:
-    """Also where it was at first: every process can read that of its own, and has ours from the fork."""
+    """Clear the environment, also at its original address.
+
+    Every process can read its own original environment, and a forked child has ours.
+    """
     os.environ.clear()
     with open("/proc/self/stat") as file:  # noqa: PTH123
         start, end = map(int, file.read().rpartition(")")[2].split()[_ENVIRONMENT])
@@ -113,7 +116,7 @@ def _forget_environment() -> None:
 
 
 def _order(path: list[str]) -> None:
-    """Have packages found behind the library, as `ramet.isolation.python_runtime` has it."""
+    """Order package folders behind the library, as `ramet.isolation.python_runtime` does."""
     home = str(Path(__file__).parents[3])
     if home.endswith("-packages") and home in path:
         path.remove(home)

@@ -1,4 +1,4 @@
-"""A process that a zygote was asked for, as the host holds it: its descriptors, its end, its control group."""
+"""A process that the host requested from a zygote: its descriptors, its end, its control group."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ramet.isolation.linux import calls
 
 
 class ChildExit(NamedTuple):
-    """How a process ended, as the zygote saw it; `lost` says why nobody saw it."""
+    """The end of a process, as the zygote saw it; `lost` is the reason if no zygote saw it."""
 
     code: int
     cpu_seconds: float = 0.0
@@ -25,7 +25,7 @@ class ChildExit(NamedTuple):
 
 
 class ZygoteChild:
-    """One process, on a running event loop. `let_go` closes all descriptors, and nobody else does."""
+    """One process, on a running event loop. Only `let_go` closes its descriptors."""
 
     def __init__(
         self, number: int, ours: Sequence[int], theirs: Sequence[int], channel: socket.socket | None = None
@@ -35,17 +35,20 @@ class ZygoteChild:
         self._ours, self.theirs = list(ours), list(theirs)
         self._channel = channel
         self._pidfd = -1
-        self.pid = self.adopter = -1  #: as the host counts; the adopter is parent to whoever inside loses its own
+        self.pid = self.adopter = -1  #: in the host's namespace; the adopter becomes the parent of orphans inside
         self.cgroup: Cgroup | None = None
-        self.removal: asyncio.Task[bool] | None = None  #: of the control group, once it has ended
+        self.removal: asyncio.Task[bool] | None = None  #: of the control group, once the process has ended
         self.is_unwanted = False
         self.forked: asyncio.Future[None] = loop.create_future()
         self.ended: asyncio.Future[ChildExit] = loop.create_future()
-        self.forked.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody may wait for it
+        self.forked.add_done_callback(lambda done: done.cancelled() or done.exception())  # there may be no waiter
 
     @classmethod
     def agent(cls, number: int, cgroup: Cgroup | None = None) -> ZygoteChild:
-        """One to be an agent: it is sent a channel, stdout, stderr, doors of its group. Raises SandboxFailed."""
+        """Create a process for an agent, with a channel, stdout, stderr, and doors of its group.
+
+        Raises SandboxFailed.
+        """
         with contextlib.ExitStack() as made:
             try:
                 channel, theirs = socket.socketpair()
@@ -72,17 +75,17 @@ class ZygoteChild:
 
     @property
     def channel(self) -> socket.socket:
-        """Of an agent."""
+        """The channel of an agent."""
         assert self._channel is not None
         return self._channel
 
     @property
     def ours(self) -> Sequence[int]:
-        """What it has the other ends of, but for the channel; -1 once let go of."""
+        """The host's descriptors whose other ends the process has, except the channel; -1 once closed."""
         return self._ours
 
     def is_forked(self, pidfds: Sequence[int]) -> None:
-        """Take note of who it is: the main process, and the first of its pid namespace if there is one."""
+        """Record the pidfds of the main process, and of the first process of its pid namespace if there is one."""
         self._pidfd, *first = pidfds
         self.pid = pid_of(self._pidfd)
         for fd in first:
@@ -93,29 +96,29 @@ class ZygoteChild:
             self.discard()
 
     def watch(self) -> int:
-        """A copy of its pidfd; -1 if there is none."""
+        """Return a copy of the pidfd; -1 if there is none."""
         return self._pidfd if self._pidfd < 0 else os.dup(self._pidfd)
 
     def signal(self, number: int) -> None:
-        """To it alone; nothing if it has ended."""
+        """Signal only the main process; do nothing if it has ended."""
         if self._pidfd >= 0 and not self.ended.done():
             with contextlib.suppress(ProcessLookupError):
                 calls.pidfd_send_signal(self._pidfd, number)
 
     def kill_group(self) -> None:
-        """SIGKILL to it and its group of processes, if it lives."""
+        """Send SIGKILL to the main process and its process group, if it lives."""
         if self._pidfd >= 0:
             with contextlib.suppress(ProcessLookupError, PermissionError):
-                calls.pidfd_send_signal(self._pidfd, 0)  # It has this pid as long as it is not reaped.
+                calls.pidfd_send_signal(self._pidfd, 0)  # The pid stays valid as long as the process is not reaped.
                 os.killpg(self.pid, signal.SIGKILL)
 
     def sent(self) -> None:
-        """Its ends are its own, or nobody's."""
+        """Close our copies of the ends that the process has received."""
         while self.theirs:
             os.close(self.theirs.pop())
 
     def let_go(self) -> None:
-        """Close our ends; idempotent."""
+        """Close our ends. Idempotent."""
         self.is_unwanted = True
         self.sent()
         if self._channel is not None:
@@ -127,12 +130,12 @@ class ZygoteChild:
         self._pidfd = -1
 
     def discard(self) -> None:
-        """Kill one that nobody wants, now or as soon as it is forked, and let go of it."""
+        """Kill a process that is not wanted, now or as soon as it is forked, and close our ends."""
         self.signal(signal.SIGKILL)
         self.let_go()
 
 
 def pid_of(pidfd: int) -> int:
-    """The pid behind a descriptor, as the host counts; -1 once it is reaped."""
+    """Return the pid behind a descriptor, in the host's namespace; -1 once the process is reaped."""
     with open(f"/proc/self/fdinfo/{pidfd}") as file:  # noqa: PTH123
         return next(int(line[4:]) for line in file if line.startswith("Pid:"))

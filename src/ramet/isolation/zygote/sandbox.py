@@ -1,4 +1,4 @@
-"""One agent's process as its owner sees it: `ramet.isolation.contract.Sandbox` for what a zygote forked."""
+"""The owner's view of one agent's process: `ramet.isolation.contract.Sandbox` for a child of a zygote."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from ramet.isolation.zygote.child import OUT_OF_MEMORY
 from ramet.isolation.zygote.client import ZygoteClient
 from ramet.isolation.zygote.process import ChildExit, ZygoteChild
 
-LOOPBACK = "127.0.0.1"  #: of an agent's own network
-#: How an agent ends that tried what it may not, or whose memory was corrupted.
+LOOPBACK = "127.0.0.1"  #: the loopback of an agent's own network
+#: Exit codes of an agent that tried a forbidden system call, or whose memory was corrupted.
 CRASHES = frozenset({-signal.SIGSYS, -signal.SIGSEGV, -signal.SIGBUS})
 
 
 class ForkedSandbox:
     """A sandbox whose processes die with their zygote, and so with the kernel.
 
-    Its descriptors stay its own: they are closed by `clean_up`. Who needs one longer makes a copy.
+    The sandbox keeps its descriptors: `clean_up` closes them. A caller that needs one longer makes a copy.
     """
 
     def __init__(
@@ -52,50 +52,50 @@ class ForkedSandbox:
         self._watched, self._bounds = watched, bounds
         self._exit: Exit | None = None
         self._on_end, self._on_leaving = on_end, on_leaving
-        self._oom_kills = oom_kills  #: of all who share its limit of memory
+        self._oom_kills = oom_kills  #: of all processes that share its memory limit
         self._oom_kills_before = oom_kills() if oom_kills else 0
         self._is_killed, self._has_left = False, False
         child.ended.add_done_callback(lambda _: self._finish())
 
     @property
     def channel(self) -> socket.socket:
-        """The host's end."""
+        """The host's end of the channel."""
         return self._child.channel
 
     @property
     def stdout(self) -> int:
-        """Non-blocking."""
+        """The descriptor of stdout, non-blocking."""
         return self._child.ours[0]
 
     @property
     def stderr(self) -> int:
-        """Non-blocking."""
+        """The descriptor of stderr, non-blocking."""
         return self._child.ours[1]
 
     @property
     def pid(self) -> int:
-        """Of its main process."""
+        """The pid of the main process."""
         return self._child.pid
 
     @property
     def level(self) -> Isolation:
-        """What its backend offers."""
+        """The level that the backend offers."""
         return self._level
 
     async def wait(self) -> Exit:
-        """Wait for its end; nothing of it is left then."""
+        """Wait for the end of the sandbox; no process of it is left then."""
         await asyncio.shield(self._child.ended)
         return self._finish()
 
     def signal(self, number: int) -> None:
-        """To its main process, SIGKILL to all of it; nothing if it has ended."""
+        """Send a signal to the main process, but SIGKILL to all processes; do nothing if the sandbox has ended."""
         self._is_killed = self._is_killed or number == signal.SIGKILL
         self._child.signal(number)
         if number == signal.SIGKILL:
             self._keeper.end(self._child)  # Before the zygote learns of the main process's end, which takes a while.
 
     async def kill(self, grace_s: float = KILL_GRACE_S) -> Exit:
-        """SIGTERM, then SIGKILL: with the main process the zygote ends its pid namespace."""
+        """Send SIGTERM, then SIGKILL: when the main process ends, the zygote ends its pid namespace."""
         try:
             if grace_s > 0:
                 self.signal(signal.SIGTERM)
@@ -107,19 +107,22 @@ class ForkedSandbox:
         return await self.wait()
 
     async def metrics(self) -> Metrics:
-        """What it uses now. Raises Gone."""
+        """Return the current resource usage. Raises Gone."""
         if self._watched is None or self._child.ended.done():
             raise Gone("the sandbox has ended")
         return self._watched.metrics()
 
     async def run_command(self, argv: Sequence[str], *, timeout_s: float, max_bytes: int) -> Ran:
-        """Run a command beside it. Raises Gone, TimeoutError."""
+        """Run a command in the sandbox. Raises Gone or TimeoutError."""
         return await exec_process.run(
             self._keeper, self._child, self._given, argv, timeout_s=timeout_s, max_bytes=max_bytes
         )
 
     async def dial(self, port: int) -> socket.socket:
-        """Connect to a port of its own. Raises InvalidValue, Gone, SandboxFailed, OSError where nobody listens."""
+        """Connect to a port of the sandbox.
+
+        Raises InvalidValue, Gone, SandboxFailed, or OSError if nothing listens there.
+        """
         if port not in self._given.ports:
             declared = ", ".join(map(str, self._given.ports))
             raise InvalidValue("port", port, f"a port of its policy: {declared or 'it has none'}")
@@ -128,7 +131,7 @@ class ForkedSandbox:
         way = await self._keeper.open_socket(self._child)
         try:
             await asyncio.get_running_loop().sock_connect(way, (LOOPBACK, port))
-            if way.getsockname()[1] == port:  # Where nobody listens, TCP may join a socket with itself.
+            if way.getsockname()[1] == port:  # If nothing listens, TCP may connect a socket with itself.
                 raise ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
         except BaseException:
             way.close()
@@ -136,10 +139,10 @@ class ForkedSandbox:
         return way
 
     async def sync(self) -> None:
-        """Both sides see the same files at any time."""
+        """Do nothing: both sides always see the same files."""
 
     async def clean_up(self) -> None:
-        """Kill what lives, close what is open. Idempotent."""
+        """Kill live processes and close open descriptors. Idempotent."""
         if not self._child.ended.done():
             await self.kill(0)
         self._child.let_go()
@@ -150,7 +153,7 @@ class ForkedSandbox:
             await run_shielded(self._on_leaving())
 
     def describe(self) -> Mapping[str, Any]:
-        """Enough for a later kernel to say that it has gone."""
+        """Return enough data for a later kernel to determine that this sandbox has ended."""
         return {"run": self._run, "pid": self._child.pid}
 
     def _finish(self) -> Exit:

@@ -12,11 +12,9 @@ from ramet.core.errors import SandboxFailed
 from ramet.isolation.limits.cgroups import Cgroups
 from ramet.isolation.zygote.process import ZygoteChild
 
-_EMPTY_S: Final = (
-    2.0  #: how long processes that were killed may take to be gone, before their groups are killed as well
-)
-_GONE_S: Final = 4.0  #: after which a group that is not empty stays for the next kernel
-_PAUSES_S: Final = (0.001, 0.02)  #: between two tries to remove the groups, first and at most
+_EMPTY_S: Final = 2.0  #: the time within which killed processes must end, before their groups are killed as well
+_GONE_S: Final = 4.0  #: after that time a group that is not empty stays for the next kernel
+_PAUSES_S: Final = (0.001, 0.02)  #: between two tries to remove the groups: the first and the longest pause
 
 
 def terminate(children: Iterable[ZygoteChild], groups: Cgroups | None) -> None:
@@ -49,7 +47,7 @@ def _remove(groups: Cgroups, begin: float) -> None:
         try:
             if groups.try_close():
                 return
-        except (SandboxFailed, OSError):  # One went while it was read.
+        except (SandboxFailed, OSError):  # A group was removed while it was read.
             pass
         waited = time.monotonic() - begin
         if waited > _GONE_S:
