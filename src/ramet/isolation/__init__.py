@@ -1,1 +1,1 @@
-"""Where a run's work happens. Knows no agents."""
+"""The place where a run's work happens. This package does not know agents."""

@@ -1,1 +1,4 @@
-"""Suites for people who write a store, a backend, or a policy adapter. Nothing that runs an agent imports them."""
+"""Conformance suites for authors of a store, a backend, or a policy adapter.
+
+No module that runs an agent imports them.
+"""

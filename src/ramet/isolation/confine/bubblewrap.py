@@ -1,4 +1,4 @@
-"""The command line of bubblewrap, and files of its root that are not the host's."""
+"""The command line of bubblewrap, and files of its root that differ from the host's."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _HELP_S = 10.0
 _SYSTEM = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 _ETC = ("alternatives", "ca-certificates", "ld.so.cache", "localtime", "mime.types", "ssl/certs", "ssl/openssl.cnf")
 
-#: Nobody but the agent, and no way to resolve a name: that is the proxy's.
+#: No user except the agent, and no name resolution, which is the proxy's task.
 FILES = {
     "/etc/passwd": "agent:x:65534:65534::/:/bin/sh\n",
     "/etc/group": "agent:x:65534:\n",
@@ -25,21 +25,25 @@ FILES = {
 
 
 def find() -> str | None:
-    """Where the program is."""
+    """Return the path of the program; None if it is not installed."""
     return shutil.which("bwrap")
 
 
 @cache
 def binds_handles(program: str) -> bool:
-    """Whether this program takes what it is to bind by descriptor. Asked once: versions say little, as some add it."""
+    """Return whether this program accepts bind sources by descriptor.
+
+    The program is asked once; its version says little, because some versions add the option.
+    """
     said = subprocess.run([program, "--help"], capture_output=True, text=True, timeout=_HELP_S, check=False)
     return f"{BIND_HANDLE} " in said.stdout + said.stderr
 
 
 def arguments(room: ZygoteConfig, *, by_handle: bool) -> list[str]:
-    """For a zygote: a root of its own, in which its children then make theirs. Nothing in it is a secret.
+    """Return the arguments for a zygote: a root of its own, in which its children then make theirs.
 
-    With `by_handle` a mount's source stands where bwrap takes a descriptor, for who starts it to open.
+    The arguments hold no secret. With `by_handle` a mount's source stands where bwrap takes a descriptor; the starter
+    of bwrap opens it.
     """
     found = ["--unshare-all", "--unshare-user", "--uid", "0", "--gid", "0", "--cap-add", "ALL"]
     found += ["--as-pid-1", "--new-session", "--hostname", "sandbox", "--ro-bind", "/usr", "/usr"]
@@ -55,7 +59,7 @@ def arguments(room: ZygoteConfig, *, by_handle: bool) -> list[str]:
 
 
 def _system() -> Iterator[str]:
-    """Links into /usr, or folders where a system still has them apart."""
+    """Yield arguments for links into /usr, or for folders where a system still has separate ones."""
     for path in map(Path, _SYSTEM):
         if path.is_symlink():
             yield from ("--symlink", str(path.readlink()), str(path))

@@ -1,4 +1,4 @@
-"""The gates of one process, shut in the order in which each still lets the next be shut."""
+"""The gates of one process, in their closing order: each gate still lets the next one be closed."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from ramet.isolation.assignment import SECRETS, SHARED_ROOT, Assignment, ZygoteC
 from ramet.isolation.linux import calls, caps, landlock, namespaces, procfs, rlimits, seccomp
 from ramet.isolation.linux.beneath import open_without_links
 
-UID = 65534  #: of an agent, inside
+UID = 65534  #: the uid of an agent, inside
 
 _MIB = 1024 * 1024
 _THREAD_MB = 8  #: of stack, that each thread reserves
 _NOFILE = 256
-_SIGPENDING = 1024  #: timers and queued signals; all agents of one user of the host share what that user has
+_SIGPENDING = 1024  #: timers and queued signals; all agents of one user of the host share the user's limit
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 _DEVICES = tuple(f"/dev/{name}" for name in ("null", "full", "random", "urandom"))
-_ZERO = "/dev/zero"  #: Whoever may write to it can map shared memory of any size.
-#: What programs need of a host's own /etc; bubblewrap's holds nothing else.
+_ZERO = "/dev/zero"  #: A process that may write to it can map shared memory of any size.
+#: The files of a host's own /etc that programs need; bubblewrap's /etc holds nothing else.
 _ETC = tuple(
     f"/etc/{name}"
     for name in (
@@ -40,26 +40,26 @@ _ETC = tuple(
         "timezone",
     )
 )
-#: Of a /proc that shows the host's processes. "self" is the agent's own, and not its children's.
+#: The allowed files of a /proc that shows the host's processes. "self" is the agent's own, and not its children's.
 _PROC = tuple(
     f"/proc/{name}" for name in ("cpuinfo", "filesystems", "loadavg", "meminfo", "self", "stat", "uptime", "version")
 )
 
 
 class Confinement(NamedTuple):
-    """What is worked out once for all children of a zygote."""
+    """The data that is computed once for all children of a zygote."""
 
     room: ZygoteConfig
-    baseline: int  #: bytes of private data that its image has already
-    programs: Mapping[tuple[bool, bool], bytes]  #: filters, by whether there is a network, and unmapped memory
+    baseline: int  #: bytes of private data that the image occupies already
+    programs: Mapping[tuple[bool, bool], bytes]  #: filters, by the presence of a network, and of unmapped memory
     read: tuple[str, ...]
     execute: tuple[str, ...]
     write: tuple[str, ...]
-    without_unix: bytes = b""  #: a filter for a process whose relay runs: no socket that connects to a path
+    without_unix: bytes = b""  #: a filter for a process with a running relay: no socket that connects to a path
 
     @classmethod
     def of(cls, room: ZygoteConfig) -> Confinement:
-        """For the children of this process."""
+        """Return the confinement for the children of this process."""
         programs, without_unix = {}, b""
         if room.has_seccomp:
             without_unix = seccomp.program(inet=True, unix=False)
@@ -85,7 +85,7 @@ class Confinement(NamedTuple):
         )
 
     def rules(self, *, tcp: bool = False) -> landlock.Rules | None:
-        """What any child may do with files; what is its own is still to be granted."""
+        """Return the rights on files that every child has, without the rights on its own files."""
         if not self.room.has_landlock:
             return None
         rules = landlock.Rules(tcp=tcp)
@@ -93,7 +93,10 @@ class Confinement(NamedTuple):
         return rules
 
     def shut(self, given: Assignment, rules: landlock.Rules | None) -> None:
-        """Confine this process, for good; `rules` are from before it was told anything. Raises OSError."""
+        """Confine this process permanently. Raises OSError.
+
+        `rules` were made before the process received any data.
+        """
         apart = self.room.is_apart
         if apart:
             uid, gid = os.getuid(), os.getgid()
@@ -105,9 +108,9 @@ class Confinement(NamedTuple):
         self.shut_inside(given, rules)
 
     def shut_inside(self, given: Assignment, rules: landlock.Rules | None) -> None:
-        """Likewise, for a process that is in its user namespace already."""
+        """Confine, as `shut` does, a process that is in its user namespace already."""
         networked = given.has_network
-        if not self.room.is_apart:  # Whoever shares its memory with it is to outlive it.
+        if not self.room.is_apart:  # A process that shares its memory with it must outlive it.
             with contextlib.suppress(OSError):
                 Path("/proc/self/oom_score_adj").write_text("1000")
         rlimits.apply(
@@ -136,17 +139,17 @@ class Confinement(NamedTuple):
             seccomp.install(self.programs[networked, given.unmapped])
 
     def forbid_unix_sockets(self) -> None:
-        """Forbid sockets that could connect to a path, for good, where a loopback is had: that filter allows them.
+        """Forbid sockets that could connect to a path, permanently, where there is a loopback: that filter allows them.
 
-        The relay, which connects to the proxy's, is apart.
+        The relay, which connects to the proxy's socket, is a separate process.
 
-        Landlock does not decide over them, and a service of the host may obey whoever is its user.
+        Landlock does not decide over these sockets, and a service of the host may obey every process of its user.
         """
         if self.without_unix:
             seccomp.install(self.without_unix)
 
     def _grant_mounts(self, given: Assignment, rules: landlock.Rules) -> None:
-        """Grant each mount where it lies in the host's root, or where it was put back over a folder in memory."""
+        """Grant each mount at its place in the host's root, or where it was put back over a folder in memory."""
         for path, source in given.mounts.items():
             if self.room.walls == "bwrap":
                 rules.grant(execute=(path,))
@@ -159,7 +162,7 @@ class Confinement(NamedTuple):
             os.close(fd)
 
     def _nproc(self, given: Assignment) -> int | None:
-        """Of its user: its own processes, the relay, and in a pod those that are there to keep it."""
+        """Return the process limit of the user: the agent's processes, the relay, and in a pod those that keep it."""
         if self.room.walls == "none":
             return None
         mine = given.pids + (given.proxy is not None)
@@ -167,6 +170,6 @@ class Confinement(NamedTuple):
 
 
 def _data_size() -> int:
-    """Bytes of private data of this process, as RLIMIT_DATA counts them."""
+    """Return the bytes of private data of this process, as RLIMIT_DATA counts them."""
     with open("/proc/self/statm") as file:  # noqa: PTH123
         return int(file.read().split()[5]) * os.sysconf("SC_PAGE_SIZE")

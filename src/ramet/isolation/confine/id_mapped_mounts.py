@@ -1,6 +1,6 @@
-"""Files of root that an ordinary user may read in one place, as if they were its own: nothing of them is changed.
+"""Files of root that an ordinary user may read in one place, as if they were the user's; they stay unchanged.
 
-Runs as root in a private mount namespace. The mount is read-only, and what it shows is only as much as was asked for.
+Runs as root in a private mount namespace. The mount is read-only, and shows only the requested files.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _RDONLY, _IDMAP = 0x1, 0x10_0000
 
 
 def idmap_mount(place: int, uid: int, gid: int) -> bool:
-    """Mount what a handle stands for over itself, with what is root's as this user's.
+    """Mount the file or folder behind a handle over itself, so that root's files appear as this user's.
 
     Returns False where the file system cannot do that.
     """
@@ -42,7 +42,7 @@ def idmap_mount(place: int, uid: int, gid: int) -> bool:
 
 
 def _namespace(uid: int, gid: int) -> int:
-    """A user namespace in which root is this user."""
+    """Return a descriptor of a user namespace in which root is this user."""
     (ready, is_ready), (over, is_over) = os.pipe(), os.pipe()
     pid = os.fork()
     if not pid:

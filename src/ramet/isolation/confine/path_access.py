@@ -1,7 +1,7 @@
-"""A way for an ordinary user to folders that lie below ones that it may not enter, and to nothing else there.
+"""Access for an ordinary user to paths below folders that the user may not enter, and to nothing else there.
 
-Runs as root in a process of its own: a private mount namespace has an empty folder in place of the one that is shut,
-and in it, at their own paths, what is needed.
+Runs as root in a process of its own: in a private mount namespace an empty folder replaces the inaccessible one, and
+the needed paths are mounted in it at their original places.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ _HANDLE = os.O_PATH | os.O_CLOEXEC
 
 
 def grant_path_access(paths: Iterable[str], uid: int, gid: int, sources: Mapping[str, str]) -> None:
-    """Let a user come to every one of `paths`, in this process and what it starts. Raises OSError.
+    """Let a user reach every one of `paths`, in this process and its later children. Raises OSError.
 
-    Of a path in `sources` the source is what the user comes to: a path without a symbolic link.
+    For a path in `sources` the user reaches the source: a path without a symbolic link.
     """
     calls.unshare(calls.CLONE_NEWNS)
     calls.mount("none", "/", None, calls.MS_REC | calls.MS_SLAVE)
@@ -36,7 +36,7 @@ def grant_path_access(paths: Iterable[str], uid: int, gid: int, sources: Mapping
 
 
 def first_inaccessible(path: str, uid: int, gid: int) -> str | None:
-    """The topmost folder on the way to `path` that a user may not enter."""
+    """Return the topmost parent folder of `path` that a user may not enter; None if there is none."""
     for folder in reversed(PurePath(path).parents):
         try:
             found = Path(folder).stat()
@@ -49,7 +49,7 @@ def first_inaccessible(path: str, uid: int, gid: int) -> str | None:
 
 
 def handle_of(path: str, sources: Mapping[str, str]) -> int | None:
-    """Return a handle of what lies at a path now, where that is a mount; None at a link that an operator granted.
+    """Return a handle of the current file at a path, if it is a mount; None at a link that an operator granted.
 
     Raises OSError: ELOOP for a link anywhere else in a path of `sources`.
     """
@@ -64,7 +64,7 @@ def handle_of(path: str, sources: Mapping[str, str]) -> int | None:
 
 
 def _replace(folder: str, needed: Iterable[str], sources: Mapping[str, str]) -> None:
-    """Mount an empty folder over one, and back into it what is needed."""
+    """Mount an empty folder over a folder, and mount the needed paths in it again."""
     held = [(path, open_without_links(sources[path])) for path in needed if path in sources]
     held += [(path, os.open(path, _HANDLE)) for path in needed if path not in sources and Path(path).exists()]
     held.sort(key=lambda each: (each[0].count("/"), each[0]))

@@ -1,6 +1,7 @@
-"""What one agent sees of the file system: its own workspace and mounts, sized memory for /tmp, no other agent's folder.
+"""The file system as one agent sees it: its own workspace and mounts, and sized memory for /tmp.
 
-Done by its own process, in a mount namespace that this has just made, before its capabilities go.
+No other agent's folder is visible. The agent's own process makes it, in a mount namespace that the process has just
+made, before its capabilities are dropped.
 """
 
 from __future__ import annotations
@@ -28,12 +29,15 @@ _FILES_PER_MIB = 128  #: of a tmpfs: an empty file costs the kernel about 1 KiB 
 _PARKED_MB = 64  #: of /tmp, until the size is known
 _ST_SAFE = calls.MS_RDONLY | calls.MS_NOSUID | calls.MS_NODEV | calls.MS_NOEXEC  #: the same bits in statvfs(3)
 _ST_RELATIME, _ST_NO_TIMES, _MS_STRICTATIME = 0x1000, 0xC00, 0x100_0000
-_TCP_BUFFER = "4096 65536 212992"  #: bytes at least, at first, at most
+_TCP_BUFFER = "4096 65536 212992"  #: bytes: minimum, initial, maximum
 _SIOCSIFFLAGS, _IFF_UP = 0x8914, 1
 
 
 class MountSetup:
-    """Empties the place while nobody has it yet; furnishes it when somebody comes. Both raise OSError."""
+    """The mounts of a child: hidden while the child is parked, and added by `place` for its agent.
+
+    Both raise OSError.
+    """
 
     def __init__(self, room: ZygoteConfig) -> None:
         calls.mount("none", "/", None, calls.MS_REC | calls.MS_PRIVATE)
@@ -50,18 +54,19 @@ class MountSetup:
             self._cover(path, f"{_size(1)},mode=755")
 
     def place(self, given: Assignment) -> None:
-        """Bring in what belongs to this agent, take away what does not."""
+        """Add the agent's own mounts, and remove all others."""
         proxy = None if given.proxy is None else self._of_runs(given.proxy, is_folder=False)
         workspace = self._of_runs(given.workspace, is_folder=True)
         shelf = None if given.shelf is None else self._of_runs(given.shelf, is_folder=True)
         os.close(self._runs)
         for path in outermost(tuple(set(self._room.mounts) - set(given.mounts))):
-            if self._room.walls == "bwrap" or path in self._put_back:  # Else it was never mounted, and is not granted.
+            # Otherwise it was never mounted, and is not granted.
+            if self._room.walls == "bwrap" or path in self._put_back:
                 calls.umount(path, calls.MNT_DETACH | calls.UMOUNT_NOFOLLOW)
         self._mounts = given.mounts
         self._hide(given.hidden)
         _bind(workspace, given.workspace)
-        if self._room.walls != "bwrap":  # Whose binds are so already.
+        if self._room.walls != "bwrap":  # Bubblewrap's binds have these flags already.
             _restrict(given.workspace, calls.MS_NOSUID | calls.MS_NODEV, off=calls.MS_RDONLY)
         if shelf is not None and given.shelf is not None:
             _bind(shelf, given.shelf)
@@ -77,14 +82,14 @@ class MountSetup:
         if given.has_network:
             _raise_loopback()
         if given.ports or (given.proxy is not None and not given.unmapped):
-            _bound_tcp()  # The host's ends of connections to ports are in nobody's control group.
+            _bound_tcp()  # The host's ends of connections to ports are in no control group.
         if given.ports:
             _lower_first_port(min(given.ports))
             _forbid_cookies()
         _restrict("/run", calls.MS_RDONLY)
 
     def _hide(self, states: Iterable[str]) -> None:
-        """Cover state folders, but for what a project keeps there."""
+        """Cover state folders, except the entries that belong to a project."""
         # In the host's root an operator's link leads to the same folder.
         found = sorted({os.path.realpath(path) for path in states if Path(path).is_dir()}.difference(self._states))
         self._states += found
@@ -93,13 +98,13 @@ class MountSetup:
             _restrict(path, calls.MS_RDONLY)
 
     def _cover(self, path: str, options: str, keeping: Iterable[str] = ()) -> None:
-        """Put an empty file system over a folder, and back what is needed of it, and what is to be kept."""
+        """Mount an empty file system over a folder, and put back the needed paths and the paths of `keeping`."""
         needed = {*self._room.runtime, *self._mounts, self._room.runs, *keeping}
         held = [(each, self._handle_of(each)) for each in sorted(needed) if each.startswith(f"{path}/")]
         calls.mount("tmpfs", path, "tmpfs", _FLAGS, options)
         between = {"/".join(each.split("/", path.count("/") + 2)[:-1]) for each, _ in held}
         between = {folder for folder in between if folder != path}
-        for folder in between:  # Nobody works there: what lies on the way to something else.
+        for folder in between:  # No process works there: these folders lie on the path to something else.
             Path(folder).mkdir()
             calls.mount("tmpfs", folder, "tmpfs", _FLAGS, f"{_size(1)},mode=755")
         for each, fd in held:
@@ -111,7 +116,10 @@ class MountSetup:
             _restrict(folder, calls.MS_RDONLY)
 
     def _handle_of(self, path: str) -> int:
-        """What is to be put back. In the host's root a mount is opened where it lies, through no link."""
+        """Return a handle of a path to put back.
+
+        In the host's root a mount is opened at its source, through no link.
+        """
         if self._room.walls != "bwrap" and path in self._mounts:
             return open_without_links(self._mounts[path])
         if os.path.dirname(path) in self._states:  # noqa: PTH120
@@ -119,7 +127,7 @@ class MountSetup:
         return os.open(path, _PATH)
 
     def _of_runs(self, path: str, *, is_folder: bool) -> int:
-        """Something in the folder of all workspaces, which is covered by now; no link is followed to it."""
+        """Open a path in the folder of all workspaces, which is covered by now; no link on the path is followed."""
         fd = open_beneath(self._runs, os.path.relpath(path, self._room.runs))
         if is_folder and not stat.S_ISDIR(os.fstat(fd).st_mode):
             os.close(fd)
@@ -128,7 +136,7 @@ class MountSetup:
 
 
 def _public_entries(state: str) -> list[str]:
-    """What a project keeps in the kernel's folder: no links, for they would be followed."""
+    """Return the entries of the kernel's folder that belong to a project: no links, because they would be followed."""
     try:
         with os.scandir(state) as entries:
             return [
@@ -142,7 +150,7 @@ def _public_entries(state: str) -> list[str]:
 
 
 def _bind(fd: int, path: str) -> None:
-    """Have something at a path, too; closes the descriptor."""
+    """Bind the file or folder behind a descriptor at a path, too; closes the descriptor."""
     if not os.path.lexists(path):
         folder = path if stat.S_ISDIR(os.fstat(fd).st_mode) else os.path.dirname(path)  # noqa: PTH120
         os.makedirs(folder, exist_ok=True)  # noqa: PTH103 - no time for a Path
@@ -153,9 +161,9 @@ def _bind(fd: int, path: str) -> None:
 
 
 def _restrict(path: str, flags: int, *, off: int = 0) -> None:
-    """Add to the flags of a mount, and take off those that were set in this user namespace.
+    """Add flags to a mount, and remove flags of `off` that were set in this user namespace.
 
-    Others cannot be taken off, and are to be named.
+    Other flags cannot be removed, and must be repeated.
     """
     has = os.statvfs(path).f_flag
     times = calls.MS_RELATIME if has & _ST_RELATIME else has & _ST_NO_TIMES or _MS_STRICTATIME
@@ -177,28 +185,29 @@ def _hand_over(secrets: dict[str, str]) -> None:
 
 
 def _bound_tcp() -> None:
-    """Keep buffers of TCP about as small as others: by themselves they grow to megabytes each, which nobody counts."""
+    """Keep TCP buffers about as small as others: by default they grow to megabytes each, which no limit counts."""
     for name in ("tcp_rmem", "tcp_wmem"):
         Path("/proc/sys/net/ipv4", name).write_text(_TCP_BUFFER)
 
 
 def _lower_first_port(port: int) -> None:
-    """Let a process without capabilities serve on a port, where only root could on a machine."""
+    """Let a process without capabilities serve on a port that normally requires root."""
     first = Path("/proc/sys/net/ipv4/ip_unprivileged_port_start")
     if port < int(first.read_text()):
         first.write_text(str(port))
 
 
 def _forbid_cookies() -> None:
-    """Have a connection that a full queue cannot take come again, not be dropped when who connects believes it is open.
+    """Make clients retry a connection that does not fit into a full queue.
 
-    A SYN cookie is all that is left of such a one: nothing that the listener could send again, or hear of the end.
+    A SYN cookie would let the kernel drop a connection that the client believes to be open. The listener would then
+    have no state to send again, or to notice the end.
     """
-    with contextlib.suppress(FileNotFoundError):  # A kernel that was built without them.
+    with contextlib.suppress(FileNotFoundError):  # A kernel that was built without SYN cookies.
         Path("/proc/sys/net/ipv4/tcp_syncookies").write_text("0")
 
 
 def _raise_loopback() -> None:
-    """For the relay and for ports of its own: there is nobody else to be reached there."""
+    """Enable the loopback, for the relay and for ports of the agent: nothing else can be reached there."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         fcntl.ioctl(any_socket, _SIOCSIFFLAGS, struct.pack("16sh22x", b"lo", _IFF_UP))

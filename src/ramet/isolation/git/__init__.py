@@ -1,1 +1,1 @@
-"""Git for repositories that nobody trusts: worktrees, and git itself in a sandbox."""
+"""Git for untrusted repositories: worktrees, and git itself in a sandbox."""

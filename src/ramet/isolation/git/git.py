@@ -1,7 +1,8 @@
-"""Git, with no hooks, no prompts, no pagers and none of our environment, bounded in time.
+"""Git without hooks, prompts, pagers or our environment, bounded in time.
 
-In a repository that the user trusts git runs as it is. In any other it runs in a sandbox (`git_sandbox`), where no
-program of the repository's configuration is run, and one that runs nevertheless reaches nothing.
+In a repository that the user trusts git runs unconfined. In any other repository it runs in a sandbox
+(`ramet.isolation.git.sandbox`), where no program of the repository's configuration is run, and a program that runs
+nevertheless reaches nothing.
 """
 
 from __future__ import annotations
@@ -39,27 +40,27 @@ _ENV: Mapping[str, str] = {
     "LC_ALL": "C",
     "GIT_TERMINAL_PROMPT": "0",
     "GIT_OPTIONAL_LOCKS": "0",
-    # Reflogs name somebody; who that is must not depend on how a machine is set up.
+    # Reflogs contain a name; it must not depend on the setup of a machine.
     "GIT_AUTHOR_NAME": "ramet",
     "GIT_AUTHOR_EMAIL": "ramet@localhost",
     "GIT_COMMITTER_NAME": "ramet",
     "GIT_COMMITTER_EMAIL": "ramet@localhost",
 }
-_GRACE_S = 5.0  #: git removes its lock files on SIGTERM, which the user's own git would trip over
+_GRACE_S = 5.0  #: git removes its lock files on SIGTERM, which would block the user's own git
 _MAX_OUTPUT = 1 << 20
 _LOCK_POLL_S = 0.02
-_OLDEST = (2, 38)  #: before it git passes over safe.bareRepository without a word
+_OLDEST = (2, 38)  #: an older git silently ignores safe.bareRepository
 _LAUNCHER = "import sys; sys.path.insert(0, sys.argv[1]); from ramet.isolation.git.sandbox.launcher import main; main()"
 _SOURCE = str(pathlib.Path(__file__).resolve().parents[3])
 _ROOT = pathlib.Path("/")
-_versions: dict[str, str] = {}  #: what programs say that are new enough
+_versions: dict[str, str] = {}  #: version texts of programs that are new enough
 _TRUST = "trust the repository if you know what it runs: ramet trust DIR"
 
 
 class NoWorktree(RametError):
-    """A worktree that cannot be had, or git that did not do its part. `remedy` says what the reader can do about it.
+    """The error for a worktree that is not available, or a failure of git. `remedy` tells the reader what to do.
 
-    `code` is git's exit status, if it is git that refused.
+    `code` is git's exit status, if git itself refused.
     """
 
     def __init__(self, repo: object, reason: str, remedy: str, *, code: int | None = None) -> None:
@@ -68,7 +69,7 @@ class NoWorktree(RametError):
 
 
 class _Ran(NamedTuple):
-    """One process that has ended, with what it printed and what it complained of."""
+    """The result of one ended process, with its output and its error output."""
 
     printed: str
     said: str
@@ -76,31 +77,34 @@ class _Ran(NamedTuple):
 
 
 class Done(NamedTuple):
-    """What commands printed, up to the first that failed, and how that one did."""
+    """The outputs of commands, up to the first that failed, and the failure of that one."""
 
     outputs: list[str]
     failure: NoWorktree | None
 
 
 def trusts_none(folder: pathlib.Path) -> bool:
-    """Say of every folder that nobody trusts it."""
+    """Return False for every folder: none is trusted."""
     return False
 
 
 @dataclass(frozen=True, kw_only=True)
 class Git:
-    """How git is called: its environment, its time, what stops it, and whose programs it may run."""
+    """The way to call git: its environment, its time limit, its abort, and whose programs it may run."""
 
     clock: Clock = field(default_factory=SystemClock)
     abort: AbortController | None = None
-    timeout_s: float = 120.0  #: for one command; checking out a large repository takes long
+    timeout_s: float = 120.0  #: for one command; a checkout of a large repository takes long
     environ: Mapping[str, str] | None = None  #: None is this process's environment
-    trusts: Callable[[pathlib.Path], bool] = trusts_none  #: whether the user trusts a folder as it is now
+    trusts: Callable[[pathlib.Path], bool] = trusts_none  #: whether the user trusts a folder in its current state
 
     async def __call__(
         self, where: Checkout, *args: str, at_repository: bool = False, write: Iterable[pathlib.Path] = ()
     ) -> str:
-        """Return the output of one command; see `each`. Raises what `each` raises, and NoWorktree if it fails."""
+        """Return the output of one command; see `each`.
+
+        Raises the errors of `each`, and NoWorktree if the command fails.
+        """
         done = await self.each(where, [Command(args)], at_repository=at_repository, write=write)
         if done.failure is not None:
             raise done.failure
@@ -117,9 +121,11 @@ class Git:
     ) -> Done:
         """Run commands in a checkout, or in its repository without any working tree, up to the first that fails.
 
-        Without `shows_tree` a sandbox does not show the working tree: for commands that read nothing of it.
-        `write` are folders beside the repository that the commands write to. Raises NoWorktree for commands that
-        cannot be confined, Aborted if they are stopped; when this returns or raises, no process of them is left.
+        Without `shows_tree` a sandbox does not show the working tree: for commands that do not read it. `write` are
+        folders outside the repository that the commands write to.
+
+        Raises NoWorktree if the commands cannot be confined, Aborted if they are stopped; when this returns or raises,
+        no process of them is left.
         """
         program = self._program(where)
         top, git_dir = (where.common_dir,) * 2 if at_repository else (where.top, where.git_dir)
@@ -179,7 +185,7 @@ class Git:
         return program
 
     async def _check_files(self, where: Checkout, *, whole_tree: bool) -> None:
-        """Raise NoWorktree for a file that git would wait for. Trust is asked only where a folder is elsewhere."""
+        """Raise NoWorktree for a file that git would wait for. Trust is checked only if a folder is elsewhere."""
 
         def look() -> None:
             irregular_files.check(where, whole_tree=whole_tree, may_lead_out=lambda: self._is_trusted(where))
@@ -190,11 +196,11 @@ class Git:
             raise NoWorktree(where.top, str(error), error.remedy) from None
 
     def _is_trusted(self, where: Checkout) -> bool:
-        """Whether the user trusts it, and it is the user's: another owner could change it at any moment."""
+        """Return whether the user trusts and owns the repository: another owner could change it at any moment."""
         return any(map(self.trusts, where.folders)) and where.common_dir.stat().st_uid == os.geteuid()
 
     async def _check(self, program: str, where: Checkout) -> None:
-        """Raise NoWorktree for what cannot be done without trust."""
+        """Raise NoWorktree for operations that are impossible without trust."""
         if not where.is_own:
             raise NoWorktree(where.top, where.borrowed, _TRUST)
         if not sys.platform.startswith("linux"):
@@ -246,7 +252,7 @@ class Git:
         return _Ran(output.data().decode(errors="surrogateescape"), said, ended)
 
     def _failure(self, where: Checkout, name: str, ran: _Ran) -> NoWorktree | None:
-        """How a command failed that has ended; None if it did not."""
+        """Return the failure of an ended command; None if it succeeded."""
         if ran.ended.why == "timeout":
             reason = f"git {name} took longer than {self.timeout_s:g} s"
             return NoWorktree(where.top, reason, "try again, or raise timeout_s")
@@ -259,7 +265,7 @@ class Git:
 
     @asynccontextmanager
     async def alone_in(self, common_dir: pathlib.Path) -> AsyncIterator[None]:
-        """Hold the repository's worktree lock, against other tasks and other processes alike: git's own may fail."""
+        """Hold the repository's worktree lock, which excludes other tasks and processes: git's own lock may fail."""
         try:
             fd = repository_files.open_lock(common_dir, "ramet-worktrees.lock")
         except OSError as error:
@@ -279,7 +285,7 @@ class Git:
 
 
 def try_lock(fd: int) -> bool:
-    """Take the lock of an open file, if nobody has it. It goes with the descriptor, and so with its process."""
+    """Take the lock of an open file, if it is free. The lock ends with the descriptor, and so with its process."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -288,7 +294,7 @@ def try_lock(fd: int) -> bool:
 
 
 def _hidden_in(where: Checkout) -> tuple[Hidden, ...]:
-    """State folders of kernels in a working tree, with what a project keeps there."""
+    """Return state folders of kernels in a working tree, with the project's entries in them."""
     try:
         found = StateSearch().below({str(where.top): str(where.top)})
         entries = [(path, os.listdir(path)) for path in found]  # noqa: PTH208 - names are needed, not paths
@@ -298,7 +304,7 @@ def _hidden_in(where: Checkout) -> tuple[Hidden, ...]:
 
 
 def _folder(where: Checkout, path: pathlib.Path) -> Folder:
-    """A folder as it is now: the sandbox refuses another one at its path."""
+    """Return the current identity of a folder: the sandbox refuses another folder at the path."""
     found = path.lstat()
     if path.resolve() != path:
         raise NoWorktree(where.top, f"{path} leads through a symbolic link", "name the folder itself")

@@ -1,6 +1,6 @@
-"""Files and folders that ramet itself makes in a repository: no link of the repository is followed.
+"""Files and folders that ramet itself creates in a repository: no link of the repository is followed.
 
-Whoever makes them as root gives them to the owner of the repository.
+If the creator is root, they are given to the owner of the repository.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ _MAX_EXCLUDE = 1 << 20
 
 
 def make_folder(root: Path, below: Path) -> None:
-    """Make `root/below`, and each folder on the way that is missing. Raises OSError, also for a link on the way."""
+    """Create `root/below`, and each missing parent. Raises OSError, also for a link in the path."""
     with _opened(root, below):
         pass
 
 
 def open_lock(folder: Path, name: str) -> int:
-    """Open a lock file in `folder`, made if it is missing. Raises OSError, also for a link."""
+    """Open a lock file in `folder`, created if it is missing. Raises OSError, also for a link."""
     with _opened(folder, Path()) as fd:
         return _open_file(fd, name, 0o600)
 
 
 def add_line(root: Path, below: Path, line: str) -> None:
-    """Add a line to the file `root/below`, unless it is there. Raises OSError, also for a link on the way."""
+    """Add a line to the file `root/below`, unless it is there. Raises OSError, also for a link in the path."""
     with _opened(root, below.parent) as folder:
         fd = _open_file(folder, below.name, 0o644)
     with os.fdopen(fd, "r+b") as file:
@@ -76,7 +76,7 @@ def _open_file(folder: int, name: str, mode: int) -> int:
 
 
 def _refuse_link(folder: int, name: str) -> None:
-    """Name a link as the reason; who makes one after this is refused by O_NOFOLLOW."""
+    """Raise an error that names a link as the reason; O_NOFOLLOW refuses a link that is made after this."""
     try:
         found = os.stat(name, dir_fd=folder, follow_symlinks=False)
     except FileNotFoundError:
@@ -86,7 +86,7 @@ def _refuse_link(folder: int, name: str) -> None:
 
 
 def _give(fd: int, folder: int) -> None:
-    """Give what root has made to the owner of the folder that it is in."""
+    """Give a file that root has created to the owner of its folder."""
     owner, found = os.fstat(folder), os.fstat(fd)
     if os.geteuid() == 0 and found.st_uid == 0 and found.st_nlink <= 2 and owner.st_uid != 0:
         os.fchown(fd, owner.st_uid, owner.st_gid)

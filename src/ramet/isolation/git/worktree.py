@@ -1,13 +1,13 @@
-"""A git worktree of its own for each child: its edits land in its copy, and are kept only if there are any.
+"""A git worktree for each child: its edits stay in its copy, which is kept only if it has any.
 
-A child starts from HEAD of the folder that it was given: changes there that are not committed, ignored files and the
-content of submodules are not in its copy. It works on a branch of its own, `ramet/<name>-<id>`. In the end a worktree
-that has no commit of its own and nothing changed or new (ignored files aside) is removed with its branch; any other
-stays where it is until somebody merges and removes it.
+A child starts from HEAD of its folder: its copy does not have uncommitted changes, ignored files or the content of
+submodules. It works on a branch of its own, `ramet/<name>-<id>`. At the end a worktree without a commit of its own, and
+without changed or new files (except ignored ones), is removed with its branch. Any other worktree stays until a person
+merges and removes it.
 
-Worktrees stand in `.ramet/worktrees` of the main working tree, which `.git/info/exclude` hides, or where the caller
-says. While a child lives its worktree is locked by an open file, so that `prune`, in whatever process, removes only
-what a dead process left.
+Worktrees are in `.ramet/worktrees` of the main working tree, which `.git/info/exclude` hides, or where the caller says.
+While a child lives, an open file locks its worktree. So `prune`, in any process, removes only worktrees of dead
+processes.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ _STATUS = Command(("status", "--porcelain", "--untracked-files=all", "--ignore-s
 
 @dataclass(frozen=True, kw_only=True)
 class Worktree:
-    """A child's own copy. `base` is the commit it started from; `cwd` is where the child works in it."""
+    """A child's own copy. `base` is the commit it started from; `cwd` is the child's working directory in it."""
 
     path: pathlib.Path
     base: str
     branch: str
     cwd: pathlib.Path
-    origin: Checkout  #: that it was made from
+    origin: Checkout  #: the checkout that it was made from
     _live: io.FileIO = field(repr=False, compare=False)  #: open, and so locked, as long as the child lives
 
     @property
     def common_dir(self) -> pathlib.Path:
-        """The repository itself."""
+        """The folder of the repository itself."""
         return self.origin.common_dir
 
 
@@ -66,9 +66,9 @@ async def create(
     git: Git | None = None,
     mint: Callable[[], str] = _mint,
 ) -> Worktree:
-    """Make a worktree for a child that works in `repo_dir`. If this raises, cancelled or not, there is none.
+    """Create a worktree for a child that works in `repo_dir`. If this raises or is cancelled, none is left.
 
-    Raises NoWorktree, with what to do, where there is no git, no repository or no commit; Aborted if stopped.
+    Raises NoWorktree, with a remedy, if there is no git, no repository or no commit; Aborted if stopped.
     """
     git = git or Git()
     repo = _checkout(repo_dir)
@@ -86,7 +86,7 @@ async def create(
             cwd = path / repo.prefix
             cwd.mkdir(parents=True, exist_ok=True)  # A folder that is not in HEAD is in no checkout.
         except _Refused as error:
-            # No branch is ours: undoing that would remove somebody's work.
+            # No branch is ours: an undo would remove another's work.
             await run_shielded(in_thread(lambda: _remove_folder(path), name="ramet-worktree"))
             raise NoWorktree(repo_dir, error.reason, error.remedy) from None
         except BaseException as error:
@@ -101,7 +101,7 @@ async def create(
 
 
 class _Refused(Exception):
-    """A worktree that is not begun: nothing was made yet."""
+    """The error for a worktree that was refused before any part of it was created."""
 
     def __init__(self, reason: str, remedy: str) -> None:
         self.reason, self.remedy = reason, remedy
@@ -109,7 +109,7 @@ class _Refused(Exception):
 
 
 async def _begin(git: Git, repo: Checkout, path: pathlib.Path, branch: str) -> str:
-    """Check out HEAD on a new branch; the commit that it is. Raises _Refused before anything is made."""
+    """Check out HEAD on a new branch; return its commit. Raises _Refused before anything is created."""
     ref = f"refs/heads/{branch}"
     add = Command(("worktree", "add", "--quiet", "--no-track", "-b", branch, str(path), "HEAD"))
     done = await git.each(repo, [_tips_of("HEAD", ref), add, _tips_of(ref)], shows_tree=False, write=[path])
@@ -125,9 +125,9 @@ async def _begin(git: Git, repo: Checkout, path: pathlib.Path, branch: str) -> s
 
 
 async def restore(repo_dir: pathlib.Path, path: str, *, branch: str, base: str, git: Git | None = None) -> None:
-    """Make one anew that was made for a child of `repo_dir` and is gone, from its branch, or where that began.
+    """Recreate the missing worktree of a child of `repo_dir`, from its branch, or from the branch's base.
 
-    Raises NoWorktree, and OSError for a path that cannot be made.
+    Raises NoWorktree, and OSError for a path that cannot be created.
     """
     git = git or Git()
     repo = _checkout(repo_dir)
@@ -144,14 +144,14 @@ async def restore(repo_dir: pathlib.Path, path: str, *, branch: str, base: str, 
 
 
 async def finish(worktree: Worktree, *, git: Git | None = None) -> pathlib.Path | None:
-    """Remove a worktree that was not changed; else give its path, for whoever wants to merge it.
+    """Remove an unchanged worktree; otherwise return its path, for a later merge.
 
-    What cannot be shown to be unchanged is kept. The child must be gone.
+    A worktree that cannot be proved unchanged is kept. The child must have ended.
     """
     git, repo = git or Git(), worktree.origin
     try:
         async with git.alone_in(worktree.common_dir):
-            if not worktree.path.is_dir():  # The child removed it; its commits are still there.
+            if not worktree.path.is_dir():  # The child removed it; its commits still exist.
                 await _forget(git, repo, worktree.path)
                 if await _remove_branch(git, repo, worktree.branch, worktree.base):
                     return None
@@ -172,7 +172,10 @@ async def finish(worktree: Worktree, *, git: Git | None = None) -> pathlib.Path 
 
 
 async def prune(repo_dir: pathlib.Path, *, git: Git | None = None) -> list[pathlib.Path]:
-    """Remove what processes that died left unchanged, with its branches; says which. Work of their own is kept."""
+    """Remove unchanged worktrees of dead processes, with their branches; return their paths.
+
+    Worktrees with changes of their own are kept.
+    """
     git = git or Git()
     repo = _checkout(repo_dir)
     removed: list[pathlib.Path] = []
@@ -194,7 +197,7 @@ async def prune(repo_dir: pathlib.Path, *, git: Git | None = None) -> list[pathl
                     await _remove(git, repo, linked, branch)
                     removed.append(path)
             except (NoWorktree, OSError):
-                pass  # It stays.
+                pass  # The worktree stays.
             finally:
                 if live is not None:
                     live.close()
@@ -215,7 +218,7 @@ def _absolute(path: pathlib.Path) -> pathlib.Path:
 
 
 def _linked(repo: Checkout, path: pathlib.Path) -> Checkout:
-    """The worktree at `path`. Raises NoWorktree if another repository is there: whoever worked in it can do that."""
+    """Return the worktree at `path`. Raises NoWorktree for another repository there, which a child could have made."""
     found = _checkout(path)
     if (found.top, found.common_dir) != (path, repo.common_dir) or found.git_dir == found.common_dir:
         raise NoWorktree(path, "it is no worktree of its repository any more", "look at it, and remove it")
@@ -223,7 +226,7 @@ def _linked(repo: Checkout, path: pathlib.Path) -> Checkout:
 
 
 def _make_place(repo: Checkout, path: pathlib.Path) -> pathlib.Path:
-    """Make the empty folder of a new worktree; its real path. Raises OSError."""
+    """Create the empty folder of a new worktree; return its real path. Raises OSError."""
     if path.parent == repo.main / COPIES:
         repository_files.add_line(repo.common_dir, pathlib.Path("info", "exclude"), _EXCLUDED)
         repository_files.make_folder(repo.main, path.relative_to(repo.main))
@@ -238,9 +241,9 @@ async def _add(git: Git, repo: Checkout, place: pathlib.Path, *args: str) -> Non
 
 
 async def _forget(git: Git, repo: Checkout, path: pathlib.Path, *then: Command) -> None:
-    """Remove what the repository has on record of a worktree whose folder is gone; nothing if it has nothing.
+    """Remove the repository's record of a worktree whose folder no longer exists; do nothing if there is no record.
 
-    `git worktree prune` would do that to worktrees of the user, too, whose folders a sandbox does not see.
+    `git worktree prune` would also remove records of the user's worktrees, whose folders a sandbox does not see.
     """
     if not _exists(path):
         remove = Command(("worktree", "remove", "--force", "--force", str(path)))
@@ -257,12 +260,12 @@ def _tips_of(*names: str) -> Command:
 
 
 def _tips_in(said: str) -> list[str]:
-    """The commits that names stand for; empty for each that stands for none."""
+    """Return the commits of the names; empty for each name that has none."""
     return [line if re.fullmatch(r"[0-9a-f]{40,64}", line) else "" for line in said.splitlines()]
 
 
 async def _is_unchanged(git: Git, where: Checkout, status: str) -> bool:
-    """Whether nothing is changed or new. A repository at the place of a submodule is not looked into: it counts."""
+    """Return whether no file is changed or new. A repository at the place of a submodule counts as a change unread."""
     if status:
         return False
     inner = await in_thread(lambda: _repositories_below(where.top), name="ramet-worktree")
@@ -281,7 +284,7 @@ def _repositories_below(top: pathlib.Path) -> Sequence[str]:
 
 
 async def _is_merged(git: Git, repo: Checkout, branch: str) -> bool:
-    """Whether all its commits are in some branch that is not ours."""
+    """Return whether all commits of a branch are in some branch that is not ours."""
     args = ["--format=%(refname)", f"--contains=refs/heads/{branch}"]
     said = await git(repo, "for-each-ref", *args, at_repository=True)
     ours = f"refs/heads/{PREFIX}"
@@ -289,7 +292,7 @@ async def _is_merged(git: Git, repo: Checkout, branch: str) -> bool:
 
 
 async def _listed(git: Git, repo: Checkout) -> list[tuple[pathlib.Path | None, str]]:
-    """Our branches, each with the path of its worktree if there is one."""
+    """Return our branches, each with the path of its worktree if there is one."""
     said = await git(repo, "worktree", "list", "--porcelain", "-z", at_repository=True)
     at: dict[str, pathlib.Path] = {}
     for entry in said.split("\0\0"):
@@ -302,7 +305,7 @@ async def _listed(git: Git, repo: Checkout) -> list[tuple[pathlib.Path | None, s
 
 
 def _hold(linked: Checkout) -> io.FileIO | None:
-    """Lock a worktree as somebody's; None if it is. The lock file stands with git's own records of the worktree."""
+    """Lock a worktree for a child; None if it is locked. The lock file is beside git's own records of the worktree."""
     file = io.FileIO(repository_files.open_lock(linked.git_dir, _LIVE))
     if try_lock(file.fileno()):
         return file
@@ -311,9 +314,9 @@ def _hold(linked: Checkout) -> io.FileIO | None:
 
 
 async def _remove(git: Git, repo: Checkout, linked: Checkout, branch: str, at: str | None = None) -> None:
-    """Remove a worktree that is clean, and its branch unless that has moved from `at`.
+    """Remove a clean worktree, and its branch unless that has moved from `at`.
 
-    Raises NoWorktree for one that the user has locked, OSError for what stays.
+    Raises NoWorktree if the user has locked the worktree, OSError for files that stay.
     """
     if _exists(linked.git_dir / "locked"):
         raise NoWorktree(linked.top, "it is locked", "git worktree unlock")
@@ -327,7 +330,7 @@ def _remove_folder(path: pathlib.Path) -> None:
 
 
 async def _remove_branch(git: Git, repo: Checkout, branch: str, at: str | None = None) -> bool:
-    """Remove a branch that still stands at `at` (or anywhere, if None); False if it has moved."""
+    """Remove a branch that is still at `at` (or anywhere, if None); return False if it has moved."""
     done = await git.each(repo, [_removal(branch, at)], at_repository=True)
     return done.failure is None
 
@@ -337,8 +340,8 @@ def _removal(branch: str, at: str | None) -> Command:
 
 
 async def _undo(git: Git, repo: Checkout, path: pathlib.Path, branch: str) -> None:
-    """Leave nothing of a creation that did not succeed, whether or not it got anywhere."""
-    calm = dataclasses.replace(git, abort=None)  # not stopped by what stopped it
+    """Remove everything that an unsuccessful creation left, whatever its progress."""
+    calm = dataclasses.replace(git, abort=None)  # must not be stopped by the original abort
     with contextlib.suppress(OSError):
         _remove_folder(path)
     with contextlib.suppress(NoWorktree):
@@ -347,5 +350,5 @@ async def _undo(git: Git, repo: Checkout, path: pathlib.Path, branch: str) -> No
 
 
 def _make_folder(top: str, below: pathlib.Path) -> None:
-    """A folder that is not in the commit is in no checkout."""
+    """Create a folder below `top`: one that is not in the commit is in no checkout."""
     pathlib.Path(top, below).mkdir(parents=True, exist_ok=True)

@@ -217,7 +217,7 @@ def _places_v2() -> Iterator[_Base]:
 
 
 def _share(folder: Path, controller: str) -> bool:
-    """Enable a controller of version 2 below a folder; if all processes in the folder are ours, move them away first."""
+    """Enable a controller of version 2 below a folder; if all processes in the folder are ours, move them first."""
     control = folder / "cgroup.subtree_control"
     try:
         write(control, f"+{controller}")

@@ -101,7 +101,7 @@ class Meter:
         return Used(used, is_exact)
 
     def _runs(self) -> dict[str, int] | None:
-        """Return how often each thread of the run has left a processor; None if a thread is on one, or waits for one."""
+        """Return how often each thread of the run left a processor; None if a thread is on one, or waits for one."""
         found: dict[str, int] = {}
         for one in self._look().values():
             for thread in procfs.threads(one.pid):

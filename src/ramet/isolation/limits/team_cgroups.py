@@ -1,4 +1,4 @@
-"""The control groups of reservations: each holds the groups of the sandboxes that share it, and bounds them together."""
+"""The control groups of reservations: each holds and jointly bounds the groups of the sandboxes that share it."""
 
 from __future__ import annotations
 

@@ -131,7 +131,7 @@ class TreeMemory:
 
 
 def _threads(tree: Mapping[int, Stat]) -> dict[int, list[str]]:
-    """Return the threads of processes whose first thread has ended: each may hand over to the next, and show nothing."""
+    """Return the threads of processes whose first thread has ended: each may hand over to the next and show nothing."""
     return {pid: procfs.threads(pid) for pid, one in tree.items() if one.is_headless}
 
 

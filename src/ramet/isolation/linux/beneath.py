@@ -1,7 +1,7 @@
-"""Open files by descriptor, beneath a folder, without following a symbolic link on the way or at the end.
+"""Open files by descriptor, beneath a folder, without following a symbolic link anywhere in the path.
 
 `openat2` does it in one step. Where that call is missing or forbidden (before Linux 5.6, under gVisor, behind an old
-seccomp profile) the path is walked part by part, each from the descriptor of the one before.
+seccomp profile) the path is walked part by part, each from the descriptor of the previous part.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _IS_MISSING = (errno.ENOSYS, errno.EPERM)
 def open_beneath(folder: int, path: str) -> int:
     """Return a handle (O_PATH) of `path` beneath an open folder. Not inherited.
 
-    Raises OSError: ELOOP for a symbolic link anywhere on the way, EXDEV for a path that leads out.
+    Raises OSError: ELOOP for a symbolic link anywhere in the path, EXDEV for a path that leads out of the folder.
     """
     if sys.platform == "linux":
         try:
@@ -42,7 +42,7 @@ def open_without_links(path: str) -> int:
 
 
 def walk_beneath(folder: int, path: str) -> int:
-    """Do what `open_beneath` does without `openat2`. Raises OSError likewise."""
+    """Return the same as `open_beneath` without `openat2`. Raises OSError likewise."""
     parts = [part for part in path.split("/") if part not in ("", ".")]
     if path.startswith("/") or ".." in parts:
         raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), path)

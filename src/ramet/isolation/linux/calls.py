@@ -59,7 +59,7 @@ PR_SET_SECUREBITS = 28
 PR_SET_CHILD_SUBREAPER = 36
 PR_SET_NO_NEW_PRIVS = 38
 
-_CLOSE_RANGE = 436  #: on all machines, as any call since Linux 5.1
+_CLOSE_RANGE = 436  #: the number on all machines, as for any call since Linux 5.1
 _OPENAT2 = 437
 _OPEN_TREE, _MOVE_MOUNT, _MOUNT_SETATTR = 428, 429, 442  #: likewise
 _OPEN_TREE_CLONE, _MOVE_MOUNT_F_EMPTY_PATH = 0x1, 0x4
@@ -71,7 +71,7 @@ _libc.syscall.restype = ctypes.c_long
 
 
 def syscall(name: str, number: int, *args: int | ctypes.Array[Any] | ctypes.Structure | bytes | None) -> int:
-    """Call the kernel by number: integers by value, anything else by address. Raises OSError that names the call."""
+    """Call the kernel by number: integers by value, other arguments by address. Raises OSError that names the call."""
     return _checked(name, _libc.syscall(ctypes.c_long(number), *map(_word, args)))
 
 
@@ -94,7 +94,7 @@ def mount(source: Path, target: Path, fstype: str | None = None, flags: int = 0,
 
 
 def umount(target: Path, flags: int = 0) -> None:
-    """Take away what is mounted on `target`; `flags` are MNT_* and UMOUNT_NOFOLLOW."""
+    """Unmount `target`; `flags` are MNT_* and UMOUNT_NOFOLLOW."""
     _checked(f"umount {os.fsdecode(target)}", _libc.umount2(os.fsencode(target), flags))
 
 
@@ -104,9 +104,10 @@ def pivot_root(new_root: Path, put_old: Path) -> None:
 
 
 def openat2(folder: int, path: Path, flags: int, resolve: int) -> int:
-    """Open `path` from an open folder; `flags` are O_*, `resolve` (RESOLVE_*) says what the path may not go through.
+    """Open `path` from an open folder; `flags` are O_*, `resolve` (RESOLVE_*) restricts the resolution of the path.
 
-    Raises OSError: ELOOP for a link and EXDEV for a way out that `resolve` forbids, ENOSYS before Linux 5.6.
+    Raises OSError: ELOOP for a link and EXDEV for an exit from the folder that `resolve` forbids, ENOSYS before Linux
+    5.6.
     """
     how = _OpenHow(flags, 0, resolve)
     return syscall("openat2", _OPENAT2, folder, os.fsencode(path), how, ctypes.sizeof(how))
@@ -126,17 +127,17 @@ def mount_setattr(target: Path | int, attributes: int) -> None:
 
 
 def move_mount(fd: int, target: Path) -> None:
-    """Mount what `open_tree` returned on `target`."""
+    """Mount a tree that `open_tree` returned on `target`."""
     syscall("move_mount", _MOVE_MOUNT, fd, b"", _AT_FDCWD, os.fsencode(target), _MOVE_MOUNT_F_EMPTY_PATH)
 
 
 def pidfd_open(pid: int) -> int:
-    """A descriptor of a process: readable at its end, and never another's. Not inherited."""
+    """Return a descriptor of a process: readable at its end, and never for another process. Not inherited."""
     return os.pidfd_open(pid)
 
 
 def pidfd_send_signal(fd: int, number: int) -> None:
-    """Signal the process behind a descriptor, and no other, whoever has its pid by now."""
+    """Signal the process behind a descriptor, and no other process that has its pid by now."""
     signal.pidfd_send_signal(fd, number)
 
 
@@ -146,30 +147,31 @@ def close_range(first: int, last: int = 0xFFFF_FFFF) -> None:
 
 
 def prctl(op: int, *args: int) -> int:
-    """prctl(2): its answer."""
+    """Call prctl(2) and return its result."""
     return _checked(f"prctl {op}", _libc.prctl(op, *(ctypes.c_ulong(arg) for arg in (*args, 0, 0, 0, 0)[:4])))
 
 
 def set_dumpable(dumpable: bool) -> None:
-    """Whether files of this process in /proc are its own user's, and it may be traced and dumped."""
+    """Set whether this process's user owns its files in /proc, and whether it may be traced and dumped."""
     prctl(PR_SET_DUMPABLE, int(dumpable))
 
 
 def set_no_new_privs() -> None:
-    """From now on no program that this process or its children execute gains anything by it."""
+    """Prevent that this process or its children gain privileges by executing a program, from now on."""
     prctl(PR_SET_NO_NEW_PRIVS, 1)
 
 
 def die_with_parent(number: int) -> None:
-    """Be sent signal `number` when the *thread* that started this process ends.
+    """Request signal `number` for when the *thread* that started this process ends.
 
-    Lost by a change of uid, so call it after that; a parent that ended before is only seen by comparing getppid.
+    A change of uid cancels the request, so call this after it. Only a comparison of getppid shows that the parent ended
+    before.
     """
     prctl(PR_SET_PDEATHSIG, number)
 
 
 def sethostname(name: str) -> None:
-    """Name this UTS namespace."""
+    """Set the name of this UTS namespace."""
     encoded = name.encode()
     _checked("sethostname", _libc.sethostname(encoded, ctypes.c_size_t(len(encoded))))
 

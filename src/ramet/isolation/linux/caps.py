@@ -1,4 +1,4 @@
-"""Capabilities, and giving all of them up."""
+"""Capabilities, and dropping all of them."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _SECUREBITS = 0x01 | 0x02 | 0x04 | 0x08 | 0x40 | 0x80 | 0x20
 
 
 def drop_all() -> None:
-    """Give up every capability: effective, permitted, inheritable, ambient, and the bounding set.
+    """Drop every capability: effective, permitted, inheritable, ambient, and the bounding set.
 
-    Without CAP_SETPCAP the bounding set and the securebits stay as they are, which no_new_privs makes up for.
+    Without CAP_SETPCAP the bounding set and the securebits stay unchanged; no_new_privs compensates for that.
     """
     with contextlib.suppress(PermissionError):
         for capability in range(_LAST + 1):
@@ -30,12 +30,12 @@ def drop_all() -> None:
                     raise
                 break
         calls.prctl(calls.PR_SET_SECUREBITS, _SECUREBITS)
-    # None is ambient that is not inheritable.
+    # A capability that is not inheritable is not ambient either.
     calls.syscall("capset", _CAPSET, _Header(_VERSION_3, 0), _Sets())
 
 
 def held() -> int:
-    """The effective and permitted capabilities of this process, as one mask."""
+    """Return the effective and permitted capabilities of this process, as one mask."""
     sets = _Sets()
     calls.syscall("capget", _CAPGET, _Header(_VERSION_3, 0), sets)
     low, high = sets.effective | sets.permitted, sets.effective_high | sets.permitted_high

@@ -1,8 +1,8 @@
-"""Files, TCP, abstract sockets and signals, as Landlock lets any process give them up for good.
+"""Landlock rules for files, TCP, abstract sockets and signals: a process gives up rights permanently.
 
-Rules only add: what is granted for a directory holds for all below it, whatever a later rule says. So grants are per
-directory, and nothing may be executed that is not granted so by name. Apply after the last mount: a process behind
-Landlock cannot mount.
+Rules only add: a right granted for a directory applies to everything below it, whatever a later rule says. So rights
+are granted per directory, and only programs granted by path may be executed. Apply rules after the last mount: a
+process behind Landlock cannot mount.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ _SCOPES_SINCE, _ABSTRACT_SOCKETS, _SIGNALS = 6, 1, 2
 
 
 class LandlockSupport(NamedTuple):
-    """What a restriction covers on this kernel."""
+    """The parts that a restriction covers on this kernel."""
 
     abi: int
-    tcp: bool  #: TCP is decided
-    scopes: bool  #: abstract sockets and signals stay among those behind the same restriction
+    tcp: bool  #: TCP is restricted
+    scopes: bool  #: abstract sockets and signals work only among processes behind the same restriction
 
 
 def abi() -> int:
-    """The version of Landlock in this kernel; 0 where there is none, or it is off."""
+    """Return the version of Landlock in this kernel; 0 where there is none, or it is disabled."""
     try:
         return calls.syscall("landlock_create_ruleset", _CREATE_RULESET, None, 0, _VERSION)
     except OSError as error:
@@ -64,7 +64,7 @@ def restrict(
     devices: Iterable[Path] = (),
     tcp: bool = False,
 ) -> LandlockSupport:
-    """Give up everything on files but what is listed, for this thread and whatever it starts, for good.
+    """Give up all rights on files except the listed ones, permanently, for this thread and its later children.
 
     See `Rules`. Raises OSError: ENOSYS or EOPNOTSUPP without Landlock, EPERM without no_new_privs.
     """
@@ -74,10 +74,10 @@ def restrict(
 
 
 class Rules:
-    """What is to be left of rights, put together before it is enforced. Raises OSError without Landlock.
+    """The rights to keep, collected before they are enforced. Raises OSError without Landlock.
 
-    Where the kernel can, TCP is given up unless `tcp`, and sockets by abstract name and signals to processes outside
-    in any case.
+    Where the kernel supports it, TCP is given up unless `tcp`. Sockets by abstract name and signals to processes
+    outside are given up in any case.
     """
 
     def __init__(self, *, tcp: bool = False) -> None:
@@ -91,7 +91,7 @@ class Rules:
             _BIND_TCP | _CONNECT_TCP if self._kept.tcp and not tcp else 0,
             _ABSTRACT_SOCKETS | _SIGNALS if self._kept.scopes else 0,
         )
-        # An older kernel takes the longer struct as long as what it does not know is zero.
+        # An older kernel accepts the longer struct as long as the unknown part is zero.
         self._fd = calls.syscall("landlock_create_ruleset", _CREATE_RULESET, rules, ctypes.sizeof(rules), 0)
 
     def grant(
@@ -102,10 +102,10 @@ class Rules:
         write: Iterable[Path] = (),
         devices: Iterable[Path] = (),
     ) -> None:
-        """Leave these rights: on what is there now, whatever lies at the path later.
+        """Keep these rights on the files that exist now, whatever is at the path later.
 
-        `execute` includes reading, `write` reading, making, removing and renaming across; `devices` are files to be
-        read and written that exist already. Paths that do not exist, or that the caller cannot reach, are passed over.
+        `execute` includes reading; `write` includes reading, making, removing, and renaming across folders; `devices`
+        are existing files to read and write. Paths that do not exist, or that the caller cannot reach, are skipped.
         """
         for paths, rights in (
             (read, _READ),
@@ -117,11 +117,11 @@ class Rules:
                 _grant(self._fd, path, rights & self._handled)
 
     def grant_opened(self, fd: int) -> None:
-        """Leave the rights of `execute` on what a descriptor stands for, and below."""
+        """Keep the rights of `execute` on the file or folder behind a descriptor, and below."""
         _grant_opened(self._fd, fd, (_READ | _EXECUTE) & self._handled)
 
     def connect(self, *ports: int) -> None:
-        """Leave the right to connect to these TCP ports, of any address. Raises OSError where TCP is not decided."""
+        """Keep the right to connect to these TCP ports, of any address. Raises OSError where TCP is not restricted."""
         for port in ports:
             calls.syscall("landlock_add_rule", _ADD_RULE, self._fd, _NET_PORT, _Port(_CONNECT_TCP, port), 0)
 
@@ -131,7 +131,7 @@ class Rules:
         return self._kept
 
     def close(self) -> None:
-        """They cannot be enforced any more; those that were stay."""
+        """Close the rules, which can then not be enforced any more; enforced rules stay."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1

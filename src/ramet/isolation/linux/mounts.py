@@ -1,7 +1,7 @@
 """A read-only view of all file systems, for the processes of one mount namespace.
 
 Landlock does not decide over modes, times, owners and attributes of files. A read-only mount does: the kernel refuses
-all of them with EROFS, also through a descriptor that was opened for reading. Devices, sockets and named pipes can
+all such changes with EROFS, also through a descriptor that was opened for reading. Devices, sockets and named pipes can
 still be written to.
 """
 
@@ -50,14 +50,14 @@ def make_read_only() -> None:
         finally:
             os.close(devices)
     except OSError as error:
-        # A kernel before 5.12, or a container whose filter knows no such calls.
+        # A kernel before 5.12, or a container whose filter does not know these calls.
         if error.errno not in (errno.ENOSYS, errno.EPERM):
             raise
         _remount_each()
 
 
 def _remount_each() -> None:
-    """Remount one after the other. Devices work wherever they are if /dev is no mount of its own."""
+    """Remount each mount. Devices work everywhere if /dev is no separate mount."""
     mounts = _mounts()
     is_apart = any(each.path == _DEVICES for each in mounts)
     for each in mounts:
@@ -67,7 +67,7 @@ def _remount_each() -> None:
         try:
             calls.mount("none", each.path, None, calls.MS_REMOUNT | calls.MS_BIND | each.flags | more)
         except OSError as error:
-            # Below a folder that its user may not enter, or hidden by a later mount: a guest has no way there.
+            # Below a folder that its user may not enter, or hidden by a later mount: a guest cannot reach it.
             if error.errno not in (errno.EACCES, errno.ENOENT, errno.EINVAL):
                 raise
 

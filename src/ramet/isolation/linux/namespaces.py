@@ -1,4 +1,4 @@
-"""Who a process is inside a new user namespace."""
+"""User and group ids of a process inside a new user namespace."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def map_ids(inside_uid: int, inside_gid: int, outside_uid: int, outside_gid: int
     """Map one user and one group, the caller's own, into the user namespace that the caller has just entered.
 
     Needs /proc. A process that has changed its uid since its last exec is not dumpable, and so does not own its files
-    there: it is made so, and stays so. Raises OSError: EPERM if the outside ids are not its own.
+    there: this makes it dumpable, permanently. Raises OSError: EPERM if the outside ids are not the caller's own.
     """
     calls.set_dumpable(True)
     with contextlib.suppress(FileNotFoundError):  # a kernel before 3.19

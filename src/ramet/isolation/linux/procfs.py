@@ -1,6 +1,6 @@
-"""What /proc says of processes, read cheaply; who is gone when asked about is None or left out, never an error.
+"""Data of /proc about processes, read cheaply; a process that has ended is None or left out, never an error.
 
-Nothing here asks the disk or waits; one file costs 5 to 10 µs, `private_mb` 40 µs and more.
+No function here reads from the disk or waits; one file costs 5 to 10 µs, `private_mb` 40 µs and more.
 """
 
 from __future__ import annotations
@@ -19,33 +19,33 @@ _ESCAPED = re.compile(r"\\([0-7]{3})")
 
 
 class Stat(NamedTuple):
-    """One process at one moment."""
+    """The data of one process at one moment."""
 
     pid: int
     state: str  #: one letter, proc(5): `T` is stopped, `Z` ended and not reaped
     parent: int
     session: int
-    faults: int  #: rises with whatever it does to its memory
+    faults: int  #: rises with every change of its memory
     ticks: int  #: processor time of all its threads
-    dead_ticks: int  #: and of its children that were waited for
+    dead_ticks: int  #: processor time of its children that were waited for
     threads: int
-    born: int  #: in ticks; with the pid, it is this process and no other
+    born: int  #: in ticks; together with the pid it identifies this process
 
     @property
     def is_headless(self) -> bool:
-        """Whether its first thread has ended and others have not: only these show what the process has."""
+        """Return whether the first thread has ended and others have not: only these show the process's data."""
         return self.state in "ZX" and self.threads > 1
 
     @property
     def lives(self) -> bool:
-        """Whether it has not ended: its first thread may have, before the others."""
+        """Return whether the process has not ended: its first thread may end before the others."""
         return self.state not in "ZX" or self.is_headless
 
 
 def stat(pid: int) -> Stat | None:
-    """A process; None if there is none of that pid."""
+    """Return the data of a process; None if no process has that pid."""
     text = _read(f"{pid}/stat")
-    fields = text.rpartition(b")")[2].split()  # The name before may hold anything.
+    fields = text.rpartition(b")")[2].split()  # The name before may contain anything.
     if len(fields) < 20:
         return None
     state, parent, threads, born = fields[0].decode(), int(fields[1]), int(fields[17]), int(fields[19])
@@ -56,22 +56,23 @@ def stat(pid: int) -> Stat | None:
 
 
 def start_time(pid: int) -> int | None:
-    """When a process started, in ticks since the machine did; None if there is none of that pid."""
+    """Return the start time of a process, in ticks since the machine started; None if no process has that pid."""
     found = stat(pid)
     return None if found is None else found.born
 
 
 def children(one: Stat) -> list[int]:
-    """The children of all threads of a process."""
+    """Return the children of all threads of a process."""
     found: Iterable[object] = (one.pid,) if one.threads == 1 else threads(one.pid)
     return [int(child) for thread in found for child in _read(f"{one.pid}/task/{thread}/children").split()]
 
 
 def tree(pid: int, *, seen: Mapping[int, Stat] | None = None, missed: set[int] | None = None) -> dict[int, Stat]:
-    """A process and all below it, by pid; empty if it is gone. Who was `seen` already, and all below, are left out.
+    """Return a process and all its descendants, by pid; empty if it has ended.
 
-    Each was the child of one of the others when it was looked at: a pid that is somebody else's by then is left out,
-    and added to those that were `missed`, as is one that has ended before it was looked at.
+    Processes that were `seen` already, and their descendants, are left out. Each process was the child of another one
+    in the result when it was looked at. A pid that belongs to another process by then is left out and added to
+    `missed`, as is a process that had ended before it was looked at.
     """
     root = stat(pid)
     if root is None:
@@ -92,26 +93,26 @@ def tree(pid: int, *, seen: Mapping[int, Stat] | None = None, missed: set[int] |
 
 
 class Memory(NamedTuple):
-    """Memory of a process that is no file's, in MiB."""
+    """The memory of a process that belongs to no file, in MiB."""
 
-    own: float  #: anonymous, and what of that is swapped out
+    own: float  #: anonymous memory, including its swapped part
     shared: float  #: resident pages of shared areas and of files in memory
 
     @property
     def total(self) -> float:
-        """All of it."""
+        """The sum of both."""
         return self.own + self.shared
 
 
 def resident(one: Stat) -> Memory:
-    """Return the memory of a process, counting all of what it shares with those it was forked from."""
+    """Return the memory of a process, including all memory that it shares with the processes it was forked from."""
     found = _fields(one, "status", (b"RssAnon:", b"RssShmem:", b"VmSwap:"))
     shared = found.pop(b"RssShmem:", 0)
     return Memory(sum(found.values()) / 1024, shared / 1024)
 
 
 def proportional(one: Stat) -> Memory:
-    """Return the same, but of what is shared only its part: over all who share it, it adds up to what there is."""
+    """Return the memory of a process with only its part of shared memory: the parts of all sharers give the total."""
     found = _fields(one, "smaps_rollup", (b"Pss_Anon:", b"Pss_Shmem:", b"SwapPss:"))
     if not found:
         return resident(one)
@@ -120,30 +121,30 @@ def proportional(one: Stat) -> Memory:
 
 
 def resident_mb(one: Stat) -> float:
-    """Return all of `resident`."""
+    """Return the total of `resident`."""
     return resident(one).total
 
 
 def private_mb(one: Stat) -> float:
-    """Return all of `proportional`."""
+    """Return the total of `proportional`."""
     return proportional(one).total
 
 
 class Area(NamedTuple):
-    """One area of a process's address space that is a file's, or is shared."""
+    """One area of a process's address space that belongs to a file, or is shared."""
 
-    thread: str  #: of the process, that showed the area: a thread that has ended shows none
+    thread: str  #: the thread of the process that showed the area: a thread that has ended shows none
     start: int
     end: int
     offset: int  #: in the file
-    device: str  #: of the file system, `major:minor` in hexadecimal digits as /proc writes it
+    device: str  #: of the file system, `major:minor` in hexadecimal digits as in /proc
     inode: int
-    name: str  #: of the file, as it was; a process may choose that of a shared area
+    name: str  #: of the file, at the time of mapping; a process may choose the name of a shared area
     is_removed: bool  #: the file has no name any more
 
     @property
     def reach(self) -> int:
-        """How far into the file the area goes: its size is no less unless it was cut."""
+        """The end of the area within the file: the file's size is no less unless it was truncated."""
         return self.offset + self.end - self.start
 
 
@@ -175,24 +176,27 @@ def areas(one: Stat, *, device: str | None = None) -> Iterator[Area]:
 
 
 def page_tables_mb(one: Stat) -> float:
-    """Return what the page tables of a process take, in MiB: no part of its resident memory."""
+    """Return the memory of the page tables of a process, in MiB: no part of its resident memory."""
     return sum(_fields(one, "status", (b"VmPTE:",)).values()) / 1024
 
 
 def descriptor_slots(one: Stat) -> int:
-    """Return how many descriptors a process has room for, at least as many as are open. Everybody may see it."""
+    """Return the number of descriptors that a process has room for, at least as many as are open.
+
+    Readable by every user.
+    """
     return sum(_fields(one, "status", (b"FDSize:",)).values())
 
 
 def descriptors_in_queue(pid: int, fd: str) -> int:
-    """Return how many descriptors were sent to a Unix socket and not received; 0 for any other file."""
+    """Return the number of descriptors that were sent to a Unix socket and not received; 0 for any other file."""
     return _number(f"{pid}/fdinfo/{fd}", b"scm_fds:")
 
 
 def switches_at_rest(thread: str) -> int | None:
-    """Return how often a thread has left a processor; None if it runs or waits for one. One that is gone: 0.
+    """Return how often a thread has left a processor; None if it runs or waits for one; 0 if it has ended.
 
-    Two equal answers say that it did not run between them.
+    Two equal results mean that the thread did not run between them.
     """
     lines = _read(f"{thread}/status").splitlines()
     if any(line.startswith(b"State:") and line.split()[1] == b"R" for line in lines):
@@ -201,9 +205,9 @@ def switches_at_rest(thread: str) -> int | None:
 
 
 def sockets_of_network(one: Stat) -> int | None:
-    """Return how many sockets there are in the network namespace of a process, those in flight included.
+    """Return the number of sockets in the network namespace of a process, including those in flight.
 
-    None if it cannot be read, as of a process that has ended.
+    None if the number cannot be read, as for a process that has ended.
     """
     for thread in _living(one):
         for line in _read(f"{thread}/net/sockstat").splitlines():
@@ -213,7 +217,10 @@ def sockets_of_network(one: Stat) -> int | None:
 
 
 def tasks_beside(parent: int) -> int:
-    """Processes and threads of our user that are not below `parent`: what RLIMIT_NPROC counts, as far as it is seen."""
+    """Return the number of our user's processes and threads outside `parent`'s descendants.
+
+    RLIMIT_NPROC counts these, as far as they are visible.
+    """
     uid, above, threads = os.getuid(), dict[int, int](), dict[int, int]()
     for name in filter(str.isdigit, _listed("")):
         lines = [line.split() for line in _read(f"{name}/status").splitlines()]
@@ -227,14 +234,14 @@ def tasks_beside(parent: int) -> int:
 
 
 class Mount(NamedTuple):
-    """A file system, and where it is seen."""
+    """A file system, and its mount point."""
 
     path: str
     kind: str
 
 
 def mounts() -> list[Mount]:
-    """All that this process sees; of two at one path the later one is seen."""
+    """Return all mounts that this process sees; of two at one path the later one is visible."""
     found = []
     for line in _read("self/mountinfo").decode(errors="surrogateescape").splitlines():
         where, _, what = line.partition(" - ")
@@ -243,7 +250,10 @@ def mounts() -> list[Mount]:
 
 
 def device_of(fd: int) -> str | None:
-    """Return the device of the file system of an open file as an `Area` names it; stat(2) may say another."""
+    """Return the device of the file system of an open file, in the format of `Area`.
+
+    stat(2) may report another device.
+    """
     mount = _number(f"self/fdinfo/{fd}", b"mnt_id:")
     for line in _read("self/mountinfo").decode(errors="surrogateescape").splitlines():
         number, _, device, *_ = line.split(" ")
@@ -254,7 +264,7 @@ def device_of(fd: int) -> str | None:
 
 
 def own_cgroups() -> dict[str, str]:
-    """By controller, the control group that this process is in; version 2 is the controller ""."""
+    """Return the control groups of this process by controller; version 2 is the controller ""."""
     found: dict[str, str] = {}
     for line in _read("self/cgroup").decode(errors="surrogateescape").splitlines():
         _, controllers, path = line.split(":", 2)
@@ -263,15 +273,15 @@ def own_cgroups() -> dict[str, str]:
 
 
 class CgroupMount(NamedTuple):
-    """Where a hierarchy of control groups is seen."""
+    """A mount of a hierarchy of control groups."""
 
     version: int
     controllers: frozenset[str]  #: of version 1
-    root: str  #: the group that is seen at `path`
+    root: str  #: the group that is visible at `path`
     path: str
 
     def folder(self, group: str) -> Path | None:
-        """The folder of a group; None if this mount does not show it."""
+        """Return the folder of a group; None if this mount does not show it."""
         root = self.root.rstrip("/")
         if ".." in group.split("/") or not (group == self.root or f"{group}/".startswith(f"{root}/")):
             return None
@@ -279,7 +289,7 @@ class CgroupMount(NamedTuple):
 
 
 def cgroup_mounts() -> list[CgroupMount]:
-    """All that this process sees."""
+    """Return all mounts of control groups that this process sees."""
     found = []
     for line in _read("self/mountinfo").decode(errors="surrogateescape").splitlines():
         where, _, what = line.partition(" - ")
@@ -292,7 +302,7 @@ def cgroup_mounts() -> list[CgroupMount]:
 
 
 def _fields(one: Stat, name: str, wanted: tuple[bytes, ...]) -> dict[bytes, int]:
-    """Values of lines of `Name:  123 kB`, of a process or, if its first thread has ended, of another of its threads."""
+    """Return values of lines of the form `Name: 123 kB`, from the first thread that shows any."""
     for thread in _living(one):
         lines = [line.split() for line in _read(f"{thread}/{name}").splitlines() if line.startswith(wanted)]
         if lines:
@@ -301,12 +311,12 @@ def _fields(one: Stat, name: str, wanted: tuple[bytes, ...]) -> dict[bytes, int]
 
 
 def _living(one: Stat) -> Iterable[object]:
-    """The process by its first thread or, if that has ended, all its threads."""
+    """Return the first thread of a process or, if that has ended, all its threads."""
     return threads(one.pid) if one.is_headless else (one.pid,)
 
 
 def _number(name: str, before: bytes) -> int:
-    """Return the number at the end of the first line that begins so; 0 if there is none."""
+    """Return the number at the end of the first line that begins with `before`; 0 if there is none."""
     for line in _read(name).splitlines():
         if line.startswith(before):
             return int(line.split()[-1])
@@ -330,14 +340,14 @@ def _unescaped(text: str) -> str:
 
 
 def _read(name: str) -> bytes:
-    """A file of /proc, whole; empty if its process is gone, or is not to be looked at by us."""
+    """Return the content of a file of /proc; empty if its process has ended, or we may not read the file."""
     try:
         fd = os.open(f"{PROC}/{name}", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return b""
     try:
         data = b""
-        while more := os.read(fd, _CHUNK):  # They come in pages.
+        while more := os.read(fd, _CHUNK):  # The kernel returns these files page by page.
             data += more
         return data
     except OSError:

@@ -1,4 +1,4 @@
-"""Limits of single processes and of a user, lowered for good."""
+"""Limits of single processes and of a user, lowered permanently."""
 
 from __future__ import annotations
 
@@ -19,9 +19,12 @@ def apply(
     msgqueue: int | None = None,
     sigpending: int | None = None,
 ) -> None:
-    """Set soft and hard limits: sizes in bytes, `cpu` in seconds, the others are numbers. None leaves one as it is.
+    """Set soft and hard limits: sizes in bytes, `cpu` in seconds, the others are numbers.
 
-    None is ever raised: what is above the hard limit becomes that. At `cpu` comes SIGXCPU, one second later SIGKILL.
+    None leaves a limit unchanged.
+
+    No limit is ever raised: a value above the hard limit is reduced to it. At `cpu` the kernel sends SIGXCPU, one
+    second later SIGKILL.
     """
     for which, value in (
         (resource.RLIMIT_NPROC, nproc),

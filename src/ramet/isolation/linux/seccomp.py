@@ -1,8 +1,9 @@
 """The last gate: a filter of system calls, as BPF for x86_64 and aarch64.
 
-A deny list: a call that is not named here and was known when it was written is allowed, an unknown one does not exist
-(ENOSYS). Arguments are compared only where the kernel takes them by value. Not to be had from a filter: what a pointer
-points to (so clone3 does not exist, and sched_setattr is refused whole), and descriptors sent over a Unix socket.
+It is a deny list. A call that is not named here and was known when the list was written is allowed; an unknown call
+does not exist (ENOSYS). Arguments are compared only where the kernel takes them by value. A filter cannot see the data
+behind a pointer (so clone3 does not exist, and sched_setattr is refused entirely), nor descriptors sent over a Unix
+socket.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _NEW_NAMESPACE = (
     | calls.CLONE_NEWPID
     | calls.CLONE_NEWNET
 )
-_CLONE_PARENT = 0x8000  #: makes a process that is not below its maker: whoever counts by parents would miss it
+_CLONE_PARENT = 0x8000  #: makes a process that is not below its maker: counting by parents would miss it
 _X32 = 0x4000_0000
 _IOCTLS = {"TIOCSTI": 0x5412, "TIOCLINUX": 0x541C, "TIOCCONS": 0x541D, "TIOCSETD": 0x5423}
 _AF_UNIX, _AF_INET, _AF_INET6 = 1, 2, 10
@@ -40,7 +41,7 @@ _BUFFER_SIZES = (7, 8, 32, 33)  #: SO_SNDBUF, SO_RCVBUF, and both with FORCE
 _F_SETPIPE_SZ = 1031
 _MAP_SHARED_ANONYMOUS, _MAP_HUGETLB = 0x21, 0x4_0000
 _PR_SET_DUMPABLE = 4
-#: Bytes of a shared area that is no file's, at most, where no control group counts what it holds.
+#: The maximum size in bytes of a shared area that belongs to no file, where no control group counts its content.
 LARGEST_SHARED_AREA = 1 << 20
 
 _LOAD, _JEQ, _JGT, _JGE, _AND, _RETURN = 0x20, 0x15, 0x25, 0x35, 0x54, 0x06
@@ -65,22 +66,28 @@ def program(
     kill: bool = False,
     machine: str | None = None,
 ) -> bytes:
-    """The filter, for this machine or another by its `uname -m`. Raises OSError (ENOTSUP) for one that is not known.
+    """Return the filter, for this machine or another one by its `uname -m`.
 
-    `inet` opens AF_INET and AF_INET6 for TCP and UDP. Without `unix`, no socket that could connect to a path can be
-    had: pairs are all there is, connected for good. Without `unmapped`, neither can memory that belongs to no process,
-    which rlimits cannot bound: memfd_create and shmget, larger pipes, and pages that a pipe pins. Programs that get
-    EINVAL from splice, tee or sendfile read and write instead. Shared areas stay small (ENOMEM), and a process cannot
-    hide its areas: PR_SET_DUMPABLE is answered, and changes nothing. Without `sessions`, nobody leaves its group of
-    processes. Without `queues`, there are no message queues and semaphores: others of the same user would have them,
-    too, and their memory belongs to no process.
-    Without `others`, nobody changes limits, priority, place or scheduling of another by its pid, or of all its user's.
-    Without `served`, inet is for who connects by TCP: no UDP, nobody listens, and no connection is made by sending,
-    which Landlock does not see.
-    The size of a socket's buffer is never set: the kernel is not asked, and the caller is told of success.
-    Without `metadata`, modes, owners, times and attributes of files stay as they are.
-    Without `watches`, there is no inotify, and programs look again and again instead: Landlock does not decide over it.
-    `kill` ends a process where it would else get EPERM.
+    Raises OSError (ENOTSUP) if the machine is unknown.
+
+    - `inet` opens AF_INET and AF_INET6 for TCP and UDP.
+    - Without `unix`, no socket can connect to a path: only pairs exist, connected permanently.
+    - Without `unmapped`, memory that belongs to no process, which rlimits cannot bound, is not available: memfd_create
+      and shmget, larger pipes, and pages that a pipe pins. Programs that get EINVAL from splice, tee or sendfile read
+      and write instead. Shared areas stay small (ENOMEM), and a process cannot hide its areas: PR_SET_DUMPABLE returns
+      success, and changes nothing.
+    - Without `sessions`, no process leaves its process group.
+    - Without `queues`, there are no message queues and semaphores: other processes of the same user could use them,
+      too, and their memory belongs to no process.
+    - Without `others`, a process cannot change limits, priority, place or scheduling of another process by its pid, or
+      of all processes of its user.
+    - Without `served`, inet is only for connecting by TCP: no UDP, no listening, and no connection by sending, which
+      Landlock does not see.
+    - Without `metadata`, modes, owners, times and attributes of files stay unchanged.
+    - Without `watches`, there is no inotify, and programs poll instead: Landlock does not decide over it.
+    - `kill` ends a process where it would otherwise get EPERM.
+
+    The size of a socket's buffer is never set: the filter reports success without calling the kernel.
     """
     known = syscall_numbers.of(machine or os.uname().machine)
     deny = _KILL if kill else _ERRNO | errno.EPERM
@@ -97,7 +104,7 @@ def program(
         code += [(_JGE, 0, 1, _X32), (_RETURN, 0, 0, _KILL)]
     code += [(_JGT, 0, 1, syscall_numbers.NEWEST), (_RETURN, 0, 0, _ERRNO | errno.ENOSYS)]
     code += _when(number["clone3"], _return(_ERRNO | errno.ENOSYS))
-    # Rulesets are memory of the kernel that only a control group counts. Programs that look for Landlock go on without.
+    # Rulesets are kernel memory that only a control group counts. Programs that look for Landlock continue without it.
     code += _when(number["landlock_create_ruleset"], _return(_ERRNO | errno.ENOSYS))
     code += _when(number["clone"], [*_argument(0, _NEW_NAMESPACE | _CLONE_PARENT), *_only((0,), deny)])
     code += _when(number["socket"], _sockets(inet, unix, served, no_family))
@@ -146,9 +153,9 @@ def program(
 
 
 def install(program: bytes) -> None:
-    """Put this process, all its threads and whatever it starts behind the filter for good.
+    """Put this process, all its threads and its later children behind the filter permanently.
 
-    Raises OSError: EACCES without no_new_privs, EINVAL for a filter that the kernel does not take.
+    Raises OSError: EACCES without no_new_privs, EINVAL for a filter that the kernel does not accept.
     """
     length = len(program) // 8
     code = ctypes.create_string_buffer(program, len(program))
@@ -167,7 +174,7 @@ class _Program(ctypes.Structure):
 def _sockets(inet: bool, unix: bool, served: bool, no_family: int) -> _Code:
     code: _Code = []
     if inet:
-        # Ahead of the family: type and protocol of what passes as TCP or UDP, nothing raw and no rarer protocol.
+        # Before the family: type and protocol of TCP or UDP, nothing raw and no rarer protocol.
         plain = [
             *_argument(1, _SOCK_TYPE),
             *_only((_STREAM, _DGRAM) if served else (_STREAM,), no_family, done=False),
@@ -181,7 +188,7 @@ def _sockets(inet: bool, unix: bool, served: bool, no_family: int) -> _Code:
 
 
 def _options() -> _Code:
-    """Allow every option of a socket; answer the sizes of its buffers, and set none."""
+    """Allow every socket option; report success for buffer sizes without setting them."""
     return [
         *_argument(1),
         (_JEQ, 1, 0, _SOL_SOCKET),
@@ -192,7 +199,7 @@ def _options() -> _Code:
 
 
 def _areas(otherwise: int) -> _Code:
-    """Allow to map what a process or a file is charged with, and shared areas up to a size; no huge pages."""
+    """Allow mappings that are charged to a process or a file, and shared areas up to a size; no huge pages."""
     large = [
         (_LOAD, 0, 0, _ARGS + 8 + 4),  # The size has 64 bits.
         (_JEQ, 1, 0, 0),
@@ -214,7 +221,7 @@ def _areas(otherwise: int) -> _Code:
 
 
 def _when(number: int, then: _Code) -> _Code:
-    """Do `then`, which always returns, if it is this call; the number is loaded before and still after."""
+    """Return code that runs `then`, which always returns, for this call; the number stays loaded."""
     return [(_JEQ, 0, len(then), number), *then]
 
 
@@ -223,13 +230,13 @@ def _return(what: int) -> _Code:
 
 
 def _argument(index: int, mask: int = 0xFFFF_FFFF) -> _Code:
-    """Load the low half of an argument: all that the kernel reads of it where it is an int, or clone's flags."""
+    """Load the low half of an argument: the kernel reads only that where it is an int, or clone's flags."""
     load = (_LOAD, 0, 0, _ARGS + 8 * index)
     return [load] if mask == 0xFFFF_FFFF else [load, (_AND, 0, 0, mask)]
 
 
 def _only(accepted: tuple[int, ...], otherwise: int, *, done: bool = True) -> _Code:
-    """Allow these values, or go on with them if not `done`."""
+    """Allow these values, or continue with them if not `done`."""
     code: _Code = [(_JEQ, len(accepted) - index, 0, value) for index, value in enumerate(accepted)]
     return [*code, *_return(otherwise), *(_return(_ALLOW) if done else [])]
 

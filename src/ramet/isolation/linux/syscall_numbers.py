@@ -6,10 +6,10 @@ import errno
 from collections.abc import Mapping
 from typing import NamedTuple
 
-#: The newest call that was looked at (file_setattr, Linux 6.17): what comes after it does not exist in a sandbox.
+#: The newest known call (file_setattr, Linux 6.17): later calls do not exist in a sandbox.
 NEWEST = 469
 
-#: Compared with their arguments, or needed to install the filter: name → number on x86_64, on aarch64.
+#: Calls whose arguments are compared, or that install the filter: name → number on x86_64, on aarch64.
 _JUDGED = {
     "clone": (56, 220),
     "clone3": (435, 435),
@@ -31,19 +31,20 @@ _JUDGED = {
     "socketpair": (53, 199),
 }
 
-#: Memory that is in no process: shared memory by descriptor and by key.
+#: Calls that create memory outside of any process: shared memory by descriptor and by key.
 UNMAPPED = {"memfd_create": (319, 279), "shmget": (29, 194)}
 
-#: Having a pipe or a socket hold pages of a file: a few bytes pin a folio of up to megabytes, also of a removed file.
+#: Calls that make a pipe or a socket hold pages of a file: a few bytes pin a folio of up to megabytes, also of a
+#: removed file.
 PINNING = {"sendfile": (40, 71), "splice": (275, 76), "tee": (276, 77)}
 
-#: Leaving a group of processes, by which they could all be ended.
+#: Calls that leave a process group, through which all its processes could be ended.
 SESSIONS = {"setsid": (112, 157), "setpgid": (109, 154)}
 
-#: Things of System V, that are all its user's in a namespace, and outlive whoever made them.
+#: System V objects, which belong to all processes of a user in a namespace, and outlive their maker.
 QUEUES = {"msgget": (68, 186), "semget": (64, 190)}
 
-#: What may be done to other processes of the same user, by their pid: here, only to oneself, which is 0.
+#: Calls that affect other processes of the same user by pid: here allowed only for the caller, pid 0.
 OTHERS = {
     "ioprio_set": (251, 30),
     "prlimit64": (302, 261),
@@ -52,10 +53,10 @@ OTHERS = {
     "setpriority": (141, 140),
 }
 
-#: Sending, by the place of its flags among the arguments.
+#: Calls that send, with the position of the flags among the arguments.
 SENDING = {"sendto": 3, "sendmsg": 2, "sendmmsg": 3}
 
-#: Changing modes, owners, times and attributes of files, which Landlock does not decide.
+#: Calls that change modes, owners, times and attributes of files, which Landlock does not decide.
 METADATA = {
     "chmod": (90, None),
     "fchmod": (91, 52),
@@ -80,10 +81,10 @@ METADATA = {
     "file_setattr": (469, 469),
 }
 
-#: Being told what others do in folders, which Landlock does not decide.
+#: Calls that watch changes in folders, which Landlock does not decide.
 WATCHES = {"inotify_init": (253, None), "inotify_init1": (294, 26), "inotify_add_watch": (254, 27)}
 
-#: Refused whatever the arguments.
+#: Calls that are refused with any arguments.
 DENIED = {
     # namespaces
     "unshare": (272, 97),
@@ -116,7 +117,7 @@ DENIED = {
     "add_key": (248, 217),
     "request_key": (249, 218),
     "keyctl": (250, 219),
-    # large pieces of kernel that nothing here needs
+    # large parts of the kernel that sandboxes do not need
     "bpf": (321, 280),
     "perf_event_open": (298, 241),
     "io_setup": (206, 0),  # Its contexts are counted for the whole machine (fs.aio-max-nr).
@@ -134,7 +135,7 @@ DENIED = {
     "uselib": (134, None),
     "_sysctl": (156, None),
     "lsm_set_self_attr": (460, 460),
-    # files past their path
+    # files without their path
     "open_by_handle_at": (304, 265),
     "name_to_handle_at": (303, 264),
     # the machine
@@ -163,21 +164,21 @@ DENIED = {
     "vhangup": (153, 58),
     "iopl": (172, None),
     "ioperm": (173, None),
-    # real-time: what it asks for is behind a pointer
+    # real-time: the requested policy is behind a pointer
     "sched_setattr": (314, 274),
 }
 
 
 class SyscallTable(NamedTuple):
-    """What a filter must know of a machine."""
+    """The data of a machine that a filter needs."""
 
-    audit: int  #: AUDIT_ARCH_…: any other is a foreign ABI
+    audit: int  #: AUDIT_ARCH_…: any other value is a foreign ABI
     has_x32: bool  #: whether the same audit value covers a second ABI
     number: Mapping[str, int]
 
 
 def of(machine: str) -> SyscallTable:
-    """What is known of a machine, by its `uname -m`. Raises OSError (ENOTSUP) where nothing is."""
+    """Return the table of a machine, by its `uname -m`. Raises OSError (ENOTSUP) for an unknown machine."""
     known = {"x86_64": (0, 0xC000_003E, True), "aarch64": (1, 0xC000_00B7, False)}
     if machine not in known:
         raise OSError(errno.ENOTSUP, f"system calls of {machine} are not known; known are {', '.join(known)}")

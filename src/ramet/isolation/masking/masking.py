@@ -1,4 +1,4 @@
-"""Secrets taken out of a stream of bytes, wherever its pieces are cut."""
+"""Masking of secrets in a stream of bytes, wherever the stream is cut into pieces."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ STARS = b"***"
 
 
 class Span(NamedTuple):
-    """A stretch of bytes."""
+    """A range of bytes."""
 
     start: int
     end: int
 
 
 def spans_of(data: bytes, secrets: Iterable[bytes]) -> list[Span]:
-    """Return where these secrets stand, in no order; places may overlap."""
+    """Return the positions of these secrets, in no order; positions may overlap."""
     found = []
     for secret in secrets:
         at = data.find(secret)
@@ -28,7 +28,7 @@ def spans_of(data: bytes, secrets: Iterable[bytes]) -> list[Span]:
 
 
 def merged(spans: Iterable[Span]) -> list[Span]:
-    """Return the spans in order, those that overlap as one."""
+    """Return the spans in order, with overlapping spans joined."""
     found: list[Span] = []
     for start, end in sorted(spans):
         if found and start < found[-1].end:
@@ -39,11 +39,11 @@ def merged(spans: Iterable[Span]) -> list[Span]:
 
 
 class Mask:
-    """Puts `***` in place of every stretch of bytes that belongs to a secret; secrets that overlap make one stretch.
+    """A filter that replaces every range of bytes of a secret by `***`; overlapping secrets make one range.
 
-    What may be the beginning of a secret is held back until more has come: at most one byte less than the longest has.
-    What comes out, put together, does not depend on how the stream was cut. This is against accidents: a guest that
-    wants to can print a secret in another form.
+    Bytes that may begin a secret are held back until more have arrived: at most one byte less than the longest secret.
+    The joined output does not depend on the cuts of the stream. This protects against accidents: a guest can
+    deliberately print a secret in another form.
     """
 
     def __init__(self, secrets: Iterable[str]) -> None:
@@ -54,16 +54,17 @@ class Mask:
         for each in self._secrets:
             self._by_first.setdefault(each[0], []).append(each)
         self._held = b""
-        self._covered = 0  #: bytes at the beginning of what is held that belong to a stretch whose stars are out
+        #: bytes at the beginning of the held bytes that belong to a range whose stars have been output
+        self._covered = 0
 
     def feed(self, data: bytes, *, last: bool = False) -> bytes:
-        """What may be shown now that `data` has come; with `last`, all that is left."""
+        """Return the bytes that may be shown after `data` has arrived; with `last`, all remaining bytes."""
         if not self._secrets:
             return data
         data = self._held + data
         keep = len(data) if last else self._beginning(data)
         shown = bytearray()
-        done = 0  # Everything before it is shown, as it is or as stars.
+        done = 0  # Everything before this index has been output, plain or as stars.
         for start, end in self._stretches(data):
             if start >= keep:
                 break
@@ -76,7 +77,7 @@ class Mask:
         return bytes(shown)
 
     def _beginning(self, data: bytes) -> int:
-        """Where a secret may begin of which there is more to come; the end of the data if nowhere."""
+        """Return the position where an incomplete secret may begin; the end of the data if there is none."""
         for first in self._firsts.finditer(data, max(0, len(data) - self._longest + 1)):
             rest = data[first.start() :]
             if any(len(secret) > len(rest) and secret.startswith(rest) for secret in self._by_first[rest[0]]):
@@ -84,6 +85,6 @@ class Mask:
         return len(data)
 
     def _stretches(self, data: bytes) -> list[Span]:
-        """What is to be masked, in order; what overlaps is one."""
+        """Return the ranges to mask, in order, with overlapping ones joined."""
         held = [Span(0, self._covered)] if self._covered else []
         return merged([*held, *spans_of(data, self._secrets)])

@@ -1,6 +1,7 @@
-"""The forms in which a secret stands in a text: as it is, as Python, JSON, HTML and URLs write it, as base64 or hex.
+"""The forms of a secret in a text: plain, as Python, JSON, HTML and URLs write it, as base64 or hex.
 
-This is against accidents: a guest that wants to can print a secret in another form, such as backwards or in pieces.
+This protects against accidents: a guest can deliberately print a secret in another form, such as backwards or in
+pieces.
 """
 
 from __future__ import annotations
@@ -14,17 +15,17 @@ from urllib.parse import quote, quote_plus
 from ramet.isolation.masking.masking import STARS, Span, merged, spans_of
 from ramet.isolation.masking.unescaping import readings_of
 
-#: Shorter values of variables, lines of secrets and parts of them are not looked for: they occur by chance.
+#: Shorter values of variables, lines of secrets and parts of them are not searched for: they occur by chance.
 LEAST = 8
-#: Where a text was cut in the middle of a secret, at most this many characters of the secret are looked for.
+#: Where a text was cut in the middle of a secret, at most this many characters of the secret are searched for.
 _MOST_CUT = 10_000
-#: Longer texts are searched for the forms alone: to resolve escapes takes long, and a guest may write nothing else.
+#: Longer texts are searched for the forms only: resolving escapes takes long, and a guest may write only escapes.
 _MOST_READ = 16 * 1024
 _PERCENT = re.compile("%[0-9A-F]{2}")
 
 
 def forms_of(values: Iterable[str]) -> frozenset[str]:
-    """Return every form of these values that is looked for; of a value of several lines, each line is one, too."""
+    """Return every searched form of these values; in a value of several lines, each line counts as a value, too."""
     forms = set[str]()
     for value in values:
         lines = [each for each in value.splitlines() if len(each) >= LEAST]
@@ -34,10 +35,10 @@ def forms_of(values: Iterable[str]) -> frozenset[str]:
 
 
 def masked(text: str, forms: Iterable[str]) -> str:
-    """Return a text with `***` in place of every form, and of a part of one where the text begins or ends in it.
+    """Return a text with `***` in place of every form, and of a partial form at the begin or end of the text.
 
-    Percent encoding, backslashes, references of HTML and line breaks in the middle of a form are seen
-    through, except in a text above 16 KiB.
+    Percent encoding, backslashes, references of HTML and line breaks in the middle of a form are recognized, except in
+    a text above 16 KiB.
     """
     known = sorted(forms, key=len, reverse=True)
     if not known or not text:
@@ -62,7 +63,7 @@ def _forms(value: str) -> set[str]:
         repr(data)[2:-1],
         json.dumps(value)[1:-1],
         json.dumps(value, ensure_ascii=False)[1:-1],
-        # As `in_plain_words` shows it: in a message, and as the name of a type.
+        # As `in_plain_words` shows the value: in a message, and as the name of a type.
         "".join(each if each.isprintable() or each in "\n\t" else "?" for each in value),
         "".join(each if each.isprintable() and not each.isspace() else "?" for each in value),
     }
@@ -79,7 +80,7 @@ def _forms(value: str) -> set[str]:
 
 
 def _base64(data: bytes) -> set[str]:
-    """The secret alone, and what of it is the same wherever in a longer text it stands."""
+    """Return the encoded secret alone, and its part that is the same at every position in a longer text."""
     found = {base64.b64encode(data).decode().rstrip("=")}
     for before in range(3):
         text = base64.b64encode(bytes(before) + data).decode()

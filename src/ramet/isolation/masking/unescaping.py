@@ -1,4 +1,4 @@
-"""Other readings of a text: what it says once escapes are resolved, and where each byte of that stands in the text.
+"""Readings of a text with resolved escapes, and the position of each of their bytes in the original text.
 
 Programs escape different characters, in different cases and several times over. A secret is found in a reading however
 it was escaped.
@@ -17,7 +17,7 @@ from ramet.isolation.masking.masking import Span
 _Resolve = Callable[[re.Match[bytes]], bytes]
 
 _LETTERS = {b"n": b"\n", b"r": b"\r", b"t": b"\t", b"b": b"\b", b"f": b"\f"}
-_DEPTH = 3  #: how many times over a text may have been escaped
+_DEPTH = 3  #: the maximum number of nested escapes
 
 
 class UnescapedText(NamedTuple):
@@ -29,7 +29,7 @@ class UnescapedText(NamedTuple):
     was: list[Span]  #: the escape itself, in the text
 
     def in_text(self, span: Span) -> Span:
-        """Return where bytes of `data` stand in the text, escapes as a whole."""
+        """Return the position of bytes of `data` in the text, with escapes as a whole."""
         return Span(self._of_byte(span.start).start, self._of_byte(span.end - 1).end)
 
     def _of_byte(self, at: int) -> Span:
@@ -69,7 +69,7 @@ _BREAK = re.compile(rb"(?:\\{1,8}[rn]|[\r\n])+")
 
 
 def readings_of(data: bytes) -> Iterator[tuple[bytes, Callable[[Span], Span]]]:
-    """Yield each reading that differs from the text, with the function that says where its bytes stand in the text."""
+    """Yield each reading that differs from the text, with a function from its positions to positions in the text."""
     for pattern, resolve, depth in (
         (_PERCENT, _percent, _DEPTH),
         (_ESCAPE, _escape, _DEPTH),

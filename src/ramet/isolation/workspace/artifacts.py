@@ -1,8 +1,8 @@
-"""What a run left in its workspace, copied out: plain files and nothing else, of a size that was checked before.
+"""Files that a run left in its workspace, copied out: plain files only, with a size that was checked before.
 
-The workspace is hostile, and perhaps not even quiet. A file is opened from the workspace downward, one folder at a
-time, never through a link; what is copied is the very file that was looked at, cut at the size that it had then. It
-arrives as bytes with a name: mode, owner, times, attributes and holes stay behind.
+The workspace is hostile, and perhaps still changing. A file is opened from the workspace downward, one folder at a
+time, never through a link; the copied file is exactly the inspected one, cut at the size that it had then. Only bytes
+and a name are copied: mode, owner, times, attributes and holes stay behind.
 """
 
 from __future__ import annotations
@@ -22,32 +22,32 @@ from ramet.isolation import safe_walk
 MAX_FILES = 1000
 MAX_DEPTH = 64  #: folders below the workspace
 MAX_NAME = 1024  #: bytes of a whole name
-MAX_PART = 255  #: bytes of a part of it; no file system here takes more (NAME_MAX)
-MAX_REFUSED = 100  #: names that are listed
-_MAX_ENTRIES = 100  #: looked at, for each file that may be taken
+MAX_PART = 255  #: bytes of one part of a name; no file system here allows more (NAME_MAX)
+MAX_REFUSED = 100  #: the maximum number of listed names
+_MAX_ENTRIES = 100  #: the maximum number of inspected entries, for each file that may be copied
 _CHUNK = 1024 * 1024
 _PATH = "the name of a file below the workspace"
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-#: Control, format, half a pair, line, paragraph. Format characters turn lines round; two of them join letters.
+#: Control, format, half a pair, line, paragraph. Format characters can reverse lines; two of them join letters.
 _UNPRINTABLE, _JOINERS = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"}), "\u200c\u200d"
 _KINDS = {stat.S_IFLNK: "a link", stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket"}
 
 
 class Collected(NamedTuple):
-    """What was taken, and what was not."""
+    """The copied files, and the refused ones."""
 
     artifacts: tuple[Artifact, ...]  #: by name
-    refused: tuple[str, ...]  #: one line for each: its name, made printable, and why
+    refused: tuple[str, ...]  #: one line for each: its name, made printable, and the reason
     total: int  #: bytes that were copied
 
 
 def collect(workspace: Path, into: Path, *, max_bytes: int, max_files: int = MAX_FILES) -> Collected:
-    """Copy the files of a workspace to `into`, in place of whatever was there. Takes as long as copying takes.
+    """Copy the files of a workspace to `into`, replacing everything there. Blocks as long as copying takes.
 
-    Links, FIFOs, sockets, devices, files with another name elsewhere, and names that are no text, are refused and
-    listed. Raises OutputTooLarge for more than `max_bytes` or `max_files`, with nothing copied, and SandboxFailed if
-    the host cannot copy.
+    Links, FIFOs, sockets, devices, files with a second name, and names that are no text, are refused and listed. Raises
+    OutputTooLarge for more than `max_bytes` or `max_files`, with no file copied, and SandboxFailed if the host cannot
+    copy.
     """
     try:
         return _copied(workspace, into, _survey(workspace, max_bytes=max_bytes, max_files=max_files))
@@ -56,10 +56,10 @@ def collect(workspace: Path, into: Path, *, max_bytes: int, max_files: int = MAX
 
 
 def read_file(workspace: Path, path: str, *, max_bytes: int) -> bytes:
-    """Return the content of one plain file of a workspace, which may be at work; it is opened from the workspace down.
+    """Return the content of one plain file of a workspace, which may be in use; it is opened from the workspace down.
 
-    Raises InvalidValue for a `path` that leads elsewhere or to something else, Unknown where nothing is, OutputTooLarge
-    by the size that the file has before it is read, and SandboxFailed if the host cannot read.
+    Raises InvalidValue if `path` leads elsewhere or to another kind of entry, Unknown if nothing exists there,
+    OutputTooLarge by the size that the file has before it is read, and SandboxFailed if the host cannot read.
     """
     names = path.split("/")
     if any(each in ("", ".", "..") or "\0" in each for each in names) or len(names) > MAX_DEPTH + 1:
@@ -77,7 +77,7 @@ def read_file(workspace: Path, path: str, *, max_bytes: int) -> bytes:
     except (FileNotFoundError, NotADirectoryError):
         raise Unknown("file", path) from None
     except OSError as error:
-        if error.errno == errno.ELOOP:  # A link that came after the look at what was there.
+        if error.errno == errno.ELOOP:  # The link was created after the check.
             raise InvalidValue("path", path, f"{_PATH}: it was changed meanwhile") from None
         if error.errno in (errno.EACCES, errno.EPERM):  # The agent has locked it.
             raise InvalidValue("path", path, f"{_PATH}: its owner may not read it") from None
@@ -85,7 +85,7 @@ def read_file(workspace: Path, path: str, *, max_bytes: int) -> bytes:
 
 
 def _check_folder(folder: int, name: str, path: str) -> None:
-    """Raise InvalidValue for a link on the way to a file."""
+    """Raise InvalidValue for a link in the path of a file."""
     if stat.S_ISLNK(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
         raise InvalidValue("path", path, f"{_PATH}: {_printable(name)} is a link")
 
@@ -93,7 +93,7 @@ def _check_folder(folder: int, name: str, path: str) -> None:
 def _content(folder: int, name: str, path: str, max_bytes: int) -> bytes:
     seen = os.stat(name, dir_fd=folder, follow_symlinks=False)
     kind = stat.S_IFMT(seen.st_mode)
-    if kind != stat.S_IFREG:  # Before it is opened: to open a FIFO or a device has effects.
+    if kind != stat.S_IFREG:  # Before it is opened: opening a FIFO or a device has effects.
         what = "a folder" if kind == stat.S_IFDIR else _KINDS.get(kind, "a device")
         raise InvalidValue("path", path, f"{_PATH}: {what}")
     fd = safe_walk.open_file(folder, name)
@@ -106,7 +106,7 @@ def _content(folder: int, name: str, path: str, max_bytes: int) -> bytes:
             raise InvalidValue("path", path, f"{_PATH}: {others}")
         if found.st_size > max_bytes:
             raise OutputTooLarge("bytes of a file", size=found.st_size, limit=max_bytes)
-        content, left = bytearray(), found.st_size  # What it grows by meanwhile is not taken.
+        content, left = bytearray(), found.st_size  # Data that is appended meanwhile is not read.
         while left and (data := os.read(fd, min(left, _CHUNK))):
             content += data
             left -= len(data)
@@ -127,26 +127,24 @@ class _Survey(NamedTuple):
 
 
 class _Refused:
-    """Lines about what was not taken; beyond a bound, only how many."""
+    """Lines about refused entries; beyond a bound, only their number."""
 
     def __init__(self) -> None:
         self._lines: list[str] = []
         self._more = 0
 
     def add(self, name: str, why: str) -> None:
-        """One more."""
         if len(self._lines) < MAX_REFUSED:
             self._lines.append(f"{_printable(name)}: {why}")
         else:
             self._more += 1
 
     def lines(self) -> tuple[str, ...]:
-        """All of them."""
         return (*self._lines, f"… and {self._more} more") if self._more else tuple(self._lines)
 
 
 def _survey(workspace: Path, *, max_bytes: int, max_files: int) -> _Survey:
-    """What there is to be copied. Raises OutputTooLarge."""
+    """Return the files to copy. Raises OutputTooLarge."""
     survey, total = _Survey([], _Refused()), 0
     with safe_walk.opened(workspace) as root, contextlib.closing(safe_walk.walk(root, max_depth=MAX_DEPTH)) as entries:
         for number, entry in enumerate(entries):
@@ -167,7 +165,7 @@ def _survey(workspace: Path, *, max_bytes: int, max_files: int) -> _Survey:
 
 
 def _objection(entry: safe_walk.FolderEntry) -> str:
-    """Why it is not taken; empty for a file that is, and for a folder."""
+    """Return the reason why an entry is not copied; empty for a file that is, and for a folder."""
     if entry.problem or entry.stat is None:
         return entry.problem
     kind = stat.S_IFMT(entry.stat.st_mode)
@@ -217,11 +215,11 @@ def _copied(workspace: Path, into: Path, survey: _Survey) -> Collected:
 
 
 class _Changed(Exception):
-    """It is no longer what was looked at."""
+    """The file is no longer the inspected one."""
 
 
 def _copy(source: int, target: int, file: _File) -> int:
-    """Copy one file; returns how much of it there was."""
+    """Copy one file; return the number of copied bytes."""
     *folders, name = file.name.split("/")
     with contextlib.ExitStack() as stack:
         try:
@@ -236,7 +234,7 @@ def _copy(source: int, target: int, file: _File) -> int:
         to_fd = _below(target, folders, stack, make=True)
         try:
             out = os.open(name, _WRITE, 0o600, dir_fd=to_fd)
-        except FileExistsError:  # A file system that takes some names for the same.
+        except FileExistsError:  # The file system treats some different names as the same.
             raise _Changed("another file's name cannot be told from its name here") from None
         stack.callback(os.close, out)
         left = file.size
@@ -264,7 +262,7 @@ def _write(fd: int, data: bytes) -> int:
 
 
 def _printable(name: str) -> str:
-    """A name for a line of text: bounded, and whatever is not printable is escaped."""
+    """Return a name for a line of text: bounded, with unprintable characters escaped."""
     if len(name) > 200:
         name = f"{name[:140]}…{name[-50:]}"
     return "".join(c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode() for c in name)

@@ -24,11 +24,11 @@ _DIGEST = 32
 _LARGEST = 2**63 - 1
 _DRAFT = ".draft-"
 _CHUNK = 1024 * 1024
-_MOST = 1 << 31  #: bytes of a file: more is not read in one go, and so was never loaded
+_MOST = 1 << 31  #: the maximum size of a file in bytes: a larger one is not read in one call, and so was never loaded
 
 
 class Checkpoint(NamedTuple):
-    """What a run kept: a value as `ramet.wire.values.values` encodes it, and a version that is the run's own."""
+    """A saved value of a run, as `ramet.wire.values.values` encodes it, and the run's own version number."""
 
     body: bytes
     json_size: int
@@ -36,7 +36,10 @@ class Checkpoint(NamedTuple):
 
 
 class OpenCheckpoint(NamedTuple):
-    """One whose digest was right, as an open file that its owner closes: the body is `size` bytes from `offset`."""
+    """A checkpoint with a correct digest, as an open file that its owner closes.
+
+    The body is `size` bytes from `offset`.
+    """
 
     fd: int
     offset: int
@@ -46,9 +49,9 @@ class OpenCheckpoint(NamedTuple):
 
 
 def save(file: Path, checkpoint: Checkpoint) -> None:
-    """Put it in place of the one before; when this returns, it outlasts a loss of power. Raises InvalidValue, OSError.
+    """Replace the previous checkpoint; after the return, the new one survives a loss of power.
 
-    What is in place stays whole if this is killed, or fails.
+    Raises InvalidValue or OSError. The previous checkpoint stays intact if this call is killed, or fails.
     """
     body, json_size, version = checkpoint
     if not 0 <= json_size <= len(body):
@@ -74,7 +77,10 @@ def save(file: Path, checkpoint: Checkpoint) -> None:
 
 
 def load(file: Path) -> Checkpoint | None:
-    """The one in place, None if there is none. Raises Damaged for anything that `save` did not leave, and OSError."""
+    """Return the current checkpoint, None if there is none.
+
+    Raises Damaged for a file that `save` did not leave, or OSError.
+    """
     found = open_whole(file)
     if found is None:
         return None
@@ -85,9 +91,11 @@ def load(file: Path) -> Checkpoint | None:
 
 
 def open_whole(file: Path) -> OpenCheckpoint | None:
-    """Open the one in place once its digest is right; None if there is none. Never holds all of it in memory.
+    """Open the current checkpoint once its digest is verified; None if there is none.
 
-    Raises Damaged for anything that `save` did not leave, and OSError.
+    Never holds all of it in memory.
+
+    Raises Damaged for a file that `save` did not leave, or OSError.
     """
     try:
         fd = open_regular(file)
@@ -101,7 +109,7 @@ def open_whole(file: Path) -> OpenCheckpoint | None:
 
 
 def _checked(fd: int, file: Path) -> OpenCheckpoint:
-    if os.fstat(fd).st_size > _MOST:  # A file may say that it is as large as it likes, and take no room.
+    if os.fstat(fd).st_size > _MOST:  # A file may claim any size, and take no space.
         raise Damaged("the checkpoint", file, f"it is larger than {_MOST} bytes")
     start = _HEADER.size + _DIGEST
     head = os.pread(fd, start, 0)
@@ -121,7 +129,7 @@ def _checked(fd: int, file: Path) -> OpenCheckpoint:
 
 
 def clear_drafts(folder: Path) -> None:
-    """Remove what a `save` that was killed left behind; nobody may be saving."""
+    """Remove the drafts of `save` calls that were killed; no other call may be saving."""
     for draft in folder.glob(f"{_DRAFT}*"):
         with contextlib.suppress(OSError):
             draft.unlink()

@@ -1,4 +1,4 @@
-"""How long the folders of runs stay: a decision on their ages, their number and their size. Nothing is removed here."""
+"""Retention of the folders of runs: a decision by age, number and size. This module removes no folder."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from ramet.isolation.limits.disk import used_bytes
 
 @dataclass(frozen=True, kw_only=True)
 class FolderLimits:
-    """Which folders are kept: those that break none of these. None is no limit."""
+    """The limits for kept folders: a folder is kept if it breaks none of these. None is no limit."""
 
-    days: float | None = 30.0  #: since the run ended, or was last seen
-    count: int | None = 1_000  #: of the newest
-    bytes: int | None = None  #: that the newest take on the disk, together
+    days: float | None = 30.0  #: since the run ended, or was last used
+    count: int | None = 1_000  #: the maximum number of folders, newest first
+    bytes: int | None = None  #: the maximum size on disk of the newest folders together
 
     def __post_init__(self) -> None:
         if self.days is not None and not self.days >= 0:
@@ -31,9 +31,9 @@ class FolderLimits:
 
 
 class Age(NamedTuple):
-    """How old a folder is, and where it is."""
+    """The age of a folder, and its path."""
 
-    last: datetime  #: when its run ended, or was last seen
+    last: datetime  #: the time when its run ended, or was last used
     run: str
     path: Path
 
@@ -46,7 +46,7 @@ def expired(ages: Iterable[Age], limits: FolderLimits, now: datetime) -> list[st
         is_over = limits.count is not None and number >= limits.count
         is_over = is_over or (oldest is not None and age.last < oldest)
         if left is not None and not is_over:
-            with contextlib.suppress(OSError):  # It is being filled, or goes.
+            with contextlib.suppress(OSError):  # The folder is being filled, or removed.
                 left -= used_bytes(age.path, most=max(left, 0))
             is_over = left < 0
         if is_over:

@@ -1,4 +1,4 @@
-"""What a process prints: read as fast as it comes, kept within bounds, shown as it comes, without its secrets."""
+"""Output of a process: read without delay, bounded, shown as it arrives, with secrets masked."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from ramet.isolation.masking.masking import Mask
 _log = logging.getLogger("ramet.output")
 
 RING_BYTES = 64 * 1024
-MAX_FILE_BYTES = 16 * 1024 * 1024  #: what `Grant.max_output_bytes` is by default
-_CHUNK = 64 * 1024  #: read in one turn of the loop, for each stream: what a pipe holds
-_LAST = 16  #: chunks that a pipe may still hold, at most, when nobody writes any more
+MAX_FILE_BYTES = 16 * 1024 * 1024  #: the default of `Grant.max_output_bytes`
+_CHUNK = 64 * 1024  #: read in one turn of the loop, for each stream: the capacity of a pipe
+_LAST = 16  #: the maximum number of chunks that a pipe may still hold when no process writes any more
 _APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  #: a pipe would wait
 
 
 class OutputStream:
-    """Reads one end of a pipe in the event loop until its end, and closes it.
+    """A reader of one end of a pipe in the event loop, until its end; it closes the pipe.
 
-    Of what comes, `text` is the newest, `file` holds the beginning (with what an earlier life of the run left there),
-    `on_text` is told all of it, decoded; bytes that are not UTF-8 are replaced. A callback that raises is logged and
-    not called again; so it is with a file that cannot be written. Neither ever holds up the run.
+    `text` is the newest output. `file` holds the beginning, after output that an earlier execution of the run left
+    there. `on_text` receives all output, decoded; bytes that are not UTF-8 are replaced. A callback that raises is
+    logged and not called again; so is a file that cannot be written. Neither ever blocks the run.
     """
 
     def __init__(
@@ -39,10 +39,10 @@ class OutputStream:
         mask: Iterable[str] = (),
         mask_kept: Iterable[str] = (),
     ) -> None:
-        """Begin to read; `fd` is the stream's from now on.
+        """Begin to read; the stream owns `fd` from now on.
 
-        `mask` are secrets that are starred out; `mask_kept` are values that, besides, are not kept, though they are
-        shown as they come.
+        `mask` are secrets to replace by stars; `mask_kept` are values that are, in addition, masked in kept output,
+        although they are shown as they arrive.
         """
         self._fd, self._ring_bytes, self._on_text = fd, ring_bytes, on_text
         self._ring = bytearray()
@@ -50,35 +50,35 @@ class OutputStream:
         self._mask, self._mask_kept = Mask(mask), Mask(mask_kept)
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._over = asyncio.Event()
-        self.total_bytes = 0  #: that came, before anything was masked
+        self.total_bytes = 0  #: received, before masking
         self._loop = asyncio.get_running_loop()
         os.set_blocking(fd, False)
         self._loop.add_reader(fd, self._read)
 
     @property
     def text(self) -> str:
-        """The newest of it, at most `ring_bytes` before decoding. Complete once `drained` has returned."""
+        """The newest output, at most `ring_bytes` before decoding. Complete once `drained` has returned."""
         start, ring = 0, self._ring
-        if self.total_bytes > len(ring):  # It may begin in the middle of a character.
+        if self.total_bytes > len(ring):  # The text may begin in the middle of a character.
             while start < min(3, len(ring)) and ring[start] & 0xC0 == 0x80:
                 start += 1
         return ring[start:].decode(errors="replace")
 
     async def drained(self) -> None:
-        """Return when all writers have closed it and everything was read, or `close` was called."""
+        """Wait until all writers have closed the pipe and everything was read, or `close` was called."""
         await self._over.wait()
 
     def close(self) -> None:
-        """Take what is still in the pipe, without waiting for more, and close it. Idempotent."""
+        """Read the rest of the pipe, without waiting for more, and close it. Idempotent."""
         if self._over.is_set():
             return
-        for _ in range(_LAST):  # Whoever could not be ended may still write, without end.
+        for _ in range(_LAST):  # A process that could not be ended may still write, without end.
             if not self._read():
                 break
         self._end()
 
     def _read(self) -> bool:
-        """Take one chunk; False if there is none now, or ever."""
+        """Read one chunk; return False if there is none now, or ever."""
         if self._over.is_set():
             return False
         try:
@@ -126,14 +126,14 @@ class OutputStream:
 
 
 class _Beginning:
-    """The first bytes of a stream, in a file that is open only while it is written to."""
+    """A file with the first bytes of a stream, which is open only during a write."""
 
     def __init__(self, file: Path, most: int) -> None:
         self._file, self._most = file, most
         self._left: int | None = None  #: None before the first write
 
     def write(self, data: bytes) -> None:
-        """Append what there is room for; what is too much is said so, once."""
+        """Append as much as fits; when output is cut off, write a note about it once."""
         if self._left == 0:
             return
         try:
@@ -142,7 +142,7 @@ class _Beginning:
                 if self._left is None:
                     size = os.fstat(fd).st_size
                     self._left = max(0, self._most - size)
-                    if size > self._most:  # It says so already.
+                    if size > self._most:  # It has the note already.
                         return
                 kept = data[: self._left]
                 self._left -= len(kept)

@@ -1,12 +1,12 @@
 """The folder of each logical run, below `<working_dir>/.ramet/runs`: found again by id, until retention removes it.
 
-    <run id>/  workspace/   what the run sees as its own, and may fill with whatever it likes
-               artifacts/   copies of what it left
-               ports/       sockets that lead to its ports, while it lives
+    <run id>/  workspace/   files that belong to the run, which may write anything there
+               artifacts/   copies of files that the run left
+               ports/       sockets that lead to its ports, while the run is active
                stdout.log   stderr.log   checkpoint   run.json
 
-Only `workspace` is ever a guest's: all else belongs to the host, in folders that nobody else may enter. A folder
-appears whole and goes whole: it is made, and taken apart, under a name that is no run's.
+Only `workspace` ever belongs to a guest: all other entries belong to the host, in folders that no other user may enter.
+A folder appears whole and disappears whole: it is created, and removed, under a name that belongs to no run.
 """
 
 from __future__ import annotations
@@ -37,31 +37,33 @@ from ramet.isolation.workspace.checkpoint import Checkpoint, OpenCheckpoint
 from ramet.isolation.workspace.folder_retention import Age, FolderLimits, expired
 
 PROXY_SOCKET = "proxy.sock"  #: of a run whose policy allows endpoints, in its folder
-_SHELVES = ".shelves"  #: no run's: what is loaded into agents that live
+_SHELVES = ".shelves"  #: belongs to no run: files that are loaded into live agents
 _MAKING, _GOING = ".new-", ".gone-"
-_MOST = 0o710  #: a backend may let its own user pass through to a workspace; nobody else, and nobody lists it
-_MOST_ABOUT = 1 << 20  #: bytes of what is known of a run
-_STALE_S = 3600.0  #: after which a folder that was being made or taken apart is nobody's
+#: a backend may let its own user pass through to a workspace; no other user may pass, and none may list it
+_MOST = 0o710
+_MOST_ABOUT = 1 << 20  #: bytes of the information about a run
+_STALE_S = 3600.0  #: the age after which a folder that was being created or removed has no owner
 _FOLDERS = ("workspace", "artifacts", "ports")
-_OURS = ("run.json", "stdout.log", "stderr.log", "checkpoint")  #: no guest can change when these were last used
-_WRITING = threading.Lock()  #: what is known of a run: its end and a word to keep it come from two threads
+_OURS = ("run.json", "stdout.log", "stderr.log", "checkpoint")  #: files whose times of use no guest can change
+#: held while run.json is written: the end of a run and a request to keep it come from two threads
+_WRITING = threading.Lock()
 _Time = Annotated[datetime, Meta(tz=True)]
 
 
 class RunDirInfo(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What is known of a run from its folder alone."""
+    """The information about a run that its folder contains."""
 
     path: str  #: of the run in its tree
     agent: str
     created: _Time
-    ended: _Time | None = None  #: None: it lives, or its kernel died
-    keep: bool = False  #: retention passes over it
+    ended: _Time | None = None  #: None: the run is active, or its kernel died
+    keep: bool = False  #: retention skips the folder
 
 
 class RunFolder:
-    """One run's folder. The same run, resumed or tried again, has the same.
+    """The folder of one run. A run that is resumed or retried keeps its folder.
 
-    Checkpoints and what removes can take long: call them in a thread.
+    Checkpoints and removals can take long: call them in a thread.
     """
 
     def __init__(self, path: Path, clock: Clock) -> None:
@@ -69,36 +71,36 @@ class RunFolder:
 
     @property
     def id(self) -> str:
-        """Of the run."""
+        """The id of the run."""
         return self.path.name
 
     @property
     def workspace(self) -> Path:
-        """The run's own; its mode is 0700, and whoever starts the run gives it its owner."""
+        """The run's own folder; its mode is 0700, and the starter of the run sets its owner."""
         return self.path / "workspace"
 
     @property
     def artifacts(self) -> Path:
-        """Copies of what the run left; not there before there are any."""
+        """The folder with copies of files that the run left; it does not exist before the first copy."""
         return self.path / "artifacts"
 
     @property
     def ports(self) -> Path:
-        """Sockets that lead to ports of the run; there while it serves."""
+        """The folder with sockets that lead to ports of the run; it exists while the run serves."""
         return self.path / "ports"
 
     @property
     def stdout(self) -> Path:
-        """What it printed, from its first life on."""
+        """The file with the run's output, from its first execution on."""
         return self.path / "stdout.log"
 
     @property
     def stderr(self) -> Path:
-        """Likewise."""
+        """The file with the run's error output, from its first execution on."""
         return self.path / "stderr.log"
 
     def about(self) -> RunDirInfo:
-        """What was written down of the run. Raises Damaged if that cannot be read."""
+        """Return the recorded information about the run. Raises Damaged if the file cannot be read."""
         file = self.path / "run.json"
         try:
             return msgspec.json.decode(read_regular(file, limit=_MOST_ABOUT), type=RunDirInfo)
@@ -106,9 +108,9 @@ class RunFolder:
             raise Damaged("what is known of a run", file, str(error)) from None
 
     def check_entries(self) -> None:
-        """Raise InvalidValue for an entry that leads elsewhere, or is of another kind than ramet made it.
+        """Raise InvalidValue for an entry that is a link, or of another kind than ramet created.
 
-        Nobody else may write to the folder: so an entry stays what it was.
+        No other user may write to the folder, so an entry does not change after the check.
         """
         for name in (*_OURS, *_FOLDERS):
             with contextlib.suppress(FileNotFoundError):
@@ -119,46 +121,46 @@ class RunFolder:
                     raise InvalidValue("run", str(self.path / name), accepted)
 
     def ended(self) -> None:
-        """Write down that a life of the run is over."""
+        """Record that an execution of the run has ended."""
         self._turn(self._clock.now())
 
     def resumed(self) -> None:
-        """Write down that it has begun another."""
+        """Record that another execution of the run has begun."""
         self._turn(None)
 
     def keep(self, keep: bool = True) -> None:
-        """Have retention pass over it, or no longer."""
+        """Set whether retention skips the folder."""
         with _WRITING:
             self._write(structs.replace(self.about(), keep=keep))
 
     def save_checkpoint(self, body: bytes, json_size: int, version: int = 1) -> None:
-        """Keep a value instead of the one before; it is on the disk when this returns. See `checkpoint.save`."""
+        """Replace the saved value; the new one is on the disk when this returns. See `checkpoint.save`."""
         checkpoint.save(self.path / "checkpoint", Checkpoint(body, json_size, version))
 
     def load_checkpoint(self) -> Checkpoint | None:
-        """The value that was kept last. Raises Damaged rather than give a part of it."""
+        """Return the last saved value. Raises Damaged instead of returning a part of it."""
         return checkpoint.load(self.path / "checkpoint")
 
     def open_checkpoint(self) -> OpenCheckpoint | None:
-        """The same, as an open file that the caller closes."""
+        """Return the last saved value as an open file that the caller closes."""
         return checkpoint.open_whole(self.path / "checkpoint")
 
     def clear_workspace(self) -> None:
-        """Give the run an empty workspace, for another attempt; whatever was in it is removed, or out of the way.
+        """Give the run an empty workspace, for another attempt; the previous content is removed, or set aside.
 
-        No process of the run may be left. Raises OSError only if there is no new one.
+        No process of the run may be left. Raises OSError only if there is no new workspace.
         """
         with safe_walk.opened(self.path) as folder:
             safe_walk.rename(folder, "workspace", f"{_GOING}{secrets.token_hex(4)}")
             os.mkdir("workspace", 0o700, dir_fd=folder)
             for each in self.path.glob(f"{_GOING}*"):
-                with contextlib.suppress(OSError):  # Tried again the next time, and with the rest of the folder.
+                with contextlib.suppress(OSError):  # Retried the next time, and with the rest of the folder.
                     safe_walk.remove(folder, each.name)
 
     def restore_workspace(self) -> bool:
-        """Make the workspace if it is missing; True if what was in it is lost. Raises OSError.
+        """Create the workspace if it is missing; return True if its content is lost. Raises OSError.
 
-        A kernel that died while it replaced the workspace (`clear_workspace`) lost nothing that was to stay.
+        A kernel that died while it replaced the workspace (`clear_workspace`) lost no content that was to stay.
         """
         try:
             self.workspace.mkdir(0o700)
@@ -167,7 +169,10 @@ class RunFolder:
         return not any(self.path.glob(f"{_GOING}*"))
 
     def remove(self) -> None:
-        """Remove all of it; nothing there is no error. Raises OSError for what stays: that is no run's folder then."""
+        """Remove the whole folder; a missing folder is no error.
+
+        Raises OSError for entries that stay: their folder then belongs to no run.
+        """
         gone = self._set_aside()
         if gone is not None:
             _remove(gone)
@@ -193,7 +198,7 @@ class RunFolder:
         draft.replace(self.path / "run.json")
 
     def last_used(self) -> datetime:
-        """Return when the host last wrote to it: no guest can change that. Raises OSError."""
+        """Return the time of the host's last write to the folder, which no guest can change. Raises OSError."""
         times = [self.path.stat().st_ctime]
         for name in _OURS:
             with contextlib.suppress(OSError):
@@ -202,7 +207,7 @@ class RunFolder:
 
 
 class RunFolders:
-    """All run folders of one working directory. Nothing is made before the first run."""
+    """The run folders of one working directory. Nothing is created before the first run."""
 
     def __init__(
         self,
@@ -211,14 +216,14 @@ class RunFolders:
         limits: FolderLimits | None = None,
         clock: Clock | None = None,
     ) -> None:
-        """`limits` say which folders `tidy` keeps."""
+        """Prepare access to the folders; `limits` determine the folders that `tidy` keeps."""
         self.root = state_folder(working_dir) / "runs"
         self._limits = limits or FolderLimits()
         self._clock = clock or SystemClock()
         self._is_checked = False
 
     def create(self, run_id: str, *, path: str = "", agent: str = "") -> RunFolder:
-        """Make the folder of a new run. Raises InvalidValue for an id that is no name, or taken, and OSError."""
+        """Create the folder of a new run. Raises InvalidValue if the id is invalid or taken, and OSError."""
         self._check()
         folder = self._folder(run_id)
         making = self.root / f"{_MAKING}{run_id}-{secrets.token_hex(4)}"
@@ -236,9 +241,9 @@ class RunFolders:
         return folder
 
     def find(self, run_id: str) -> RunFolder:
-        """The folder of a run of this or an earlier kernel.
+        """Return the folder of a run of this or an earlier kernel.
 
-        Raises Unknown, and InvalidValue for what is no id, or for an entry of the folder that ramet did not make.
+        Raises Unknown, and InvalidValue for an invalid id, or for an entry of the folder that ramet did not create.
         """
         folder = self.left_by(run_id)
         if folder is None:
@@ -247,36 +252,39 @@ class RunFolders:
         return folder
 
     def left_by(self, run_id: str) -> RunFolder | None:
-        """Return the folder of a run, whatever is in it, to be removed; None if there is none. Raises InvalidValue."""
+        """Return the folder of a run, whatever its content, for removal; None if there is none. Raises InvalidValue."""
         folder = self._folder(run_id)
         return folder if self._is_there() and _is_folder(folder.path) else None
 
     def list(self) -> tuple[RunFolder, ...]:
-        """All of them, by id."""
+        """Return all folders, by id."""
         if not self._is_there():
             return ()
         names = sorted(each.name for each in self.root.iterdir() if not each.name.startswith("."))
         folders = []
         for name in names:
-            with contextlib.suppress(InvalidValue):  # Not ours.
+            with contextlib.suppress(InvalidValue):  # Not a folder of ramet.
                 folders.append(self._folder(name))
         return tuple(each for each in folders if _is_folder(each.path))
 
     def shelf(self, name: str) -> Path:
-        """A folder for what sandboxes are given later, empty if it is new. It is theirs who ask, until they drop it."""
+        """Return a folder for files that sandboxes receive later, empty if it is new.
+
+        The folder belongs to the caller, until the caller drops it.
+        """
         self._check()
         shelf = made_folder(self.root / _SHELVES) / checked_name("shelf", name)
         made_folder(shelf, 0o755).chmod(0o755)
         return shelf
 
     def drop_shelf(self, name: str = "") -> None:
-        """Remove one, or all of them; nothing there is no error. Raises OSError."""
+        """Remove one shelf, or all shelves; a missing shelf is no error. Raises OSError."""
         shelves = self.root / _SHELVES
         if _is_folder(shelves):
             _remove(shelves / checked_name("shelf", name) if name else shelves)
 
     def remove_sockets(self) -> None:
-        """Remove sockets of proxies and ports, which a process that was killed had open. Blocks. Raises OSError."""
+        """Remove sockets of proxies and ports that a killed process had open. Blocks. Raises OSError."""
         if self._is_there():
             for each in self.root.iterdir():
                 if (socket := each / PROXY_SOCKET).is_socket():
@@ -285,10 +293,10 @@ class RunFolders:
                     _remove(each / "ports")
 
     async def tidy(self, is_needed: Callable[[RunFolder], Awaitable[bool]]) -> tuple[str, ...]:
-        """Remove what the limits do not keep; returns whose folders those were.
+        """Remove the folders that the limits do not keep; return the ids of their runs.
 
-        Never a folder that somebody needs, which is asked at the last moment, nor one marked to be kept. What an
-        earlier kernel was making or removing goes, too.
+        Never removes a folder marked to be kept, nor one for which `is_needed`, called at the last moment, returns
+        true. Folders that an earlier kernel was creating or removing are removed, too.
         """
         if not self._is_there():
             return ()
@@ -316,7 +324,7 @@ class RunFolders:
         return True
 
     def _check(self) -> None:
-        """Make the folder of all folders, ours alone, or refuse what stands there instead."""
+        """Create the folder of all folders, which only we may enter, or refuse another entry at its place."""
         if self._is_checked:
             return
         checked_state_folder(self.root.parent.parent)
@@ -330,7 +338,7 @@ class RunFolders:
 
 def _ages(folders: Iterable[RunFolder]) -> Iterator[Age]:
     for folder in folders:
-        with contextlib.suppress(OSError):  # Gone since.
+        with contextlib.suppress(OSError):  # Removed since.
             last = folder.last_used()
             with contextlib.suppress(Damaged):
                 last = folder.about().ended or last
@@ -367,5 +375,5 @@ def _remove(path: Path) -> None:
 
 def _remove_quietly(paths: Iterable[Path]) -> None:
     for path in paths:
-        with contextlib.suppress(OSError):  # Tried again the next time.
+        with contextlib.suppress(OSError):  # Retried the next time.
             _remove(path)

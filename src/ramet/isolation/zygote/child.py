@@ -114,7 +114,7 @@ def environment(given: Assignment) -> Mapping[str, str]:
 
 
 def warm_pages(gates: Confinement) -> None:
-    """Touch the pages that are used later while a caller waits: the first write to a page shared since the fork faults."""
+    """Touch the pages that are used later while a caller waits: the first write to a shared page faults."""
     os.environ.update(environment(Assignment(*json.loads(_SAMPLE))))
     os.environ.clear()
     rlimits.apply(core=0)

@@ -389,7 +389,7 @@ class ZygoteClient:
                     self._hang_up()
 
     def _hang_up(self) -> None:
-        """Close the control socket, which ends the zygote and everything below it; the zygote may have ended already."""
+        """Close the control socket; the zygote and everything below it end then, or have ended already."""
         if self._control.fileno() < 0:
             return
         self._loop.remove_reader(self._control)

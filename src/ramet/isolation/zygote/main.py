@@ -127,7 +127,7 @@ def load(image: str) -> None:
 
 @dataclass
 class _Family:
-    """An agent and the first process of its namespace, or a program in that agent's sandbox; over when all are reaped."""
+    """An agent and the first process of its namespace, or a program in an agent's sandbox; over when all are reaped."""
 
     number: int
     first: int  #: 0 if there is none, or it has been reaped

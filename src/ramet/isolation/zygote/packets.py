@@ -1,4 +1,7 @@
-"""Messages between the host and its forked processes: JSON in one packet each, with descriptors; a long one in a memfd."""
+"""Messages between the host and its forked processes: JSON in one packet each, with descriptors.
+
+A long message is in a memfd.
+"""
 
 from __future__ import annotations
 

@@ -3,8 +3,8 @@
     for check in CHECKS:
         await run(check, MyAdapter)
 
-`make` gives an adapter; it is called for each check. A check raises Violation, with the promise that is not kept. No
-test framework is needed: `python -m ramet.testing.conformance.policy_adapters package.module:MyAdapter` is the same,
+`make` returns an adapter; it is called for each check. A check raises Violation, with the promise that is not kept. No
+test framework is needed: `python -m ramet.testing.conformance.policy_adapters package.module:MyAdapter` does the same,
 with status 1 if a promise is not kept.
 """
 
@@ -23,13 +23,13 @@ from ramet.core.policy.decision import Allow, Narrow, PolicyRequest, Refuse, che
 from ramet.core.policy.policy import Policy, resolve_root_policy, to_public_dict
 from ramet.host.policy_adapters.adapter import TIMEOUT_S, PolicyAdapter, check_policy_adapter
 
-PATIENCE_S = TIMEOUT_S  #: how long one answer may take, and the end of a call that is cancelled
+PATIENCE_S = TIMEOUT_S  #: the time limit for one answer, and for the end of a cancelled call
 _USAGE = "usage: python -m ramet.testing.conformance.policy_adapters package.module:Name"
 _AT_ONCE = 100
 
 
 class Violation(AssertionError):
-    """An adapter that does not do what the contract promises."""
+    """A promise of the contract that an adapter does not keep."""
 
 
 Make = Callable[[], PolicyAdapter]
@@ -37,7 +37,7 @@ Check = Callable[[PolicyAdapter], Awaitable[None]]
 
 _HAS_NETWORK: Final = to_public_dict(resolve_root_policy(Policy(allowed_endpoints=("*",), allow_sub_agents=True)))
 _BARE: Final = to_public_dict(resolve_root_policy(Policy()))
-#: Births of every kind, the strange ones too: names and prompts come from models.
+#: Spawn requests of every kind, including strange ones: names and prompts come from models.
 REQUESTS: Final[tuple[PolicyRequest, ...]] = (
     PolicyRequest(agent="general-purpose"),
     PolicyRequest(agent="function", granted=_HAS_NETWORK, asked={"allowed_endpoints": ["*"]}),
@@ -63,7 +63,7 @@ REQUESTS: Final[tuple[PolicyRequest, ...]] = (
 
 
 async def it_can_be_asked(adapter: PolicyAdapter) -> None:
-    """Expect a name of 1 to 100 printable characters, and an async `decide`."""
+    """Check that the adapter has a name of 1 to 100 printable characters, and an async `decide`."""
     try:
         check_policy_adapter("adapter", adapter)
     except InvalidValue as problem:
@@ -71,13 +71,13 @@ async def it_can_be_asked(adapter: PolicyAdapter) -> None:
 
 
 async def every_birth_has_an_answer(adapter: PolicyAdapter) -> None:
-    """Whatever is asked for, one of the three comes back: an adapter refuses what it does not understand."""
+    """Check that every request gets one of the three answers: an adapter refuses requests that it does not understand."""
     for request in REQUESTS:
         await _answer(adapter, request)
 
 
 async def a_request_is_data(adapter: PolicyAdapter) -> None:
-    """What came over a wire is answered as what was made here: nothing but the fields counts."""
+    """Check that a decoded request gets the same answer as the original: only the fields count."""
     for request in REQUESTS:
         again = msgspec.json.decode(msgspec.json.encode(request), type=PolicyRequest)
         first, second = await _answer(adapter, request), await _answer(adapter, again)
@@ -86,13 +86,13 @@ async def a_request_is_data(adapter: PolicyAdapter) -> None:
 
 
 async def many_are_asked_about_at_once(adapter: PolicyAdapter) -> None:
-    """Births of all trees are asked about side by side."""
+    """Check that spawns of all trees can be decided concurrently."""
     requests = [REQUESTS[each % len(REQUESTS)] for each in range(_AT_ONCE)]
     await asyncio.gather(*(_answer(adapter, each) for each in requests))
 
 
 async def a_call_ends_when_it_is_cancelled(adapter: PolicyAdapter) -> None:
-    """A run that is stopped waits for no answer; and the adapter answers afterwards."""
+    """Check that a cancelled call ends, as for a stopped run, and that the adapter answers afterwards."""
     for request in REQUESTS:
         call = asyncio.ensure_future(adapter.decide(request))
         await asyncio.sleep(0)
@@ -101,7 +101,7 @@ async def a_call_ends_when_it_is_cancelled(adapter: PolicyAdapter) -> None:
         if not done:
             raise Violation(f"a call about {request.agent!r} did not end when it was cancelled")
         if not call.cancelled():
-            call.exception()  # It had ended before, or failed: that is what other checks are for.
+            call.exception()  # The call had ended before, or failed: other checks cover that.
         await _answer(adapter, request)
 
 
@@ -115,7 +115,7 @@ CHECKS: Final[tuple[Check, ...]] = (
 
 
 async def run(check: Check, make: Make) -> None:
-    """Raises Violation if the promise is not kept."""
+    """Run a check. Raises Violation if the promise is not kept."""
     try:
         adapter = make()
     except Exception as error:
@@ -126,11 +126,11 @@ async def run(check: Check, make: Make) -> None:
 
 
 async def _answer(adapter: PolicyAdapter, request: PolicyRequest) -> Allow | Narrow | Refuse:
-    """The answer to one request. Raises Violation if there is none in time, or none that can be used."""
+    """Return the answer to one request. Raises Violation if there is none in time, or no valid one."""
     about = f"a birth of {request.agent!r}"
     try:
         async with asyncio.timeout(PATIENCE_S):
-            answer: Any = await adapter.decide(request)  # Any: a stranger's may return anything
+            answer: Any = await adapter.decide(request)  # Any: a third-party adapter may return anything
     except TimeoutError:
         raise Violation(f"{about} was not answered within {PATIENCE_S:g} s") from None
     except (Exception, SystemExit) as error:
@@ -150,13 +150,13 @@ async def _answer(adapter: PolicyAdapter, request: PolicyRequest) -> Allow | Nar
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run all checks on what is named; the exit status."""
+    """Run all checks on the named adapter; return the exit status."""
     if len(arguments) != 1 or arguments[0].startswith("-") or ":" not in arguments[0]:
         sys.stderr.write(f"{_USAGE}\n")
         return 2
     try:
         make: Any = importlib.metadata.EntryPoint("adapter", arguments[0], "ramet.policy_adapters").load()
-    except Exception as problem:  # The module's own code runs in there.
+    except Exception as problem:  # The call runs the module's own code.
         sys.stderr.write(f"{arguments[0]} cannot be loaded: {_words(problem)}\n")
         return 2
     broken = 0

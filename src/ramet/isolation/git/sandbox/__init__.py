@@ -1,1 +1,1 @@
-"""A sandbox for git in repositories that nobody trusts: programs of a repository do not run, or reach nothing."""
+"""A sandbox for git in untrusted repositories: programs of a repository do not run, or reach nothing."""

@@ -1,6 +1,6 @@
-"""The layers around git: namespaces with a root of its own where they can be had, Landlock, seccomp, limits.
+"""The layers around git: namespaces with a private root where available, Landlock, seccomp, limits.
 
-Without namespaces Landlock and seccomp have to do: they keep files, sockets and signals, and file modes besides.
+Without namespaces Landlock and seccomp must suffice: they protect files, sockets and signals, and file modes besides.
 """
 
 from __future__ import annotations
@@ -23,22 +23,24 @@ _NAMESPACES = (
     | calls.CLONE_NEWUTS
     | calls.CLONE_NEWCGROUP
 )
-_SCOPES_SINCE = 6  #: version of Landlock that keeps signals and abstract sockets inside
+_SCOPES_SINCE = 6  #: the version of Landlock that keeps signals and abstract sockets inside
 _DATA = 4 << 30
 _FILE = 16 << 30
 _NPROC, _NOFILE = 512, 1024
 
 
 def attempts() -> tuple[Callable[[Request], None], ...]:
-    """The ways to confine a process, the strictest first. Each starts in a new process, and raises OSError.
+    """Return the methods to confine a process, the strictest first.
 
-    After one has returned, `seal` is to be called in the process that is to be confined, or its child.
+    Each starts in a new process, and raises OSError.
+
+    After a method has returned, call `seal` in the process to confine, or its child.
     """
     return (*((_as_root,) if _is_root() else ()), _as_user, _without_namespaces)
 
 
 def seal(request: Request, *, is_apart: bool) -> None:
-    """Give up everything but what the request names, for good. Raises OSError."""
+    """Give up all rights except those that the request names, permanently. Raises OSError."""
     # The kernel counts processes per user namespace: elsewhere the limit would count those of the whole machine.
     nproc = _NPROC if is_apart and not _is_root() else None
     rlimits.apply(nproc=nproc, nofile=_NOFILE, data=_DATA, fsize=_FILE, cpu=request.cpu_s, msgqueue=0)
@@ -70,7 +72,7 @@ def _is_root() -> bool:
 
 
 def become(uid: int, gid: int) -> None:
-    """Turn from root into the user who owns the repository; nothing for others, who own it themselves."""
+    """Change from root to the user who owns the repository; do nothing for other users, who own it themselves."""
     if _is_root() and uid != 0:
         os.setgroups([])
         os.setresgid(gid, gid, gid)
@@ -89,18 +91,18 @@ def _as_user(request: Request) -> None:
 
 
 def _without_namespaces(request: Request) -> None:
-    """Nothing yet. Raises OSError where Landlock alone does not keep a process in."""
+    """Check that Landlock alone can confine a process, and change nothing. Raises OSError if it cannot."""
     if (version := landlock.abi()) < _SCOPES_SINCE:
         raise OSError(f"no namespaces can be made, and Landlock has version {version}; needed is {_SCOPES_SINCE}")
 
 
 def is_apart(attempt: Callable[[Request], None]) -> bool:
-    """Whether this way has namespaces."""
+    """Return whether a method uses namespaces."""
     return attempt is not _without_namespaces
 
 
 def enter_root(request: Request) -> None:
-    """Make the root that git sees; in the first process of new namespaces. Raises OSError."""
+    """Build the root that git sees; call it in the first process of new namespaces. Raises OSError."""
     read = (*_SYSTEM, *(f"/etc/{name}" for name in _ETC), *request.read, *request.execute)
     read = tuple(dict.fromkeys(read))
     private_root.enter(read=read, write=request.write, devices=_DEVICES, hidden=request.hidden, cwd=request.cwd)

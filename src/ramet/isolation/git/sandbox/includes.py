@@ -1,11 +1,11 @@
-"""Files that a configuration includes under a condition (`includeIf`): their programs count, whether or not it holds.
+"""Files that a configuration includes under a condition (`includeIf`): their programs count even if it does not hold.
 
 A condition may hold later: ramet's branch and worktree do not exist yet when the configuration is listed.
 """
 
 from __future__ import annotations
 
-# Loading pathlib would take as long as all that the launcher does.
+# Importing pathlib would take as long as the whole work of the launcher.
 # ruff: noqa: PTH111, PTH118, PTH120
 import os
 import re
@@ -17,14 +17,14 @@ from ramet.isolation.git.sandbox.options import names_a_program
 from ramet.isolation.git.sandbox.request import Setting
 
 COMMAND = ("config", "--list", "--show-scope", "--show-origin", "-z")
-MAX_FILES = 100  #: that one repository includes under conditions
+MAX_FILES = 100  #: the maximum number of files that one repository includes under conditions
 _INCLUDE_IF = re.compile(r"includeif\..*\.path\Z", re.DOTALL)
 _FILE = "file:"
-_GITS_OWN = "%(prefix)/"  #: stands for the folder that git is installed in, from which `..` leads anywhere
+_GITS_OWN = "%(prefix)/"  #: a placeholder for git's installation folder, from which `..` leads anywhere
 
 
 class IncludeEntry(NamedTuple):
-    """A setting, and which file says it."""
+    """A setting, and the file that contains it."""
 
     scope: str
     origin: str
@@ -44,8 +44,8 @@ def listed(output: str) -> list[IncludeEntry]:
 def settings_of(list_with: Callable[[list[Setting]], str]) -> list[Setting]:
     """Return a repository's settings, and those that name programs in files that it includes under a condition.
 
-    `list_with` returns what `COMMAND` prints with settings of ours besides. Raises ValueError for more files than
-    anybody needs, and for what is no file.
+    `list_with` returns the output of `COMMAND` with additional settings. Raises ValueError for more than MAX_FILES
+    files, and for a path that is no regular file.
     """
     entries = listed(list_with([]))
     found = [entry.setting for entry in entries if entry.scope != "command"]
@@ -64,7 +64,7 @@ def settings_of(list_with: Callable[[list[Setting]], str]) -> list[Setting]:
 
 
 def _conditional(entries: Iterable[IncludeEntry]) -> Iterator[str]:
-    """The files that are included under a condition, each by a path that git takes on its command line, too."""
+    """Yield the files that are included under a condition, as paths that git also accepts on its command line."""
     for entry in entries:
         key, value = entry.setting
         if value and _INCLUDE_IF.match(key):
@@ -73,9 +73,12 @@ def _conditional(entries: Iterable[IncludeEntry]) -> Iterator[str]:
 
 
 def _is_there(path: str) -> bool:
-    """Whether git can read a file here, now and later. Raises ValueError for a pipe and its like."""
+    """Return whether git can read a file here, now and later.
+
+    Raises ValueError if it is no regular file, such as a pipe.
+    """
     if path.startswith(_GITS_OWN):
-        return True  # Git passes over a file that is missing.
+        return True  # Git ignores a missing file.
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except (OSError, ValueError):

@@ -1,7 +1,7 @@
-"""Start git in a sandbox: the one program that the host executes for a repository that nobody trusts.
+"""Start git in a sandbox: the one program that the host executes for an untrusted repository.
 
-Standard input is a `Request`. Three processes: the launcher, which waits; the first
-process of the sandbox, which is confined and waits; and git.
+Standard input is a `Request`. There are three processes: the launcher, which waits; the first process of the sandbox,
+which is confined and waits; and git.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from ramet.isolation.git.sandbox.request import UNCONFINED, Command, Request, Se
 from ramet.isolation.linux import calls
 
 _MAX_LIST = 1 << 22
-_PIPE = 1 << 16  #: bytes that a pipe holds
+_PIPE = 1 << 16  #: the capacity of a pipe in bytes
 _READY = b"."
 
 
 def main() -> NoReturn:
-    """Run the command of the request, and end as it ended; with UNCONFINED if it could not be confined."""
+    """Run the commands of the request, and exit with their status; with UNCONFINED if they could not be confined."""
     request = Request.receive(0)
     calls.die_with_parent(signal.SIGKILL)
     if os.getppid() != request.parent:
         os._exit(UNCONFINED)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # Git gets one as well, and removes its lock files.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # Git gets the signal as well, and removes its lock files.
     reason = ""
     for attempt in confinement.attempts():
         reason = _try(attempt, request)
@@ -37,7 +37,7 @@ def main() -> NoReturn:
 
 
 def _try(attempt: Callable[[Request], None], request: Request) -> str:
-    """Confine a child in this way, and end as it does; return why it could not be confined."""
+    """Confine a child with one method, and exit with its status; return the reason if it could not be confined."""
     answer, end = os.pipe()
     pid = os.fork()
     if not pid:
@@ -66,7 +66,7 @@ def _in_child(attempt: Callable[[Request], None], request: Request, end: int) ->
             calls.die_with_parent(signal.SIGKILL)
             confinement.enter_root(request)
         confinement.seal(request, is_apart=apart)
-        calls.die_with_parent(signal.SIGKILL)  # A change of uid forgets it.
+        calls.die_with_parent(signal.SIGKILL)  # A change of uid resets it.
         os.chdir(request.cwd)
     except OSError as error:
         os.write(end, str(error).encode()[:2000])
@@ -77,7 +77,7 @@ def _in_child(attempt: Callable[[Request], None], request: Request, end: int) ->
 
 
 def _run(request: Request) -> NoReturn:
-    """Run the commands with what keeps programs of the repository from running."""
+    """Run the commands with settings that keep programs of the repository from running."""
     env = {**os.environ, **options.UNTRUSTED_ENV}
     listing = [request.program, *includes.COMMAND]
     try:
@@ -96,7 +96,7 @@ def _run(request: Request) -> NoReturn:
 
 
 def _spawn(program: str, command: Command, env: dict[str, str]) -> int:
-    """Start a command. What it reads is short: it fits into a pipe."""
+    """Start a command. Its input is short: it fits into a pipe."""
     out, into = os.pipe()
     os.write(into, command.stdin.encode()[:_PIPE])
     os.close(into)
@@ -128,7 +128,7 @@ def _end_like(pid: int) -> NoReturn:
 
 
 def _wait(pid: int) -> int:
-    """Wait for a child; orphans are collected meanwhile."""
+    """Wait for a child; orphans are reaped meanwhile."""
     while True:
         ended, status = os.wait()
         if ended == pid:

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping
 
 from ramet.isolation.git.sandbox.request import Setting
 
-MAX_SETTINGS = 2_000  #: of one repository that name programs
+MAX_SETTINGS = 2_000  #: the maximum number of settings of one repository that name programs
 
-#: What holds for every repository, trusted or not.
+#: The settings for every repository, trusted or not.
 FIXED = (
     Setting("core.hooksPath", "/dev/null"),
     Setting("core.fsmonitor", "false"),
@@ -22,11 +22,11 @@ FIXED = (
     Setting("maintenance.auto", "false"),
     Setting("safe.bareRepository", "explicit"),
     Setting("submodule.recurse", "false"),
-    Setting("protocol.ext.allow", "never"),  # An address would be a command.
+    Setting("protocol.ext.allow", "never"),  # Otherwise an address could be a command.
 )
-#: What holds, besides, for one that is not trusted.
+#: The additional environment for an untrusted repository.
 UNTRUSTED_ENV: Mapping[str, str] = {
-    "GIT_CONFIG_GLOBAL": "/dev/null",  # Settings of the user come with the request.
+    "GIT_CONFIG_GLOBAL": "/dev/null",  # The user's settings come with the request.
     "GIT_CONFIG_NOSYSTEM": "1",
     "GIT_ALLOW_PROTOCOL": "none",
     "GIT_NO_LAZY_FETCH": "1",
@@ -36,7 +36,7 @@ UNTRUSTED_ENV: Mapping[str, str] = {
     "GIT_SSH_COMMAND": "false",
     "GIT_EXTERNAL_DIFF": "",
 }
-#: Last parts of keys whose values git gives to a shell, or runs.
+#: Last parts of keys whose values git passes to a shell, or runs.
 _PROGRAMS = (
     "alternaterefscommand|askpass|clean|cmd|command|defaultkeycommand|difffilter|driver|editor|external|fsmonitor|"
     "gitproxy|helper|hookspath|pager|path|process|program|proxycommand|receivepack|smudge|sshcommand|textconv|tool|"
@@ -44,21 +44,21 @@ _PROGRAMS = (
 )
 _RUNS = re.compile(rf"(?:.*\.(?:{_PROGRAMS})|(?:alias|pager|hook|trailer)\..*|submodule\..*\.update)\Z", re.DOTALL)
 _FILTER = re.compile(r"(filter\..*)\.(?:smudge|clean|process)\Z", re.DOTALL)
-#: Files of names and patterns, of which no program is run.
+#: Keys of files with names and patterns; git runs no program of them.
 _HARMLESS = re.compile(r"include(?:if\..*)?\.path\Z|submodule\..*\.path\Z", re.DOTALL)
-#: Settings of the user that a repository must not change: what they name is what the user wants to run.
+#: Settings of the user that a repository must not change: they name programs that the user wants to run.
 _USERS_ALONE = re.compile(r"(?:filter|diff|merge)\.", re.DOTALL)
 
 
 def names_a_program(key: str) -> bool:
-    """Whether git may run the value of this key, as git lists it: section and name in lower case."""
+    """Return whether git may run the value of this key, in git's listing form: section and name in lower case."""
     return bool(_RUNS.match(key)) and not _HARMLESS.match(key)
 
 
 def overrides(repository: Iterable[Setting], user: Iterable[Setting]) -> list[Setting]:
-    """The settings that leave of a repository's configuration nothing that runs, and of the user's everything.
+    """Return settings that disable all programs of a repository's configuration, and keep all of the user's settings.
 
-    Raises ValueError for a repository that names more programs than anybody needs.
+    Raises ValueError if a repository names more than MAX_SETTINGS programs.
     """
     users = list(user)
     own = {setting.key for setting in users}
@@ -75,7 +75,7 @@ def overrides(repository: Iterable[Setting], user: Iterable[Setting]) -> list[Se
 
 
 def as_environment(settings: Iterable[Setting]) -> dict[str, str]:
-    """Variables by which git gets settings."""
+    """Return the environment variables through which git receives settings."""
     entries = list(settings)
     found = {"GIT_CONFIG_COUNT": str(len(entries))}
     for index, (key, value) in enumerate(entries):

@@ -1,11 +1,11 @@
-"""A root of its own for one process: folders of the host, bound read-only but for those that are to be written.
+"""A private root for one process: folders of the host, bound read-only except those to write.
 
 Needs a mount namespace that this process has just entered, and capabilities in it.
 """
 
 from __future__ import annotations
 
-# Loading pathlib would take as long as all that this module does.
+# Importing pathlib would take as long as the whole work of this module.
 # ruff: noqa: PTH102, PTH103, PTH110, PTH112, PTH114, PTH115, PTH120, PTH211
 import os
 import stat
@@ -37,10 +37,10 @@ class _Cover(NamedTuple):
 def enter(
     *, read: Iterable[str], write: Iterable[Folder], devices: Iterable[str], hidden: Iterable[Hidden] = (), cwd: str
 ) -> None:
-    """Make a root that holds nothing but these, and an empty /tmp; make it this process's.
+    """Build a root that holds only these paths, and an empty /tmp; make it the root of this process.
 
-    What is hidden is covered, but for its entries that are named. The folder `cwd` is there, at least an empty one.
-    A link is made anew as a link. Raises OSError, also when a folder to write is not the one that was checked.
+    Hidden folders are covered, except their named entries. The folder `cwd` exists, at least as an empty one. A link is
+    recreated as a link. Raises OSError, also if a folder to write is not the one that was checked.
     """
     calls.mount("none", "/", None, calls.MS_REC | calls.MS_PRIVATE)
     links = {path: os.readlink(path) for path in read if os.path.islink(path)}
@@ -89,7 +89,7 @@ def _covering(hidden: Hidden) -> _Cover:
 
 
 def _cover(cover: _Cover) -> None:
-    """Put an empty folder over one, and back into it what is not hidden."""
+    """Mount an empty folder over a folder, and put back its entries that are not hidden."""
     place = _STAGE + cover.path
     calls.mount("tmpfs", place, "tmpfs", calls.MS_NOSUID | calls.MS_NODEV, "mode=755,size=1m")
     for path, target in cover.links.items():
@@ -113,7 +113,7 @@ def _mount(bind: _Bind) -> None:
 
 
 def _set_attributes(path: str, attributes: int, *, recursive: bool) -> None:
-    """Add attributes to a mount, and to all below it."""
+    """Add attributes to a mount, and if `recursive` to all mounts below it."""
     fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
     try:
         change = b"".join(each.to_bytes(8, "little") for each in (attributes, 0, 0, 0))

@@ -12,14 +12,14 @@ _HEAD = 8  #: digits of the length before a request
 
 
 class Setting(NamedTuple):
-    """One entry of git's configuration; a value of None is a key that stands alone."""
+    """One entry of git's configuration; a value of None is a key without a value."""
 
     key: str
     value: str | None
 
 
 class Folder(NamedTuple):
-    """A folder that git may write to, and which one it was when it was checked."""
+    """A folder that git may write to, and its identity when it was checked."""
 
     path: str
     device: int
@@ -27,35 +27,35 @@ class Folder(NamedTuple):
 
 
 class Hidden(NamedTuple):
-    """A state folder of a kernel in what git may read, and names of entries that git sees there."""
+    """A state folder of a kernel below the folders that git may read, and the entries that git sees there."""
 
     path: str
     entries: tuple[str, ...]
 
 
 class Command(NamedTuple):
-    """One git command, and what it reads."""
+    """One git command, and its standard input."""
 
     args: tuple[str, ...]
     stdin: str = ""
 
 
 class Request(NamedTuple):
-    """Git commands, to be run one after another up to the first that fails."""
+    """Git commands to run in sequence up to the first that fails."""
 
     program: str  #: the path of git
     commands: tuple[Command, ...]
-    mark: str  #: a line after the output of each command, which nobody can guess
+    mark: str  #: a line after the output of each command, which no one can guess
     cwd: str
-    uid: int  #: who owns the repository
+    uid: int  #: the owner of the repository
     gid: int
     parent: int  #: pid of the host
     cpu_s: int
     write: tuple[Folder, ...]
     read: tuple[str, ...]
     execute: tuple[str, ...]
-    hidden: tuple[Hidden, ...]  #: where namespaces can be made
-    user: tuple[Setting, ...]  #: what the user's own configuration says; see `user_settings`
+    hidden: tuple[Hidden, ...]  #: used where namespaces are available
+    user: tuple[Setting, ...]  #: the settings of the user's own configuration; see `user_settings`
 
     def encode(self) -> bytes:
         """Encode this request as bytes with their length before them."""
@@ -64,7 +64,7 @@ class Request(NamedTuple):
 
     @classmethod
     def receive(cls, fd: int) -> Self:
-        """Read one request, and nothing that follows it. Raises ValueError for an end before the end."""
+        """Read one request, and no byte after it. Raises ValueError if the input ends early."""
         found = cls(*json.loads(_exactly(fd, int(_exactly(fd, _HEAD)))))
         return found._replace(
             commands=tuple(Command(tuple(args), stdin) for args, stdin in found.commands),
@@ -77,7 +77,7 @@ class Request(NamedTuple):
 
 
 def mark_line(mark: str) -> str:
-    """The line that follows the output of each command."""
+    """Return the line that follows the output of each command."""
     return f"\n{mark}\n"
 
 

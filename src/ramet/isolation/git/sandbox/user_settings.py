@@ -1,6 +1,6 @@
 """The settings of a user's own git configuration that a sandbox needs: filters, line ends, names of ignored files.
 
-Nothing else goes in: a user's configuration may hold keys of servers.
+The sandbox receives no other settings: a user's configuration may hold keys of servers.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ _NEEDED = re.compile(
     r"attributesfile)|checkout\..*|index\..*|feature\..*)\Z",
     re.DOTALL,
 )
-_FILES = {"core.excludesfile": "ignore", "core.attributesfile": "attributes"}  #: and what they are called by default
+_FILES = {"core.excludesfile": "ignore", "core.attributesfile": "attributes"}  #: setting to default file name
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 
 
 class UserSettings(NamedTuple):
-    """Settings, and the user's files that they name."""
+    """The settings, and the user's files that they name."""
 
     settings: tuple[Setting, ...]
     files: tuple[str, ...]
 
 
 def of(output: str, environ: Mapping[str, str]) -> UserSettings:
-    """Pick the needed settings from the output of `COMMAND`."""
+    """Return the needed settings from the output of `COMMAND`."""
     settings = [setting for _, setting in options.listed(output) if _NEEDED.match(setting.key)]
     named = {key: value for key, value in settings if key in _FILES and value}
     home = environ.get("HOME", "")
@@ -52,9 +52,9 @@ def of(output: str, environ: Mapping[str, str]) -> UserSettings:
 
 
 def program_folders(program: str, environ: Mapping[str, str], *, but: Iterable[Path]) -> tuple[str, ...]:
-    """Folders of programs that git and the user's filters may need: git's own, and those of PATH.
+    """Return the folders of programs that git and the user's filters may need: git's own, and those of PATH.
 
-    None that holds the user's home, and none in (or around) a folder of `but`.
+    Folders that hold the user's home are left out, and so are folders in (or around) a folder of `but`.
     """
     home = Path(environ.get("HOME") or "/").resolve()
     taken = [folder.resolve() for folder in but]
@@ -72,12 +72,12 @@ def _program_folders(program: str, environ: Mapping[str, str]) -> Iterator[Path]
     yield Path(program).resolve().parents[1]
     for name in os.get_exec_path(dict(environ)):
         if name.startswith("/"):
-            with contextlib.suppress(OSError, RuntimeError):  # It cannot be read, or leads in a circle.
+            with contextlib.suppress(OSError, RuntimeError):  # The folder cannot be read, or is a cycle of links.
                 yield Path(name).resolve()
 
 
 def _is(asked: Callable[[Path], bool], path: Path) -> bool:
     try:
         return asked(path)
-    except OSError:  # It cannot be read: no program is found there.
+    except OSError:  # The path cannot be read: no program is found there.
         return False

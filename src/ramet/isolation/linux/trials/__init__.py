@@ -1,1 +1,1 @@
-"""Each mechanism tried once, in a throw-away process: what must fail has to fail. For `ramet.isolation.probe`."""
+"""Trials of each mechanism, in a throw-away process: forbidden operations must fail. For `ramet.isolation.probe`."""

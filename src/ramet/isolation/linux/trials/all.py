@@ -1,4 +1,4 @@
-"""All trials in a row. Run as a program: prints one JSON object of name → [works, what was seen]."""
+"""All trials in sequence. Run as a program: prints one JSON object of name → [works, observation]."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ramet.isolation.linux.trials.throwaway import tried
 
 
 def main(uid: int | None, gid: int | None, bwrap: str | None) -> None:
-    """Try everything as this user, cgroups as who runs this, and print what was found."""
+    """Try everything as this user, cgroups as the caller, and print the results."""
     user = None if uid is None or gid is None else (uid, gid)
     found = {name: tried(trial, None) for name, trial in cgroups.TRIALS.items()}
     for name, trial in {**namespaces.TRIALS, **gates.TRIALS}.items():

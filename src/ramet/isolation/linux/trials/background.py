@@ -1,4 +1,4 @@
-"""The trials of the gates, in a fork of a program that does something else meanwhile: it need not wait for them yet."""
+"""The trials of the gates, in a fork of a program that works concurrently and needs the results only later."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from ramet.isolation.linux import calls
 from ramet.isolation.linux.trials import gates
 from ramet.isolation.linux.trials.throwaway import tried
 
-_begun: list[tuple[int, int]] = []  #: the pid, and what it says
+_begun: list[tuple[int, int]] = []  #: the pid, and the pipe with its results
 
 
 def begin() -> None:
-    """Once in the life of a process, which has a single thread; it tries as who it is."""
+    """Start the trials as the current user; call once per process, while it has a single thread."""
     out, into = os.pipe()
     parent, pid = os.getpid(), os.fork()
     if not pid:
@@ -33,7 +33,7 @@ def begin() -> None:
 
 @functools.cache
 def found() -> Mapping[str, tuple[bool, str]]:
-    """By name, whether it works and what was seen; nothing if nobody began. Blocks until all is over."""
+    """Return for each name whether it works and the observation; empty without `begin`. Blocks until all trials end."""
     if not _begun:
         return {}
     pid, out = _begun.pop()

@@ -1,4 +1,4 @@
-"""Bubblewrap, tried as a whole: it may do what its user may not, or be forbidden what its user may do."""
+"""A trial of bubblewrap as a whole: its privileges can differ from its user's in both directions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ramet.isolation.linux.trials.throwaway import NotKept
 
 
 def works(program: str) -> str:
-    """In it, neither the host's files nor its processes are seen, and the host's name is not its own."""
+    """Return the program if a sandbox of it sees neither the host's files, nor its processes, nor its name."""
     out, into = os.pipe()
     pid = os.fork()
     if not pid:

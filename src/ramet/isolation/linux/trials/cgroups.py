@@ -1,4 +1,4 @@
-"""Whether limits of cgroups can be set from here, tried with a group that is made for it and removed again."""
+"""Trials of cgroup limits, with a group that is made for each trial and removed afterwards."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
-_LIMIT = 32 * 2**20  #: bytes of memory that a group may have: never reached, only read back
-_TOUCHED = 4 * 2**20  #: bytes that are touched in it, and must be counted
+_LIMIT = 32 * 2**20  #: the memory limit of a group in bytes: never reached, only read back
+_TOUCHED = 4 * 2**20  #: bytes that are touched in the group, and must be counted
 _QUOTA_US, _PERIOD_US = 2_000, 20_000  #: a tenth of a processor
 _SPIN_S = 0.1
 
 
 class Place(NamedTuple):
-    """Where a controller's groups of this process are."""
+    """The folder of this process's group of a controller."""
 
     folder: pathlib.Path
     version: int
 
 
 def place(controller: str) -> Place:
-    """Raises OSError where the controller is in no hierarchy that is mounted."""
+    """Return the place of a controller. Raises OSError if no mounted hierarchy has the controller."""
     mounts, own = _mounts(), _own()
     for folder, kind, options in mounts:
         if kind == "cgroup" and controller in options and controller in own:
@@ -39,7 +39,7 @@ def place(controller: str) -> Place:
 
 @contextlib.contextmanager
 def _group(controller: str) -> Iterator[Place]:
-    """A new group with this process in it."""
+    """Make a group next to this process's own, for the process to enter, and remove it afterwards."""
     where = place(controller)
     home = where.folder if where.version == 1 or _delegates(where.folder, controller) else where.folder.parent
     group = home / f"ramet-probe-{os.getpid()}"
@@ -109,7 +109,7 @@ def _mounts() -> list[tuple[pathlib.Path, str, list[str]]]:
 
 
 def _own() -> dict[str, str]:
-    """Controller → path of this process; version 2 has no name."""
+    """Return controller → path of this process; version 2 has no name."""
     lines = [line.split(":", 2) for line in pathlib.Path("/proc/self/cgroup").read_text().splitlines()]
     return {name: path for _, names, path in lines for name in names.split(",")}
 

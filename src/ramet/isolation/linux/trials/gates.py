@@ -1,4 +1,4 @@
-"""Gates that a process closes behind itself: the filter of system calls, and Landlock."""
+"""Trials of gates that a process closes behind itself: the filter of system calls, and Landlock."""
 
 from __future__ import annotations
 

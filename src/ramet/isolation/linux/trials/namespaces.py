@@ -1,4 +1,4 @@
-"""Namespaces: what is in one is not seen outside, and what is outside is out of reach."""
+"""Trials of namespaces: their content is invisible outside, and the outside is out of reach."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from ramet.isolation.linux import calls, mounts, rlimits
 from ramet.isolation.linux.trials.throwaway import NotKept, enter, in_child, refused
 
-_FORKS = 8  #: more than are allowed, and never more than this
+_FORKS = 8  #: more than the limit allows, and the maximum number of forks
 
 
 def _user_namespaces() -> str:

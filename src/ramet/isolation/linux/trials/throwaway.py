@@ -1,4 +1,4 @@
-"""Throw-away processes, and what must be refused in them. Whoever starts one has a single thread."""
+"""Throw-away processes, and operations that must be refused in them. The caller must have a single thread."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from collections.abc import Callable
 
 from ramet.isolation.linux import calls, namespaces
 
-_TRIAL_S = 10  #: of one trial; each takes milliseconds, bubblewrap tens of them
+_TRIAL_S = 10  #: for one trial; each takes milliseconds, bubblewrap tens of them
 
 
 class NotKept(Exception):
-    """Something that had to be refused was not."""
+    """An operation that had to be refused was not."""
 
 
 def tried(trial: Callable[[], str], user: tuple[int, int] | None) -> tuple[bool, str]:
-    """Whether the trial succeeds in a process of its own, as this user and group, and what it says."""
+    """Return whether the trial succeeds in a process of its own, as this user and group, and its message."""
     out, into = os.pipe()
     pid = os.fork()
     if not pid:
@@ -63,7 +63,7 @@ def _become(uid: int, gid: int) -> None:
 
 
 def enter(flags: int = 0) -> None:
-    """Be root of a new user namespace, with further new namespaces of its own."""
+    """Become root of a new user namespace, with further new namespaces of its own."""
     uid, gid = os.getuid(), os.getgid()
     calls.unshare(calls.CLONE_NEWUSER | flags)
     namespaces.map_ids(0, 0, uid, gid)
@@ -72,7 +72,7 @@ def enter(flags: int = 0) -> None:
 
 
 def refused(attempt: Callable[[], object], what: str, *numbers: int) -> None:
-    """Raises NotKept unless the attempt fails, and in one of these ways."""
+    """Raise NotKept unless the attempt fails with one of these errors."""
     try:
         attempt()
     except OSError as error:
@@ -83,7 +83,10 @@ def refused(attempt: Callable[[], object], what: str, *numbers: int) -> None:
 
 
 def in_child(work: Callable[[], None]) -> None:
-    """Do it in a new process, the first of a new pid namespace if one was asked for. Raises NotKept with its word."""
+    """Call `work` in a new process, the first of a new pid namespace if one was requested.
+
+    Raises NotKept with the message of that process.
+    """
     out, into = os.pipe()
     pid = os.fork()
     if not pid:

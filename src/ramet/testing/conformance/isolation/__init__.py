@@ -1,1 +1,1 @@
-"""The suite that every backend passes, a stranger's too: `ramet.testing.conformance.isolation.suite`."""
+"""The suite that every backend passes, including third-party ones: `ramet.testing.conformance.isolation.suite`."""

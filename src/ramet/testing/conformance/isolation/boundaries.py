@@ -1,4 +1,4 @@
-"""What a process inside does not reach: the host's files, sockets, processes, and those of other sandboxes."""
+"""Checks of boundaries: a process inside does not reach files, sockets and processes of the host or other sandboxes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SECRET = "a secret of the host"
 
 
 async def the_level_is_as_told(site: BackendFixture) -> None:
-    """A sandbox has at least what was asked, and what the probe says that there is."""
+    """Check that a sandbox has at least the requested level, and that the probe reports it."""
     async with site.visit(grant=replace_grant(GRANT, isolation=site.probe.level)) as visit:
         holds(visit.sandbox.level.rank >= site.probe.level.rank, f"{visit.sandbox.level} is what was asked, or more")
     if site.probe.missing:
@@ -30,7 +30,7 @@ async def the_level_is_as_told(site: BackendFixture) -> None:
 
 
 async def fresh_is_as_told(site: BackendFixture) -> None:
-    """Who asks for no shared address space gets that, or a refusal (`endings`)."""
+    """Check that a request for no shared address space is fulfilled, or refused (`closing`)."""
     if site.probe.level is not Isolation.L2:
         raise NotHere(f"fresh is L2 and more; {site.backend.name} offers {site.probe.level} here")
     async with site.visit(grant=replace_grant(GRANT, isolation=Isolation.FRESH), env={"A": "b"}) as visit:
@@ -39,7 +39,7 @@ async def fresh_is_as_told(site: BackendFixture) -> None:
 
 
 async def privileges_are_gone(site: BackendFixture) -> None:
-    """No capability, and no program that could give one."""
+    """Check that a guest has no capability, and no program that could give one."""
     site.needs_walls()
     async with site.visit() as visit:
         holds(
@@ -50,7 +50,7 @@ async def privileges_are_gone(site: BackendFixture) -> None:
 
 
 async def nothing_else_can_be_written(site: BackendFixture) -> None:
-    """But the workspace, and what is in memory in /tmp and /dev/shm."""
+    """Check that only the workspace, and /tmp and /dev/shm in memory, can be written."""
     site.needs_walls()
     with _on_the_host() as folder:
         places = [
@@ -72,7 +72,7 @@ async def nothing_else_can_be_written(site: BackendFixture) -> None:
 
 
 async def files_of_the_host_cannot_be_read(site: BackendFixture) -> None:
-    """Files that any user of the host may read are not there."""
+    """Check that files that any user of the host may read are not visible inside."""
     site.needs_walls()
     with _on_the_host() as folder:
         (site.ground.scratch / "secret").write_text(_SECRET)
@@ -95,7 +95,7 @@ async def files_of_the_host_cannot_be_read(site: BackendFixture) -> None:
 
 
 async def mounts_can_be_read_and_not_written(site: BackendFixture) -> None:
-    """At their own path, as a folder and as the working directory; their owner's modes do not matter."""
+    """Check that mounts can be read at their own path, as folder and as working directory, whatever their owner's modes."""
     with _on_the_host() as folder:
         (folder / "below").mkdir()
         (folder / "below" / "file").write_text("text")
@@ -111,7 +111,7 @@ async def mounts_can_be_read_and_not_written(site: BackendFixture) -> None:
 
 
 async def a_shelf_is_filled_while_a_guest_looks_on(site: BackendFixture) -> None:
-    """What the host puts there is read at its own path, and taken away again; nothing of it can be written."""
+    """Check that files on a shelf can be read at their own path and removed again, but not written inside."""
     shelf = site.ground.runs / "shelves" / "one"
     shelf.mkdir(parents=True)
     beside = shelf.with_name("other")
@@ -138,7 +138,7 @@ async def a_shelf_is_filled_while_a_guest_looks_on(site: BackendFixture) -> None
 
 
 async def a_mount_around_the_workspace(site: BackendFixture) -> None:
-    """Leaves the workspace writable and shows nobody else's, or is refused by name."""
+    """Check that a mount around the workspace keeps it writable and shows no other workspace, or is refused by name."""
     async with site.visit() as other:
         await other.ask("write", path="mine", text=_SECRET)
         around = (str(site.ground.scratch),)
@@ -151,7 +151,7 @@ async def a_mount_around_the_workspace(site: BackendFixture) -> None:
 
 
 async def secrets_are_files_in_memory(site: BackendFixture) -> None:
-    """In /run/secrets; not in the environment, the workspace, or where the host could see them."""
+    """Check that secrets are in /run/secrets, and not in the environment, the workspace, or a place visible to the host."""
     async with site.visit_if_granted("secrets", {"token": _SECRET}) as visit:
         holds(await visit.ask("read", path="/run/secrets/token") == _SECRET, "a secret can be read")
         holds(await visit.ask("listing", path="/run/secrets") == ["token"], "and no other is there")
@@ -162,7 +162,7 @@ async def secrets_are_files_in_memory(site: BackendFixture) -> None:
 
 
 async def the_network_is_off(site: BackendFixture) -> None:
-    """The host's loopback and its abstract sockets are out of reach; so are pathname sockets in folders of the host."""
+    """Check that the host's loopback, abstract sockets, and pathname sockets in folders are out of reach."""
     site.needs_walls()
     with (
         _on_the_host() as folder,
@@ -191,11 +191,11 @@ async def the_network_is_off(site: BackendFixture) -> None:
 
 
 async def the_hosts_processes_are_out_of_reach(site: BackendFixture) -> None:
-    """Neither signalled nor, in namespaces of its own, listed."""
+    """Check that host processes cannot be signalled, and are not listed in separate namespaces."""
     site.needs_walls()
     async with site.visit() as visit:
         for pid in (os.getpid(), os.getppid(), visit.sandbox.pid):
-            if pid > 0 and (pid > 1000 or not site.is_apart):  # inside, a low number is somebody else's
+            if pid > 0 and (pid > 1000 or not site.is_apart):  # inside, a low number belongs to another process
                 said = await visit.fails("reach_process", pid=pid)
                 holds(said in {"ESRCH", "EPERM"}, f"process {pid} of the host cannot be signalled: {said or 'it can'}")
         if not await visit.fails("processes"):
@@ -204,7 +204,7 @@ async def the_hosts_processes_are_out_of_reach(site: BackendFixture) -> None:
 
 
 async def two_sandboxes_do_not_see_each_other(site: BackendFixture) -> None:
-    """Neither files nor processes nor sockets nor signals, though they share a user and a backend."""
+    """Check that two sandboxes share no files, processes, sockets or signals, even with the same user and backend."""
     site.needs_walls()
     async with site.visit() as one, site.visit() as other:
         await one.ask("write", path="mine", text=_SECRET)
@@ -255,7 +255,7 @@ CHECKS: tuple[Check, ...] = (
 
 @contextlib.contextmanager
 def _on_the_host() -> Iterator[pathlib.Path]:
-    """A folder of the host that any user may read, with a file in it."""
+    """Create a folder of the host that any user may read, with a file in it; remove it afterwards."""
     folder = pathlib.Path(tempfile.mkdtemp(prefix="ramet-conformance-"))
     try:
         folder.chmod(0o755)

@@ -1,4 +1,4 @@
-"""Refusals, crowds, and the end of a backend: in order, or with its kernel."""
+"""Checks of refusals, crowds, and the end of a backend: in order, or with its kernel."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ from ramet.testing.conformance.isolation.harness import (
 )
 
 _CROWD = 50
-_TIMES = 12  #: more than any number of descriptors that a backend may keep ready for each
+_TIMES = 12  #: more than the number of descriptors that a backend may keep ready for each
 
 
 async def more_than_is_offered_is_refused(site: BackendFixture) -> None:
-    """IsolationUnavailable says what was asked, what there is, and what to do; nothing is left."""
+    """Check that IsolationUnavailable names the requested level, the offered one, and a remedy; nothing is left."""
     stronger = [level for level in Isolation if level.rank > site.probe.level.rank and level is not Isolation.FRESH]
     if not stronger:
         raise NotHere(f"{site.backend.name} offers the strongest there is")
@@ -50,7 +50,7 @@ async def more_than_is_offered_is_refused(site: BackendFixture) -> None:
 
 
 async def what_cannot_be_started_leaves_nothing(site: BackendFixture) -> None:
-    """Neither descriptors nor cgroups nor anything in the workspace; others live on and can be started."""
+    """Check that a failed start leaves no descriptors, cgroups or files; other sandboxes live, and new ones can start."""
     wrong: list[dict[str, Any]] = [
         {"workspace": site.ground.runs / "none"},
         {"grant": replace_grant(GRANT, readonly_mounts=("/none/such",))},
@@ -74,7 +74,7 @@ async def what_cannot_be_started_leaves_nothing(site: BackendFixture) -> None:
 
 
 async def an_entry_that_is_not_there_is_a_failure(site: BackendFixture) -> None:
-    """Told when it starts, or by its end, with the name of what is missing on stderr or in the error."""
+    """Check that a missing entry point is reported at the start or by the end, with its name on stderr or in the error."""
     for entry in ("ramet.testing.conformance.isolation.none:main", "ramet.testing.conformance.isolation.guest:none"):
         try:
             sandbox = await site.backend.start(site.spec(entry=entry))
@@ -90,7 +90,7 @@ async def an_entry_that_is_not_there_is_a_failure(site: BackendFixture) -> None:
 
 
 async def a_start_that_is_given_up_leaves_nothing(site: BackendFixture) -> None:
-    """Cancelled at any moment: no process, no cgroup; the next one starts."""
+    """Check that a start that is cancelled at any moment leaves no process and no cgroup; the next one starts."""
     async with site.visit() as visit:
         before = _held(visit)
         for turns in range(2 * _TIMES):
@@ -100,7 +100,8 @@ async def a_start_that_is_given_up_leaves_nothing(site: BackendFixture) -> None:
             starting.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await (await starting).clean_up()
-        async with site.visit() as next_one:  # What was asked for before it, and then not wanted, is made by now.
+        # A process that was requested before it, and then not wanted, exists by now.
+        async with site.visit() as next_one:
             await next_one.ask("who")
         await _are_flat(before, visit, within=_TIMES)
     async with site.visit() as visit:
@@ -108,7 +109,7 @@ async def a_start_that_is_given_up_leaves_nothing(site: BackendFixture) -> None:
 
 
 async def many_in_a_row_leave_nothing(site: BackendFixture) -> None:
-    """The last one costs the host no descriptor and no cgroup more than the first."""
+    """Check that the last sandbox of a sequence costs the host no more descriptors and cgroups than the first."""
     async with site.visit() as stays:
         before = _held(stays)
         for _ in range(2 * _TIMES):
@@ -119,7 +120,7 @@ async def many_in_a_row_leave_nothing(site: BackendFixture) -> None:
 
 
 async def a_crowd(site: BackendFixture) -> None:
-    """Fifty at once, each with its own workspace, channel and end."""
+    """Check fifty concurrent sandboxes, each with its own workspace, channel and end."""
     async with contextlib.AsyncExitStack() as stack:
         visits = await asyncio.gather(*(stack.enter_async_context(site.visit()) for _ in range(_CROWD)))
         pids = {visit.sandbox.pid for visit in visits}
@@ -133,7 +134,7 @@ async def a_crowd(site: BackendFixture) -> None:
 
 
 async def closing_ends_all(site: BackendFixture) -> None:
-    """`close` ends whoever lives, deaf or not, and may be repeated, at once, too; whoever waits is told."""
+    """Check that `close` ends every sandbox, is repeatable, also concurrently, and that waiters see the end."""
     async with contextlib.AsyncExitStack() as stack:
         visits = [await stack.enter_async_context(site.visit()) for _ in range(3)]
         for visit in visits:
@@ -157,7 +158,7 @@ async def closing_ends_all(site: BackendFixture) -> None:
 
 
 async def closing_at_any_moment_leaves_nothing(site: BackendFixture) -> None:
-    """While one starts, or one has just crashed: whoever started is told of an end or an error, and nobody is left."""
+    """Check `close` during a start or after a crash: callers get an end or an error, and no process is left."""
     for turns in range(0, 4 * _TIMES, 6):
         backend, spec = site.ground.make(), site.spec()
         first = GuestSession(await backend.start(spec), spec, site)
@@ -180,7 +181,7 @@ async def closing_at_any_moment_leaves_nothing(site: BackendFixture) -> None:
 
 
 async def what_lives_is_not_reaped(site: BackendFixture) -> None:
-    """`reap`, by this backend or another of the same folder, touches nothing of a kernel that lives."""
+    """Check that `reap`, by this backend or another of the same folder, does not affect a live kernel."""
     async with site.visit() as visit:
         await visit.ask("write", path="mine", text="text")
         holds(not await site.backend.reap(), "there is nothing to be reaped")
@@ -190,7 +191,7 @@ async def what_lives_is_not_reaped(site: BackendFixture) -> None:
 
 
 async def nothing_outlives_its_kernel(site: BackendFixture) -> None:
-    """After `kill -9` of the host process all are gone, deaf or not; the next `reap` removes what is left, once."""
+    """Check that `kill -9` of the host process ends all sandboxes, and that the next `reap` removes remains, once."""
     async with _doomed(site) as (kernel, specs, groups):
         files = [spec.workspace / "held" for spec in specs]
         holds(all([await site.is_held(file) for file in files]), "a control: they live")
@@ -227,7 +228,7 @@ CHECKS: tuple[Check, ...] = (
 
 
 class _Doomed(NamedTuple):
-    """A process that will be killed, and what it has."""
+    """A process that will be killed, and its sandboxes."""
 
     kernel: asyncio.subprocess.Process
     specs: list[SandboxSpec]
@@ -236,7 +237,7 @@ class _Doomed(NamedTuple):
 
 @contextlib.asynccontextmanager
 async def _doomed(site: BackendFixture) -> AsyncIterator[_Doomed]:
-    """Another process with a backend of the same kind and folder, and sandboxes that will not end by themselves."""
+    """Start another process with a backend of the same kind and folder, and sandboxes that do not end by themselves."""
     specs = [site.spec() for _ in range(3)]
     kernel = await asyncio.create_subprocess_exec(
         *(
@@ -264,22 +265,22 @@ async def _doomed(site: BackendFixture) -> AsyncIterator[_Doomed]:
 
 
 def _held(visit: GuestSession) -> tuple[int, int]:
-    """How many descriptors are open, and how many cgroups, each counted once, are beside that of a living sandbox."""
+    """Return the number of open descriptors, and of cgroups, each counted once, beside that of a live sandbox."""
     return len(os.listdir("/proc/self/fd")), len(_groups(visit))  # noqa: PTH208
 
 
 def _groups(visit: GuestSession) -> dict[str, set[str]]:
-    """The cgroups beside that of a living sandbox, each with the pids of who is in it, 0 for those we cannot see."""
+    """Return the cgroups beside that of a live sandbox, each with the pids in it, 0 for pids that we cannot see."""
     found: dict[str, set[str]] = {}
     for parent in {each.parent for each in cgroups(visit.sandbox.pid)}:
         for group in filter(pathlib.Path.is_dir, parent.iterdir()):
-            with contextlib.suppress(OSError):  # It goes as we look.
+            with contextlib.suppress(OSError):  # The group is removed during the listing.
                 found.setdefault(group.name, set()).update((group / "cgroup.procs").read_text().split())
     return found
 
 
 async def _are_flat(before: tuple[int, int], visit: GuestSession, *, within: int) -> None:
-    """A backend may hold some in reserve, and may let go of what has ended a little later."""
+    """Wait until the numbers are flat: a backend may hold a reserve, and may release ended sandboxes a little later."""
 
     def is_flat() -> bool:
         return all(now < was + within for was, now in zip(before, _held(visit), strict=True))

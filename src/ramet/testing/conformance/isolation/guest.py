@@ -1,7 +1,8 @@
-"""What runs inside while a backend is checked: it does what it is told, good and bad, and says what became of it.
+"""The guest that runs inside during checks of a backend: it executes requests, good and bad, and reports the results.
 
-Told by frames on its channel, whose control part is JSON: {"do": name, "given": {…}, "quiet": whether not to answer}.
-Answered by {"value": …} or {"error": name of the errno or exception}. Standard library and `ramet.wire.frames` only.
+Requests are frames on its channel, whose control part is JSON: {"do": name, "given": {…}, "quiet": whether not to
+answer}. Answers are {"value": …} or {"error": name of the errno or exception}. Uses only the standard library and
+`ramet.wire.frames`.
 """
 
 from __future__ import annotations
@@ -20,18 +21,18 @@ from typing import Any
 from ramet.testing.conformance.isolation import guest_load, guest_observe
 from ramet.wire import frames
 
-_seen: list[int] = []  #: signals that came
+_seen: list[int] = []  #: received signals
 
 
 class _Leave(Exception):
-    """The end, with an exit status."""
+    """The request to end with an exit status."""
 
     def __init__(self, code: int) -> None:
         self.code = code
 
 
 def main(channel: socket.socket) -> int:
-    """Do what is told until the other end closes. Returns the exit status that was asked for, else 0."""
+    """Execute requests until the other end closes. Returns the requested exit status, otherwise 0."""
     channel.setblocking(True)
     reader = frames.FrameReader()
     try:
@@ -66,41 +67,41 @@ def leave(code: int) -> None:
 
 
 def crash() -> None:
-    """End by an exception that nobody catches."""
+    """End by an uncaught exception."""
     raise RuntimeError("a crash that was asked for")
 
 
 def end_by(number: int) -> None:
-    """Be ended by a signal of its own."""
+    """End by a signal to this process."""
     signal.signal(number, signal.SIG_DFL) if number not in (signal.SIGKILL, signal.SIGSTOP) else None
     os.kill(os.getpid(), number)
 
 
 def ignore(numbers: list[int]) -> None:
-    """Be deaf to signals."""
+    """Ignore signals."""
     for number in numbers:
         signal.signal(number, signal.SIG_IGN)
 
 
 def note(number: int) -> None:
-    """Take note of a signal, and go on."""
+    """Record a signal, and continue."""
     signal.signal(number, lambda number, _: _seen.append(number))
 
 
 def noted() -> list[int]:
-    """Signals that came."""
+    """Return the received signals."""
     return _seen
 
 
 def leave_on(number: int, code: int) -> None:
-    """Come to an orderly end at a signal."""
+    """End in order at a signal."""
     signal.signal(number, lambda *_: leave(code))
 
 
 def hide(hold: str, quiet: bool, mb: int = 0) -> None:
-    """Leave a process behind that is deaf, in a session of its own if that is to be had, and holds a lock on a file.
+    """Leave a process behind that ignores signals and holds a lock on a file, in its own session if possible.
 
-    It is a grandchild, with so much memory; `quiet` lets go of the standard streams, too.
+    The process is a grandchild, with `mb` MiB of memory; with `quiet` it closes the standard streams, too.
     """
     ready, go = os.pipe()
     if not (pid := os.fork()):

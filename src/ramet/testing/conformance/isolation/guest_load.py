@@ -1,4 +1,4 @@
-"""What a guest uses up, and whom it reaches, for `guest`: memory, processes, processors, streams and sockets."""
+"""Requests of `guest` that use resources and reach others: memory, processes, processors, streams and sockets."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ import time
 from collections.abc import Callable
 
 _MB = 1024 * 1024
-_kept: list[object] = []  #: what is held until the end: memory, sockets, files
+_kept: list[object] = []  #: memory, sockets and files that are held until the end
 
 
 def allocate(mb: int) -> None:
-    """Take memory, touch it, and keep it."""
+    """Allocate memory, touch it, and keep it."""
     _kept.append(bytearray(b"x") * (mb * _MB))
 
 
 def share(kind: str, mb: int) -> None:
-    """Take memory that no process has alone, touch it, and keep it."""
+    """Allocate shared memory, touch it, and keep it."""
     if kind == "descriptor":
         fd = os.memfd_create("conformance")
         block = b"x" * _MB
@@ -38,9 +38,9 @@ def share(kind: str, mb: int) -> None:
 
 
 def allocate_in_children(count: int, mb: int, most: int) -> int:
-    """Take memory in several processes at once: says how many of them live and have it.
+    """Allocate memory in several processes concurrently; return how many of them live and have it.
 
-    More than `most` are waited for, up to 20 s: who watches by looking may look that late on a busy machine.
+    Waits up to 20 s while more than `most` live: a watchdog may look that late on a busy machine.
     """
     ready, go = os.pipe()
     pids: list[int] = []
@@ -68,16 +68,16 @@ def allocate_in_children(count: int, mb: int, most: int) -> int:
     for pid in left:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
-    return len({pids[index] for index in told}.intersection(left))  # Not who is still about to have it.
+    return len({pids[index] for index in told}.intersection(left))  # Without processes that are still about to have it.
 
 
 def _living(pids: list[int]) -> list[int]:
-    """Who has not ended, without taking note of who has."""
+    """Return the processes that have not ended, without reaping ended ones."""
     return [pid for pid in pids if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None]
 
 
 def fork_until(count: int) -> int:
-    """Start processes until that many live or no more may: says how many did."""
+    """Start processes until `count` live or no more may start; return how many lived."""
     pids: list[int] = []
     try:
         while len(pids) < count:
@@ -95,7 +95,7 @@ def fork_until(count: int) -> int:
 
 
 def start_threads_until(count: int) -> int:
-    """Start threads until that many live or no more may: says how many did."""
+    """Start threads until `count` live or no more may start; return how many lived."""
     over = threading.Event()
     threads: list[threading.Thread] = []
     try:
@@ -112,7 +112,7 @@ def start_threads_until(count: int) -> int:
 
 
 def open_until(count: int) -> int:
-    """Open descriptors until that many are open or no more may be: says how many were."""
+    """Open descriptors until `count` are open or no more may be opened; return how many were open."""
     fds: list[int] = []
     try:
         while len(fds) < count:
@@ -125,7 +125,7 @@ def open_until(count: int) -> int:
 
 
 def spin(seconds: float, processes: int) -> float:
-    """Work without a pause in several processes: says how many processors that was, over the whole time."""
+    """Work continuously in several processes; return the average number of processors used."""
     began = time.monotonic()
     pids: list[int] = []
     for _ in range(processes):
@@ -143,7 +143,7 @@ def spin(seconds: float, processes: int) -> float:
 
 
 def say(stream: int, text: str, times: int) -> None:
-    """Print, past Python's buffers."""
+    """Print, bypassing Python's buffers."""
     data = text.encode() * times
     while data:
         data = data[os.write(stream, data) :]
@@ -155,7 +155,7 @@ def say_by_program(text: str) -> None:
 
 
 def reach_process(pid: int) -> None:
-    """See whether a process can be signalled, without doing so."""
+    """Test whether a process can be signalled, without doing so."""
     os.kill(pid, 0)
 
 
@@ -174,7 +174,7 @@ def connect_unix(path: str) -> None:
 
 
 def greet_at(port: int, word: str) -> None:
-    """Listen on a port of the loopback, until the end, and say a word to whoever connects."""
+    """Listen on a port of the loopback, until the end, and send a word to each client."""
     server = socket.create_server(("127.0.0.1", port))
 
     def greet() -> None:
@@ -186,7 +186,7 @@ def greet_at(port: int, word: str) -> None:
 
 
 def listen_tcp() -> int:
-    """Listen on the loopback, until the end: says at which port."""
+    """Listen on the loopback, until the end; return the port."""
     server = socket.create_server(("127.0.0.1", 0))
     _kept.append(server)
     return int(server.getsockname()[1])

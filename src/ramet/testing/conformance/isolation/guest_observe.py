@@ -1,4 +1,4 @@
-"""What a guest sees, for `guest`: itself, its descriptors, environments, processes and files."""
+"""Requests of `guest` that observe: the guest itself, its descriptors, environments, processes and files."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ _MB = 1024 * 1024
 
 
 def who() -> dict[str, object]:
-    """Itself."""
+    """Return the guest's pid, uid, working directory and environment."""
     return {"pid": os.getpid(), "uid": os.getuid(), "cwd": os.getcwd(), "env": dict(os.environ)}  # noqa: PTH109
 
 
 def has_imported(module: str) -> bool:
-    """Whether a module was there from the start."""
+    """Return whether a module has been imported."""
     return module in sys.modules
 
 
 def privileges() -> dict[str, int]:
-    """Capabilities, and whether a program could gain some."""
+    """Return the capabilities, and whether a program could gain some."""
     from ramet.isolation.linux import calls, caps
 
     get_no_new_privs = 39
@@ -33,12 +33,12 @@ def privileges() -> dict[str, int]:
 
 
 def core_limit() -> int:
-    """How large a core file may become at most."""
+    """Return the maximum size of a core file."""
     return resource.getrlimit(resource.RLIMIT_CORE)[1]
 
 
 def descriptors(up_to: int) -> list[dict[str, object]]:
-    """What is open, but for the standard streams."""
+    """Return the open descriptors, except the standard streams."""
     found: list[dict[str, object]] = []
     for fd in range(3, up_to):
         with contextlib.suppress(OSError):
@@ -55,12 +55,12 @@ def descriptors(up_to: int) -> list[dict[str, object]]:
 
 
 def from_stdin() -> str:
-    """What comes from the standard input."""
+    """Return the first bytes of standard input."""
     return os.read(0, 100).decode()
 
 
 def environments() -> str:
-    """All environments that can be read."""
+    """Return all readable environments."""
     found = []
     for each in pathlib.Path("/proc").glob("[0-9]*/environ"):
         with contextlib.suppress(OSError):
@@ -69,34 +69,34 @@ def environments() -> str:
 
 
 def processes() -> list[int]:
-    """The processes that are listed."""
+    """Return the listed processes."""
     return [int(each.name) for each in pathlib.Path("/proc").iterdir() if each.name.isdigit()]
 
 
 def read(path: str) -> str:
-    """A file."""
+    """Return the content of a file."""
     return pathlib.Path(path).read_text()
 
 
 def write(path: str, text: str) -> None:
-    """Make or replace a file."""
+    """Create or replace a file."""
     pathlib.Path(path).write_text(text)
 
 
 def make(path: str) -> str:
-    """Make a new file in a folder, and say where."""
+    """Create a new file in a folder, and return its path."""
     made = pathlib.Path(path, f"ramet-conformance-{os.getpid()}-{time.monotonic_ns()}")
     made.touch(exist_ok=False)
     return str(made)
 
 
 def listing(path: str) -> list[str]:
-    """A folder."""
+    """Return the names in a folder."""
     return sorted(each.name for each in pathlib.Path(path).iterdir())
 
 
 def fill(path: str, mb: int) -> float:
-    """Write until that many MiB are written in a folder, or it is full: says how many were."""
+    """Write until `mb` MiB are written in a folder, or it is full; return how many were written."""
     written = 0
     block = os.urandom(_MB // 4)
     try:

@@ -1,4 +1,4 @@
-"""Where a backend is checked: a folder, sandboxes with the suite's guest in them, and what may be left afterwards."""
+"""The environment of a backend check: a folder, sandboxes with the suite's guest, and a test for remains."""
 
 from __future__ import annotations
 
@@ -24,46 +24,49 @@ from ramet.isolation.contract import Backend, Exit, Probe, Sandbox, SandboxSpec
 from ramet.wire import frames
 
 ENTRY = "ramet.testing.conformance.isolation.guest:main"
-#: In the environment of whoever runs the suite, and never in a sandbox.
+#: A variable in the environment of the suite's process, and never in a sandbox.
 CANARY = "RAMET_CONFORMANCE_CANARY"
-PATIENCE_S = 60.0  #: how long anything that must happen may take; passed in full only by a backend that fails
-_END_S = 10.0  #: from the end of a channel to that of its sandbox, before it is said that only the channel ended
-#: What a sandbox gets where a check is not about a limit.
+PATIENCE_S = 60.0  #: the time limit for any event that must happen; only a failing backend needs all of it
+_END_S = 10.0  #: from the end of a channel to that of its sandbox, before the check reports that only the channel ended
+#: The grant of a sandbox where a check is not about a limit.
 GRANT = Grant(memory_mb=128, pids=32, tmpfs_size_mb=16, workspace_size_mb=32)
 _MAKES = "a module and what makes a backend of it, as in 'package.module:Backend'"
 
 
 class Violation(AssertionError):
-    """A backend that does not do what the contract promises."""
+    """A promise of the contract that a backend does not keep."""
 
 
 class NotHere(Exception):
-    """A promise that cannot be checked here, or is not made by this backend: says why."""
+    """A promise that cannot be checked here, or that this backend does not make; the message is the reason."""
 
 
 class Refused(Exception):
-    """What the guest tried and did not get: the name of an errno, or of an exception."""
+    """A refused attempt of the guest: the name of an errno, or of an exception."""
 
 
 class Ended(Exception):
-    """The guest ended instead of answering."""
+    """The end of the guest instead of an answer."""
 
 
 def holds(condition: object, promise: str) -> None:
-    """Raises Violation, with the promise, unless the condition holds."""
+    """Raise Violation, with the promise, unless the condition holds."""
     if not condition:
         raise Violation(promise)
 
 
 def patience() -> asyncio.Timeout:
-    """The time that anything may take."""
+    """Return the time limit for any single event."""
     return asyncio.timeout(PATIENCE_S)
 
 
 async def eventually(
     condition: Callable[[], object | Awaitable[object]], promise: str, seen: Callable[[], object] = str
 ) -> None:
-    """Wait until the condition holds, or what it awaits does. Raises Violation, with the promise and what is seen."""
+    """Wait until the condition, or its awaited value, holds.
+
+    Raises Violation, with the promise and the result of `seen`.
+    """
     try:
         async with asyncio.timeout(PATIENCE_S):
             while True:
@@ -77,11 +80,13 @@ async def eventually(
 
 @dataclass(frozen=True)
 class Workdir:
-    """Which backend is checked, and where. `scratch` is an empty folder, `backend` as in "package.module:Backend".
+    """The checked backend, and its folder.
 
-    What `backend` names is called with `runs=`, the folder that all workspaces lie below. If its sandboxes run on
-    another machine, `eyes` names what looks there: awaited with that folder and a file of a workspace, it says whether
-    any process there holds the lock on that file; one that is not there is held by nobody.
+    `scratch` is an empty folder, `backend` has the form "package.module:Backend".
+
+    The object that `backend` names is called with `runs=`, the parent folder of all workspaces. If its sandboxes run on
+    another machine, `eyes` names an async function for that machine. It receives that folder and a file of a workspace,
+    and returns whether any process there holds the lock on that file; a missing file is held by none.
     """
 
     backend: str
@@ -94,13 +99,13 @@ class Workdir:
         return self.scratch / "runs"
 
     def make(self) -> Backend:
-        """A backend, not started. Raises InvalidValue for a name that stands for none."""
+        """Return a backend that is not started. Raises InvalidValue if the name does not exist."""
         backend: Backend = _named("backend", self.backend)(runs=self.runs)
         return backend
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[BackendFixture]:
-        """A backend of its own, closed in the end."""
+        """Open a new backend, and close it afterwards."""
         self.runs.mkdir(exist_ok=True)
         backend = self.make()
         try:
@@ -110,18 +115,18 @@ class Workdir:
 
 
 class GuestSession:
-    """One sandbox, with the guest in it."""
+    """One sandbox with the guest in it."""
 
     def __init__(self, sandbox: Sandbox, spec: SandboxSpec, site: BackendFixture) -> None:
         self.sandbox, self.spec, self._site = sandbox, spec, site
         self._reader = frames.FrameReader()
 
     async def ask(self, deed: str, **given: object) -> Any:
-        """What the guest answers. Raises Refused, or Ended if it ended over it."""
+        """Return the guest's answer. Raises Refused, or Ended if the guest ended before the answer."""
         return (await self.ask_with(b"", deed, **given))[0]
 
     async def ask_with(self, body: bytes, deed: str, **given: object) -> tuple[Any, bytes]:
-        """Likewise, with bytes there and back."""
+        """Return the guest's answer, with bytes in both directions. Raises the same as `ask`."""
         try:
             await self._send(body, {"do": deed, "given": given, "quiet": False})
             frame = await self._receive()
@@ -135,11 +140,11 @@ class GuestSession:
         return answer["value"], frame.body
 
     async def tell(self, deed: str, **given: object) -> None:
-        """Have the guest do something that it does not answer."""
+        """Send the guest a request without an answer."""
         await self._send(b"", {"do": deed, "given": given, "quiet": True})
 
     async def fails(self, deed: str, **given: object) -> str:
-        """Why something fails, or "" if it does not."""
+        """Return the reason why a request fails, or "" if it succeeds."""
         try:
             await self.ask(deed, **given)
         except Refused as refusal:
@@ -147,40 +152,40 @@ class GuestSession:
         return ""
 
     async def closed(self) -> None:
-        """Wait for the channel's end. Raises Violation if it says something instead."""
+        """Wait for the channel's end. Raises Violation if a message arrives instead."""
         with contextlib.suppress(ConnectionResetError):
             holds(await self._receive() is None, "a channel ends when its guest does")
 
     async def output(self) -> tuple[bytes, bytes]:
-        """All that is printed, to the end of both streams."""
+        """Return all output, to the end of both streams."""
         out, err = await asyncio.gather(read_all(self.sandbox.stdout), read_all(self.sandbox.stderr))
         return out, err
 
     async def ended(self) -> Exit:
-        """Wait for its end."""
+        """Wait for the end of the sandbox."""
         async with patience():
             return await self.sandbox.wait()
 
     async def holding(self, name: str) -> bool:
-        """Whether a process inside holds the lock on a file of the workspace."""
+        """Return whether a process inside holds the lock on a file of the workspace."""
         return await self._site.is_held(self.spec.workspace / name)
 
     async def free(self, name: str) -> bool:
-        """Whether none does."""
+        """Return whether no process holds the lock."""
         return not await self.holding(name)
 
     async def refresh(self) -> None:
-        """Have both sides see the same files, if they share no disk: where they do, they do so at any time."""
+        """Make both sides see the same files, if they share no disk; otherwise they always do."""
         if self._site.probe.remote:
             await self.sandbox.sync()
 
     async def seen(self, name: str) -> pathlib.Path:
-        """A file of the workspace, as it is now."""
+        """Return a file of the workspace in its current state."""
         await self.refresh()
         return self.spec.workspace / name
 
     async def _end_over(self, deed: str) -> Ended:
-        """Return what to raise when the channel ended instead of an answer: with how the sandbox ended, if it did."""
+        """Return the error for a channel that ended instead of an answer, with the sandbox's end, if it has ended."""
         try:
             async with asyncio.timeout(_END_S):
                 return Ended(f"{deed}: {await self.sandbox.wait()}")
@@ -202,7 +207,7 @@ class GuestSession:
 
 @dataclass(frozen=True)
 class BackendFixture:
-    """A backend that is open."""
+    """An open backend."""
 
     ground: Workdir
     backend: Backend
@@ -211,34 +216,34 @@ class BackendFixture:
 
     @property
     def has_walls(self) -> bool:
-        """Whether anything stands between a guest and the host."""
+        """Return whether any confinement separates a guest from the host."""
         return self.probe.level.rank >= Isolation.L1.rank
 
     @property
     def is_apart(self) -> bool:
-        """Whether a guest has namespaces of its own, or more."""
+        """Return whether a guest has namespaces of its own, or more."""
         return self.probe.level.rank >= Isolation.L2.rank
 
     async def is_held(self, file: pathlib.Path) -> bool:
-        """Whether any process holds the lock on a file of a workspace, here or on the machine of its sandbox."""
+        """Return whether any process holds the lock on a file of a workspace, here or on the sandbox's machine."""
         if not self.probe.remote:
             return is_held(file)
         return bool(await _named("eyes", self.ground.eyes)(self.ground.runs, file))
 
     def needs_walls(self) -> None:
-        """Raises NotHere where there are none."""
+        """Raise NotHere if no confinement separates a guest from the host."""
         if not self.has_walls:
             raise NotHere(f"{self.backend.name} offers {self.probe.level} here")
 
     def spec(self, *, grant: Grant = GRANT, **given: Any) -> SandboxSpec:
-        """A sandbox to be started, with a new workspace unless one is given."""
+        """Return the spec of a sandbox to start, with a new workspace unless one is given."""
         run = f"conformance-{uuid.uuid4().hex[:12]}-{next(self._count)}"
         if "workspace" not in given:
             given["workspace"] = self.workspace(run)
         return SandboxSpec(run=run, grant=grant, **{"entry": ENTRY, **given})
 
     def workspace(self, name: str) -> pathlib.Path:
-        """A new folder, its owner's alone."""
+        """Create a new folder that only the backend's owner may enter."""
         folder = self.ground.runs / name
         folder.mkdir(mode=0o700)
         if self.backend.owner is not None:
@@ -247,7 +252,7 @@ class BackendFixture:
 
     @asynccontextmanager
     async def visit(self, spec: SandboxSpec | None = None, **given: Any) -> AsyncIterator[GuestSession]:
-        """A sandbox with the guest in it, cleaned up in the end."""
+        """Start a sandbox with the guest in it, and clean it up afterwards."""
         async with patience():
             spec = spec or self.spec(**given)
             sandbox = await self.backend.start(spec)
@@ -258,7 +263,7 @@ class BackendFixture:
 
     @asynccontextmanager
     async def visit_if_granted(self, field: str, value: object, **given: Any) -> AsyncIterator[GuestSession]:
-        """A sandbox with one field of its grant set; refusing that field by name is an answer, too: NotHere."""
+        """Start a sandbox with one field of its grant set. Raises NotHere if the backend refuses that field by name."""
         try:
             async with self.visit(grant=replace_grant(GRANT, **{field: value}), **given) as visit:
                 yield visit
@@ -279,12 +284,12 @@ Check = Callable[[BackendFixture], Awaitable[None]]
 
 
 def replace_grant(grant: Grant, **changes: Any) -> Grant:
-    """A grant with other values in some fields."""
+    """Return a grant with other values in some fields."""
     return msgspec.structs.replace(grant, **changes)
 
 
 def is_held(path: pathlib.Path) -> bool:
-    """Whether any process holds a lock on a file."""
+    """Return whether any process holds a lock on a file."""
     with path.open("rb") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -294,7 +299,7 @@ def is_held(path: pathlib.Path) -> bool:
 
 
 def lives(pid: int) -> bool:
-    """Whether a process of the host runs; one that only waits to be reaped does not."""
+    """Return whether a process of the host runs; a process that only waits to be reaped does not."""
     try:
         return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except OSError:
@@ -302,7 +307,7 @@ def lives(pid: int) -> bool:
 
 
 def cgroups(pid: int) -> frozenset[pathlib.Path]:
-    """The cgroups that a process of the host is in and we are not; none where nothing can be seen of it."""
+    """Return the cgroups of a process of the host that are not ours; none where they are not visible."""
     return _cgroups(pid) - _cgroups(os.getpid())
 
 
@@ -322,7 +327,7 @@ def _cgroups(pid: int) -> frozenset[pathlib.Path]:
 
 
 async def read_all(fd: int) -> bytes:
-    """What comes from a descriptor, to its end."""
+    """Return the bytes from a descriptor, to its end."""
     loop, pieces, ready = asyncio.get_running_loop(), list[bytes](), asyncio.Event()
     os.set_blocking(fd, False)
     loop.add_reader(fd, ready.set)

@@ -1,4 +1,4 @@
-"""A process's life: how it starts, is signalled, ends, is waited for, and is let go of."""
+"""Checks of a process's lifecycle: its start, signals, end, waits, and clean-up."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _DEAF = [signal.SIGTERM, signal.SIGHUP, signal.SIGINT]
 
 
 async def exit_status(site: BackendFixture) -> None:
-    """What the entry point returns is the exit status; nothing returned is 0."""
+    """Check that the return value of the entry point is the exit status; no value is 0."""
     for code in (0, 7):
         async with site.visit() as visit:
             await visit.tell("leave", code=code)
@@ -37,7 +37,7 @@ async def exit_status(site: BackendFixture) -> None:
 
 
 async def closing_the_channel_ends_a_guest_in_order(site: BackendFixture) -> None:
-    """The host's end closed is an end of file inside."""
+    """Check that closing the host's end is an end of file inside."""
     async with site.visit() as visit:
         await visit.ask("who")
         visit.sandbox.channel.shutdown(socket.SHUT_WR)
@@ -45,7 +45,7 @@ async def closing_the_channel_ends_a_guest_in_order(site: BackendFixture) -> Non
 
 
 async def uncaught_exception(site: BackendFixture) -> None:
-    """An exception that nobody catches is an exit status other than 0, and is told on stderr."""
+    """Check that an uncaught exception gives an exit status other than 0, and is printed on stderr."""
     async with site.visit() as visit:
         await visit.tell("crash")
         ended = await visit.ended()
@@ -55,7 +55,7 @@ async def uncaught_exception(site: BackendFixture) -> None:
 
 
 async def death_by_signal(site: BackendFixture) -> None:
-    """A process that a signal ended is said to be so."""
+    """Check that a process that a signal ended is reported as such."""
     for number in (signal.SIGKILL, signal.SIGSEGV):
         async with site.visit() as visit:
             await visit.tell("end_by", number=number)
@@ -64,7 +64,7 @@ async def death_by_signal(site: BackendFixture) -> None:
 
 
 async def signals_are_delivered(site: BackendFixture) -> None:
-    """To the main process, whether it handles them or not; after its end to nobody."""
+    """Check that signals reach the main process, whether it handles them or not, and no process after its end."""
     async with site.visit() as visit:
         await visit.ask("note", number=signal.SIGUSR1)
         visit.sandbox.signal(signal.SIGUSR1)
@@ -76,7 +76,7 @@ async def signals_are_delivered(site: BackendFixture) -> None:
 
 
 async def kill_lets_it_end_in_order(site: BackendFixture) -> None:
-    """SIGTERM comes first, and who heeds it within the grace ends by itself."""
+    """Check that SIGTERM comes first, and that a guest that handles it within the grace ends by itself."""
     async with site.visit() as visit:
         await visit.ask("leave_on", number=signal.SIGTERM, code=3)
         ended = await visit.sandbox.kill(PATIENCE_S)
@@ -84,7 +84,7 @@ async def kill_lets_it_end_in_order(site: BackendFixture) -> None:
 
 
 async def kill_ends_who_will_not(site: BackendFixture) -> None:
-    """Who is deaf, stopped, or working without end is gone when `kill` returns."""
+    """Check that a guest that ignores signals, is stopped, or works without end has ended when `kill` returns."""
     for name in ("ignore", "end_by", "spin"):
         async with site.visit() as visit:
             await visit.ask("hold", path="held")
@@ -103,7 +103,7 @@ async def kill_ends_who_will_not(site: BackendFixture) -> None:
 
 
 async def descendants_end_with_it(site: BackendFixture) -> None:
-    """Whoever a guest leaves behind, deaf and in a session of its own, is gone when `wait` returns."""
+    """Check that processes left behind, ignoring signals in a session of their own, have ended when `wait` returns."""
     for quiet in (False, True):
         async with site.visit() as visit:
             await visit.ask("hide", hold="held", quiet=quiet)
@@ -116,7 +116,7 @@ async def descendants_end_with_it(site: BackendFixture) -> None:
 
 
 async def killing_the_main_process_ends_all(site: BackendFixture) -> None:
-    """SIGKILL from outside takes whoever it had started along."""
+    """Check that SIGKILL from outside also ends the processes that the main process started."""
     async with site.visit() as visit:
         await visit.ask("hide", hold="held", quiet=True)
         visit.sandbox.signal(signal.SIGKILL)
@@ -125,7 +125,7 @@ async def killing_the_main_process_ends_all(site: BackendFixture) -> None:
 
 
 async def waiting_often_and_giving_up(site: BackendFixture) -> None:
-    """Many may wait, and stop waiting: that ends nothing, and each gets the same answer."""
+    """Check that several callers may wait, and cancel: that ends no process, and each gets the same result."""
     async with site.visit() as visit:
         for _ in range(3):
             with contextlib.suppress(TimeoutError):
@@ -142,7 +142,7 @@ async def waiting_often_and_giving_up(site: BackendFixture) -> None:
 
 
 async def killing_often_and_at_once(site: BackendFixture) -> None:
-    """Together, again, by somebody who gives up, and beside somebody who waits: one end, one answer."""
+    """Check concurrent, repeated and cancelled kills, together with a wait: one end, one result."""
     async with site.visit() as visit:
         await visit.ask("ignore", numbers=_DEAF)
         given_up = asyncio.ensure_future(visit.sandbox.kill(PATIENCE_S))
@@ -157,7 +157,7 @@ async def killing_often_and_at_once(site: BackendFixture) -> None:
 
 
 async def killing_what_has_ended(site: BackendFixture) -> None:
-    """`kill` after the end changes nothing."""
+    """Check that `kill` after the end changes nothing."""
     async with site.visit() as visit:
         await visit.tell("leave", code=4)
         ended = await visit.ended()
@@ -165,7 +165,7 @@ async def killing_what_has_ended(site: BackendFixture) -> None:
 
 
 async def cleaning_up(site: BackendFixture) -> None:
-    """Kills what lives, lets go of all descriptors and cgroups, may be repeated, and leaves the workspace."""
+    """Check that `clean_up` kills live processes, frees descriptors and cgroups, is repeatable, and keeps the workspace."""
     async with site.visit() as visit:
         sandbox = visit.sandbox
         fds = {fd: _what(fd) for fd in (sandbox.stdout, sandbox.stderr)}
@@ -186,7 +186,7 @@ async def cleaning_up(site: BackendFixture) -> None:
 
 
 async def descriptions(site: BackendFixture) -> None:
-    """`describe` is data; `adopt` raises Gone, or gives back this very sandbox, and Gone after its end."""
+    """Check that `describe` is data; `adopt` raises Gone, or returns this very sandbox, and raises Gone after its end."""
     async with site.visit() as visit:
         described = visit.sandbox.describe()
         holds(json.loads(json.dumps(described)) == described, f"a description is JSON, not {described!r}")
@@ -209,7 +209,7 @@ async def descriptions(site: BackendFixture) -> None:
 
 
 async def use_is_told(site: BackendFixture) -> None:
-    """`metrics` follows what is used while it is used, and raises Gone afterwards; the end tells what was."""
+    """Check that `metrics` follows the usage, and raises Gone afterwards, and that the end reports the total."""
     async with site.visit() as visit:
         before = await visit.sandbox.metrics()
         holds(before.pids >= 1, f"a living sandbox has processes: {before}")
@@ -238,7 +238,7 @@ async def use_is_told(site: BackendFixture) -> None:
 
 
 async def commands_run_beside_it(site: BackendFixture) -> None:
-    """In the same sandbox, with its files; output and time are bounded, and what they start ends with them."""
+    """Check that commands run in the same sandbox, with bounded output and time, and end with their children."""
     async with site.visit() as visit:
         await visit.ask("write", path="file", text="text")
         run = visit.sandbox.run_command
@@ -268,7 +268,7 @@ async def commands_run_beside_it(site: BackendFixture) -> None:
 
 
 async def the_first_process(site: BackendFixture) -> None:
-    """`pid` is a process of the host, each sandbox's its own; when it ends, all of that sandbox does, and no other."""
+    """Check that `pid` is a separate host process for each sandbox; its end ends that sandbox, and no other."""
     if site.probe.remote:
         async with site.visit() as visit:
             holds(visit.sandbox.pid == -1, f"what runs on another machine is no process here: {visit.sandbox.pid}")
@@ -310,7 +310,7 @@ CHECKS: tuple[Check, ...] = (
 
 
 def _what(fd: int) -> object:
-    """What is open there, None if nothing is."""
+    """Return the identity of an open descriptor, None if it is closed."""
     try:
         status = os.fstat(fd)
     except OSError:

@@ -1,4 +1,4 @@
-"""Every limit of a grant is a limit: what is below it works, what is above does not, and the neighbours do."""
+"""Checks of the limits of a grant: usage below a limit works, usage above fails, and other sandboxes are unaffected."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from ramet.testing.conformance.isolation.harness import (
 )
 
 _MEMORY_MB = 96
-_SPIN_S = 3.0  #: longer than it may take until one that was idle is looked at, where there is no control group
-_SLACK_MB = 8  #: what a process needs besides, and what is counted in pieces
+_SPIN_S = 3.0  #: longer than the time until an idle sandbox is looked at, where there is no control group
+_SLACK_MB = 8  #: additional memory of a process, and the error of counting in pieces
 
 
 async def memory(site: BackendFixture) -> None:
-    """More than was granted is refused, or the end: `oom`."""
+    """Check that more memory than granted is refused, or ends the sandbox with `oom`."""
     async with site.visit_if_granted("memory_mb", _MEMORY_MB) as visit:
         await visit.ask("allocate", mb=_MEMORY_MB // 3)
         await _is_stopped(visit, "allocate", mb=4 * _MEMORY_MB)
 
 
 async def memory_of_all_together(site: BackendFixture) -> None:
-    """The limit is the sandbox's, not each process's."""
+    """Check that the memory limit applies to the sandbox, not to each process."""
     each = _MEMORY_MB // 2
     most = (_MEMORY_MB + _SLACK_MB) // each
     async with site.visit_if_granted("memory_mb", _MEMORY_MB) as visit:
@@ -47,7 +47,10 @@ async def memory_of_all_together(site: BackendFixture) -> None:
 
 
 async def memory_of_a_reservation(site: BackendFixture) -> None:
-    """Those who share one have it together: with what one has, another gets less. Who does not share it is let be."""
+    """Check that sandboxes of one reservation share its memory: what one holds, another cannot get.
+
+    A sandbox outside the reservation is unaffected.
+    """
     if "memory_mb" not in site.probe.together:
         raise NotHere(f"{site.backend.name} says that it bounds no memory together here")
     holds(isinstance(site.backend, ReservingBackend), "who bounds reservations can disband them")
@@ -80,14 +83,14 @@ async def memory_of_a_reservation(site: BackendFixture) -> None:
 
 
 async def memory_that_is_shared(site: BackendFixture) -> None:
-    """Counts, too, whether it is mapped or only behind a descriptor."""
+    """Check that shared memory counts, too, whether it is mapped or only behind a descriptor."""
     for kind in ("mapping", "descriptor"):
         async with site.visit_if_granted("memory_mb", _MEMORY_MB) as visit:
             await _is_stopped(visit, "share", kind=kind, mb=4 * _MEMORY_MB)
 
 
 async def processes(site: BackendFixture) -> None:
-    """And threads: no more than were granted, in one sandbox; another is not held back by it."""
+    """Check that a sandbox starts no more processes and threads than granted; another sandbox is unaffected."""
     async with site.visit_if_granted("pids", 12) as visit, site.visit() as other:
         holds(await visit.ask("fork_until", count=4) == 4, "below the limit processes can be started")
         for deed in ("fork_until", "start_threads_until"):
@@ -97,7 +100,7 @@ async def processes(site: BackendFixture) -> None:
 
 
 async def processor(site: BackendFixture) -> None:
-    """Work without a pause in several processes gets what was granted, over a while."""
+    """Check that continuous work in several processes gets the granted processor time, over a while."""
     if site.probe.mechanisms.get("cgroup_cpu") is False:
         raise NotHere("without cgroups processor time is shared out, not limited")
     async with site.visit_if_granted("cpu_cores", 0.2) as visit:
@@ -106,7 +109,7 @@ async def processor(site: BackendFixture) -> None:
 
 
 async def temporary_files(site: BackendFixture) -> None:
-    """/tmp and /dev/shm hold what was granted, each, if they can be written at all; then they are full, or it ends."""
+    """Check that /tmp and /dev/shm hold the granted size, each, if they are writable; beyond it they are full, or it ends."""
     for place in ("/tmp", "/dev/shm"):
         async with site.visit_if_granted("tmpfs_size_mb", 4) as visit:
             try:
@@ -124,7 +127,7 @@ async def temporary_files(site: BackendFixture) -> None:
 
 
 async def workspace(site: BackendFixture) -> None:
-    """It holds what was granted; beyond that it is full, or the end: `workspace`."""
+    """Check that the workspace holds the granted size; beyond that it is full, or the sandbox ends with `workspace`."""
     async with site.visit_if_granted("workspace_size_mb", 8) as visit:
         holds(await visit.ask("fill", path=".", mb=4) == 4, "below the limit files can be written")
         try:
@@ -141,14 +144,14 @@ async def workspace(site: BackendFixture) -> None:
 
 
 async def descriptors(site: BackendFixture) -> None:
-    """Are used up inside before they are on the host."""
+    """Check that descriptors run out inside before they do on the host."""
     async with site.visit() as visit:
         opened = await visit.ask("open_until", count=20_000)
         holds(32 <= opened < 20_000, f"{opened} of 20,000 descriptors were opened")
 
 
 async def a_limit_is_one_sandboxs(site: BackendFixture) -> None:
-    """Who is killed for memory takes nobody along."""
+    """Check that a sandbox that is killed for memory affects no other sandbox."""
     async with site.visit() as other, site.visit_if_granted("memory_mb", _MEMORY_MB) as visit:
         await _is_stopped(visit, "allocate", mb=4 * _MEMORY_MB)
         await visit.sandbox.kill(0)
@@ -170,7 +173,7 @@ CHECKS: tuple[Check, ...] = (
 
 
 async def _is_stopped(visit: GuestSession, deed: str, **given: object) -> None:
-    """Raises Violation unless the guest is refused that memory, or ends over it, now or when somebody looks."""
+    """Raise Violation unless the guest is refused that memory, or ends because of it, now or when the watchdog looks."""
     try:
         await visit.ask(deed, **given)
     except Ended:

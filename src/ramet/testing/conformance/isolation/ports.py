@@ -1,4 +1,4 @@
-"""Ports on which a process inside serves: reached from the host alone, and each in its own sandbox."""
+"""Checks of ports on which a process inside serves: reachable from the host alone, and separate in each sandbox."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _UNREACHABLE = {"EACCES", "EPERM", "ENETUNREACH", "ECONNREFUSED", "EAFNOSUPPORT"
 
 
 async def ports_are_reached_from_the_host_alone(site: BackendFixture) -> None:
-    """A declared port is reached in the sandbox that serves there, and no other port, nor anybody else's."""
+    """Check that a declared port is reachable in its own sandbox, and no other port or sandbox."""
     port = _free_port()
     async with site.visit_if_granted("ports", {"web": port}) as one, site.visit() as other:
         box = one.sandbox
@@ -64,7 +64,7 @@ async def _heard(box: Sandbox, port: int) -> bytes:
 
 
 def _free_port() -> int:
-    """A number that is nobody's on the host now, so that the host itself is not what is reached."""
+    """Return a number that no process of the host uses now, so that a connection does not reach the host itself."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

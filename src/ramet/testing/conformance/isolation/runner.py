@@ -1,4 +1,4 @@
-"""One check, run with a backend of its own; what is left on the host after its close is a violation, too."""
+"""The runner of one check, with a new backend; remains on the host after the backend's close are a violation, too."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ramet.testing.conformance.isolation.harness import (
 
 
 async def run(check: Check, ground: Workdir) -> None:
-    """Raises Violation if the promise is not kept, NotHere if it does not apply here."""
+    """Run a check. Raises Violation if the promise is not kept, NotHere if the check does not apply here."""
     os.environ[CANARY] = secrets.token_hex(16)
     before = _Left.now(ground)
     try:
@@ -41,7 +41,7 @@ async def run(check: Check, ground: Workdir) -> None:
 
 
 class _Left(NamedTuple):
-    """What a backend might leave on its host."""
+    """The things that a backend might leave on its host."""
 
     descriptors: frozenset[str]
     children: frozenset[str]
@@ -49,7 +49,7 @@ class _Left(NamedTuple):
 
     @classmethod
     def now(cls, ground: Workdir) -> _Left:
-        """What there is."""
+        """Return the current state."""
         return cls(frozenset(_descriptors()), frozenset(_children()), frozenset(_mounts(ground)))
 
 
@@ -63,8 +63,8 @@ def _descriptors() -> list[str]:
         try:
             what = os.readlink(each)  # noqa: PTH115 - a name, not a path
         except OSError:
-            continue  # that of this listing
-        if not what.startswith(("/dev/", "/proc/")):  # libraries keep those open for good
+            continue  # the descriptor of this listing
+        if not what.startswith(("/dev/", "/proc/")):  # libraries keep those open permanently
             found.append(f"descriptor of {what}")
     return found
 
@@ -72,7 +72,7 @@ def _descriptors() -> list[str]:
 def _children() -> list[str]:
     found = []
     for task in pathlib.Path("/proc/self/task").glob("*/children"):
-        with contextlib.suppress(OSError):  # A thread that has just ended.
+        with contextlib.suppress(OSError):  # The thread has just ended.
             found += [f"process {pid}" for pid in task.read_text().split()]
     return found
 

@@ -1,4 +1,4 @@
-"""What goes in and comes out: the channel, what is printed, and what a process is given to begin with."""
+"""Checks of input and output: the channel, the printed output, and the initial state of a process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PRINTED = 1024 * 1024
 
 
 async def a_channel_is_a_connected_stream(site: BackendFixture) -> None:
-    """Non-blocking at the host's end; large messages go both ways whole; each sandbox has its own."""
+    """Check that the channel is non-blocking on the host, passes large messages whole, and belongs to one sandbox."""
     async with site.visit() as one, site.visit() as other:
         channel = one.sandbox.channel
         holds(channel.type == socket.SOCK_STREAM, "a channel is a stream")
@@ -27,7 +27,7 @@ async def a_channel_is_a_connected_stream(site: BackendFixture) -> None:
 
 
 async def a_channel_ends_with_its_guest(site: BackendFixture) -> None:
-    """By whatever end; who prints on holds nothing up."""
+    """Check that the channel ends with its guest, however the guest ends."""
     for told in ({"deed": "leave", "code": 0}, {"deed": "end_by", "number": 9}):
         async with site.visit() as visit:
             await visit.tell(**told)  # type: ignore[arg-type]  # a deed and its arguments
@@ -36,7 +36,7 @@ async def a_channel_ends_with_its_guest(site: BackendFixture) -> None:
 
 
 async def output_is_read_to_its_end(site: BackendFixture) -> None:
-    """Both streams, apart, from the guest and the programs it runs, past the end of the sandbox."""
+    """Check that both streams carry all output of the guest and its programs, separately, past the end of the sandbox."""
     async with site.visit() as visit:
         reading = asyncio.ensure_future(visit.output())
         await visit.ask("say", stream=1, text="o", times=_PRINTED)
@@ -50,7 +50,7 @@ async def output_is_read_to_its_end(site: BackendFixture) -> None:
 
 
 async def output_outlives_a_process(site: BackendFixture) -> None:
-    """What was printed before a violent end can be read after it."""
+    """Check that output printed before a violent end can be read after it."""
     async with site.visit() as visit:
         await visit.ask("say", stream=1, text="last words", times=1)
         await visit.sandbox.kill(0)
@@ -58,7 +58,7 @@ async def output_outlives_a_process(site: BackendFixture) -> None:
 
 
 async def output_that_nobody_reads_stops_no_end(site: BackendFixture) -> None:
-    """A guest that prints without end is stalled, not its killing."""
+    """Check that unread output stalls a guest that prints without end, but not its killing."""
     async with site.visit() as visit:
         await visit.tell("say", stream=1, text="flood", times=_LARGE)
         async with patience():
@@ -66,7 +66,7 @@ async def output_that_nobody_reads_stops_no_end(site: BackendFixture) -> None:
 
 
 async def the_environment_is_what_was_given(site: BackendFixture) -> None:
-    """What was given, what a backend sets itself, and nothing of the host's in any that can be read inside."""
+    """Check that the environment has the given variables and the backend's own, and none of the host's."""
     holds(os.environ.get(CANARY), "a control: the host's environment has a canary")
     for env in ({}, {"ONE": "1", "EMPTY": "", "LINES": "a\nb=ü"}):
         async with site.visit(env=env) as visit:
@@ -78,13 +78,13 @@ async def the_environment_is_what_was_given(site: BackendFixture) -> None:
 
 
 async def standard_input_is_empty(site: BackendFixture) -> None:
-    """At its end from the start."""
+    """Check that standard input is at its end from the start."""
     async with site.visit() as visit:
         holds(await visit.ask("from_stdin") == "", "there is nothing to be read on stdin")
 
 
 async def nothing_else_is_inherited(site: BackendFixture) -> None:
-    """No socket but the channel, no folder, and none of either goes on to programs."""
+    """Check that a guest inherits no socket except the channel, and no folder, and that programs inherit neither."""
     read, write = os.pipe()
     try:
         os.set_inheritable(read, True)
@@ -99,7 +99,7 @@ async def nothing_else_is_inherited(site: BackendFixture) -> None:
 
 
 async def a_guest_works_in_its_workspace(site: BackendFixture) -> None:
-    """It is the working directory, writable, the same files on both sides, and the backend's owner's."""
+    """Check that the workspace is the working directory, writable, the same on both sides, and owned as the backend says."""
     spec = site.spec()
     (spec.workspace / "from-host").write_text("host")
     (spec.workspace / "from-host").chmod(0o644)
@@ -116,14 +116,14 @@ async def a_guest_works_in_its_workspace(site: BackendFixture) -> None:
 
 
 async def an_image_is_imported_before(site: BackendFixture) -> None:
-    """`bare` and `llm` both start; only the second has langchain-core from the start."""
+    """Check that `bare` and `llm` both start, and that only the second has langchain-core from the start."""
     async with site.visit(image="bare") as bare, site.visit(image="llm") as llm:
         holds(await llm.ask("has_imported", module="langchain_core.messages"), "`llm` has langchain-core")
         holds(not await bare.ask("has_imported", module="langchain_core.messages"), "`bare` has not")
 
 
 async def locks_are_seen_from_outside(site: BackendFixture) -> None:
-    """A control of this suite: while a process inside holds a lock, the host sees it, and not afterwards."""
+    """Check this suite itself: the host sees a lock exactly while a process inside holds it."""
     async with site.visit() as visit:
         await visit.ask("write", path="held", text="")
         holds(not await visit.holding("held"), "nobody holds it")

@@ -1,11 +1,14 @@
-"""The suite that every backend passes, a stranger's too: each check is one promise of `ramet.isolation.contract`.
+"""The suite that every backend passes, including third-party ones.
+
+Each check is one promise of `ramet.isolation.contract`.
 
     for check in CHECKS:
-        await run(check, Ground("package.module:Backend", an_empty_folder))
+        await run(check, Workdir("package.module:Backend", an_empty_folder))
 
-What is named is called with `runs=`, the folder of all workspaces, in this process and in another that is killed. A
+The named object is called with `runs=`, the folder of all workspaces, in this process and in another that is killed. A
 check raises Violation, with the promise that is not kept, or NotHere where it does not apply; no test framework is
-needed. Everything happens with real processes: an unkept promise may harm the host, so run a stranger's in a container.
+needed. All checks use real processes: an unkept promise may harm the host, so check a third-party backend in a
+container.
 """
 
 from __future__ import annotations

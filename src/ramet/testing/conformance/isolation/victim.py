@@ -1,4 +1,4 @@
-"""A host process that will be killed: it has sandboxes that end with it or not at all. Run by `endings`."""
+"""A host process that will be killed: its sandboxes end with it or not at all. Run by `closing`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ramet.testing.conformance.isolation.harness import ENTRY, GRANT, Workdir, r
 
 
 async def main(backend: str, scratch: str, *specs: str) -> None:
-    """Start them, say so, and wait for the end that comes from outside."""
+    """Start the sandboxes, print their pids, and wait for the end that comes from outside."""
     async with Workdir(backend, pathlib.Path(scratch)).open() as site, contextlib.AsyncExitStack() as stack:
         pids = []
         shared = Reservation(name="doomed", memory_mb=1024) if site.probe.together else None

@@ -1,1 +1,1 @@
-"""The suite that every store passes, a stranger's too: `ramet.testing.conformance.store.suite`."""
+"""The suite that every store passes, including third-party ones: `ramet.testing.conformance.store.suite`."""

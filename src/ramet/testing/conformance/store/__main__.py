@@ -1,9 +1,9 @@
-"""`python -m ramet.testing.conformance.store package.module:place`: hold a store to every promise, without a test
-framework.
+"""Run all checks of a store without a test framework.
 
-The named function is called once for each check, with an empty folder of its own, and returns a `StoreFixture`
-(`ramet.testing.conformance.store.suite`) where no store was yet. A line says what became of each check; the status is 1
-if a promise is not kept, and 2 for wrong usage.
+Usage: `python -m ramet.testing.conformance.store package.module:place`. The named function is called once for each
+check, with an empty folder of its own, and returns a `StoreFixture` (`ramet.testing.conformance.store.suite`) whose
+place has no store yet. One line reports the result of each check; the status is 1 if a promise is not kept, and 2 for
+wrong usage.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MAX_WORDS = 500
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run all checks, or those that are named; the exit status."""
+    """Run all checks, or the named ones; return the exit status."""
     by_name = {check.__name__: check for check in CHECKS}
     if not arguments or arguments[0].startswith("-") or ":" not in arguments[0]:
         return _wrong(_USAGE)
@@ -31,7 +31,7 @@ def main(arguments: Sequence[str]) -> int:
         return _wrong(f"{unknown[0]!r} is no check; there are: {', '.join(by_name)}")
     try:
         place: Any = importlib.metadata.EntryPoint("store", arguments[0], "ramet.stores").load()
-    except Exception as problem:  # The module's own code runs in there.
+    except Exception as problem:  # The call runs the module's own code.
         return _wrong(f"{arguments[0]} cannot be loaded: {_words(problem)}")
     if not callable(place):
         return _wrong(f"{arguments[0]} is no function that returns a Place when it is called with a folder")
@@ -46,7 +46,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _result_of(check: Check, place: Callable[[pathlib.Path], object]) -> str:
-    """Describe what became of one check, as a line."""
+    """Return the result of one check, as a line."""
     name = check.__name__
     with tempfile.TemporaryDirectory(prefix="ramet-conformance-") as folder:
         try:
@@ -58,7 +58,7 @@ def _result_of(check: Check, place: Callable[[pathlib.Path], object]) -> str:
             return f"skipped {name}: {_words(why)}"
         except Violation as why:
             return f"broken  {name}: {_words(why)}"
-        except Exception as error:  # Whatever a store raises that was not promised.
+        except Exception as error:  # An undocumented error of the store.
             return f"broken  {name}: {type(error).__name__}: {_words(error)}"
     return f"kept    {name}"
 

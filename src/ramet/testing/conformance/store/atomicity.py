@@ -1,4 +1,4 @@
-"""Blobs and documents that are written as one, and blobs that are read many at once."""
+"""Checks of blobs and documents that are written atomically, and of reading many blobs in one call."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ramet.testing.conformance.store.harness import Check, StoreFixture, cancell
 
 
 async def what_is_written_together(place: StoreFixture) -> None:
-    """All of it is there, as if it were written one after another; what was appended before is durable."""
+    """Check that all blobs and documents of one write exist, and that earlier appended events are durable."""
     async with place.open() as store:
         await store.put("kind", "old", b"one")
         ticket = store.append(entry(1))
@@ -43,7 +43,7 @@ async def what_is_written_together(place: StoreFixture) -> None:
 
 
 async def all_or_nothing(place: StoreFixture) -> None:
-    """One document of another version: Conflict names it, and nothing at all was written."""
+    """Check that one document of another version prevents the whole write, and that Conflict names it."""
     async with place.open() as store:
         await store.put("kind", "b", b"here")
         for wrong in (0, 2):
@@ -83,7 +83,7 @@ async def all_or_nothing(place: StoreFixture) -> None:
 
 
 async def one_of_many_wins(place: StoreFixture) -> None:
-    """Of many who write together over the same document exactly one wins, and only its other documents are there."""
+    """Check that exactly one of many atomic writes over the same document wins, and only its other documents exist."""
     async with place.open() as store:
         for version in range(4):
             claims = (
@@ -104,7 +104,7 @@ async def one_of_many_wins(place: StoreFixture) -> None:
 
 
 async def cancelled_together_is_whole_or_nothing(place: StoreFixture) -> None:
-    """Whoever is cancelled while writing leaves all of it or nothing."""
+    """Check that a cancelled atomic write leaves all of it or nothing."""
     async with place.open() as store:
         for turns in range(8):
             blob, documents = (
@@ -115,7 +115,7 @@ async def cancelled_together_is_whole_or_nothing(place: StoreFixture) -> None:
             for _ in range(turns % 5):
                 await asyncio.sleep(0)
             await cancelled(writing)
-            await store.put("kind", "another", b"")  # Whatever was under way is over.
+            await store.put("kind", "another", b"")  # Every pending write has ended by now.
             there = {
                 await store.get("a", str(turns)) is not None,
                 await store.get("b", str(turns)) is not None,
@@ -125,7 +125,7 @@ async def cancelled_together_is_whole_or_nothing(place: StoreFixture) -> None:
 
 
 async def blobs_many_at_once(place: StoreFixture) -> None:
-    """Many blobs in one look, awaited or not; names that stand for nothing are left out."""
+    """Check that many blobs are read in one call, awaited or not, and that unknown names are left out."""
     async with place.open() as store:
         kept = {_name(data): data for data in (b"%d" % n * 50 for n in range(300))}
         await store.put_together([*kept.values()], [])

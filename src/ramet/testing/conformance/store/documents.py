@@ -1,4 +1,4 @@
-"""Documents, which have one winner, and blobs."""
+"""Checks of documents, whose changes have one winner, and of blobs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ramet.testing.conformance.store.harness import Check, StoreFixture, cancell
 
 
 async def a_document_changes(place: StoreFixture) -> None:
-    """Versions count from 1; the newest is read; other kinds and keys are others."""
+    """Check that versions count from 1, that the newest is read, and that other kinds and keys are separate."""
     async with place.open() as store:
         holds(await store.get("kind", "key") is None, "there is none at first")
         for version, data in enumerate((b"one", b"", bytes(range(256))), 1):
@@ -25,7 +25,7 @@ async def a_document_changes(place: StoreFixture) -> None:
 
 
 async def a_document_of_another_version(place: StoreFixture) -> None:
-    """`expected` is its version, 0 for none; otherwise Conflict says which, and nothing changed."""
+    """Check that `expected` must be the version, 0 for none; otherwise Conflict names both, and nothing changes."""
     async with place.open() as store:
         conflict = await raises(Conflict, store.put("kind", "key", b"x", expected=1), "a version that is not there")
         holds((conflict.expected, conflict.found) == (1, 0), "Conflict says what was found")
@@ -42,7 +42,7 @@ async def a_document_of_another_version(place: StoreFixture) -> None:
 
 
 async def one_claim_wins(place: StoreFixture) -> None:
-    """Of many who claim a document at once exactly one wins, each time, and the others are told of its version."""
+    """Check that exactly one of many concurrent claims of a document wins, and the others learn its version."""
     async with place.open() as store:
         for version in range(6):
             claims = (store.put("task", "one", b"%d" % who, expected=version) for who in range(25))
@@ -55,7 +55,7 @@ async def one_claim_wins(place: StoreFixture) -> None:
 
 
 async def one_deletion_wins(place: StoreFixture) -> None:
-    """Of many who delete a document exactly one is told that it was there."""
+    """Check that exactly one of many concurrent deletions reports that the document existed."""
     async with place.open() as store:
         await store.put("kind", "key", b"")
         gone = await asyncio.gather(*(store.delete("kind", "key") for _ in range(10)))
@@ -63,7 +63,7 @@ async def one_deletion_wins(place: StoreFixture) -> None:
 
 
 async def a_document_comes_again(place: StoreFixture) -> None:
-    """Deleting leaves nothing: the next one of that key begins at version 1."""
+    """Check that a deletion leaves nothing: the next document of that key begins at version 1."""
     async with place.open() as store:
         await store.put("kind", "key", b"one")
         await store.put("kind", "key", b"two")
@@ -74,7 +74,7 @@ async def a_document_comes_again(place: StoreFixture) -> None:
 
 
 async def documents_are_listed(place: StoreFixture) -> None:
-    """Those of one kind whose keys begin alike, in order of their keys, as Unicode has them; nothing is a wildcard."""
+    """Check that a listing has the documents of one kind and key prefix, in Unicode order; no character is a wildcard."""
     keys = (
         "a",
         "a/1",
@@ -105,7 +105,7 @@ async def documents_are_listed(place: StoreFixture) -> None:
 
 
 async def a_document_makes_events_durable(place: StoreFixture) -> None:
-    """What was appended before a document or blob was written is committed when that returns."""
+    """Check that a write of a document or blob commits all earlier appended events."""
     async with place.open() as store:
         ticket = store.append(entry(1))
         await store.put("kind", "key", b"")
@@ -117,7 +117,7 @@ async def a_document_makes_events_durable(place: StoreFixture) -> None:
 
 
 async def a_cancelled_change_is_whole_or_nothing(place: StoreFixture) -> None:
-    """Whoever is cancelled while writing leaves a document of the old version or of the new one."""
+    """Check that a cancelled write leaves a document of the old version or of the new one."""
     async with place.open() as store:
         for turns in range(12):
             before = await store.get("kind", "key")
@@ -125,14 +125,14 @@ async def a_cancelled_change_is_whole_or_nothing(place: StoreFixture) -> None:
             for _ in range(turns % 5):
                 await asyncio.sleep(0)
             await cancelled(writing)
-            await store.put("kind", "another", b"")  # Whatever was under way is over.
+            await store.put("kind", "another", b"")  # Every pending write has ended by now.
             after = await store.get("kind", "key")
             version = (before.version if before else 0) + 1
             holds(after in (before, Document("kind", "key", version, b"%d" % turns)), "the old one or the new one")
 
 
 async def what_cannot_be_written_is_refused(place: StoreFixture) -> None:
-    """Names that UTF-8 cannot hold, or with NUL: InvalidValue, and the store goes on."""
+    """Check that a name with NUL, or without a UTF-8 form, raises InvalidValue, and that the store continues to work."""
     async with place.open() as store:
         for kind, key in (("a\0", "key"), ("kind", "a\0b"), ("\ud800", "key"), ("kind", "\udfff")):
             await raises(InvalidValue, store.put(kind, key, b""), f"a document {kind!r} {key!r}")
@@ -140,7 +140,7 @@ async def what_cannot_be_written_is_refused(place: StoreFixture) -> None:
 
 
 async def blobs(place: StoreFixture) -> None:
-    """Bytes by their hash: the same bytes are the same blob."""
+    """Check that blobs are stored by their hash: the same bytes are the same blob."""
     async with place.open() as store:
         holds([*await store.list_blobs()] == [], "there are none at first")
         kept = {}

@@ -1,4 +1,4 @@
-"""Where a store is checked: a place that is empty at first, and can be opened again and from beside."""
+"""The environment of a store check: a place that is empty at first, and can be opened again and concurrently."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from typing import Any
 
 from ramet.store.contract import Entry, Store, StoredEvent
 
-PATIENCE_S = 60.0  #: how long anything that must happen may take; passed in full only by a store that fails
+PATIENCE_S = 60.0  #: the time limit for any event that must happen; only a failing store needs all of it
 
 
 class Violation(AssertionError):
-    """A store that does not do what the contract promises."""
+    """A promise of the contract that a store does not keep."""
 
 
 class NotHere(Exception):
-    """A promise that this store does not make: says why."""
+    """A promise that this store does not make; the message is the reason."""
 
 
 @dataclass(frozen=True)
 class StoreFixture:
-    """Where one store is, empty at first.
+    """The place of one store, empty at first.
 
-    `make` gives a store there that is not open yet: another object each time, except for one that is kept in memory.
-    `watch` gives one that only reads, as another process would; None where no other process can. `another` gives the
-    store of a further kernel of that name; None where there is exactly one.
+    `make` returns a store there that is not open yet: another object each time, except for a store in memory. `watch`
+    returns a read-only store, as another process would open it; None where no other process can. `another` returns the
+    store of a further kernel with the given name; None where there is exactly one kernel.
     """
 
     make: Callable[[], Store]
@@ -36,7 +36,7 @@ class StoreFixture:
 
     @contextlib.asynccontextmanager
     async def open(self) -> AsyncIterator[Store]:
-        """The store, open; closed in the end."""
+        """Open the store, and close it afterwards."""
         store = self.make()
         try:
             yield await store.open()
@@ -45,7 +45,7 @@ class StoreFixture:
 
     @contextlib.asynccontextmanager
     async def beside(self) -> AsyncIterator[Store]:
-        """One that reads, open. Raises NotHere."""
+        """Open a read-only store concurrently. Raises NotHere."""
         if self.watch is None:
             raise NotHere("no other process can see it")
         store = self.watch()
@@ -56,7 +56,7 @@ class StoreFixture:
 
     @contextlib.asynccontextmanager
     async def kernel(self, name: str) -> AsyncIterator[Store]:
-        """That of a further kernel, open. Raises NotHere."""
+        """Open the store of a further kernel. Raises NotHere."""
         if self.another is None:
             raise NotHere("there is exactly one kernel")
         store = self.another(name)
@@ -70,13 +70,13 @@ Check = Callable[[StoreFixture], Awaitable[None]]
 
 
 def holds(condition: object, promise: str) -> None:
-    """Raises Violation, with the promise, unless the condition holds."""
+    """Raise Violation, with the promise, unless the condition holds."""
     if not condition:
         raise Violation(promise)
 
 
 async def raises(kind: type[Exception], what: Awaitable[object], promise: str) -> Any:
-    """The error that `what` ends with. Raises Violation if there is none, or another."""
+    """Return the error that `what` ends with. Raises Violation if there is none, or another."""
     try:
         came = await what
     except kind as error:
@@ -87,7 +87,7 @@ async def raises(kind: type[Exception], what: Awaitable[object], promise: str) -
 
 
 def raises_now(kind: type[Exception], what: Callable[[], object], promise: str) -> None:
-    """Likewise, for what does not wait."""
+    """Check that a synchronous call raises an error of `kind`. Raises Violation if it raises none, or another."""
     try:
         came = what()
     except kind:
@@ -98,17 +98,17 @@ def raises_now(kind: type[Exception], what: Callable[[], object], promise: str) 
 
 
 def entry(number: int, *, tree: str = "tree", run: str = "run", data: bytes | None = None) -> Entry:
-    """An entry like any other."""
+    """Return an ordinary entry."""
     return Entry(tree, run, number, "notice", b'{"n":%d}' % number if data is None else data)
 
 
 def told(events: list[StoredEvent]) -> list[Entry]:
-    """What was appended, of what is read."""
+    """Return the appended entries of read events."""
     return [Entry(*event[1:]) for event in events]
 
 
 async def keep(store: Store, *entries: Entry) -> int:
-    """Append, and wait until all of it is durable; the last ticket."""
+    """Append entries, wait until all are durable, and return the last ticket."""
     ticket = 0
     for each in entries:
         ticket = store.append(each)
@@ -117,7 +117,7 @@ async def keep(store: Store, *entries: Entry) -> int:
 
 
 async def cancelled(task: asyncio.Future[Any]) -> bool:
-    """Cancel a task, wait for its end, and say whether it was cancelled."""
+    """Cancel a task, wait for its end, and return whether it was cancelled."""
     task.cancel()
     with contextlib.suppress(asyncio.CancelledError, Exception):
         await task
@@ -125,7 +125,7 @@ async def cancelled(task: asyncio.Future[Any]) -> bool:
 
 
 async def comes_true(condition: Callable[[], Awaitable[object]], promise: str) -> None:
-    """Return once the condition holds; what never does fails by the time that a check has."""
+    """Wait until the condition holds. If it never does, the check fails at its own time limit."""
     for _ in range(int(PATIENCE_S / 0.005)):
         if await condition():
             return

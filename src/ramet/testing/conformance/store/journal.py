@@ -1,4 +1,4 @@
-"""Appending, and what is read of it."""
+"""Checks of appending events, and of reading them."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from ramet.testing.conformance.store.harness import (
     told,
 )
 
-_MANY = 2_500  #: more than one page, and more than a store may care to write at once
+_MANY = 2_500  #: more than one page, and more than a store may write in one batch
 
 
 async def tickets_count_from_one(place: StoreFixture) -> None:
-    """Each append answers 1, 2, 3, …; anew for each time that the store is opened."""
+    """Check that appends return 1, 2, 3, …, starting again each time the store is opened."""
     async with place.open() as store:
         holds(store.committed == 0, "nothing is committed at first")
         holds([store.append(entry(n)) for n in (1, 2, 3)] == [1, 2, 3], "tickets are 1, 2, 3")
@@ -35,7 +35,7 @@ async def tickets_count_from_one(place: StoreFixture) -> None:
 
 
 async def what_is_durable_is_read(place: StoreFixture) -> None:
-    """`durable` returns once the entry and all before it are committed; they are read as they were appended."""
+    """Check that `durable` returns once the entry and all before it are committed, and that reads return them unchanged."""
     async with place.open() as store:
         entries = [entry(n) for n in range(1, 8)]
         for each in entries:
@@ -50,7 +50,7 @@ async def what_is_durable_is_read(place: StoreFixture) -> None:
 
 
 async def order_is_that_of_appending(place: StoreFixture) -> None:
-    """Whatever tree and run they are of, events are read in the order in which they were appended."""
+    """Check that events are read in the order of appending, whatever their tree and run."""
     async with place.open() as store:
         entries = [entry(n, tree=f"tree-{n % 7}", run=f"run-{n % 13}") for n in range(1, _MANY)]
         await keep(store, *entries)
@@ -61,7 +61,7 @@ async def order_is_that_of_appending(place: StoreFixture) -> None:
 
 
 async def what_nobody_waits_for_is_written_soon(place: StoreFixture) -> None:
-    """An entry is committed though nobody awaits it."""
+    """Check that an entry is committed even if no task awaits it."""
     async with place.open() as store:
         heard = asyncio.Event()
         store.on_commit(lambda _: heard.set())
@@ -71,7 +71,7 @@ async def what_nobody_waits_for_is_written_soon(place: StoreFixture) -> None:
 
 
 async def twenty_producers(place: StoreFixture) -> None:
-    """Each gets its tickets, each entry is there once, in its producer's order."""
+    """Check that each of twenty producers gets its tickets, and that each entry exists once, in its producer's order."""
     async with place.open() as store:
         tickets = list[int]()
 
@@ -90,7 +90,10 @@ async def twenty_producers(place: StoreFixture) -> None:
 
 
 async def listeners_hear_first(place: StoreFixture) -> None:
-    """`on_commit` is called on the loop with growing tickets, before `durable` returns; and not after its way out."""
+    """Check that `on_commit` calls listeners on the loop with growing tickets, before `durable` returns.
+
+    A listener that was removed is not called any more.
+    """
     async with place.open() as store:
         heard, left = list[int](), list[int]()
         loop = asyncio.get_running_loop()
@@ -115,7 +118,7 @@ async def listeners_hear_first(place: StoreFixture) -> None:
 
 
 async def a_listener_that_fails_hinders_nobody(place: StoreFixture) -> None:
-    """Others hear, waiters go on."""
+    """Check that a failing listener affects neither other listeners nor waiters."""
 
     def fail(_: int) -> None:
         raise ValueError("a listener that fails")
@@ -131,7 +134,7 @@ async def a_listener_that_fails_hinders_nobody(place: StoreFixture) -> None:
 
 
 async def a_listener_may_append(place: StoreFixture) -> None:
-    """What is appended by a listener is told, too, and later."""
+    """Check that an entry that a listener appends is reported, too, and later."""
     async with place.open() as store:
         heard = list[int]()
 
@@ -149,7 +152,7 @@ async def a_listener_may_append(place: StoreFixture) -> None:
 
 
 async def a_cancelled_wait_undoes_nothing(place: StoreFixture) -> None:
-    """Whoever waited, what was appended is written, and the next waits as ever."""
+    """Check that after a cancelled wait the appended entries are written, and later waits work."""
     async with place.open() as store:
         for number in range(1, 30):
             ticket = store.append(entry(number))
@@ -162,14 +165,14 @@ async def a_cancelled_wait_undoes_nothing(place: StoreFixture) -> None:
 
 
 async def a_ticket_that_was_not_given(place: StoreFixture) -> None:
-    """Waiting for it is an error, not a wait without end."""
+    """Check that waiting for an unknown ticket is an error, not an endless wait."""
     async with place.open() as store:
         await keep(store, entry(1))
         await raises(InvalidValue, store.durable(2), "a ticket that was not given")
 
 
 async def reading_by_tree_and_run(place: StoreFixture) -> None:
-    """Only what was asked for, in order; nothing for names that are not there."""
+    """Check that a read returns only the requested events, in order; none for unknown names."""
     async with place.open() as store:
         entries = [entry(n, tree=f"tree-{n % 2}", run=f"run-{n % 3}") for n in range(1, 61)]
         await keep(store, *entries)
@@ -179,7 +182,7 @@ async def reading_by_tree_and_run(place: StoreFixture) -> None:
 
 
 async def reading_on(place: StoreFixture) -> None:
-    """`after` and `limit` cut pages that together are the whole; behind the head there is nothing."""
+    """Check that `after` and `limit` cut pages that together are the whole; no event follows the head."""
     async with place.open() as store:
         entries = [entry(n, tree=f"tree-{n % 2}", run=f"run-{n % 4}") for n in range(1, 401)]
         await keep(store, *entries)
@@ -200,7 +203,7 @@ async def reading_on(place: StoreFixture) -> None:
 
 
 async def many_and_large(place: StoreFixture) -> None:
-    """Thousands of events between two waits, and events of a megabyte, come back unchanged."""
+    """Check that thousands of events between two waits, and events of a megabyte, are returned unchanged."""
     async with place.open() as store:
         entries = [entry(n) for n in range(1, 8_001)]
         entries[3_000] = entry(3_001, data=b"[" + b"x" * (1 << 20) + b"]")
@@ -210,7 +213,7 @@ async def many_and_large(place: StoreFixture) -> None:
 
 
 async def any_bytes(place: StoreFixture) -> None:
-    """Data is bytes: NUL, what is no UTF-8, and nothing at all, too."""
+    """Check that data may be any bytes: NUL, invalid UTF-8, and empty data, too."""
     every = bytes(range(256))
     async with place.open() as store:
         entries = [entry(n, data=data) for n, data in enumerate((b"", every, b"\0", b"\0" * 9, every[::-1], b","), 1)]
@@ -219,7 +222,7 @@ async def any_bytes(place: StoreFixture) -> None:
 
 
 async def any_names(place: StoreFixture) -> None:
-    """Names of trees, runs and types may be any text that UTF-8 can hold, except NUL."""
+    """Check that names of trees, runs and types may be any text that UTF-8 can hold, except NUL."""
     names = ("ä", "e\u0301", "é", "𝔗", "run,1", "'", '"', "%", "_", "\\", " ", "a b", "\n", "RUN", "run", "\U0010ffff")
     async with place.open() as store:
         entries = [Entry(name, name, n, name, b"{}") for n, name in enumerate(names, 1)]
@@ -231,7 +234,7 @@ async def any_names(place: StoreFixture) -> None:
 
 
 async def what_cannot_be_kept_is_refused_at_once(place: StoreFixture) -> None:
-    """By `append`, with InvalidValue; the store goes on as if nothing had been."""
+    """Check that `append` refuses an invalid entry with InvalidValue, and that the store continues unaffected."""
     good = entry(1)
     async with place.open() as store:
         for bad in (
@@ -251,7 +254,7 @@ async def what_cannot_be_kept_is_refused_at_once(place: StoreFixture) -> None:
 
 
 async def forgetting(place: StoreFixture) -> None:
-    """`forget` removes the events of one tree and no other; says how many; a tree of that name may come again."""
+    """Check that `forget` removes the events of one tree only, and returns their number; the name can be used again."""
     async with place.open() as store:
         kept = [entry(n, tree="kept") for n in range(1, 6)]
         await keep(store, *itertools.chain(*((each, entry(each.seq, tree="gone")) for each in kept)))
@@ -266,7 +269,7 @@ async def forgetting(place: StoreFixture) -> None:
 
 
 async def cursors_are_never_used_twice(place: StoreFixture) -> None:
-    """Whoever has read up to a cursor misses nothing, though the newest events were forgotten meanwhile."""
+    """Check that a reader at a cursor misses no event, even if the newest events were forgotten meanwhile."""
     async with place.open() as store:
         await keep(store, entry(1, tree="kept"), entry(1, tree="gone"), entry(2, tree="gone"))
         after = await store.head()
@@ -282,7 +285,7 @@ async def cursors_are_never_used_twice(place: StoreFixture) -> None:
 
 
 async def order_holds_between_appending_and_forgetting(place: StoreFixture) -> None:
-    """What is appended before is forgotten, what is appended after is not; nobody waits in between."""
+    """Check that `forget` removes entries appended before it, and not those after it, without a wait in between."""
     async with place.open() as store:
         store.append(entry(1))
         forgetting_it = asyncio.ensure_future(store.forget("tree"))
@@ -295,7 +298,7 @@ async def order_holds_between_appending_and_forgetting(place: StoreFixture) -> N
 
 
 async def rewriting(place: StoreFixture) -> None:
-    """An event that is replaced keeps its place; others stay as they are, also once the store is opened again."""
+    """Check that a replaced event keeps its place, and that others stay unchanged, also after the store is opened again."""
     async with place.open() as store:
         if not isinstance(store, Rewritable):
             raise NotHere("its events cannot be replaced")

@@ -1,4 +1,4 @@
-"""Whose a tree is, and what several kernels of one store know of each other."""
+"""Checks of the owners of trees, and of the information that several kernels of one store have of each other."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ramet.testing.conformance.store.harness import (
 
 
 async def a_kernel_is_seen(place: StoreFixture) -> None:
-    """The one that has it open lives, and answers where it said."""
+    """Check that the kernel that has the store open is alive, at its announced address."""
     async with place.open() as store:
         (seat,) = await store.kernels()
         holds(
@@ -35,7 +35,7 @@ async def a_kernel_is_seen(place: StoreFixture) -> None:
 
 
 async def a_tree_has_an_owner(place: StoreFixture) -> None:
-    """Whoever first writes to a tree has it, until it lets go; and may claim any that nobody has."""
+    """Check that the first writer of a tree owns it until release, and that a tree without an owner can be claimed."""
     async with place.open() as store:
         holds(await store.owner_of("tree") is None, "nobody has what is not known")
         await keep(store, entry(1))
@@ -59,7 +59,7 @@ async def a_tree_has_an_owner(place: StoreFixture) -> None:
 
 
 async def what_is_anothers_is_refused(place: StoreFixture) -> None:
-    """What another kernel writes to a tree is refused, by name and address; the rest of what it writes is there."""
+    """Check that writes to another kernel's tree are refused, with name and address, and that all other writes succeed."""
     async with place.open() as store, place.kernel("other") as other:
         await store.announce("http://one")
         await keep(store, entry(1))
@@ -87,7 +87,7 @@ async def what_is_anothers_is_refused(place: StoreFixture) -> None:
 
 
 async def what_is_taken_over_is_had_as_a_whole(place: StoreFixture) -> None:
-    """Trees and documents together, or nothing of it."""
+    """Check that trees and documents are taken over together, or not at all."""
     async with place.open() as store:
         await store.put("team", "a", b"one's")
         taken = await store.take_over(
@@ -110,7 +110,7 @@ async def what_is_taken_over_is_had_as_a_whole(place: StoreFixture) -> None:
 
 
 async def what_lives_is_not_taken_over(place: StoreFixture) -> None:
-    """Not from a kernel that lives, nor with a tree that one has; from one that is gone, once."""
+    """Check that no takeover succeeds from a live kernel, or with an owned tree, and that one from a dead kernel does, once."""
     put = [DocumentWrite("team", "a", b"theirs")]
     async with place.open() as store, place.kernel("other") as other:
         async with place.kernel("gone") as gone:
@@ -129,7 +129,7 @@ async def what_lives_is_not_taken_over(place: StoreFixture) -> None:
 
 
 async def what_a_kernel_left_is_shared(place: StoreFixture) -> None:
-    """The trees of one that ended are claimed by those that live, each by exactly one, and written to by that one."""
+    """Check that live kernels claim the trees of an ended one, each tree exactly once, and that the claimer writes to it."""
     trees = [f"tree-{n:02}" for n in range(30)]
     async with place.kernel("one") as one, place.kernel("two") as two:
         async with place.kernel("gone") as gone:
@@ -150,7 +150,7 @@ async def what_a_kernel_left_is_shared(place: StoreFixture) -> None:
 
 
 async def kernels_hear_of_each_other(place: StoreFixture) -> None:
-    """One that begins, announces itself or ends is heard of by those that listen, and what it left is claimed."""
+    """Check that listeners learn of kernels that begin, announce themselves or end, and can claim their trees."""
     async with place.open() as store:
         heard = asyncio.Event()
         leave = store.on_kernels(heard.set)

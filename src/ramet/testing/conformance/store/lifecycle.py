@@ -1,4 +1,4 @@
-"""Opening, closing, and opening again."""
+"""Checks of opening, closing, and opening again."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ramet.testing.conformance.store.harness import (
 
 
 async def what_it_is(place: StoreFixture) -> None:
-    """It has a name, and says whether another process may see it."""
+    """Check that the store has a name, and says whether another process may see it."""
     store = place.make()
     holds(store.name and isinstance(store.name, str), "it has a name")
     holds(isinstance(store.durable_across_processes, bool), "it says whether it outlives its process")
@@ -30,7 +30,7 @@ async def what_it_is(place: StoreFixture) -> None:
 
 
 async def opening_and_closing_twice(place: StoreFixture) -> None:
-    """Both may be repeated, at once, too; `open` returns the store."""
+    """Check that both are repeatable, also concurrently, and that `open` returns the store."""
     store = place.make()
     await store.close()
     holds(await store.open() is store, "open returns the store")
@@ -45,7 +45,7 @@ async def opening_and_closing_twice(place: StoreFixture) -> None:
 
 
 async def what_is_kept(place: StoreFixture) -> None:
-    """Events with their cursors, documents with their versions, blobs: all there when it is opened again."""
+    """Check that events with cursors, documents with versions, and blobs exist after the store is opened again."""
     entries = [entry(n, tree=f"tree-{n % 3}", run=f"run-{n % 5}") for n in range(1, 101)]
     async with place.open() as store:
         await keep(store, *entries)
@@ -63,7 +63,7 @@ async def what_is_kept(place: StoreFixture) -> None:
 
 
 async def closing_writes(place: StoreFixture) -> None:
-    """What was appended is there after `close`, though nobody waited for it; who waits is told, not left."""
+    """Check that appended events exist after `close`, even without a waiter, and that waiters get a result."""
     store = await place.make().open()
     for number in range(1, 501):
         ticket = store.append(entry(number))
@@ -76,7 +76,7 @@ async def closing_writes(place: StoreFixture) -> None:
 
 
 async def a_cancelled_close_closes(place: StoreFixture) -> None:
-    """Whoever is cancelled, the store ends, and can be opened again, with all that was appended."""
+    """Check that a cancelled close ends the store, which can be opened again, with all appended events."""
     for turns in range(6):
         store = await place.make().open()
         store.append(entry(turns + 1))
@@ -90,7 +90,7 @@ async def a_cancelled_close_closes(place: StoreFixture) -> None:
 
 
 async def a_cancelled_open_opens_nothing(place: StoreFixture) -> None:
-    """Whoever is cancelled while opening leaves nothing behind that keeps the next one out."""
+    """Check that a cancelled open leaves nothing that prevents the next one."""
     for turns in range(6):
         store = place.make()
         opening = asyncio.ensure_future(store.open())
@@ -111,7 +111,7 @@ async def a_cancelled_open_opens_nothing(place: StoreFixture) -> None:
 
 
 async def a_closed_store(place: StoreFixture) -> None:
-    """Before `open` and after `close` every use raises StoreFailed, and nothing waits."""
+    """Check that before `open` and after `close` every use raises StoreFailed, and none blocks."""
     store = place.make()
     await _refuses(store)
     await store.open()
@@ -121,7 +121,7 @@ async def a_closed_store(place: StoreFixture) -> None:
 
 
 async def two_kernels(place: StoreFixture) -> None:
-    """While one is open a second one is refused, in the same process, too, and says by whom; then it may."""
+    """Check that a second kernel is refused while one is open, also in the same process, with the holder's name."""
     if place.watch is None:
         raise NotHere("no other process can open it")
     async with place.open() as store:

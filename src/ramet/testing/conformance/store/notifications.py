@@ -1,4 +1,4 @@
-"""Who waits for the next event, in this process and in another."""
+"""Checks of waiting for the next event, in this process and in another."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ramet.testing.conformance.store.harness import Check, StoreFixture, cancell
 
 
 async def the_head(place: StoreFixture) -> None:
-    """0 at first, then the cursor of the newest event."""
+    """Check that the head is 0 at first, then the cursor of the newest event."""
     async with place.open() as store:
         holds(await store.head() == 0, "no events, no head")
         for number in range(1, 4):
@@ -19,7 +19,7 @@ async def the_head(place: StoreFixture) -> None:
 
 
 async def waiting_for_what_is_there(place: StoreFixture) -> None:
-    """Waiting for what is there takes no time; for what is not, as long as was said."""
+    """Check that waiting for an existing event takes no time, and for a missing one as long as the time limit."""
     async with place.open() as store:
         holds(await store.wait(0, timeout_s=0) is False, "nothing is there")
         await keep(store, entry(1))
@@ -30,7 +30,7 @@ async def waiting_for_what_is_there(place: StoreFixture) -> None:
 
 
 async def waiting_for_what_comes(place: StoreFixture) -> None:
-    """Whoever waits goes on when it is there, and finds it; a wait that was cancelled hinders nobody."""
+    """Check that a waiter continues when an event arrives, and finds it; a cancelled wait affects no other."""
     async with place.open() as store:
         waiting = [asyncio.ensure_future(_next(store, 0)) for _ in range(20)]
         await asyncio.sleep(0)
@@ -42,7 +42,7 @@ async def waiting_for_what_comes(place: StoreFixture) -> None:
 
 
 async def what_was_forgotten_is_not_waited_for(place: StoreFixture) -> None:
-    """A wait ends with an event that can be read."""
+    """Check that a wait ends only with an event that can be read."""
     async with place.open() as store:
         await keep(store, entry(1, tree="kept"), entry(1, tree="gone"))
         after = (await store.read())[0].cursor
@@ -55,7 +55,7 @@ async def what_was_forgotten_is_not_waited_for(place: StoreFixture) -> None:
 
 
 async def a_wait_ends_with_its_store(place: StoreFixture) -> None:
-    """`close` lets nobody wait for ever."""
+    """Check that `close` ends every wait."""
     async with place.open() as store:
         waiting = asyncio.ensure_future(store.wait(0))
         await asyncio.sleep(0)
@@ -64,7 +64,7 @@ async def a_wait_ends_with_its_store(place: StoreFixture) -> None:
 
 
 async def following_while_it_grows(place: StoreFixture) -> None:
-    """A follower that reads and waits gets each event once, in order, whatever is appended meanwhile."""
+    """Check that a follower that reads and waits gets each event once, in order, during concurrent appends."""
     async with place.open() as store:
         following = asyncio.ensure_future(_follow(store, 1_000))
         entries = [entry(n, run=f"run-{n % 3}") for n in range(1, 1_001)]
@@ -78,7 +78,7 @@ async def following_while_it_grows(place: StoreFixture) -> None:
 
 
 async def a_reader_beside(place: StoreFixture) -> None:
-    """Another reader sees what is durable, at once, and documents and blobs; nothing can be written through it."""
+    """Check that another reader sees durable events, documents and blobs immediately, and cannot write."""
     async with place.open() as store:
         await keep(store, entry(1))
         blob = await store.put_blob(b"bytes")
@@ -103,7 +103,7 @@ async def a_reader_beside(place: StoreFixture) -> None:
 
 
 async def a_reader_beside_waits(place: StoreFixture) -> None:
-    """Another reader is woken by what this one writes, and follows it."""
+    """Check that another reader is woken by writes of this store, and follows them."""
     async with place.open() as store, place.beside() as reader:
         holds(await reader.wait(0, timeout_s=0.01) is False, "nothing is there")
         following = asyncio.ensure_future(_follow(reader, 300))
@@ -116,7 +116,7 @@ async def a_reader_beside_waits(place: StoreFixture) -> None:
 
 
 async def a_reader_stays(place: StoreFixture) -> None:
-    """Another reader goes on when the writer ends, and when the next one begins."""
+    """Check that another reader continues when the writer ends, and when the next one begins."""
     async with place.open() as store:
         await keep(store, entry(1))
     async with place.beside() as reader:

@@ -1,10 +1,10 @@
-"""The suite that every store passes, a stranger's too: each check is one promise of `ramet.store.contract`.
+"""The suite that every store passes, including third-party ones: each check is one promise of `ramet.store.contract`.
 
     for check in CHECKS:
-        await run(check, Place(lambda: MyStore(address), lambda: MyStore(address, read_only=True)))
+        await run(check, StoreFixture(lambda: MyStore(address), lambda: MyStore(address, read_only=True)))
 
-A place is empty when its check begins. A check raises Violation, with the promise that is not kept, or NotHere where
-it does not apply; no test framework is needed.
+A place is empty when its check begins. A check raises Violation, with the promise that is not kept, or NotHere where it
+does not apply; no test framework is needed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ CHECKS: tuple[Check, ...] = (
 
 
 async def run(check: Check, place: StoreFixture) -> None:
-    """Raises Violation if the promise is not kept, NotHere if it does not apply here."""
+    """Run a check. Raises Violation if the promise is not kept, NotHere if the check does not apply here."""
     try:
         async with asyncio.timeout(_ground.PATIENCE_S):
             await check(place)
