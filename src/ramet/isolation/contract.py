@@ -82,7 +82,7 @@ class Ran(NamedTuple):
 
 
 class Sandbox(Protocol):
-    """One started process. The caller reads `channel`, `stdout` and `stderr`, and calls `clean_up` at the end."""
+    """A started process. The caller reads `channel`, `stdout` and `stderr`, and calls `clean_up` at the end."""
 
     @property
     def channel(self) -> socket.socket:

@@ -72,7 +72,7 @@ def located(mounts: Iterable[str], roots: Roots | None) -> dict[str, str]:
 
 
 def sources_of(mounts: Iterable[str], roots: Roots | None, runs: str) -> dict[str, str]:
-    """Return the same as `located`, and check that a sandbox may see each source.
+    """Return the source of each mount, as `located` does, and check that a sandbox may see it.
 
     `runs` is the folder of all workspaces.
 

@@ -68,7 +68,10 @@ _OF_USE: Mapping[str, tuple[str, ...]] = {
 
 
 class Finding(NamedTuple):
-    """The result for one mechanism. `detail` is the observation, `remedy` what a person can do if it does not work."""
+    """The result for one mechanism.
+
+    `detail` is the observation, `remedy` the action of a person if it does not work.
+    """
 
     works: bool
     detail: str = ""

@@ -58,7 +58,7 @@ _TRUST = "trust the repository if you know what it runs: ramet trust DIR"
 
 
 class NoWorktree(RametError):
-    """The error for a worktree that is not available, or a failure of git. `remedy` tells the reader what to do.
+    """The error for a worktree that is not available, or a failure of git. `remedy` is the advice for the reader.
 
     `code` is git's exit status, if git itself refused.
     """

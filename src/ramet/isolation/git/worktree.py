@@ -305,7 +305,7 @@ async def _listed(git: Git, repo: Checkout) -> list[tuple[pathlib.Path | None, s
 
 
 def _hold(linked: Checkout) -> io.FileIO | None:
-    """Lock a worktree for a child; None if it is locked. The lock file is beside git's own records of the worktree."""
+    """Lock a worktree for a child; None if it is locked. The lock file is next to git's own records of the worktree."""
     file = io.FileIO(repository_files.open_lock(linked.git_dir, _LIVE))
     if try_lock(file.fileno()):
         return file

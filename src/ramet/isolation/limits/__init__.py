@@ -1,1 +1,1 @@
-"""Limits of a sandbox: control groups, the watchdog where there are none, and what a container has."""
+"""Limits of a sandbox: control groups, the watchdog where there are none, and the limits of a container."""

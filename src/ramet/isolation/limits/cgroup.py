@@ -1,4 +1,4 @@
-"""One control group: limits, usage, termination and removal; of version 1 or 2.
+"""A control group: limits, usage, termination and removal; of version 1 or 2.
 
 Only pages that are charged after a process was placed count as the group's memory: pages shared with its zygote do not.
 Placing the first process after a pause waits for every processor (6 ms here, 0.02 ms for the next): do it in advance,
@@ -39,7 +39,7 @@ class Usage(NamedTuple):
 
 
 class Cgroup:
-    """One group: the processes placed in it, and their descendants."""
+    """A control group: the processes placed in it, and their descendants."""
 
     def __init__(self, folders: Mapping[str, Path], version: int) -> None:
         self._folders, self._version = folders, version

@@ -1,8 +1,8 @@
 """Throttling of processes: stop those that have used more processor time than allowed, and continue them later.
 
 This is for machines without control groups. A signal goes only to a process that was found below the sandbox's own, and
-that is still the same process: the process is opened first, then its start time is compared, then it is signalled
-through the opened descriptor.
+that has not been replaced: the process is opened first, then its start time is compared, then it is signalled through
+the opened descriptor.
 """
 
 from __future__ import annotations

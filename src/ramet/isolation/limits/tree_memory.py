@@ -23,7 +23,7 @@ _RECOUNT_S = 0.1  #: of reading, after which the processes are counted again
 
 
 class Census(NamedTuple):
-    """All processes of a sandbox at one moment."""
+    """The processes of a sandbox at one moment."""
 
     tree: dict[int, Stat]
     is_whole: bool = True  #: no process ended, or changed its place, during the listing

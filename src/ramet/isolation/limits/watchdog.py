@@ -58,7 +58,7 @@ class _Usage(NamedTuple):
 
 
 class Watched:
-    """One sandbox under watch, until its first process ends or `close`."""
+    """A sandbox under watch, until its first process ends or `close`."""
 
     def __init__(
         self,

@@ -1,1 +1,1 @@
-"""What the Linux kernel offers for keeping a process in: by ctypes and the standard library only."""
+"""Features of the Linux kernel that confine a process: by ctypes and the standard library only."""

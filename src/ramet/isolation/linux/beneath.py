@@ -42,7 +42,7 @@ def open_without_links(path: str) -> int:
 
 
 def walk_beneath(folder: int, path: str) -> int:
-    """Return the same as `open_beneath` without `openat2`. Raises OSError likewise."""
+    """Return a handle as `open_beneath` does, without `openat2`. Raises the same errors."""
     parts = [part for part in path.split("/") if part not in ("", ".")]
     if path.startswith("/") or ".." in parts:
         raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), path)

@@ -131,7 +131,7 @@ def private_mb(one: Stat) -> float:
 
 
 class Area(NamedTuple):
-    """One area of a process's address space that belongs to a file, or is shared."""
+    """An area of a process's address space that belongs to a file, or is shared."""
 
     thread: str  #: the thread of the process that showed the area: a thread that has ended shows none
     start: int

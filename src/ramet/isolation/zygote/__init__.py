@@ -1,1 +1,1 @@
-"""Sandboxes that are forked from a zygote, a process that has imported what they need."""
+"""Sandboxes that are forked from a zygote, a process that has imported the modules they need."""

@@ -93,7 +93,7 @@ class ZygoteBackend:
 
     @property
     def owner(self) -> tuple[int, int] | None:
-        """The same user for the same folder: workspaces left behind belong to the next kernel of that folder."""
+        """The user of this folder's workspaces: a later kernel of the folder owns workspaces that were left behind."""
         if os.geteuid() != 0:
             return None
         uid = UIDS[int.from_bytes(self._digest[:4], "big") % len(UIDS)]

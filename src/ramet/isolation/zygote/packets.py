@@ -18,7 +18,7 @@ _IN_MEMFD = b"memfd"
 
 
 class Packet(NamedTuple):
-    """One message: its kind, its body, and the descriptors that came with it, which the receiver must close."""
+    """A message: its kind, its body, and the descriptors that came with it, which the receiver must close."""
 
     kind: str
     body: Any

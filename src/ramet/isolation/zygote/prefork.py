@@ -1,6 +1,7 @@
 """A zygote that a program forks from itself, and that waits for its configuration.
 
-It is cheaper than an interpreter of its own, and imports what agents need while the program connects to the kernel.
+It is cheaper than an interpreter of its own, and imports the modules of agents while the program connects to the
+kernel.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ class ChildExit(NamedTuple):
 
 
 class ZygoteChild:
-    """One process, on a running event loop. Only `let_go` closes its descriptors."""
+    """A process, on a running event loop. Only `let_go` closes its descriptors."""
 
     def __init__(
         self, number: int, ours: Sequence[int], theirs: Sequence[int], channel: socket.socket | None = None

@@ -71,7 +71,10 @@ async def it_can_be_asked(adapter: PolicyAdapter) -> None:
 
 
 async def every_birth_has_an_answer(adapter: PolicyAdapter) -> None:
-    """Check that every request gets one of the three answers: an adapter refuses requests that it does not understand."""
+    """Check that every request gets one of the three answers.
+
+    An adapter refuses requests that it does not understand.
+    """
     for request in REQUESTS:
         await _answer(adapter, request)
 

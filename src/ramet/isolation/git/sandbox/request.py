@@ -12,7 +12,7 @@ _HEAD = 8  #: digits of the length before a request
 
 
 class Setting(NamedTuple):
-    """One entry of git's configuration; a value of None is a key without a value."""
+    """An entry of git's configuration; a value of None is a key without a value."""
 
     key: str
     value: str | None
@@ -34,7 +34,7 @@ class Hidden(NamedTuple):
 
 
 class Command(NamedTuple):
-    """One git command, and its standard input."""
+    """A git command, and its standard input."""
 
     args: tuple[str, ...]
     stdin: str = ""

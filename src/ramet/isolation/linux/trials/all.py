@@ -1,4 +1,4 @@
-"""All trials in sequence. Run as a program: prints one JSON object of name → [works, observation]."""
+"""The program that runs all trials in sequence, and prints one JSON object of name → [works, observation]."""
 
 from __future__ import annotations
 

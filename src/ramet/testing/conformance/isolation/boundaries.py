@@ -95,7 +95,7 @@ async def files_of_the_host_cannot_be_read(site: BackendFixture) -> None:
 
 
 async def mounts_can_be_read_and_not_written(site: BackendFixture) -> None:
-    """Check that mounts can be read at their own path, as folder and as working directory, whatever their owner's modes."""
+    """Check that mounts can be read at their own path, as folder and as working directory, whatever their modes."""
     with _on_the_host() as folder:
         (folder / "below").mkdir()
         (folder / "below" / "file").write_text("text")
@@ -151,7 +151,7 @@ async def a_mount_around_the_workspace(site: BackendFixture) -> None:
 
 
 async def secrets_are_files_in_memory(site: BackendFixture) -> None:
-    """Check that secrets are in /run/secrets, and not in the environment, the workspace, or a place visible to the host."""
+    """Check that secrets are in /run/secrets, and not in the environment, the workspace, or visible to the host."""
     async with site.visit_if_granted("secrets", {"token": _SECRET}) as visit:
         holds(await visit.ask("read", path="/run/secrets/token") == _SECRET, "a secret can be read")
         holds(await visit.ask("listing", path="/run/secrets") == ["token"], "and no other is there")

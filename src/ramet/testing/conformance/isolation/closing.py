@@ -50,7 +50,7 @@ async def more_than_is_offered_is_refused(site: BackendFixture) -> None:
 
 
 async def what_cannot_be_started_leaves_nothing(site: BackendFixture) -> None:
-    """Check that a failed start leaves no descriptors, cgroups or files; other sandboxes live, and new ones can start."""
+    """Check that a failed start leaves no descriptors, cgroups or files; other sandboxes live, and new ones start."""
     wrong: list[dict[str, Any]] = [
         {"workspace": site.ground.runs / "none"},
         {"grant": replace_grant(GRANT, readonly_mounts=("/none/such",))},
@@ -74,7 +74,10 @@ async def what_cannot_be_started_leaves_nothing(site: BackendFixture) -> None:
 
 
 async def an_entry_that_is_not_there_is_a_failure(site: BackendFixture) -> None:
-    """Check that a missing entry point is reported at the start or by the end, with its name on stderr or in the error."""
+    """Check that a missing entry point is reported at the start or by the end, with its name.
+
+    The name is on stderr or in the error.
+    """
     for entry in ("ramet.testing.conformance.isolation.none:main", "ramet.testing.conformance.isolation.guest:none"):
         try:
             sandbox = await site.backend.start(site.spec(entry=entry))
@@ -265,12 +268,12 @@ async def _doomed(site: BackendFixture) -> AsyncIterator[_Doomed]:
 
 
 def _held(visit: GuestSession) -> tuple[int, int]:
-    """Return the number of open descriptors, and of cgroups, each counted once, beside that of a live sandbox."""
+    """Return the number of open descriptors, and of cgroups, each counted once, next to that of a live sandbox."""
     return len(os.listdir("/proc/self/fd")), len(_groups(visit))  # noqa: PTH208
 
 
 def _groups(visit: GuestSession) -> dict[str, set[str]]:
-    """Return the cgroups beside that of a live sandbox, each with the pids in it, 0 for pids that we cannot see."""
+    """Return the cgroups next to that of a live sandbox, each with the pids in it, 0 for pids that we cannot see."""
     found: dict[str, set[str]] = {}
     for parent in {each.parent for each in cgroups(visit.sandbox.pid)}:
         for group in filter(pathlib.Path.is_dir, parent.iterdir()):

@@ -115,7 +115,7 @@ class Workdir:
 
 
 class GuestSession:
-    """One sandbox with the guest in it."""
+    """A sandbox with the guest in it."""
 
     def __init__(self, sandbox: Sandbox, spec: SandboxSpec, site: BackendFixture) -> None:
         self.sandbox, self.spec, self._site = sandbox, spec, site

@@ -165,7 +165,10 @@ async def killing_what_has_ended(site: BackendFixture) -> None:
 
 
 async def cleaning_up(site: BackendFixture) -> None:
-    """Check that `clean_up` kills live processes, frees descriptors and cgroups, is repeatable, and keeps the workspace."""
+    """Check that `clean_up` kills live processes, frees descriptors and cgroups, and keeps the workspace.
+
+    A repeated call is no error.
+    """
     async with site.visit() as visit:
         sandbox = visit.sandbox
         fds = {fd: _what(fd) for fd in (sandbox.stdout, sandbox.stderr)}
@@ -186,7 +189,10 @@ async def cleaning_up(site: BackendFixture) -> None:
 
 
 async def descriptions(site: BackendFixture) -> None:
-    """Check that `describe` is data; `adopt` raises Gone, or returns this very sandbox, and raises Gone after its end."""
+    """Check that `describe` is data, and that `adopt` raises Gone, or returns this very sandbox.
+
+    After the end of the sandbox `adopt` raises Gone.
+    """
     async with site.visit() as visit:
         described = visit.sandbox.describe()
         holds(json.loads(json.dumps(described)) == described, f"a description is JSON, not {described!r}")

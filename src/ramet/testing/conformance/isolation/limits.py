@@ -47,7 +47,7 @@ async def memory_of_all_together(site: BackendFixture) -> None:
 
 
 async def memory_of_a_reservation(site: BackendFixture) -> None:
-    """Check that sandboxes of one reservation share its memory: what one holds, another cannot get.
+    """Check that sandboxes of one reservation share its memory: memory that one holds is not available to another.
 
     A sandbox outside the reservation is unaffected.
     """
@@ -109,7 +109,10 @@ async def processor(site: BackendFixture) -> None:
 
 
 async def temporary_files(site: BackendFixture) -> None:
-    """Check that /tmp and /dev/shm hold the granted size, each, if they are writable; beyond it they are full, or it ends."""
+    """Check that /tmp and /dev/shm each hold the granted size, if they are writable.
+
+    Beyond that size the folder is full, or the sandbox ends.
+    """
     for place in ("/tmp", "/dev/shm"):
         async with site.visit_if_granted("tmpfs_size_mb", 4) as visit:
             try:
@@ -173,7 +176,7 @@ CHECKS: tuple[Check, ...] = (
 
 
 async def _is_stopped(visit: GuestSession, deed: str, **given: object) -> None:
-    """Raise Violation unless the guest is refused that memory, or ends because of it, now or when the watchdog looks."""
+    """Raise Violation unless the guest is refused that memory, or ends because of it, now or at the next look."""
     try:
         await visit.ask(deed, **given)
     except Ended:

@@ -36,7 +36,7 @@ async def a_channel_ends_with_its_guest(site: BackendFixture) -> None:
 
 
 async def output_is_read_to_its_end(site: BackendFixture) -> None:
-    """Check that both streams carry all output of the guest and its programs, separately, past the end of the sandbox."""
+    """Check that both streams separately carry all output of the guest and its programs, past the sandbox's end."""
     async with site.visit() as visit:
         reading = asyncio.ensure_future(visit.output())
         await visit.ask("say", stream=1, text="o", times=_PRINTED)
@@ -99,7 +99,7 @@ async def nothing_else_is_inherited(site: BackendFixture) -> None:
 
 
 async def a_guest_works_in_its_workspace(site: BackendFixture) -> None:
-    """Check that the workspace is the working directory, writable, the same on both sides, and owned as the backend says."""
+    """Check that the workspace is the working directory, writable, the same on both sides, and the backend owner's."""
     spec = site.spec()
     (spec.workspace / "from-host").write_text("host")
     (spec.workspace / "from-host").chmod(0o644)

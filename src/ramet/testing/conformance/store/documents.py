@@ -74,7 +74,7 @@ async def a_document_comes_again(place: StoreFixture) -> None:
 
 
 async def documents_are_listed(place: StoreFixture) -> None:
-    """Check that a listing has the documents of one kind and key prefix, in Unicode order; no character is a wildcard."""
+    """Check that a list has the documents of one kind and key prefix, in Unicode order; no character is a wildcard."""
     keys = (
         "a",
         "a/1",
@@ -132,7 +132,7 @@ async def a_cancelled_change_is_whole_or_nothing(place: StoreFixture) -> None:
 
 
 async def what_cannot_be_written_is_refused(place: StoreFixture) -> None:
-    """Check that a name with NUL, or without a UTF-8 form, raises InvalidValue, and that the store continues to work."""
+    """Check that a name with NUL, or without a UTF-8 form, raises InvalidValue; the store continues to work."""
     async with place.open() as store:
         for kind, key in (("a\0", "key"), ("kind", "a\0b"), ("\ud800", "key"), ("kind", "\udfff")):
             await raises(InvalidValue, store.put(kind, key, b""), f"a document {kind!r} {key!r}")

@@ -35,7 +35,7 @@ async def tickets_count_from_one(place: StoreFixture) -> None:
 
 
 async def what_is_durable_is_read(place: StoreFixture) -> None:
-    """Check that `durable` returns once the entry and all before it are committed, and that reads return them unchanged."""
+    """Check that `durable` returns once the entry and all before it are committed; reads return them unchanged."""
     async with place.open() as store:
         entries = [entry(n) for n in range(1, 8)]
         for each in entries:
@@ -71,7 +71,7 @@ async def what_nobody_waits_for_is_written_soon(place: StoreFixture) -> None:
 
 
 async def twenty_producers(place: StoreFixture) -> None:
-    """Check that each of twenty producers gets its tickets, and that each entry exists once, in its producer's order."""
+    """Check that each producer gets its tickets, and that each entry exists once, in its producer's order."""
     async with place.open() as store:
         tickets = list[int]()
 
@@ -298,7 +298,7 @@ async def order_holds_between_appending_and_forgetting(place: StoreFixture) -> N
 
 
 async def rewriting(place: StoreFixture) -> None:
-    """Check that a replaced event keeps its place, and that others stay unchanged, also after the store is opened again."""
+    """Check that a replaced event keeps its place; others stay unchanged, also after the store is opened again."""
     async with place.open() as store:
         if not isinstance(store, Rewritable):
             raise NotHere("its events cannot be replaced")

@@ -59,7 +59,7 @@ async def a_tree_has_an_owner(place: StoreFixture) -> None:
 
 
 async def what_is_anothers_is_refused(place: StoreFixture) -> None:
-    """Check that writes to another kernel's tree are refused, with name and address, and that all other writes succeed."""
+    """Check that writes to another kernel's tree are refused, with name and address, and all other writes succeed."""
     async with place.open() as store, place.kernel("other") as other:
         await store.announce("http://one")
         await keep(store, entry(1))
@@ -110,7 +110,10 @@ async def what_is_taken_over_is_had_as_a_whole(place: StoreFixture) -> None:
 
 
 async def what_lives_is_not_taken_over(place: StoreFixture) -> None:
-    """Check that no takeover succeeds from a live kernel, or with an owned tree, and that one from a dead kernel does, once."""
+    """Check that a takeover from a live kernel fails, and also one that includes a tree of a live kernel.
+
+    A takeover from a dead kernel succeeds, once.
+    """
     put = [DocumentWrite("team", "a", b"theirs")]
     async with place.open() as store, place.kernel("other") as other:
         async with place.kernel("gone") as gone:
@@ -129,7 +132,7 @@ async def what_lives_is_not_taken_over(place: StoreFixture) -> None:
 
 
 async def what_a_kernel_left_is_shared(place: StoreFixture) -> None:
-    """Check that live kernels claim the trees of an ended one, each tree exactly once, and that the claimer writes to it."""
+    """Check that live kernels claim the trees of an ended one, each tree exactly once, for the claimer to write to."""
     trees = [f"tree-{n:02}" for n in range(30)]
     async with place.kernel("one") as one, place.kernel("two") as two:
         async with place.kernel("gone") as gone:
