@@ -128,8 +128,8 @@ class Sandbox(Protocol):
 
         The returned stream is non-blocking and belongs to the caller.
 
-        Raises InvalidValue if the grant does not name the port, Gone after the end of the sandbox, SandboxFailed, or
-        OSError if nothing listens on the port. A port that accepts no connection may keep the caller waiting for
+        Raises InvalidValue if the grant does not name the port, Gone after the end of the sandbox, or SandboxFailed.
+        Raises OSError if nothing listens on the port. A port that accepts no connection may keep the caller waiting for
         minutes.
         """
 
@@ -186,7 +186,7 @@ class Backend(Protocol):
         """
 
     async def adopt(self, description: Mapping[str, Any], spec: SandboxSpec) -> Sandbox:
-        """Adopt a sandbox that another process started, which has ended since then without detaching from it.
+        """Adopt a sandbox that another process started, which has ended since then without a message to it.
 
         Messages of its channel that were sent and not answered arrive there again, and no others. Raises Gone if the
         sandbox has ended, or cannot continue without the data of that process; nothing of the sandbox is left then.

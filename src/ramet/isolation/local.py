@@ -43,14 +43,16 @@ class LocalBackend(ZygoteBackend):
         pod: bool = False,
         places: Sequence[Path] = (),
     ) -> None:
-        """Without `namespaces` the backend works as on a machine that has none: no /tmp, no secrets, no endpoints.
+        """Prepare the backend; without `namespaces` it works as on a machine without them.
+
+        Then it has no /tmp, no secrets and no endpoints.
 
         `pod` says that this process is in a pod which belongs to one run at a time, under a user id of no other pod.
-        Then /tmp and /dev/shm are the run's where they are memory, secrets are files where /run is memory, and
-        endpoints are reached through a relay on the pod's loopback. Files that are already in `runs` or in one of
-        `places`, where mounts will be, belong to no run.
+        Then /tmp and /dev/shm are the run's where they are memory, and secrets are files where /run is memory.
+        Endpoints are reached through a relay on the pod's loopback. A folder above `runs` or above one of `places`,
+        where mounts will be, does not belong to a run.
 
-        Raises InvalidValue if the user is root, who cannot be confined.
+        Raises InvalidValue if `pod` is set and the user is root, who cannot be confined.
         """
         if pod and os.geteuid() == 0:
             raise InvalidValue("pod", "as root", "a user of its own: runAsNonRoot, and a runAsUser of no other pod")

@@ -76,8 +76,8 @@ def sources_of(mounts: Iterable[str], roots: Roots | None, runs: str) -> dict[st
 
     `runs` is the folder of all workspaces.
 
-    Raises InvalidValue, which names the mount and the reason, if a mount lies below no root, a symbolic link is on its
-    path, it does not exist, or it is private to a kernel or the sandbox.
+    Raises InvalidValue, which names the mount and the reason, if a mount lies below no root or does not exist. The same
+    error is raised for a symbolic link on its path, and for a mount that is private to a kernel or the sandbox.
     """
     found = located(mounts, roots)
     for mount, source in found.items():

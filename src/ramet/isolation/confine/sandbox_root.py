@@ -36,7 +36,7 @@ _SIOCSIFFLAGS, _IFF_UP = 0x8914, 1
 class MountSetup:
     """The mounts of a child: hidden while the child is parked, and added by `place` for its agent.
 
-    Both raise OSError.
+    The constructor and `place` raise OSError.
     """
 
     def __init__(self, room: ZygoteConfig) -> None:

@@ -1,7 +1,7 @@
 """Git without hooks, prompts, pagers or our environment, bounded in time.
 
 In a repository that the user trusts git runs unconfined. In any other repository it runs in a sandbox
-(`ramet.isolation.git.sandbox`), where no program of the repository's configuration is run, and a program that runs
+(`ramet.isolation.git.sandbox`). The sandbox runs no program of the repository's configuration, and a program that runs
 nevertheless reaches nothing.
 """
 

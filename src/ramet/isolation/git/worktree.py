@@ -1,9 +1,9 @@
 """A git worktree for each child: its edits stay in its copy, which is kept only if it has any.
 
 A child starts from HEAD of its folder: its copy does not have uncommitted changes, ignored files or the content of
-submodules. It works on a branch of its own, `ramet/<name>-<id>`. At the end a worktree without a commit of its own, and
-without changed or new files (except ignored ones), is removed with its branch. Any other worktree stays until a person
-merges and removes it.
+submodules. It works on a branch of its own, `ramet/<name>-<id>`. At the end a worktree without a commit of its own and
+without changed or new files is removed with its branch; ignored files do not count. Any other worktree stays until a
+person merges and removes it.
 
 Worktrees are in `.ramet/worktrees` of the main working tree, which `.git/info/exclude` hides, or where the caller says.
 While a child lives, an open file locks its worktree. So `prune`, in any process, removes only worktrees of dead

@@ -6,9 +6,9 @@ Groups are made below the group of this process, so limits that others set aroun
     <our own group>/ramet/<kernel>/<reservation>/<name>
 
 `<kernel>` ends with the pid namespace, pid and start time of its maker; so groups left by dead kernels can be
-distinguished from groups in use. This works with version 1, where each controller has a hierarchy of its own, and with
-version 2 where our own group is delegated to us. In version 2 a group with processes can have no limited groups below,
-so we move into a group of our own.
+distinguished from groups in use. This works with version 1, where each controller has a hierarchy of its own. It also
+works with version 2 if our own group is delegated to us. In version 2 a group with processes can have no limited groups
+below, so we move into a group of our own.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """The disk usage of a run: the content of its workspace, and unnamed files that its processes hold.
 
-A removed file or folder stays on the disk while a descriptor, a mapping, a running program or the queue of a socket
-holds it. The size of a file that is only mapped is visible to a privileged user alone, and the content of a queue to no
-one. If a run holds any such file, it is charged with the growth of the file system since the last exact look.
+A removed file or folder stays on the disk while a descriptor, a mapping, a running program or a socket's queue holds
+it. Only a privileged user can see the size of a file that is only mapped. No user can see the content of a queue. If a
+run holds any such file, it is charged with the growth of the file system since the last exact look.
 
 A look can miss files that move meanwhile: from folder to folder, or from one descriptor to another. A look is exact if
-no thread of the run ran meanwhile. While the file system has not grown by more than the run may still use, no large
-file can have been missed, and a look need not be exact. Otherwise the run is stopped for a moment. Other processes may
-have removed files meanwhile, so every tenth look is exact in any case.
+no thread of the run ran meanwhile. It need not be exact while the file system has not grown by more than the run may
+still use: no large file can have been missed then. Otherwise the run is stopped for a moment. Other processes may have
+removed files meanwhile, so every tenth look is exact in any case.
 """
 
 from __future__ import annotations

@@ -30,7 +30,10 @@ class MemoryBounds:
     """The limits of memory around one sandbox in a control group: its own, and that of its reservation."""
 
     def __init__(self, memory_mb: float, reservation: Reservation | None = None, whole: Cgroup | None = None) -> None:
-        """`whole` is the group of the `reservation`."""
+        """Record the limits, and begin to count how often the reservation's limit is reached.
+
+        `whole` is the group of the `reservation`.
+        """
         self._memory_mb, self._reservation, self._whole = memory_mb, reservation, whole
         self._times_before = whole.begin_anew() if whole is not None else 0
 

@@ -6,7 +6,7 @@ are measured in a thread, one at a time.
 
 Memory is memory that belongs to no file (RssAnon, RssShmem, swap), minus the zygote's memory at the fork. The sum over
 a tree counts shared pages once for each process; so near the limit each process is asked for its part of them. Where no
-control group holds memory, the kernel's memory for sockets and page tables is added, and shared areas are charged with
+control group holds memory, the kernel's memory for sockets and page tables is added. Shared areas are then charged with
 their maximum content, mapped or not.
 """
 
@@ -316,10 +316,10 @@ class Watchdog:
     ) -> Watched:
         """Watch a process and all its descendants; it must be alive, or not be reaped yet.
 
-        `kill` is called once, with the verdict. `on_threshold` is called with the most used resource ("memory" in MiB,
-        "cpu" in cores), the amount, and the limit, once for each time that the usage rises above 80 %. `baseline_mb` is
-        the memory of the process at its start. `adopter` is the pid that becomes the parent of orphans of this sandbox,
-        and of no other processes. Where that process is the parent of other sandboxes, too, the orphans are identified
+        `kill` is called once, with the verdict. `on_threshold` is called once for each time that a usage rises above 80
+        %, with the resource ("memory" in MiB, "cpu" in cores), the amount, and the limit. `baseline_mb` is the memory
+        of the process at its start. `adopter` is the pid that becomes the parent of orphans of this sandbox, and of no
+        other processes. Where that process is the parent of other sandboxes, too, the orphans are identified
         `by_session`, which `pid` began and no process leaves. `in_memory` are folders, each a separate file system,
         that may hold `grant.tmpfs_size_mb`. `in_own_network` says that no other process is in the network namespace of
         the process.

@@ -72,7 +72,7 @@ def tree(pid: int, *, seen: Mapping[int, Stat] | None = None, missed: set[int] |
 
     Processes that were `seen` already, and their descendants, are left out. Each process was the child of another one
     in the result when it was looked at. A pid that belongs to another process by then is left out and added to
-    `missed`, as is a process that had ended before it was looked at.
+    `missed`. So is a process that had ended before it was looked at.
     """
     root = stat(pid)
     if root is None:

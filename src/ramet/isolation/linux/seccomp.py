@@ -2,8 +2,8 @@
 
 It is a deny list. A call that is not named here and was known when the list was written is allowed; an unknown call
 does not exist (ENOSYS). Arguments are compared only where the kernel takes them by value. A filter cannot see the data
-behind a pointer (so clone3 does not exist, and sched_setattr is refused entirely), nor descriptors sent over a Unix
-socket.
+behind a pointer, so clone3 does not exist, and sched_setattr is refused entirely. It cannot see descriptors sent over a
+Unix socket either.
 """
 
 from __future__ import annotations

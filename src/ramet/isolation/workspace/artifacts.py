@@ -58,8 +58,8 @@ def collect(workspace: Path, into: Path, *, max_bytes: int, max_files: int = MAX
 def read_file(workspace: Path, path: str, *, max_bytes: int) -> bytes:
     """Return the content of one plain file of a workspace, which may be in use; it is opened from the workspace down.
 
-    Raises InvalidValue if `path` leads elsewhere or to another kind of entry, Unknown if nothing exists there,
-    OutputTooLarge by the size that the file has before it is read, and SandboxFailed if the host cannot read.
+    Raises InvalidValue if `path` leads elsewhere or to another kind of entry, and Unknown if nothing exists there.
+    Raises OutputTooLarge by the size of the file before it is read, and SandboxFailed if the host cannot read.
     """
     names = path.split("/")
     if any(each in ("", ".", "..") or "\0" in each for each in names) or len(names) > MAX_DEPTH + 1:

@@ -95,7 +95,7 @@ def main(control: int, leash: int) -> NoReturn:
 def _put_on(leash: int) -> None:
     """Die with the host, whatever the zygote does then.
 
-    `launch` installed the signal of the leash. The signal is aimed at our parent, with which we die.
+    `launcher` prepared the signal of the leash. The signal is aimed at our parent, with which we die.
     """
     calls.die_with_parent(signal.SIGKILL)
     fcntl.fcntl(leash, fcntl.F_SETFL, fcntl.fcntl(leash, fcntl.F_GETFL) | os.O_ASYNC)

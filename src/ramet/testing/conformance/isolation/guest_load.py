@@ -160,14 +160,14 @@ def reach_process(pid: int) -> None:
 
 
 def connect_tcp(host: str, port: int) -> None:
-    """Connect."""
+    """Connect to a TCP address."""
     with socket.socket() as peer:
         peer.settimeout(5)
         peer.connect((host, port))
 
 
 def connect_unix(path: str) -> None:
-    """Connect, to an abstract name if it begins with NUL."""
+    """Connect to a Unix socket, by an abstract name if `path` begins with NUL."""
     with socket.socket(socket.AF_UNIX) as peer:
         peer.settimeout(5)
         peer.connect(path)
@@ -193,7 +193,7 @@ def listen_tcp() -> int:
 
 
 def listen_unix(path: str) -> None:
-    """Listen until the end."""
+    """Listen on a Unix socket, until the end."""
     server = socket.socket(socket.AF_UNIX)
     server.bind(path)
     server.listen()
