@@ -1,13 +1,13 @@
-"""The one inbox of a tree: questions for a person, from any depth, answered by id.
+"""The one inbox of a tree: questions for a person, from runs at any depth, answered by id.
 
-A question shows who asks (path and depth), about what, and until when. Whoever holds the inbox is host code: no tool
-and no message of an agent reaches it, so consent cannot be relayed, and an answer is good for one question, once. A no,
-a deadline, a closed inbox or an approver that fails denies that one call; the run that asked goes on, and its siblings
-were never concerned. A run that waits here holds no slot.
+A question shows the run that asks (path and depth), its subject, and its deadline. Only host code holds the inbox: no
+tool and no message of an agent reaches it. Consent can therefore not be relayed, and an answer is valid for one
+question, once. A denial, a deadline, a closed inbox or a failing approver denies that one call. The run that asked
+continues, and its siblings are not affected. A run that waits here holds no slot.
 
-The id of a question follows from the run, the call, the tool and its arguments: a process that goes on where another
-was killed asks the same question under the same id, with the deadline that it had. What was answered is not asked
-again; a call whose arguments are others now is another question.
+The id of a question is computed from the run, the call, the tool and the arguments. A process that resumes after a kill
+asks the same question under the same id, with the original deadline. An answered question is not asked again. A call
+whose arguments have changed is another question.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from ramet.host.argument_preview import MAX_TEXT, cut, shown
 from ramet.tools.context import Approval, CurrentCall, ToolUseContext, current_call
 
 DEADLINE_S = 600.0
-#: Reasons on record that say who decided, and nothing that a model could heed.
+#: Recorded reasons that name the decider, and contain nothing that a model could follow.
 BY_HOOK, BY_APPROVER = "by a hook", "by the approver"
 APPROVER_FAILED = "the approver failed"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pending:
-    """A question that waits. `args` are bounded for showing; what was cut says how long it is."""
+    """A pending question. `args` are bounded for display; a shortened text states its length."""
 
     id: str
     run: RunId
@@ -55,18 +55,18 @@ class Pending:
 
 
 class ApprovalAnswer(NamedTuple):
-    """An answer."""
+    """An answer to a question."""
 
     allowed: bool
     reason: str = ""
 
 
-#: Puts an event of the run that asked on record.
+#: Records an event of the run that asked.
 Tell = Callable[..., Event]
 
 
 class _Waiting(NamedTuple):
-    """A question that was asked here."""
+    """A question that was asked in this process."""
 
     entry: Pending
     word: asyncio.Future[ApprovalAnswer]
@@ -78,17 +78,17 @@ class _Recalled(NamedTuple):
 
     entry: Pending
     word: asyncio.Future[ApprovalAnswer]
-    said: ApprovalAnswer | None  #: what is on record
+    said: ApprovalAnswer | None  #: the recorded answer
     still_waits: Callable[[], bool]
     tell: Tell
 
 
-#: Answers at once, in place of a person. Only True is a yes; a synchronous one is asked in a thread.
+#: Answers at once, in place of a person. Only True approves; a synchronous approver is called in a thread.
 Approver = Callable[[Pending], bool | Awaitable[bool]]
 
 
 class Inbox:
-    """Where a tree's questions wait. `ask` is the `Approve` of every context of the tree."""
+    """The pending questions of a tree. `ask` is the `Approve` of every context of the tree."""
 
     __slots__ = (
         "_approver",
@@ -112,9 +112,9 @@ class Inbox:
         approver: Approver | None = None,
         unattended: bool = False,
     ) -> None:
-        """`mint` makes ids for questions outside of calls.
+        """Configure the inbox. `mint` creates ids for questions outside of calls.
 
-        `unattended` denies at once what neither a hook nor `approver` decides.
+        `unattended` denies at once each question that neither a hook nor `approver` decides.
         """
         if timeout_s is not None and (not math.isfinite(timeout_s) or timeout_s <= 0):
             raise InvalidValue("timeout_s", timeout_s, "seconds above 0, or None")
@@ -122,20 +122,22 @@ class Inbox:
         self._approver, self._unattended = approver, unattended
         self._waiting: dict[str, _Waiting] = {}
         self._recalled: dict[str, _Recalled] = {}  #: not asked here yet
-        self._used: set[str] = set()  #: ids: an answer is good for one question, also where call ids are used again
-        self._told: set[str] = set()  #: ids: the answer is on its way onto the record
+        self._used: set[str] = set()  #: ids: an answer is valid for one question, even if call ids are reused
+        self._told: set[str] = set()  #: ids: the answer is being recorded
         self._closed: str | None = None
 
     @property
     def pending(self) -> tuple[Pending, ...]:
-        """The questions that wait, oldest first."""
+        """The pending questions, oldest first."""
         recalled = [each.entry for each in self._recalled.values() if self._can_be_answered(each)]
         return (*recalled, *(each.entry for each in self._waiting.values()))
 
     def answer(self, approval_id: str, allowed: bool, reason: str = "") -> None:
-        """Answer one question. Raises Unknown if it does not wait (any more): a second answer changes nothing.
+        """Answer one question.
 
-        It is appended to the record by then: whichever process goes on with the run has it.
+        Raises Unknown if the question is not (or no longer) pending: a second answer changes nothing.
+
+        The answer is appended to the journal before this returns: any process that resumes the run has it.
         """
         if not isinstance(allowed, bool):
             raise InvalidValue("allowed", allowed, "True or False")
@@ -150,7 +152,7 @@ class Inbox:
         asked.word.set_result(ApprovalAnswer(allowed, reason))
 
     def close(self, reason: str = "the session ended") -> None:
-        """Deny all that waits and all that is asked from now on."""
+        """Deny all pending questions, and all questions that are asked from now on."""
         self._closed = reason
         words = [*(each.word for each in self._waiting.values()), *(each.word for each in self._recalled.values())]
         for word in words:
@@ -159,15 +161,15 @@ class Inbox:
         self._waiting.clear()
 
     def recall(self, story: RunReplay, still_waits: Callable[[CallId], bool], tell: Tell) -> None:
-        """Go on with what is on record of a run's questions: they can be answered from now on, and the run asks again.
+        """Restore the recorded questions of a run: they can be answered from now on, and the run asks them again.
 
-        `still_waits` says of a call whether its question is still to be asked; `tell` records an event of the run.
+        `still_waits` returns whether the question of a call is still to be asked; `tell` records an event of the run.
         """
         self._used.update(story.past_approvals)
         for asked in story.approvals.values():
             call = CallId(asked.call_id or "")
             if not call or asked.at is None:
-                continue  # Nothing asks that again under this id.
+                continue  # No call asks this question again under this id.
             entry = Pending(
                 id=asked.approval_id,
                 run=RunId(asked.run),
@@ -186,9 +188,9 @@ class Inbox:
             self._recalled[entry.id] = _Recalled(entry, word, said, partial(still_waits, call), tell)
 
     async def ask(self, context: ToolUseContext, *, tool: str, question: str, args: dict[str, Any]) -> Approval:
-        """Return a yes only if a PermissionRequest hook, the approver or a person said yes before the deadline.
+        """Return an approval only if a PermissionRequest hook, the approver or a person approves before the deadline.
 
-        A no has the reason that was given for it.
+        A denial has the reason that was given for it.
 
         Raises Aborted if the run is stopped; the question then leaves the inbox.
         """
@@ -208,10 +210,10 @@ class Inbox:
         else:
             entry, word = recalled.entry, recalled.word
         answered = ApprovalAnswer(False, "the run was stopped")
-        if at_once is None and not word.done():  # Before it is announced, so that whoever hears of it can answer.
+        if at_once is None and not word.done():  # Before the question is announced, so that its readers can answer.
             self._waiting[entry.id] = _Waiting(entry, word, context.emit)
         try:
-            if recalled is None:  # Else it was announced, and is on record.
+            if recalled is None:  # Otherwise it was announced and is recorded.
                 context.emit(
                     ApprovalAsked,
                     approval_id=entry.id,
@@ -268,7 +270,10 @@ class Inbox:
     async def _decided_at_once(
         self, context: ToolUseContext, tool: str, question: str, args: dict[str, Any]
     ) -> ApprovalAnswer | None:
-        """What needs no waiting: a closed inbox, a hook's word, nobody there. None leaves it to somebody."""
+        """Return a decision that needs no waiting: closed inbox, hook, unattended.
+
+        Return None if a person or approver decides.
+        """
         hooks = context.hooks
         if self._closed is None and hooks is not None and hooks.listens("PermissionRequest"):
             payload = {"tool_name": tool, "tool_input": args, "question": question}
@@ -285,7 +290,7 @@ class Inbox:
         self, context: ToolUseContext, entry: Pending, word: asyncio.Future[ApprovalAnswer]
     ) -> ApprovalAnswer:
         left = (entry.deadline - self._clock.now()).total_seconds() if entry.deadline is not None else None
-        if left is not None and left <= 0:  # It passed while no process was there.
+        if left is not None and left <= 0:  # It passed while no process was running.
             return ApprovalAnswer(False, f"nobody answered within {self._timeout_s:g} s")
         context.slot.begin_wait()
         try:
@@ -293,14 +298,14 @@ class Inbox:
                 self._first(entry, word), clock=self._clock, seconds=left, abort=context.abort
             )
         except TimeoutError:
-            if word.done():  # Answered in the same moment: whoever did so was told that it counts.
+            if word.done():  # Answered in the same moment: the answer was accepted, so it counts.
                 return word.result()
             return ApprovalAnswer(False, f"nobody answered within {self._timeout_s:g} s")
         finally:
             context.slot.end_wait()
 
     async def _first(self, entry: Pending, word: asyncio.Future[ApprovalAnswer]) -> ApprovalAnswer:
-        """The word of the approver or of whoever answers by id, whichever comes first."""
+        """Wait for the approver's answer or an answer by id, whichever comes first."""
         if self._approver is None:
             return await asyncio.shield(word)
         asking = asyncio.ensure_future(_ask_approver(self._approver, entry))
@@ -313,7 +318,7 @@ class Inbox:
 
 
 async def _ask_approver(approver: Approver, entry: Pending) -> ApprovalAnswer:
-    """The approver's word; one that fails said no."""
+    """Return the approver's answer; an approver that fails denies."""
     try:
         if inspect.iscoroutinefunction(approver):
             returned = await approver(entry)
@@ -327,7 +332,7 @@ async def _ask_approver(approver: Approver, entry: Pending) -> ApprovalAnswer:
 
 
 def _approval(word: ApprovalAnswer) -> Approval:
-    """A word as the model may read it: what the host's own code raised stays on record."""
+    """Return an answer as the model may read it: the text of an error of the host's code is only recorded."""
     if word.allowed or word.reason in (BY_HOOK, BY_APPROVER):
         return Approval(word.allowed)
     reason = APPROVER_FAILED if word.reason.startswith(APPROVER_FAILED) else word.reason

@@ -1,4 +1,4 @@
-"""Arguments of a call as people are shown them: bounded, and nothing left out without a mark where it was."""
+"""A bounded preview of a call's arguments for people. Every omission is marked."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import math
 from itertools import islice
 from typing import Any
 
-MAX_TEXT = 2_000  #: of the question, and of each text in the arguments
+MAX_TEXT = 2_000  #: characters of the question, and of each text in the arguments
 MAX_ITEMS = 50
-MAX_SHOWN = 20_000  #: of all arguments together, give or take one text
+MAX_SHOWN = 20_000  #: characters of all arguments together; exceeded by at most about one text
 MAX_DEPTH = 5
 
 
 def shown(args: dict[str, Any]) -> dict[str, Any]:
-    """`args` as bounded JSON for people to see: nothing is left out without a mark where it was."""
+    """Return `args` as bounded JSON for people to read. Every omission is marked."""
     room = MAX_SHOWN
 
     def show(value: Any, depth: int) -> Any:
@@ -46,7 +46,7 @@ def shown(args: dict[str, Any]) -> dict[str, Any]:
 
 
 def cut(text: str) -> str:
-    """The beginning and the end: what matters of a long command may stand at either."""
+    """Shorten a text to its beginning and its end: the important part of a long command may be at either."""
     text = text.encode("utf-8", "replace").decode()
     if len(text) <= MAX_TEXT:
         return text

@@ -1,4 +1,4 @@
-"""Arguments of a runtime or a session, checked before anything begins."""
+"""Checks of the arguments of a runtime or a session, made before anything starts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ramet.models.rate_limit import RetryPolicy
 
 
 def check_messages(field: str, messages: object) -> None:
-    """Raise InvalidValue for what is no list of messages; it names the first that is none."""
+    """Raise InvalidValue if `messages` is not a list of messages; the error names the first wrong entry."""
     if isinstance(messages, str) or not isinstance(messages, Sequence):
         raise InvalidValue(field, messages, "a list of LangChain messages")
     for place, each in enumerate(messages):
@@ -27,7 +27,10 @@ def check_messages(field: str, messages: object) -> None:
 
 
 def definitions_of(agents: Any) -> tuple[Agent, ...]:
-    """Return the definitions that a list means. Raises InvalidValue for what is no list, and for what is none."""
+    """Return the definitions that a list contains.
+
+    Raises InvalidValue for a value that is not a list, or for a bad entry.
+    """
     if isinstance(agents, str | Mapping) or not isinstance(agents, Iterable):
         raise InvalidValue("agents", agents, "a list, each entry ramet.Agent, a dict of its fields, or a function")
     return tuple(map(as_agent, agents))
@@ -44,7 +47,7 @@ def check_runtime(
     keep_folders: object,
     keep_trees: object,
 ) -> None:
-    """Raise InvalidValue for an argument of a runtime that is of a wrong type."""
+    """Raise InvalidValue if an argument of a runtime has a wrong type."""
     check_instance("working_dir", working_dir, (str, os.PathLike, NoneType), "the path of a folder, or None")
     if clock is not None and not all(hasattr(clock, name) for name in ("now", "monotonic", "sleep")):
         raise InvalidValue("clock", clock, "a clock (ramet.concurrency.clock), or None")

@@ -1,4 +1,4 @@
-"""Reservations for requests of models, and their settlement: on record, whoever makes them."""
+"""Reservations for model requests, and their settlement. Both are recorded, whichever component makes the request."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 #: Output tokens reserved for a reply where neither the request nor the model names a limit, and a budget counts tokens.
 DEFAULT_OUTPUT_TOKENS = 4_096
-#: A reply shorter than this says nothing: with less left, the call is not started.
+#: A reply shorter than this is useless: if fewer tokens are left, the call is not started.
 LEAST_OUTPUT_TOKENS = 16
 
 
 class Provider:
-    """The most that a request of one model may use, and what that costs."""
+    """The upper bounds of a request to one model, and the price of its usage."""
 
     __slots__ = ("_is_looked_up", "_price", "_prices", "name", "output_limit", "requests")
 
@@ -39,13 +39,13 @@ class Provider:
         self._is_looked_up = False
 
     def price(self) -> Price:
-        """Return the price of a use. Raises Unknown where nobody knows it."""
+        """Return the price of the model's usage. Raises Unknown if the price is not known."""
         price = self.known_price()
-        # The error is made anew each time: one that is kept keeps every frame that it was ever raised through.
+        # The error is created each time: a stored error would keep every frame that it was raised through.
         return price if price is not None else price_of(self.name, self._prices)
 
     def known_price(self) -> Price | None:
-        """Return the price of a use, looked up once; None where nobody knows it."""
+        """Return the price of the model's usage, looked up once; None if the price is not known."""
         if not self._is_looked_up:
             with contextlib.suppress(Unknown):
                 self._price = price_of(self.name, self._prices)
@@ -54,9 +54,9 @@ class Provider:
 
 
 class Account:
-    """One request of one run, over all its attempts: what is reserved for it, and what it has used.
+    """The reservations and the usage of one request of one run, over all its attempts.
 
-    A reply is made shorter where less is left than it may be long; a request that `is_whole` is refused there.
+    If less is left than the reply may use, the reply's limit is lowered. A request with `is_whole` is refused instead.
     """
 
     __slots__ = ("_context", "_is_whole", "_provider", "_request", "_schema_bytes")
@@ -74,7 +74,7 @@ class Account:
         self._schema_bytes, self._is_whole = schema_bytes, is_whole
 
     def reserve(self, attempt: int) -> tuple[Hold, int | None]:
-        """Hold the most that this attempt can use; say how long the reply may be."""
+        """Reserve the most that this attempt can use. Return the reservation and the output token limit of the reply."""
         budget, request, provider = self._context.budget, self._request, self._provider
         calls, tokens, usd, max_tokens = provider.requests, 0, 0.0, request.max_tokens
         tokens_left = budget.left("tokens", last_word=request.last_word)
@@ -110,7 +110,10 @@ class Account:
         return hold, max_tokens
 
     def settle(self, hold: Hold, reply: AIMessage) -> None:
-        """Count what the provider says was used; what it does not say is counted as reserved, and marked."""
+        """Settle the usage that the provider reports.
+
+        Without a report, the whole reservation is settled and marked as estimated.
+        """
         said = reply.usage_metadata
         if said is None:
             most = hold.amount
@@ -119,7 +122,7 @@ class Account:
             return
         details = said.get("input_token_details") or {}
         usage = Usage(
-            model_calls=hold.amount.model_calls,  # More than one where the client may have tried by itself.
+            model_calls=hold.amount.model_calls,  # More than one where the client may have retried by itself.
             input_tokens=said["input_tokens"],
             output_tokens=said["output_tokens"],
             cache_read_tokens=details.get("cache_read") or 0,
@@ -130,8 +133,8 @@ class Account:
     def settle_failed(self, hold: Hold, error: BaseException, *, heard: bool = False) -> None:
         """Settle a request that brought no reply.
 
-        One that no provider can have received costs nothing. One that was refused by the provider costs a call. One
-        that was cut off may have cost all it could.
+        A request that no provider can have received costs nothing. A request that the provider refused costs one call.
+        A request that was cut off may have cost its whole reservation.
         """
         if isinstance(error, ModelFailed) and error.unsent and not heard and self._provider.requests == 1:
             self.refund(hold)
@@ -149,12 +152,15 @@ class Account:
         self._spend(hold, usage, is_kept=False)
 
     def refund(self, hold: Hold) -> None:
-        """Give back all of a reservation, on record: nothing was sent."""
+        """Return a whole reservation, and record that nothing was used: no request was sent."""
         hold.refund()
         self._context.emit(ModelCharged, step_id=self._request.step, usage=NOTHING_USED)
 
     def _spend(self, hold: Hold, usage: Usage, *, is_kept: bool) -> None:
-        """Count it. A reply that is kept goes on record with what it used; any other request's use does by itself."""
+        """Settle a usage.
+
+        A kept reply is recorded together with its usage; the usage of any other request is recorded alone.
+        """
         hold.settle(Amount(tokens=usage.tokens, usd=usage.usd, model_calls=usage.model_calls))
         self._context.last_usage = usage
         self._context.spend(usage)
@@ -167,7 +173,7 @@ class Account:
 
 
 class ForeignCharge:
-    """The reservation for a request that another framework makes, until the first word of its end."""
+    """The reservation for a request that another framework makes. It is settled once, by the first reported end."""
 
     __slots__ = ("_account", "_hold")
 
@@ -176,13 +182,13 @@ class ForeignCharge:
         self._hold: Hold | None = account.reserve(1)[0]
 
     def settle(self, reply: AIMessage) -> None:
-        """Count what the reply says was used, or the reservation where it says nothing."""
+        """Settle the usage that the reply reports, or the whole reservation if the reply reports none."""
         hold, self._hold = self._hold, None
         if hold is not None:
             self._account.settle(hold, reply)
 
     def fail(self, error: BaseException) -> None:
-        """Count a request that brought no reply."""
+        """Settle a request that brought no reply."""
         hold, self._hold = self._hold, None
         if hold is not None:
             self._account.settle_failed(hold, error)

@@ -1,4 +1,4 @@
-"""The way to the models: reserves, waits at the gate, asks, retries, settles. Keys and clients stay on this side."""
+"""The gateway to the models: reserves, waits for the rate limit, asks, retries, settles. Keys and clients stay here."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ MAX_SHOWN = 1_000
 
 
 class Gateway:
-    """One per runtime: the models it has resolved, and the gates that all its agents share."""
+    """The gateway of one runtime: its resolved models, and the rate limiters that all its agents share."""
 
     def __init__(
         self, clock: Clock, *, prices: Mapping[str, Price] | None = None, retry: RetryPolicy | None = None
@@ -44,15 +44,15 @@ class Gateway:
         self._clock = clock
         self._prices = {**PRICES, **(prices or {})}
         self._gates = RateLimiters(clock=clock, policy=retry)
-        #: Names of models that runs may ask for; None is any. Model objects are the host's own word.
+        #: Names of models that runs may ask for; None allows any. Model objects come from the host and are not checked.
         self.accepted: Collection[str] | None = None
         self._by_name: dict[str, _Port] = {}
         self._by_object: WeakValueDictionary[int, _Port] = WeakValueDictionary()  # a port keeps its model
 
     def port(self, model: str | BaseChatModel) -> ModelPort:
-        """A model as runs reach it. Raises Unknown or MissingExtra for a name that leads nowhere.
+        """Return a model as runs use it. Raises Unknown or MissingExtra for a name that cannot be resolved.
 
-        Raises InvalidValue for one that is not accepted, ModelFailed for one that has no key.
+        Raises InvalidValue for a model that is not accepted, ModelFailed for a model without a key.
         """
         if isinstance(model, str):
             if self.accepted is not None and model not in self.accepted:
@@ -69,7 +69,8 @@ class Gateway:
     def meter(self, context: ToolUseContext, request: ForeignRequest) -> Charge:
         """Reserve for a request that another framework makes. Raises BudgetExceeded, Unknown.
 
-        Its output cannot be lowered to what is left: it is reserved as long as its model says, or is not made.
+        The output of such a request cannot be lowered to what is left: the full output limit is reserved, or the
+        request is not made.
         """
         provider = Provider(request.model, request.requests, lambda: request.max_tokens, self._prices)
         asked = ModelRequest(messages=request.messages, step=request.step, last_word=True, aside=True)
@@ -81,19 +82,19 @@ class Gateway:
 
 
 class _Shown:
-    """A model bound to a list of tools. It keeps the tools, so that their identity stays their own."""
+    """A model bound to a list of tools. The list is kept, so that the ids of its tools are not reused."""
 
     def __init__(self, tools: tuple[BaseTool, ...], bound: Bound) -> None:
         self.tools, self.bound = tools, bound
 
     @cached_property
     def schema_bytes(self) -> int:
-        """What showing the tools takes of a prompt, at most; counted only where a budget asks."""
+        """The most bytes that the tools' schemas take of a prompt; computed only if a budget needs it."""
         return sum(len(json.dumps(convert_to_openai_tool(tool)).encode()) for tool in self.tools)
 
 
 class _Port:
-    """One model: bound to each list of tools once, asked through its gate."""
+    """One model: bound to each list of tools once, and asked through its rate limiter."""
 
     def __init__(self, model: BaseChatModel, gates: RateLimiters, prices: Mapping[str, Price], clock: Clock) -> None:
         self._owner = model
@@ -106,7 +107,7 @@ class _Port:
         self._shown: dict[tuple[int, ...], _Shown] = {}
 
     async def ask(self, context: ToolUseContext, request: ModelRequest) -> AsyncGenerator[AIMessageChunk | AIMessage]:
-        """Ask until there is a reply or no hope: yields chunks as they come, then the whole message.
+        """Ask until there is a reply or no retry is left: yield chunks as they arrive, then the whole message.
 
         Raises BudgetExceeded before a request that does not fit, ModelFailed after the last attempt.
         """
@@ -137,7 +138,7 @@ class _Port:
                 asking.exception()  # Seen, even where the reader left before it was raised here.
 
     def _show(self, request: ModelRequest) -> _Shown:
-        key = tuple(map(id, request.tools))  # `_Shown` keeps the tools, so that no id is used again
+        key = tuple(map(id, request.tools))  # `_Shown` keeps the tools, so that no id is reused
         shown = self._shown.get(key)
         if shown is None:
             tools = tuple(request.tools)
@@ -155,11 +156,11 @@ class _Call:
     def __init__(self, port: _Port, context: ToolUseContext, request: ModelRequest, shown: _Shown) -> None:
         self._port, self._context, self._request, self._shown = port, context, request, shown
         self._account = Account(port.provider, context, request, lambda: shown.schema_bytes)
-        self._usage = True  #: False once an attempt was refused that had asked for the usage of its stream
+        self._usage = True  #: False once an attempt was refused because it asked for the usage of its stream
         self.pieces: asyncio.Queue[AIMessageChunk | None] | None = None
 
     async def whole(self, attempt: int) -> AIMessage:
-        """One attempt that brings the reply in one piece."""
+        """Make one attempt that receives the reply in one piece."""
         hold, max_tokens = await self._reserved(attempt)
         try:
             reply = await complete(
@@ -172,10 +173,10 @@ class _Call:
         return reply
 
     async def streamed(self, attempt: int) -> AIMessage:
-        """One attempt whose chunks are handed on as they come; they are provisional until the message is whole.
+        """Make one attempt that passes on chunks as they arrive; they are provisional until the message is complete.
 
-        An endpoint that refuses being asked for usage is asked again at once without, by a request that is reserved and
-        counted like any other.
+        An endpoint that refuses to report usage is asked again at once without usage. That second request is reserved
+        and settled like any other.
         """
         try:
             return await self._streamed(attempt)
@@ -208,7 +209,7 @@ class _Call:
         return reply
 
     def note_retry(self, retry: Retry) -> None:
-        """Put a wait on record before it begins."""
+        """Record a wait before it begins."""
         self._context.emit(
             ModelRetried,
             step_id=self._request.step,
@@ -219,7 +220,7 @@ class _Call:
         )
 
     async def _reserved(self, attempt: int) -> tuple[Hold, int | None]:
-        """A reservation that is on record for good before anything is asked."""
+        """Return a reservation that is recorded durably before any request is sent."""
         hold, max_tokens = self._account.reserve(attempt)
         try:
             await self._context.settled()

@@ -1,4 +1,4 @@
-"""Where the work of a runtime is done, whoever calls: in an event loop, in a thread of its own for who has none."""
+"""The event loop in which a runtime works: the caller's, or one in a thread of its own for a caller without a loop."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class LoopThread:
-    """Open from its making until `close`."""
+    """An event loop in a thread of its own, running from construction until `close`."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -25,7 +25,10 @@ class LoopThread:
         self._loop.run_forever()
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
-        """Do something in the loop and wait for it; an interrupt of the waiting cancels it, and waits for that."""
+        """Run a coroutine in the loop and wait for its result.
+
+        If the wait is interrupted, the coroutine is cancelled, and the call waits for the end of that.
+        """
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()
@@ -36,7 +39,7 @@ class LoopThread:
             raise
 
     def _settle(self) -> None:
-        """Let what was cancelled come to its end."""
+        """Wait up to 10 seconds for cancelled tasks to end."""
 
         async def others() -> None:
             tasks = asyncio.all_tasks() - {asyncio.current_task()}
@@ -54,7 +57,7 @@ class LoopThread:
 
 
 def refuse_in_loop(blocking: str, instead: str) -> None:
-    """Raise RametError where an event loop runs in this thread: `blocking` would stop it, `instead` would not."""
+    """Raise RametError if an event loop runs in this thread: `blocking` would block the loop, `instead` would not."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -63,10 +66,10 @@ def refuse_in_loop(blocking: str, instead: str) -> None:
 
 
 class RuntimeLoop:
-    """The event loop that somebody works in: the caller's, or from `begin` to `end` one of its own."""
+    """The event loop that a component works in: the caller's, or a loop of its own from `begin` to `end`."""
 
     def __init__(self, not_open: str) -> None:
-        """`not_open` is the error of a call before `begin` or after `end`."""
+        """Set `not_open`, the error text of a call before `begin` or after `end`."""
         self._not_open = not_open
         self._portal: LoopThread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -80,11 +83,14 @@ class RuntimeLoop:
             return self._loop is not None and self._loop.is_running()
 
     def settle(self) -> None:
-        """Work in the one that runs here. Raises RuntimeError where none does."""
+        """Use the loop that runs in this thread. Raises RuntimeError if no loop runs in this thread."""
         self._loop = asyncio.get_running_loop()
 
     def begin(self, start: Callable[[], Coroutine[Any, Any, Any]], *, is_running: bool) -> None:
-        """Start it there; idempotent. Raises RametError where it runs in a loop already. Not to be called in a loop."""
+        """Start a loop in a thread, and call `start` in the loop; idempotent.
+
+        Raises RametError if the component runs in a loop already. Must not be called in a loop.
+        """
         if self._portal is None:
             if is_running:
                 raise RametError("this runtime was started in an event loop; use it there")
@@ -92,7 +98,10 @@ class RuntimeLoop:
             self._portal.call(start())
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
-        """Do something there, from a thread without one, and wait for it. Raises RametError if there is none yet."""
+        """Run a coroutine in the loop, from a thread without a loop, and wait for its result.
+
+        Raises RametError if there is no loop yet.
+        """
         if self._portal is not None:
             return self._portal.call(work)
         if self._loop is None or self._loop.is_closed():
@@ -101,7 +110,7 @@ class RuntimeLoop:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     def end(self, stop: Callable[[], Coroutine[Any, Any, Any]]) -> None:
-        """Stop it there, and the loop; idempotent. Not to be called in a loop."""
+        """Call `stop` in the loop, then end the loop and its thread; idempotent. Must not be called in a loop."""
         portal, self._portal = self._portal, None
         if portal is not None:
             portal.call(stop())

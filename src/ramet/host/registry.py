@@ -1,6 +1,6 @@
-"""`AGENT_REGISTRY`: every run of the runtimes that live here, to look at, and to push mail to and drain it from.
+"""`AGENT_REGISTRY`: every run of the runtimes of this process, for inspection, and for pushing and draining mail.
 
-A view: it keeps nothing. There is one registry per tree underneath, and runs are born and end there.
+The registry is a view and stores nothing. Each tree has a registry of its own, in which runs start and end.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ramet.tools.context import RunView
 
 
 class AgentRegistry(Mapping[str, RunView]):
-    """Runs by id, read only."""
+    """A read-only mapping of run ids to runs."""
 
     def __getitem__(self, run_id: str) -> RunView:
         try:
@@ -32,7 +32,7 @@ class AgentRegistry(Mapping[str, RunView]):
         return sum(len(tree.register.runs) for tree in self._trees())
 
     def push(self, run_id: str, text: str, *, sender: str = "user", dedupe_s: float | None = None) -> str:
-        """Put mail into a run's mailbox, and say what becomes of it; `dedupe_s` as of `Session.send`.
+        """Put mail into a run's mailbox, and return what happens to it. `dedupe_s` is that of `Session.send`.
 
         Raises Unknown, MailRefused.
         """
@@ -41,7 +41,7 @@ class AgentRegistry(Mapping[str, RunView]):
         return tree.post.deliver(run, text, sender=sender, kind=kind, dedupe_s=dedupe_s)
 
     def drain(self, run_id: str) -> list[Mail]:
-        """Take a run's unread mail out of its mailbox, oldest first. Raises Unknown."""
+        """Take a run's unread mail out of the run's mailbox, oldest first. Raises Unknown."""
         return self._find(run_id)[1].context.mailbox.drain()
 
     def _trees(self) -> Iterator[RunTree]:

@@ -61,22 +61,26 @@ MAX_PROMPT = 1_000_000
 
 
 class Session(Generic[T]):
-    """Talks with one agent over many turns, one at a time; it remembers, and may start others below it.
+    """A conversation with one agent over many turns, one at a time. The agent remembers, and may spawn other agents.
 
     `llm` is any LangChain chat model, or `model` a string such as "anthropic:claude-sonnet-4-5". The agent sees `tools`
-    (LangChain tools, functions with a docstring, names of ramet's own tools) and, unless `spawn=False`, the tools that
-    lead sub-agents. `limits` bound the whole tree: what it may use, in all.
-    With a `backend` ("bwrap", "local", or an object) or a `policy` every agent below the first works in a sandbox of
-    its own; without a `policy` it may read `cwd`, write to a folder of its own, and start others. With a `root_policy`
-    the first works in a sandbox, too: a process for each turn, which finds what the turns before it left in its folder,
-    and imports from the `shelf`, a folder of the host that may be filled while it works.
+    (LangChain tools, functions with a docstring, names of ramet's own tools). Unless `spawn=False`, it also sees the
+    tools that manage sub-agents. `limits` bound the total usage of the whole tree.
 
-    With `sync_tools="process"` each call of a synchronous tool, of an agent that works here, is a process of its own,
-    which a cancel ends; it may do what `policy` says, else read `cwd`. NotShippable for a tool that cannot run there.
+    With a `backend` ("bwrap", "local", or an object) or a `policy`, every agent below the root works in a sandbox of
+    its own. Without a `policy` such an agent may read `cwd`, write to a folder of its own, and spawn others. With a
+    `root_policy` the root works in a sandbox, too: in a new process for each turn. Each turn finds the files that the
+    turns before left in the root's folder. It also imports from the `shelf`, a folder of the host that may be filled
+    while the agent works.
 
-    Every tool call of the tree must pass the `gate`, if there is one. A `history` is what a new conversation knows from
-    the beginning; with one, a `session_id` that is on record is refused. Of a `state_owner`, an agent of a
-    server, the states of the tree are its own, whatever its agents are called. `verbose` shows on stderr what they do.
+    With `sync_tools="process"`, each call of a synchronous tool of an agent in this process runs in a process of its
+    own, which a cancellation ends. That process may do what `policy` allows, or without a policy read `cwd`. Raises
+    NotShippable for a tool that cannot run there.
+
+    Every tool call of the tree must pass the `gate`, if there is one. A `history` is the initial conversation of a new
+    session; with one, a `session_id` that is already recorded is refused. With a `state_owner`, an agent of a server,
+    the states of the tree belong to that owner, whatever the names of its agents are. `verbose` prints on stderr what
+    the agents do.
     """
 
     def __init__(
@@ -174,7 +178,7 @@ class Session(Generic[T]):
         )
         self._conversation: Conversation | None = None
         self._starting = asyncio.Lock()
-        self._closings = 0  #: how often it was closed: also while its conversation begins
+        self._closings = 0  #: number of `close` calls, also while the conversation begins
         if self._beginning.begins_at_once:
             self._conversation = self._beginning.begin()
         self._closed = False
@@ -197,14 +201,15 @@ class Session(Generic[T]):
         compaction: Compaction | Literal[False] | None = None,
         prepare: Callable[[Run], None] | None = None,
     ) -> Self:
-        """Go on with a conversation on record, by its `session_id` or its root's id.
+        """Resume a recorded conversation, by its `session_id` or its root's id.
 
-        A conversation whose session was closed waits for its next prompt. One whose process was killed goes on in the
-        middle of its turn at once: `send`, `events` and `wait_for_turn` work meanwhile. Its agent, limits and policies
-        are those on record, and what it has used counts on. Before anything begins, `prepare` may change what is not
-        on record of its root.
-        Raises Unknown, which names the ids that are like it, BusyError or OwnedElsewhere if it is open already, and
-        DefinitionMissing for what the journal can only name and nobody supplies.
+        A conversation whose session was closed waits for its next prompt. A conversation whose process was killed
+        continues in the middle of its turn at once: `send`, `events` and `wait_for_turn` work meanwhile. The recorded
+        agent, limits and policies apply, and the recorded usage still counts. Before anything begins, `prepare` may
+        change the properties of the root that are not recorded.
+
+        Raises Unknown, which names similar ids; BusyError or OwnedElsewhere if the conversation is open already; and
+        DefinitionMissing for an object that the journal can only name and the caller does not supply.
         """
         self = cls.__new__(cls)
         self._cwd = _folder(cwd)
@@ -248,11 +253,12 @@ class Session(Generic[T]):
         session_id: str | None = None,
         **options: Any,
     ) -> Self:
-        """Begin a conversation that knows what an old run had said and heard, up to the event numbered `at`.
+        """Begin a conversation with the messages of an old run, up to the event numbered `at`.
 
-        The old run, at work or over, sees nothing of it. `options` are those of `Session`; the agent, the tools and the
-        folder are those of the old run. Raises Unknown for a run that is not on record, BusyError for a `session_id`
-        that is, DefinitionMissing for what is needed and not supplied, InvalidValue for a run without a conversation.
+        The old run, active or ended, is not affected. `options` are those of `Session`; the agent, the tools and the
+        folder are those of the old run. Raises Unknown for a run that is not recorded, BusyError for a `session_id`
+        that is recorded, DefinitionMissing for a needed object that is not supplied, InvalidValue for a run without a
+        conversation.
         """
         gate = gate or runtime._gate_of(run)
         point = await runtime._point(run, at, supplied_by(llm=llm, tools=tools, agents=agents, gate=gate))
@@ -272,18 +278,18 @@ class Session(Generic[T]):
         return await session.start()
 
     async def start(self) -> Self:
-        """Begin the conversation, or go on with the one on record of this `session_id`; idempotent.
+        """Begin the conversation, or resume the recorded conversation of this `session_id`; idempotent.
 
         `async with` and the first prompt do this, too. Raises BusyError or OwnedElsewhere if the conversation is open
-        in this process or in another kernel, StoreInUse, DefinitionMissing, and SpawnRefused where the policy adapter
-        says no.
+        in this process or in another kernel, StoreInUse, DefinitionMissing, and SpawnRefused if the policy adapter
+        refuses.
         """
         async with self._starting:
             if self._conversation is None:
                 assert self._beginning is not None, "a session that was resumed has its conversation"
                 closings = self._closings
                 begun = await self._beginning.open()
-                if closings != self._closings:  # While a policy adapter, or the journal, was waited for.
+                if closings != self._closings:  # While this waited for a policy adapter, or for the journal.
                     await run_shielded(self.runtime.close_tree(begun.root.info.id, "the session was closed meanwhile"))
                     raise RametError("the session was closed before its conversation had begun")
                 self._conversation = begun
@@ -314,23 +320,23 @@ class Session(Generic[T]):
         await self.start()
         run = self._check_free()
         said = await self._hooked(text)
-        if run.waking:  # Readers hear of events once they are on record: those of a turn before are not of this one.
+        if run.waking:  # Readers get only recorded events: wait, so that those of an earlier turn are not read here.
             await run.context.settled()
-        self._check_free()  # Another prompt may have come in while the hooks looked at this one.
-        # After a kill it is pending already.
+        self._check_free()  # Another prompt may have arrived while the hooks inspected this one.
+        # After a kill the brief is pending already.
         brief = run.agent.initial_prompt if run.turns == 0 and not run.pending else ""
         message = HumanMessage(content=f"{brief}\n\n{said}".strip() if brief else said)
         turn = TurnStream(run, self._opened.recorder, self._turn_over)
         if run.state is State.IDLE or run.turns == 0:
             self._opened.tree.supervisor.prompt(run, message)
         else:
-            self.send(str(message.content))  # A notice has woken it: the prompt joins that turn.
+            self.send(str(message.content))  # A notice has woken the run: the prompt joins that turn.
         try:
             async with aclosing(turn.items()) as items:
                 async for item in items:
                     yield item
         finally:
-            if turn.result is None:  # It is not over.
+            if turn.result is None:  # The turn is not over.
                 await self._opened.tree.supervisor.interrupt(run, "the reader left")
                 turn.close()
 
@@ -347,9 +353,9 @@ class Session(Generic[T]):
         return TurnStream(run, self._opened.recorder, self._turn_over)
 
     async def wait_for_turn(self) -> Result[T] | None:
-        """Wait for the end of the turn under way that no prompt of this session began.
+        """Wait for the end of the running turn that no prompt of this session started.
 
-        Returns how the turn ended, or None if there is none.
+        Returns the result of the turn, or None if there is none.
         """
         if (turn := self.listen()) is None:
             return None
@@ -358,7 +364,7 @@ class Session(Generic[T]):
         return turn.result or self._root.result
 
     async def ask(self, text: str) -> Result[T]:
-        """Work on a prompt and return how it ended."""
+        """Work on a prompt and return the result of the turn."""
         async with aclosing(self.submit_message(text)) as items:
             async for _ in items:
                 pass
@@ -366,29 +372,33 @@ class Session(Generic[T]):
         return self.result
 
     def send(self, text: str, *, dedupe_s: float | None = None) -> str:
-        """Put a user's word into the root's mailbox: it is read at its next step, or wakes it, before a prompt, too.
+        """Put a user's message into the root's mailbox: the root reads it at its next step, or is woken by it.
 
-        With `dedupe_s`, a word that equals one of the last so many seconds is not delivered again. Returns what becomes
-        of the word. Raises MailRefused, and InvalidValue for a `dedupe_s` that is no time.
+        A message may also be sent before the first prompt. With `dedupe_s`, a message that equals one of the last
+        `dedupe_s` seconds is not delivered again. Returns what happens to the message. Raises MailRefused, and
+        InvalidValue if `dedupe_s` is not a valid time.
         """
         return self._opened.tree.post.deliver(self._root, text, sender="user", kind="user", dedupe_s=dedupe_s)
 
     async def interrupt(self, reason: str = "interrupted by the user") -> None:
-        """End the turn under way, keeping the agent, its history and its background children."""
+        """End the running turn, keeping the agent, its history and its background children."""
         await self._opened.tree.supervisor.interrupt(self._root, reason)
 
     async def cancel(self, reason: str = "cancelled by the user") -> StopReceipt:
-        """End the whole tree. When this returns it is gone; what could not be ended is in `left`."""
+        """End the whole tree, and wait until it has ended.
+
+        `left` of the receipt lists the runs that could not be ended.
+        """
         receipt = await self._opened.tree.supervisor.stop_tree(reason)
         if self._root.result is not None:
             self._root.turn_result = self._root.result
         return receipt
 
     async def close(self, reason: str = "the session was closed") -> None:
-        """End the turn under way and all agents below, and let all readers end; idempotent.
+        """End the running turn and all agents below the root, and end all readers; idempotent.
 
-        The conversation rests on record: a session of its `session_id`, or `resume`, goes on with it, in any process,
-        until it is removed.
+        The conversation stays recorded until it is removed: a session with its `session_id`, or `resume`, continues it
+        in any process.
         """
         self._closings += 1
         try:
@@ -425,17 +435,17 @@ class Session(Generic[T]):
 
     @property
     def durable(self) -> bool:
-        """Whether another process could go on with it."""
+        """Whether another process could resume the session."""
         return self.runtime.durable
 
     @property
     def usage(self) -> Usage:
-        """What the whole tree has used so far."""
+        """The usage of the whole tree so far."""
         return self._root.subtree
 
     @property
     def approvals(self) -> Inbox:
-        """Calls that wait for a person's word, from anywhere in the tree."""
+        """The inbox of calls that wait for a person's approval, from anywhere in the tree."""
         return self._opened.inbox
 
     @property
@@ -445,21 +455,24 @@ class Session(Generic[T]):
 
     @property
     def transcripts(self) -> pathlib.Path | None:
-        """The folder with one file of JSON lines per run, if they are kept."""
+        """The folder with one file of JSON lines per run, if transcripts are kept."""
         return self._opened.recorder.transcripts
 
     @property
     def context(self) -> ToolUseContext:
-        """What the root may reach, to look at. Its turns are the session's: drive `query` with a standalone context."""
+        """The context of the root, for inspection.
+
+        The session drives the root's turns: drive `query` with a standalone context.
+        """
         return self._root.context
 
     @property
     def messages(self) -> list[Any]:
-        """The root's conversation so far: a copy."""
+        """A copy of the root's conversation so far."""
         return list(self._root.context.history)
 
     async def events(self, *, tree: bool = True, deltas: bool = False) -> AsyncGenerator[Event]:
-        """Follow the tree, or the root alone: all that was kept, then live, until the session closes.
+        """Follow the tree, or the root alone: all kept events, then live events, until the session closes.
 
         `deltas` adds the text of every agent as it streams.
         """
@@ -472,22 +485,22 @@ class Session(Generic[T]):
                     yield item
 
     def runs(self) -> Sequence[RunView]:
-        """Every run of the tree, in order of path."""
+        """Return every run of the tree, in order of path."""
         return self._opened.tree.views()
 
     def handle(self, target: str) -> Handle:
-        """A run of the tree by id, path or name. Raises Unknown."""
+        """Return a handle on a run of the tree by id, path or name. Raises Unknown."""
         tree = self._opened.tree
         return tree.handle(tree.register.find(target))
 
     async def spawn(self, request: SpawnRequest) -> Handle:
-        """Start a child of the root from code. Raises SpawnRefused."""
+        """Spawn a child of the root from code. Raises SpawnRefused."""
         await self.start()
         tree = self._opened.tree
         return tree.handle(await tree.spawner.spawn(self._root, request))
 
     def reload(self) -> bool:
-        """Read definition files again that changed; True if any did. From now on they may be spawned as they are."""
+        """Read changed definition files again; return True if any has changed. New spawns use the new definitions."""
         changed = self.project.reload()
         self._opened.tree.spawner.show_types(self._root)
         return changed
@@ -519,7 +532,7 @@ class Session(Generic[T]):
 def _check_arguments(
     llm: object, model: object, limits: object, runtime: object, root_policy: object, history: object
 ) -> None:
-    """Raise InvalidValue for what is of a wrong type, and for two models."""
+    """Raise InvalidValue if an argument has a wrong type, or if two models are given."""
     check_model("llm", llm)
     check_model("model", model)
     if llm is not None and model is not None:
@@ -536,12 +549,12 @@ def _check_message(text: str) -> None:
 
 
 def sandboxed_children(cwd: pathlib.Path | None) -> Policy:
-    """What the children of a session get that keeps them in sandboxes: its folder to read, and agents of their own."""
+    """Return the policy that keeps a session's children in sandboxes. They may read its folder, and spawn agents."""
     return msgspec.structs.replace(read_only_policy(cwd), allow_sub_agents=True, max_sub_agents=64)
 
 
 def _brought_by(*agents: Agent) -> list[BaseTool]:
-    """The tools that definitions bring along themselves, not by name."""
+    """Return the tool objects in the definitions; tools given by name are omitted."""
     return [entry for agent in agents for entry in agent.tool_entries or () if not isinstance(entry, str)]
 
 
@@ -562,7 +575,7 @@ def _root(
     system_prompt: str,
     max_turns: int,
 ) -> Agent:
-    """The definition of the root: any definition may be the main agent."""
+    """Return the definition of the root: any definition may be the main agent."""
     check_text("system_prompt", system_prompt)
     if isinstance(agent, str):
         if agent not in definitions:

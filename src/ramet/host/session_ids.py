@@ -1,4 +1,4 @@
-"""Ids of sessions: each is the name of one tree on record, until that tree is removed."""
+"""Ids of sessions: each id is the name of one recorded tree, until that tree is removed."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ import msgspec
 from ramet.core.errors import Conflict, InvalidValue
 from ramet.store.contract import Document, Store
 
-TREES: Final = "tree"  #: the kind of documents that say what trees are open
+TREES: Final = "tree"  #: the kind of the documents that name the open trees
 SESSIONS: Final = "session"  #: the kind of documents that name the root of a session's tree, by the session's id
 MAX_ID: Final = 200
 
 
 class SessionEntry(msgspec.Struct, frozen=True):
-    """A session's document: the root of its tree."""
+    """The document of a session: the root of the session's tree."""
 
     root: str
 
 
 def checked_session_id(session: str | None) -> str | None:
-    """Return the id of a session. Raises InvalidValue for an empty or long one, and for control characters."""
+    """Return the id of a session. Raises InvalidValue for an empty or long id, and for control characters."""
     if session is None:
         return None
     if not isinstance(session, str) or not 0 < len(session) <= MAX_ID or not session.isprintable():
@@ -32,9 +32,9 @@ def checked_session_id(session: str | None) -> str | None:
 
 
 async def root_of(store: Store, session: str) -> tuple[str, int]:
-    """Return the root of a session's tree, which may be removed, and the version of its document; "" and 0 for none.
+    """Return the root of a session's tree and the version of the session's document; "" and 0 if there is none.
 
-    Where the document is damaged, the documents of trees say which is the newest of that session.
+    The tree may have been removed. If the document is damaged, the newest tree that names the session is returned.
     """
     found = await store.get(SESSIONS, session)
     if found is None:
@@ -46,7 +46,7 @@ async def root_of(store: Store, session: str) -> tuple[str, int]:
 
 
 async def register(store: Store, session: str, root: str, *, expected: int = 0) -> bool:
-    """Make a tree that of a session. False if the id's document is not of this version: another tree has it now."""
+    """Assign a tree to a session id. Return False if the document has another version: another tree has the id now."""
     with suppress(Conflict):
         await store.put(SESSIONS, session, msgspec.json.encode(SessionEntry(root)), expected=expected)
         return True
@@ -54,7 +54,7 @@ async def register(store: Store, session: str, root: str, *, expected: int = 0) 
 
 
 async def unregister(store: Store, session: str, root: str) -> None:
-    """Make the id of a session free again, if it is that of this tree. Idempotent."""
+    """Release the id of a session if it belongs to this tree. Idempotent."""
     known, version = await root_of(store, session)
     if known == root:
         with suppress(Conflict):
@@ -62,7 +62,10 @@ async def unregister(store: Store, session: str, root: str) -> None:
 
 
 async def register_older(store: Store, trees: list[tuple[Document, Mapping[str, Any]]]) -> None:
-    """Register sessions of versions that did not register them; of several trees of one id the newest has it."""
+    """Register the sessions of versions that did not register them.
+
+    If several trees have one id, the newest gets the id.
+    """
     known = {each.key for each in await store.list(SESSIONS)}
     for document, about in sorted(trees, key=lambda each: str(each[1].get("began", "")), reverse=True):
         session = about.get("session")
@@ -72,7 +75,7 @@ async def register_older(store: Store, trees: list[tuple[Document, Mapping[str, 
 
 
 async def _newest_of(store: Store, session: str) -> str:
-    """Return the root of the newest tree that says that it is of a session; "" for none."""
+    """Return the root of the newest tree whose document names the session; "" if there is none."""
     newest = ("", "")
     for each in await store.list(TREES):
         with suppress(msgspec.DecodeError, UnicodeError, RecursionError):

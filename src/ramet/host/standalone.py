@@ -1,4 +1,4 @@
-"""A context for driving `ramet.query` by hand: one run, no tree around it."""
+"""A context for driving `ramet.query` by hand: one run without a tree."""
 
 from __future__ import annotations
 
@@ -30,9 +30,10 @@ def standalone_context(
     limits: Limits = NO_LIMITS,
     clock: Clock | None = None,
 ) -> ToolUseContext:
-    """What `QueryParams(context=…)` needs: a model behind a gate and a budget, tools, a record of its own.
+    """Return a context for `QueryParams(context=…)`: a rate-limited model, a budget, tools, and a recorder of its own.
 
-    There is no runtime behind it: tools that lead other agents say so. Raises Unknown, MissingExtra for the model.
+    There is no runtime behind this context: tools that manage other agents report that. Raises Unknown, MissingExtra
+    for the model.
     """
     clock = clock or SystemClock()
     own_id = run_id(secrets.token_bytes(8))

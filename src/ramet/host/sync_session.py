@@ -26,10 +26,10 @@ Tools = Sequence["BaseTool | Callable[..., Any] | str"]
 
 
 class SyncSession(Generic[T]):
-    """A `Session` whose methods block: it works in an event loop in a thread of its own, from its making to `close`.
+    """A `Session` whose methods block: it works in an event loop in a thread of its own, from construction to `close`.
 
-    Takes what `Session` takes, and raises the same. An interrupt (Ctrl-C) of a method that waits cancels its work. A
-    `runtime` must have been started by `start_sync`. Raises RametError where an event loop runs.
+    Takes the arguments of `Session`, and raises the same errors. An interrupt (Ctrl-C) of a waiting method cancels its
+    work. A `runtime` must have been started by `start_sync`. Raises RametError if an event loop runs in this thread.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class SyncSession(Generic[T]):
 
     @classmethod
     def resume(cls, session: str, llm: BaseChatModel | None = None, tools: Tools = (), **options: Any) -> Self:
-        """Go on with a conversation on record. Takes what `Session.resume` takes, and raises the same."""
+        """Resume a recorded conversation. Takes the arguments of `Session.resume`, and raises the same errors."""
 
         async def begin(runtime: AgentRuntime) -> Session[T]:
             return await Session.resume(session, llm, tools, runtime=runtime, **options)
@@ -74,7 +74,7 @@ class SyncSession(Generic[T]):
     # ---- talking
 
     def submit_message(self, text: str) -> Generator[AIMessageChunk | Event]:
-        """Work on a prompt: yields what `Session.submit_message` does. Leaving early interrupts the turn."""
+        """Work on a prompt, and yield the items of `Session.submit_message`. Leaving early interrupts the turn."""
         yield from self._read(self._session.submit_message(text))
 
     def _read(self, items: AsyncGenerator[AIMessageChunk | Event]) -> Generator[AIMessageChunk | Event]:
@@ -90,13 +90,13 @@ class SyncSession(Generic[T]):
             self._call(items.aclose())
 
     def ask(self, text: str) -> Result[T]:
-        """Work on a prompt and return how it ended."""
+        """Work on a prompt and return the result of the turn."""
         return self._call(self._session.ask(text))
 
     def listen(self) -> Generator[AIMessageChunk | Event]:
-        """Read the turn under way that no prompt of this session began; nothing if there is none.
+        """Read the running turn that no prompt of this session started; yield nothing if there is none.
 
-        Yields what `submit_message` does. Leaving early does not interrupt the turn.
+        Yields the items of `submit_message`. Leaving early does not interrupt the turn.
         """
 
         async def begin() -> AsyncGenerator[AIMessageChunk | Event] | None:
@@ -108,11 +108,11 @@ class SyncSession(Generic[T]):
             yield from self._read(items)
 
     def wait_for_turn(self) -> Result[T] | None:
-        """Wait for the end of the turn under way that no prompt of this session began."""
+        """Wait for the end of the running turn that no prompt of this session started."""
         return self._call(self._session.wait_for_turn())
 
     def send(self, text: str, *, dedupe_s: float | None = None) -> str:
-        """Put a user's word into the root's mailbox: what `Session.send` does."""
+        """Put a user's message into the root's mailbox, as `Session.send` does."""
 
         async def send() -> str:
             return self._session.send(text, dedupe_s=dedupe_s)
@@ -120,15 +120,15 @@ class SyncSession(Generic[T]):
         return self._call(send())
 
     def interrupt(self, reason: str = "interrupted by the user") -> None:
-        """End the turn under way, from another thread."""
+        """End the running turn, from another thread."""
         self._call(self._session.interrupt(reason))
 
     def cancel(self, reason: str = "cancelled by the user") -> StopReceipt:
-        """End the whole tree; what could not be ended is in `left`."""
+        """End the whole tree; `left` lists the runs that could not be ended."""
         return self._call(self._session.cancel(reason))
 
     def close(self) -> None:
-        """End the turn under way and all agents below; the conversation rests on record. Idempotent."""
+        """End the running turn and all agents below the root; the conversation stays recorded. Idempotent."""
         if self._closed:
             return
         self._closed = True
@@ -148,7 +148,7 @@ class SyncSession(Generic[T]):
 
     @property
     def session(self) -> Session[T]:
-        """The session that it drives, for what has no method here: use it in the runtime's event loop."""
+        """The wrapped session, for operations without a method here: use it in the runtime's event loop."""
         return self._session
 
     @property
@@ -158,12 +158,12 @@ class SyncSession(Generic[T]):
 
     @property
     def result(self) -> Result[T] | None:
-        """How the newest turn ended that ended in this session."""
+        """The result of the newest turn that ended in this session."""
         return self._session.result
 
     @property
     def messages(self) -> list[Any]:
-        """The root's conversation so far: a copy."""
+        """A copy of the root's conversation so far."""
         return self._session.messages
 
     @property
@@ -181,7 +181,7 @@ class SyncSession(Generic[T]):
 
 
 def _runtime(options: dict[str, Any]) -> AgentRuntime:
-    """A runtime of its own, in the session's folder."""
+    """Return a runtime of the session's own, in the session's folder."""
     cwd = options.get("cwd")
     if cwd is not None and not isinstance(cwd, str | os.PathLike):
         raise InvalidValue("cwd", cwd, "the path of a folder")

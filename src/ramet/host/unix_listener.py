@@ -1,4 +1,4 @@
-"""A Unix socket that one user may connect to, and how a connection is taken from a listener without losing it."""
+"""A Unix socket that one user may connect to, and accepting its connections without losing one."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import stat
 
 _BACKLOG = 128  #: connections that wait to be accepted; more than the relay in a sandbox holds
 SHORT_PATH = 100  #: bytes; a socket's address holds 107 on Linux, 103 on macOS
-_SO_PASSRIGHTS = 83  #: Linux 6.16: whether descriptors may be sent along; Python's socket does not name it
+_SO_PASSRIGHTS = 83  #: Linux 6.16: whether descriptors may be sent along; Python's socket module has no name for it
 
 
 def listen(path: pathlib.Path, owner: tuple[int, int] | None = None) -> socket.socket:
     """Listen at `path`, whose file only `owner` (user and group; None: the host's own) may open.
 
-    A socket that a dead kernel left there is replaced; anything else is not. Raises OSError.
+    A socket that a dead kernel left at `path` is replaced; any other file is not. Raises OSError.
     """
     with contextlib.suppress(FileNotFoundError):
         if stat.S_ISSOCK(path.lstat().st_mode):
@@ -26,16 +26,16 @@ def listen(path: pathlib.Path, owner: tuple[int, int] | None = None) -> socket.s
     try:
         listener.setblocking(False)
         try:
-            # A file with descriptors is nothing that anybody sends here; inherited by what is accepted.
+            # No peer sends file descriptors here. Accepted sockets inherit this option.
             listener.setsockopt(socket.SOL_SOCKET, _SO_PASSRIGHTS, 0)
         except OSError:
-            pass  # An older kernel: they are closed unseen when the bytes beside them are read.
+            pass  # An older kernel: descriptors are closed unseen when the bytes sent with them are read.
         _bind(listener, path)
         try:
             path.chmod(0o600)
             if owner is not None:
                 os.chown(path, *owner)
-            listener.listen(_BACKLOG)  # Before this nobody can connect, whatever the file's mode was.
+            listener.listen(_BACKLOG)  # Before this no client can connect, whatever the file's mode was.
         except OSError:
             path.unlink()
             raise
@@ -46,8 +46,8 @@ def listen(path: pathlib.Path, owner: tuple[int, int] | None = None) -> socket.s
 
 
 async def accepted(listener: socket.socket) -> socket.socket:
-    """Return the next connection. Raises OSError where no descriptor is left."""
-    # Not loop.sock_accept: a cancel at the wrong moment would lose a socket.
+    """Return the next connection. Raises OSError if no descriptor is left."""
+    # Not loop.sock_accept: a cancellation at the wrong moment would lose a socket.
     loop = asyncio.get_running_loop()
     while True:
         ready = asyncio.Event()
@@ -56,7 +56,7 @@ async def accepted(listener: socket.socket) -> socket.socket:
             await ready.wait()
         finally:
             loop.remove_reader(listener)
-        with contextlib.suppress(BlockingIOError):  # Whoever it was has gone.
+        with contextlib.suppress(BlockingIOError):  # The client has disconnected meanwhile.
             return listener.accept()[0]
 
 
