@@ -76,7 +76,7 @@ class RuntimeLoop:
 
     @property
     def is_reachable(self) -> bool:
-        """Whether it is the one that runs here, or, where none does, one that runs elsewhere."""
+        """Return whether this loop runs in this thread, or, if no loop runs in this thread, whether it runs elsewhere."""
         try:
             return self._loop is asyncio.get_running_loop()
         except RuntimeError:

@@ -1,4 +1,4 @@
-"""`AgentRuntime`: owns trees and everything they share. Each tree gets its services here, and only here."""
+"""`AgentRuntime`: owns trees and all that they share. The services of each tree are created here, and only here."""
 
 from __future__ import annotations
 
@@ -83,33 +83,36 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _log = logging.getLogger("ramet.runtime")
-#: Runtimes that live in this process. An index for those who look things up; it owns nothing.
+#: The runtimes of this process that have not stopped. An index for lookups; it owns nothing.
 _living: weakref.WeakSet[AgentRuntime] = weakref.WeakSet()
 
 
 def living() -> list[AgentRuntime]:
-    """The runtimes that live in this process."""
+    """Return the runtimes of this process that have not stopped."""
     return list(_living)
 
 
 def reachable() -> list[AgentRuntime]:
-    """Those of them whose event loop runs here, or where none does, elsewhere: what one may mean without naming it."""
+    """Return the runtimes whose event loop runs in this thread; if no loop runs here, those whose loop runs elsewhere.
+
+    These are the candidates when a caller names no runtime.
+    """
     return [each for each in _living if each.is_reachable]
 
 
 class AgentRuntime:
-    """Keeps trees of agents until `stop`, which ends every one and waits for that.
+    """The owner of trees of agents, until `stop` ends every tree and waits for that.
 
-    Transcripts are kept where `transcripts` says, else in `<working_dir>/.ramet/transcripts`; without either, all is in
-    memory. With a working directory, or a `store`, what its agents do is on record for good, in
-    `<dir>/.ramet/journal.db`: a runtime that was killed is taken up again by `resume`, in another process. A tree stays
-    on record for `keep_results_seconds` after its end, or without them until `ramet gc` removes what is old.
+    Transcripts are kept in `transcripts`, else in `<working_dir>/.ramet/transcripts`; without either, all is in memory.
+    With a working directory, or a `store`, the events of its agents are recorded durably; a working directory has them
+    in `<dir>/.ramet/journal.db`. The trees of a runtime that was killed are resumed by `resume`, in another process. A
+    tree stays recorded for `keep_results_seconds` after its end, or without that until `ramet gc` removes old trees.
 
-    A `policy_adapter` is asked about every birth, for at most `policy_timeout_s` seconds; without its answer nothing is
-    born.
+    A `policy_adapter` is asked about every spawn, for at most `policy_timeout_s` seconds; without its answer nothing is
+    spawned.
 
-    `user_dir` is the user's folder: its settings and its record of trusted folders hold for every agent. Without
-    `user_texts` its definitions, skills and memory are told to none.
+    `user_dir` is the user's folder: its settings and its list of trusted folders apply to every agent. Without
+    `user_texts` its definitions, skills and memory are given to no agent.
     """
 
     def __init__(
@@ -157,7 +160,7 @@ class AgentRuntime:
         )
         self.journal = journal_of(self.working_dir, store)
         self.dynamic = DynamicAgents(self.open_store)
-        self._memory: Store | None = None  #: what a runtime without a journal keeps, as long as it lives
+        self._memory: Store | None = None  #: the store of a runtime without a journal, as long as the runtime lives
         if (journal := self.journal) is not None:
             if journal.folder is not None and journal.door is None:
                 journal.door = ControlSocket(journal.users, journal.folder, journal.store)
@@ -193,15 +196,15 @@ class AgentRuntime:
         self._trees = Trees(opening, self.journal, self.clock, keep_trees)
         self._adoption: FailoverTask | None = None
         self._running = False
-        self.stalls: StallWatch | None = None  #: of its event loop, where somebody has one at work
+        self.stalls: StallWatch | None = None  #: of its event loop, if one is running
 
     @property
     def durable(self) -> bool:
-        """Whether a run can be resumed by another process."""
+        """Return whether another process can resume a run of this runtime."""
         return self.journal is not None and self.journal.store.durable_across_processes
 
     async def start(self) -> Self:
-        """Begin; idempotent."""
+        """Start the runtime; idempotent."""
         self._running = True
         self._trees.is_stopped = False
         self._loop.settle()
@@ -209,7 +212,7 @@ class AgentRuntime:
         return self
 
     async def stop(self) -> None:
-        """End every agent of every tree and wait until they are gone; idempotent."""
+        """End every agent of every tree and wait until all have ended; idempotent."""
         self._running = False
         self._trees.is_stopped = True
         _living.discard(self)
@@ -228,27 +231,30 @@ class AgentRuntime:
 
     @property
     def has_policy_adapter(self) -> bool:
-        """Return whether somebody is asked about each birth."""
+        """Return whether a policy adapter is asked about each spawn."""
         return self._decide is not None
 
     @property
     def is_fenced(self) -> bool:
-        """Whether what is on record may be another kernel's, so that it begins nothing more."""
+        """Return whether the runtime is fenced: another kernel may own the recorded trees.
+
+        A fenced runtime begins nothing more.
+        """
         return self._trees.fenced is not None
 
     @property
     def is_away(self) -> bool:
-        """Whether its store is away, and may come back: until then nothing begins."""
+        """Return whether the store is away, and may come back: until then nothing begins."""
         return self.journal is not None and self.journal.store.is_away
 
     def get_status(self) -> dict[str, Any]:
-        """What is true now: `running`, `stopped` or `fenced`, the living runs of each tree, and stalls if watched."""
+        """Return the status: `running`, `stopped` or `fenced`, the living runs of each tree, and stalls if watched."""
         state = "stopped" if not self._running else "running" if self._trees.fenced is None else "fenced"
         stalls = {} if self.stalls is None else {"stalls": dataclasses.asdict(self.stalls.so_far)}
         return {"state": state, "sessions": self._trees.at_work(), **stalls}
 
     def get(self, run: str) -> Handle:
-        """A handle on any run of this runtime, by id. Raises Unknown."""
+        """Return a handle on any run of this runtime, by id. Raises Unknown."""
         return self._trees.handle(run)
 
     @property
@@ -282,17 +288,17 @@ class AgentRuntime:
     ) -> Handle:
         """Start a tree of one agent or function and return at once; the tree closes when its last run has ended.
 
-        With a policy it works in a sandbox, which imports from the `shelf`, too. `history` is a conversation that it
-        goes on with. `late_args` (of `SpawnRequest`) are not recorded. Every tool call of the tree must pass the
-        `gate`, if there is one. `run` is the id that its root is to have, of `mint`. A function that is not
-        `repeatable` ends as lost where it was cut off with its process. Of a `state_owner`, an agent of a server, the
-        states of the tree are its own, whatever its agents are called.
+        With a policy the root works in a sandbox, which imports from the `shelf`, too. `history` is a conversation that
+        the root continues. `late_args` (of `SpawnRequest`) are not recorded. Every tool call of the tree must pass the
+        `gate`, if there is one. `run` is the id of the root, made by `mint`. A function that is not `repeatable` ends
+        as lost if it was cut off with its process. With a `state_owner`, an agent of a server, the states of the tree
+        belong to that owner, whatever the names of its agents are.
 
-        Raises InvalidValue, NotShippable, IsolationUnavailable, and SpawnRefused where the policy adapter says no.
+        Raises InvalidValue, NotShippable, IsolationUnavailable, and SpawnRefused if the policy adapter refuses.
         """
         definition = as_agent(agent)
         if definition.ref is None and (definition.capabilities or definition.tasks):
-            # Whatever its limits become here, what it makes is found again by who it is.
+            # The limits may change here; the ref identifies the definition, so that what it makes is found again.
             definition = definition.replace(ref=ref_of(definition))
         check_messages("history", history)
         check_instance("policy", policy, (Policy, NoneType), "ramet.Policy")
@@ -329,7 +335,7 @@ class AgentRuntime:
         if (wanted := decided.request.policy) is not None:
             grant = resolve_root_policy(wanted)
             await self.sandboxes.placement().backend(grant if decided.most is None else within(grant, decided.most))
-        self.check_open()  # It may have been stopped while somebody was asked.
+        self.check_open()  # The runtime may have been stopped while the policy adapter was asked.
         root = opened.tree.spawner.root(
             definition,
             tools=(*as_tools(tools, "tools"), *spawning_tools()),
@@ -345,7 +351,7 @@ class AgentRuntime:
         return opened.tree.handle(root)
 
     def mint(self) -> RunId:
-        """An id for a root that is to be born, of one who writes it down before: `spawn` takes it."""
+        """Return an id for a root that will be spawned, for a caller that records the id before: `spawn` takes the id."""
         return run_id(self._entropy(8))
 
     async def start_agent(
@@ -400,7 +406,7 @@ class AgentRuntime:
     # ---- for programs without an event loop
 
     def start_sync(self) -> Self:
-        """`start`, for code without an event loop; idempotent. Raises RametError inside of one."""
+        """Call `start`, for code without an event loop; idempotent. Raises RametError inside an event loop."""
         refuse_in_loop("start_sync()", "await start() instead")
         self._loop.begin(self.start, is_running=self._running)
         return self
@@ -413,35 +419,41 @@ class AgentRuntime:
         kwargs: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> AgentResult:
-        """`run_agent`, for code without an event loop: starts the runtime if need be. Raises RametError in a loop."""
+        """Call `run_agent`, for code without an event loop; start the runtime if needed.
+
+        Raises RametError in an event loop.
+        """
         refuse_in_loop("run_agent_sync()", "await run_agent() instead")
         self.start_sync()
         return self._loop.call(self.run_agent(agent, policy, args, kwargs, **options))
 
     def stop_sync(self) -> None:
-        """`stop`, after `start_sync`; idempotent. Raises RametError inside an event loop."""
+        """Call `stop`, after `start_sync`; idempotent. Raises RametError inside an event loop."""
         refuse_in_loop("stop_sync()", "await stop() instead")
         self._loop.end(self.stop)
 
     @property
     def is_reachable(self) -> bool:
-        """Whether its event loop is the one that runs here, or, where none does, one that runs elsewhere."""
+        """Return whether the runtime's event loop runs in this thread, or, if no loop runs in this thread, elsewhere."""
         return self._loop.is_reachable
 
     def call_in_loop(self, work: Coroutine[Any, Any, T]) -> T:
-        """Do something in this runtime's event loop, from a thread without one, and wait for it."""
+        """Run a coroutine in this runtime's event loop, from a thread without a loop, and wait for its result."""
         return self._loop.call(work)
 
-    # ---- what agents write down
+    # ---- versioned states of agents
 
     async def state(self, name: str, branch: str = "main", **options: Any) -> Versioned:
-        """A versioned state of that name, kept with the journal, else in memory. Raises InvalidValue, StoreFailed."""
+        """Open the versioned state of that name, kept with the journal, else in memory.
+
+        Raises InvalidValue, StoreFailed.
+        """
         return await Versioned.open(await self.open_store(), name, branch=branch, **options)
 
     async def state_at(self, run: str, seq: int) -> Versioned:
-        """The state of the agents as it was at an event of a run's tree, to be read. Raises Unknown, InvalidValue.
+        """Return the agents' state at an event of a run's tree, for reading. Raises Unknown, InvalidValue.
 
-        `Namespaced(state, "architect")` (`ramet.store.state.namespaced`) is that of one of them.
+        `Namespaced(state, "architect")` (`ramet.store.state.namespaced`) is the state of one agent.
         """
         if self.journal is None:
             trees = self._trees.of(run)
@@ -453,16 +465,16 @@ class AgentRuntime:
         return await state_at(self.dynamic.registries, events, run, seq)
 
     async def open_store(self) -> Store:
-        """What its journal is in, open; without a journal one in memory, which ends with it."""
+        """Return the journal's store, open; without a journal, a store in memory that ends with the runtime."""
         if self.journal is not None:
-            self.journal.users.add(self)  # Another runtime that stops must not close it.
+            self.journal.users.add(self)  # Another runtime that stops must not close the store.
             await self.journal.open()
             return self.journal.store
         if self._memory is None:
             self._memory = await MemoryStore().open()
         return self._memory
 
-    # ---- what another process left
+    # ---- trees of other processes
 
     async def resume(
         self,
@@ -471,14 +483,15 @@ class AgentRuntime:
         prepare: Callable[[Run], None] | None = None,
         **brought: Unpack[ResumeOptions],
     ) -> list[Handle]:
-        """Go on with every tree that a process which was killed left behind, or `only` one; handles on their roots.
+        """Resume every tree that a killed process left, or `only` one, and return handles on their roots.
 
-        What a journal can only name is supplied: model objects (`llm` stands for all that `models` does not name),
-        tools of a root, definitions that hold objects, hooks, a safety gate, values of secrets and of variables.
-        `env_vars` has a variable by its name, or, for one run alone, by `path:NAME`. `only` is a root's id, or a
-        session's; a conversation that was closed is opened again then, and waits for its next prompt. Each root is
-        shown to `prepare` before it is set to work. Raises DefinitionMissing for what is not supplied; the trees before
-        it go on. A tree that cannot be read is logged, and left as it is; as the `only` one it raises DamagedTree.
+        The caller supplies the objects that a journal can only name: model objects (`llm` stands for all that `models`
+        does not name), tools of a root, definitions that hold objects, hooks, a safety gate, values of secrets and of
+        variables. `env_vars` has a variable by its name, or, for one run alone, by `path:NAME`. `only` is a root's id,
+        or a session's; a closed conversation is then opened again, and waits for its next prompt. `prepare` is called
+        with each root before the root starts to work. Raises DefinitionMissing for an object that is not supplied; the
+        trees before it continue. A tree that cannot be read is logged and left unchanged; as the `only` one it raises
+        DamagedTree.
         """
         if self.journal is not None:
             self.journal.users.add(self)
@@ -492,11 +505,12 @@ class AgentRuntime:
         prepare: Callable[[Run], None] | None = None,
         **brought: Unpack[ResumeOptions],
     ) -> list[Handle]:
-        """`resume`; and from now on, until this runtime stops, go on with the trees of every kernel that falls.
+        """Resume like `resume`; then, until this runtime stops, take over the trees of every kernel that fails.
 
-        For several kernels on one database. What they need is brought along as for `resume`; a tree that needs more is
-        named in the log, and stays for a `resume` that has it. `adopted` is told of each root that goes on here later;
-        those that go on at once are returned. Of several kernels that adopt, exactly one gets a tree.
+        For several kernels on one database. The objects that the trees need are supplied as for `resume`. A tree that
+        needs others is named in the log, and stays for a `resume` that supplies them. `adopted` is called with each
+        root that is taken over later; the roots that continue at once are returned. If several kernels adopt, exactly
+        one gets a tree.
         """
         handles: list[Handle] = []
         taking = Takeover(self, supplied_by(**brought), self._close_with, prepare)
@@ -514,16 +528,16 @@ class AgentRuntime:
         return handles
 
     async def stop_adopting(self) -> None:
-        """Adopt nothing more; what was adopted goes on. Idempotent."""
+        """Stop adopting; the adopted trees continue. Idempotent."""
         adoption, self._adoption = self._adoption, None
         if adoption is not None:
             await adoption.stop()
 
     async def result(self, run: str) -> Result:
-        """The result of a run, whichever process it ended in: waits for one that is at work here, else looks it up.
+        """Return the result of a run that ended in any process; wait for a run that is active here.
 
-        From the record a value is plain data. Raises Unknown for a run that is not on record, BusyError for one that
-        another process left at work and `resume` has not taken up, Expired for one that was kept for its time.
+        A value from the journal is plain data. Raises Unknown for a run that is not recorded, BusyError for a run that
+        another process left active and `resume` has not resumed, Expired for a run whose retention time has ended.
         """
         with suppress(Unknown):
             handle = self.get(run)
@@ -532,7 +546,7 @@ class AgentRuntime:
         return await result_on_record(self.journal, run, self.clock.now())
 
     async def blob(self, name: str) -> bytes:
-        """The bytes that a tool left as its result's artifact, by the name on record. Raises Unknown."""
+        """Return the bytes of a tool result's artifact, by the recorded name. Raises Unknown."""
         if self.journal is not None:
             await self.journal.open()
             if (found := await blob_of(self.journal.store, name)) is not None:
@@ -540,7 +554,10 @@ class AgentRuntime:
         raise Unknown("blob", name)
 
     async def retain(self, run: str, on: bool = True) -> None:
-        """Keep the tree of a run on record until told otherwise, whatever its time is. Raises Unknown."""
+        """Keep the tree of a run recorded until further notice (`on=False`), whatever its retention time is.
+
+        Raises Unknown.
+        """
         if self.journal is None:
             raise Unknown("run", run)
         await self.journal.open()
@@ -560,11 +577,11 @@ class AgentRuntime:
         limits: Limits | None = None,
         gate: SafetyGate | None = None,
     ) -> Handle:
-        """Start a tree that knows what an old run had said and heard up to the event numbered `at`, or all of it.
+        """Start a tree with the messages of an old run up to the event numbered `at`, or with all of them.
 
-        The old run, at work or over, sees nothing of it. What comes of a tree with a gate has one: the `gate`, or
-        that of the tree, if it is here. Raises Unknown for a run that is not on record, DefinitionMissing for what it
-        needs and nobody supplies, InvalidValue for a run without a conversation.
+        The old run, active or ended, is not affected. A fork of a tree with a gate has a gate: the given `gate`, or the
+        gate of the tree, if the tree is here. Raises Unknown for a run that is not recorded, DefinitionMissing for a
+        needed object that is not supplied, InvalidValue for a run without a conversation.
         """
         gate = gate or self._gate_of(run)
         supplied = supplied_by(llm=llm, tools=tools, agents=agents, gate=gate)
@@ -582,7 +599,7 @@ class AgentRuntime:
         )
 
     async def _point(self, run: str, at: int | None, supplied: ResolvedInputs) -> ForkPoint:
-        """Return what a run had said and heard up to an event's number. Raises like `fork`."""
+        """Return the fork point of a run at an event's number. Raises like `fork`."""
         if self.journal is None:
             return point_of_run(self.get(run).run, at)
         with suppress(Unknown):
@@ -594,17 +611,17 @@ class AgentRuntime:
         return next((opened.gate for opened in self._trees.of(run)), None)
 
     def open_project(self, folder: pathlib.Path | None, call: Sequence[Agent] = ()) -> Project:
-        """Read what a folder brings to a session, and what of the user's this runtime tells its agents.
+        """Read a folder's definitions and settings, and those texts of the user that this runtime gives to its agents.
 
         Raises Unreadable or InvalidValue for settings that cannot be understood.
         """
         return Project.open(folder, user_dir=self.user_dir, user_texts=self._user_texts, call=call)
 
     def open_tree(self, plan: TreeOptions) -> OpenTree:
-        """A tree without a root yet, with services of its own.
+        """Open a tree without a root, with services of its own.
 
-        Raises RametError once the runtime was stopped, StoreFailed once its journal may be another kernel's, and
-        InvalidValue where an entry of its state folder leads elsewhere.
+        Raises RametError once the runtime was stopped, StoreFailed once its journal may belong to another kernel, and
+        InvalidValue if an entry of its state folder leads outside.
         """
         if self.working_dir is not None:
             checked_state_folder(self.working_dir)
@@ -614,52 +631,61 @@ class AgentRuntime:
         return opened
 
     def check_open(self) -> None:
-        """Raise RametError once the runtime was stopped, and StoreFailed once its journal may be another kernel's.
+        """Raise RametError once the runtime was stopped, and StoreFailed once its journal may belong to another kernel.
 
-        Whoever waited for something asks again before a root is born: its tree is one of those to be ended only then.
+        A caller that has waited checks again before a root is spawned: only from the spawn on does `stop` end its tree.
         """
         self._trees.check_open()
 
     @property
     def finished_trees(self) -> int:
-        """How many trees have ended whose runs can still be asked for here by their ids."""
+        """The number of ended trees whose runs can still be looked up here by their ids."""
         return self._trees.finished
 
     def keep(self, opened: OpenTree, root: Run) -> None:
         """Own a tree from now on."""
         _living.add(self)
-        with suppress(RuntimeError):  # It is only made here, and works in a loop that begins later.
+        with suppress(RuntimeError):  # The runtime is only constructed here, and works in a loop that begins later.
             self._loop.settle()
         self._trees.keep(opened, root)
 
     def _fence(self, error: StoreFailed) -> None:
-        """Another kernel may own the trees on record: begin nothing more, and end what is at work. For the journal."""
+        """Begin nothing more, and end all trees: another kernel may own the recorded trees. Called by the journal."""
         self._trees.fence(error)
 
     def _fence_tree(self, root: str, error: OwnedElsewhere) -> None:
-        """Another kernel owns a tree, and goes on with it: end what is at work here. For the journal."""
+        """End the work on a tree here: another kernel owns and continues the tree. Called by the journal."""
         self._trees.fence_tree(root, error)
 
     def _can_go_on(self, root: str, run: str) -> bool | None:
-        """Whether a run of an open tree can have another turn; None for a tree that is not here. For the journal."""
+        """Return whether a run of an open tree can have another turn; None for a tree that is not here.
+
+        Called by the journal.
+        """
         return self._trees.can_go_on(RunId(root), RunId(run))
 
     async def close_tree(self, root: RunId, reason: str) -> None:
-        """End a tree, wait until it is gone, and let its readers end. Whoever gives up waiting does not stop that."""
+        """End a tree, wait until the tree has ended, and end its readers.
+
+        Cancelling the wait does not stop the closing.
+        """
         await self._trees.close(root, reason)
 
     def _close_with(self, root: Run, last: Run | None = None) -> None:
-        """Close its tree when its last run has ended; until then this runtime lives, whoever else has let go of it."""
+        """Close a tree when its last run has ended.
+
+        Until then the callback keeps this runtime alive without other references.
+        """
 
         def over(_: object) -> None:
             living = self._trees.leave(root.info.id)
-            if living is not None:  # It outlives its root: look again when it is over.
+            if living is not None:  # The tree outlives its root: check again when that run has ended.
                 self._close_with(root, living)
 
         (last or root).ended().add_done_callback(over)
 
 
 def _room_for(policy: Policy | None, agent: Agent) -> SpawnLimits:
-    """The shape of a tree: as deep as its root's policy says, and compositions in each other take nothing of that."""
+    """Return the spawn limits of a tree: the depth of its root's policy, plus the depth of nested compositions."""
     depth = resolve_root_policy(policy).max_sub_agent_depth if policy is not None else 0
     return SpawnLimits(depth=max(depth, SpawnLimits().depth) + nesting_depth(agent.function))

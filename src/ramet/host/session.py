@@ -311,10 +311,11 @@ class Session(Generic[T]):
     # ---- talking
 
     async def submit_message(self, text: str) -> AsyncGenerator[AIMessageChunk | Event]:
-        """Work on a prompt: yields the root's text as `AIMessageChunk`s and the root's events, until the answer stands.
+        """Work on a prompt: yield the root's text as `AIMessageChunk`s, and its events, until the answer is complete.
 
-        Leaving the iteration early interrupts the turn. `result` holds how it ended; a turn that failed can be followed
-        by another. Raises BusyError while a turn is under way, InvalidValue for what is no prompt, Denied by a hook.
+        Leaving the iteration early interrupts the turn. `result` holds the result of the turn; another turn can follow
+        a failed turn. Raises BusyError while a turn is running, InvalidValue for an invalid prompt, Denied if a hook
+        denies the prompt.
         """
         _check_message(text)
         await self.start()
@@ -341,11 +342,12 @@ class Session(Generic[T]):
                 turn.close()
 
     def listen(self) -> TurnStream | None:
-        """Read the turn under way that no prompt of this session began; None if there is none, or somebody reads it.
+        """Return a stream of the running turn that no prompt of this session started, if there is one.
 
-        Such a turn goes on after `resume`, or was begun by mail or by a notice. `async for` yields what
-        `submit_message` yields, from now on: called at once after `resume`, it misses nothing that was not on record
-        then. Leaving the iteration does not interrupt the turn.
+        Returns None if there is no such turn, or if the turn has a reader. Such a turn continues after `resume`, or was
+        started by mail or by a notice. `async for` yields the items that `submit_message` yields, from now on. Called
+        at once after `resume`, it misses nothing that was not recorded by then. Leaving the iteration does not
+        interrupt the turn.
         """
         run = self._root
         if not run.is_living or run.state is State.IDLE or run.turns == 0 or run.on_turn is not None:
@@ -435,7 +437,7 @@ class Session(Generic[T]):
 
     @property
     def durable(self) -> bool:
-        """Whether another process could resume the session."""
+        """Return whether another process could resume the session."""
         return self.runtime.durable
 
     @property
@@ -450,7 +452,7 @@ class Session(Generic[T]):
 
     @property
     def result(self) -> Result[T] | None:
-        """How the newest turn ended that ended in this session, whether a prompt, mail or a notice began it."""
+        """The result of the newest turn that ended in this session, started by a prompt, mail or a notice."""
         return self._conversation.root.turn_result if self._conversation is not None else None
 
     @property
@@ -516,7 +518,7 @@ class Session(Generic[T]):
         return run
 
     def _turn_over(self, result: Result) -> None:
-        if result.status is Status.FAILED and result.error is not None:  # Who reads text only would see nothing.
+        if result.status is Status.FAILED and result.error is not None:  # A text-only reader would see nothing.
             _log.error("%s failed: %s: %s", self._root.info.path, result.error.type, result.error.message)
 
     async def _hooked(self, text: str) -> str:
@@ -588,7 +590,7 @@ def _root(
         changes["model"] = model
     if system_prompt and root.instructions != system_prompt:
         changes["instructions"] = f"{root.instructions}\n\n{system_prompt}".strip()
-    if root.capabilities or root.tasks:  # Whatever the session adds, what it makes is found again by who it is.
+    if root.capabilities or root.tasks:  # The ref identifies it, so that what it makes is found again.
         changes["ref"] = ref_of(root)
     root = root.replace(**changes)
     if root.model is None and root.function is None:

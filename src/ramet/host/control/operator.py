@@ -1,6 +1,6 @@
-"""What the user of a kernel may do to what is at work in it: the runs of all runtimes that share its journal.
+"""The operations of a kernel's operator on its active runs: the runs of all runtimes that share its journal.
 
-Whoever comes is known already: through the kernel's own door, or with the operator's key of a server.
+The operator is already authenticated: by the kernel's own control socket, or by the operator's key of a server.
 """
 
 from __future__ import annotations
@@ -26,36 +26,36 @@ if TYPE_CHECKING:
 
 
 class RuntimeAccess(Protocol):
-    """What a runtime lets those who steer it reach."""
+    """The part of a runtime that its operators can reach."""
 
     @property
     def trees(self) -> Mapping[RunId, OpenTree]:
         """The open trees by the id of their root."""
 
     def get(self, run: str) -> Handle:
-        """A handle on a run, by id. Raises Unknown."""
+        """Return a handle on a run, by id. Raises Unknown."""
 
 
 class OperatorControl:
-    """A hand on every run of some runtimes. Each refusal is typed, and then nothing was done."""
+    """The operator's access to every run of some runtimes. Each refusal is typed, and then nothing was done."""
 
     def __init__(self, houses: Collection[object], store: Store) -> None:
-        """`houses` may change meanwhile; each of them is a `RuntimeAccess`. `store` is open as long as this is used."""
+        """Set `houses`, which may change meanwhile; each is a `RuntimeAccess`. `store` is open as long as this is used."""
         self._given, self._store = houses, store
 
     def trees(self) -> list[str]:
-        """The ids of the roots of all open trees."""
+        """Return the ids of the roots of all open trees."""
         return [root for house in self._houses() for root in house.trees]
 
     def find(self, run: str) -> Handle:
-        """A handle on a run. Raises Unknown for one that is not at work here, and has not just ended."""
+        """Return a handle on a run. Raises Unknown for a run that is not active here, and has not just ended."""
         for house in self._houses():
             with suppress(Unknown):
                 return house.get(run)
         raise Unknown("run", run)
 
     async def reach(self, run: str) -> Handle:
-        """A handle on a run. Raises Unknown like `find`; OwnedElsewhere if a living kernel has its tree."""
+        """Return a handle on a run. Raises Unknown like `find`; OwnedElsewhere if a living kernel has its tree."""
         try:
             return self.find(run)
         except Unknown:
@@ -63,7 +63,9 @@ class OperatorControl:
             raise
 
     async def send(self, run: str, text: str, dedupe_s: float | None = None) -> str:
-        """A user's word for a run, which is on record by then; what becomes of it. `dedupe_s` as of `Handle.send`.
+        """Send a user's message to a run; record it, and return what happens to it.
+
+        `dedupe_s` is that of `Handle.send`.
 
         Raises InvalidValue, MailRefused, StoreFailed, and like `reach`.
         """
@@ -75,9 +77,10 @@ class OperatorControl:
         return mail
 
     async def stop(self, run: str, reason: str) -> StopReceipt:
-        """End a run and all below it, and wait until they are gone. Raises like `reach`.
+        """End a run and all below it, and wait until all have ended. Raises like `reach`.
 
-        StoreFailed is raised, by an OwnedElsewhere, where its tree was another kernel's by then: there it goes on.
+        Raises StoreFailed, caused by OwnedElsewhere, if another kernel owned the tree by then: the tree continues
+        there.
         """
         handle = await self.reach(run)
         receipt = await handle.cancel(reason)
@@ -89,26 +92,26 @@ class OperatorControl:
         return receipt
 
     async def workspace(self, run: str) -> Workspace:
-        """The workspace of a run at work, as it is now. Raises like `reach`, and like `workspace_of`."""
+        """Return the present workspace of an active run. Raises like `reach`, and like `workspace_of`."""
         return await workspace_of((await self.reach(run)).run)
 
     async def read_file(self, run: str, path: str) -> bytes:
-        """The content of a file of a run at work. Raises like `reach`, and like `file_of`."""
+        """Return the content of a file of an active run. Raises like `reach`, and like `file_of`."""
         return await file_of((await self.reach(run)).run, path)
 
     async def ports(self, run: str) -> Mapping[str, pathlib.Path]:
-        """The sockets that lead to the ports of a run at work. Raises like `reach`, and like `sockets_of`."""
+        """Return the sockets that lead to the ports of an active run. Raises like `reach`, and like `sockets_of`."""
         return sockets_of((await self.reach(run)).run)
 
     def approvals(self) -> list[Pending]:
-        """The questions that wait for a person, the oldest first."""
+        """Return the pending questions, the oldest first."""
         waiting = [each for house in self._houses() for opened in house.trees.values() for each in opened.inbox.pending]
         return sorted(waiting, key=lambda each: each.asked_at)
 
     async def answer(self, approval: str, allowed: bool, reason: str) -> None:
-        """A person's word on a question, which is on record by then.
+        """Answer a question for a person, and record the answer.
 
-        Raises Unknown for one that does not wait (any more), StoreFailed.
+        Raises Unknown for a question that is not (or no longer) pending, StoreFailed.
         """
         inboxes = [opened.inbox for house in self._houses() for opened in house.trees.values()]
         waiting = {each.id: (inbox, each.run) for inbox in inboxes for each in inbox.pending}
@@ -120,11 +123,11 @@ class OperatorControl:
         await handle.run.context.settled()
 
     async def keep(self, run: str, on: bool) -> str:
-        """Keep the tree of a run whatever its time is, or no longer; the id of its root. Raises Unknown."""
+        """Keep the tree of a run whatever its retention time is, or no longer; return its root's id. Raises Unknown."""
         return await set_keep(self._store, run, on)
 
     async def _see_that_it_is_ours(self, run: str) -> None:
-        with suppress(InvalidValue):  # No name that could be on record.
+        with suppress(InvalidValue):  # An id that cannot be recorded.
             found = await self._store.read(run=run, limit=1)
             owner = await self._store.owner_of(found[0].tree) if found else None
             if owner is not None and owner.alive and owner.name != self._store.kernel:

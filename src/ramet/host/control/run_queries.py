@@ -1,7 +1,7 @@
-"""What a journal says of trees and runs, for those who only look: rows for listings, whoever lists them.
+"""Queries on a journal for read-only users: rows of trees and runs for listings.
 
-It is read beside a running kernel and without one. A state is held against reality: what is open in a journal that no
-kernel holds was interrupted, whatever was written last.
+The journal is read while a kernel is running, and without one. A recorded state is compared with reality: a run that is
+open in a journal that no kernel holds was interrupted, whatever its last event says.
 """
 
 from __future__ import annotations
@@ -28,33 +28,33 @@ from ramet.store.contract import Store, StoredEvent
 from ramet.store.sqlite.database_lock import is_locked
 from ramet.store.sqlite.store import SqliteStore
 
-INTERRUPTED = "interrupted"  #: at work, in a process that is gone
-PATIENCE_S = 2.0  #: with a kernel that is stopped, or busy in code that does not wait: then the journal's word stands
-LOOK_S = 1.0  #: how often who follows a journal looks whether its kernel is still there
+INTERRUPTED = "interrupted"  #: active, in a process that has ended
+PATIENCE_S = 2.0  #: wait for a kernel that is stopped or blocked: then the recorded state is used
+LOOK_S = 1.0  #: interval at which a follower of a journal checks that its kernel still exists
 
 
 class NoJournal(RametError):
-    """Nothing is on record in a working directory."""
+    """An error for a working directory without a journal."""
 
 
 class OpenCall(Struct, frozen=True, kw_only=True):
-    """A tool call that was begun and has no answer on record."""
+    """A tool call that was begun and has no recorded answer."""
 
     call_id: str
     tool: str
 
 
 class Question(Struct, frozen=True, kw_only=True):
-    """An approval that waits."""
+    """A pending approval."""
 
     approval_id: str
     tool: str
     question: str
-    args: dict[str, Any] = {}  #: bounded for showing
+    args: dict[str, Any] = {}  #: bounded for display
 
 
 class RunRow(Struct, frozen=True, kw_only=True):
-    """One run as its tree's events tell it."""
+    """One run, computed from the events of its tree."""
 
     id: str
     root: str
@@ -80,22 +80,22 @@ class RunRow(Struct, frozen=True, kw_only=True):
 
     @property
     def shown_path(self) -> str:
-        """The path for people: that of a server's agent in place of `main`, which begins every tree."""
+        """The path for people: the path of a server's agent in place of `main`, which begins every tree."""
         return self.agent_path + self.path.removeprefix(ROOT_NAME) if self.agent_path else self.path
 
     def seconds(self, now: datetime) -> float:
-        """How long it has lived, or did."""
+        """Return the run's age in seconds; after its end, its duration."""
         return 0.0 if self.born is None else ((self.ended or now) - self.born).total_seconds()
 
 
 class Kernel(NamedTuple):
-    """Holder of a journal; `pid` is "unknown" where the lock file, which says it, was removed."""
+    """The holder of a journal; `pid` is "unknown" if the lock file, which names the pid, was removed."""
 
     pid: str
 
 
 def journal_in(working_dir: pathlib.Path) -> pathlib.Path:
-    """Where the journal of a working directory is. Raises NoJournal if there is none, InvalidValue for a link."""
+    """Return the path of a working directory's journal. Raises NoJournal if there is none, InvalidValue for a link."""
     path = checked_state_folder(working_dir) / JOURNAL
     if not path.is_file():
         raise NoJournal(f"there is no journal in {working_dir}: no agent has worked there on record")
@@ -103,7 +103,7 @@ def journal_in(working_dir: pathlib.Path) -> pathlib.Path:
 
 
 def kernel_of(journal: pathlib.Path) -> Kernel | None:
-    """The kernel that holds this journal now, or None."""
+    """Return the kernel that holds this journal now, or None."""
     pid = _pid_in(journal.with_name(journal.name + ".lock"))
     if pid is None and is_locked(journal):
         pid = "unknown"
@@ -111,7 +111,7 @@ def kernel_of(journal: pathlib.Path) -> Kernel | None:
 
 
 def _pid_in(lock_file: pathlib.Path) -> str | None:
-    """The pid in a lock file that is held; None for one that nobody holds."""
+    """Return the pid in a held lock file; None if no process holds the lock."""
     try:
         lock = os.open(lock_file, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:
@@ -119,7 +119,7 @@ def _pid_in(lock_file: pathlib.Path) -> str | None:
     try:
         said = os.pread(lock, 20, 0).strip()
         if not said:
-            return None  # Whoever let go of it left it empty. To try the lock would disturb one that begins.
+            return None  # The last holder left it empty. Trying the lock would disturb a kernel that begins.
         try:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -130,7 +130,7 @@ def _pid_in(lock_file: pathlib.Path) -> str | None:
 
 
 class JournalReader:
-    """A journal, to be read. Enter it to open it; `held` are trees that live in a kernel, None: all that are open."""
+    """A reader of a journal. Enter it to open it; `held` are trees that live in a kernel, None: all open trees."""
 
     def __init__(
         self,
@@ -139,9 +139,9 @@ class JournalReader:
         *,
         is_alone: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`is_alone` says whether nobody writes to it now."""
+        """Set `is_alone`, which returns whether no process writes to the journal now."""
         self.store, self._held, self._is_alone = store, held, is_alone
-        self.damaged: dict[str, Damaged] = {}  #: why trees were passed over, by their roots; "" of the journal
+        self.damaged: dict[str, Damaged] = {}  #: why trees were skipped, by their roots; "" for the journal
 
     async def __aenter__(self) -> JournalReader:
         await self.store.open()
@@ -153,10 +153,10 @@ class JournalReader:
         await self.store.close()
 
     async def trees(self, *, ended: bool = False) -> list[str]:
-        """Ids of the roots of trees that may live, or with `ended` of all, in the order of their births.
+        """Return the roots of trees that may live, or with `ended` of all, in the order of their spawns.
 
-        A tree whose document cannot be read is passed over, and is in `damaged` then. A tree that was set aside is not
-        among them.
+        A tree whose document cannot be read is skipped, and is then in `damaged`. A tree that was set aside is left
+        out.
         """
         said, aside = list[tuple[str, str]](), set[str]()
         for each in await self.store.list(TREES):
@@ -169,23 +169,23 @@ class JournalReader:
                 aside.add(each.key)
             elif ended or not about.get("over"):
                 said.append((str(about.get("began", "")), each.key))
-        said.sort(key=lambda each: each[0])  # Older kernels did not say when; theirs come first.
+        said.sort(key=lambda each: each[0])  # Older kernels did not record when; their trees come first.
         known = [root for _, root in said]
         return [root for root in await self._with_events(known) if root not in aside] if ended else known
 
     async def _with_events(self, known: list[str]) -> list[str]:
-        """Every tree that has events, in the order of their births; the known ones where a table cannot be read."""
+        """Return every tree that has events, in the order of their spawns; the known ones if a table cannot be read."""
         found, cursor = dict[str, None](), 0
         try:
             while page := await self.store.read(cursor, limit=PAGE):
                 found |= dict.fromkeys(each.tree for each in page)
                 cursor = page[-1].cursor
         except (Damaged, StoreFailed):
-            found |= dict.fromkeys(known)  # Who reads one of them is told.
+            found |= dict.fromkeys(known)  # A reader of such a tree gets the error.
         return list(found)
 
     async def rows_of_all(self, *, ended: bool = False) -> list[RunRow]:
-        """The runs of all trees, in the order of their births. Trees that cannot be read are in `damaged` then."""
+        """Return the runs of all trees, in the order of their spawns. Trees that cannot be read are then in `damaged`."""
         rows = list[RunRow]()
         for root in await self.trees(ended=ended):
             try:
@@ -195,21 +195,21 @@ class JournalReader:
         return rows
 
     async def tree_of(self, run: str) -> str:
-        """The root of the tree that a run belongs to. Raises Unknown."""
+        """Return the root of the tree that a run belongs to. Raises Unknown."""
         found = await self.store.read(run=run, limit=1)
         if not found:
             raise Unknown("run", run, tuple(await self.trees())[-20:])
         return found[0].tree
 
     async def rows(self, root: str) -> list[RunRow]:
-        """Every run of a tree, in the order of their births. Raises DamagedTree."""
+        """Return every run of a tree, in the order of their spawns. Raises DamagedTree."""
         telling = TreeFold()
         async for event in self.events(root):
             telling.tell(event)
         return telling.rows(self.lives(root))
 
     async def events(self, root: str, *, run: str | None = None, after: int = 0) -> AsyncGenerator[Event]:
-        """What is on record of a tree, or one run of it, in order. Raises DamagedTree."""
+        """Yield the recorded events of a tree, or of one run of it, in order. Raises DamagedTree."""
         async for each in self._stored(root, run, after):
             yield decoded(self.store, each)
 
@@ -217,7 +217,7 @@ class JournalReader:
         """The same, and then what comes: until the run is over, or all of the tree, or no kernel is at work in it."""
         telling, cursor = TreeFold(), 0
         while True:
-            is_alone, head = self._is_alone(), await self.store.head()  # Before it is read: nothing is passed over.
+            is_alone, head = self._is_alone(), await self.store.head()  # Before reading: no event is missed.
             async for each in self._stored(root, None, cursor):
                 cursor, event = each.cursor, decoded(self.store, each)
                 telling.tell(event)
@@ -228,7 +228,7 @@ class JournalReader:
             await self.store.wait(head, timeout_s=LOOK_S)
 
     def lives(self, root: str) -> bool:
-        """Whether a kernel has this tree at work."""
+        """Return whether a kernel has this tree active."""
         return self._held is None or root in self._held
 
     async def _stored(self, root: str, run: str | None, after: int) -> AsyncGenerator[StoredEvent]:
@@ -239,26 +239,26 @@ class JournalReader:
 
 
 class TreeFold:
-    """A tree's story with the times at which its runs ended."""
+    """The replayed state of a tree, with the times at which its runs ended."""
 
     def __init__(self) -> None:
         self.story = TreeReplay()
         self._ended: dict[str, datetime | None] = {}
 
     def tell(self, event: Event) -> None:
-        """Take in the next event."""
+        """Process the next event."""
         self.story.tell(event)
         if isinstance(event, RunEnded):
             self._ended[event.run] = event.at
 
     def is_over(self, run: str | None = None) -> bool:
-        """Whether this run has ended; without one, everybody."""
+        """Return whether this run has ended; without one, whether all runs have ended."""
         if run is not None and run in self.story.runs:
             return self.story.runs[run].is_over
         return bool(self.story.runs) and self.story.is_over
 
     def rows(self, lives: bool) -> list[RunRow]:
-        """Every run; `lives` says whether a kernel has the tree at work."""
+        """Return a row for every run; `lives` states whether a kernel has the tree active."""
         children: dict[str, list[str]] = {}
         for run in self.story.runs.values():
             children.setdefault(run.born.parent or "", []).append(run.id)
@@ -294,13 +294,13 @@ class TreeFold:
 
 
 async def records_of(working_dir: pathlib.Path) -> JournalReader:
-    """The journal of a working directory, to be read beside whoever writes it. Raises NoJournal, StoreFailed."""
+    """Return a reader of a working directory's journal, beside its writer. Raises NoJournal, StoreFailed."""
     from ramet.host.control.socket import ControlledTrees, NoKernel, send_request
 
     path = journal_in(working_dir)
     held: Collection[str] | None = ()
     if kernel_of(path) is not None:
         held = None
-        with contextlib.suppress(NoKernel):  # A kernel that nobody can ask: what is open is taken to be at work in it.
+        with contextlib.suppress(NoKernel):  # If the kernel does not answer, open trees count as active in it.
             held = (await send_request(working_dir, ControlledTrees(), patience_s=PATIENCE_S)).get("trees", ())
     return JournalReader(SqliteStore(path, read_only=True), held, is_alone=lambda: kernel_of(path) is None)

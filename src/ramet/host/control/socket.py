@@ -1,8 +1,9 @@
-"""The way to a running kernel from other processes of the same user: `<working_dir>/.ramet/kernel.sock`.
+"""The control socket of a running kernel for other processes of the same user: `<working_dir>/.ramet/kernel.sock`.
 
-One request a connection: a line of JSON, a line of JSON back, each of at most 1 MiB. Only the user of the kernel's own
-process is heard: the file's mode says so, and the credentials of whoever connects are looked at, too. The door is there
-as long as the kernel holds its journal; one that a killed kernel left behind leads nowhere.
+Each connection has one request: a line of JSON, and a line of JSON as the answer, each of at most 1 MiB. Only requests
+of the user of the kernel's own process are accepted: the file's mode ensures that, and the credentials of the client
+are checked, too. The socket exists as long as the kernel holds its journal; the socket of a killed kernel accepts no
+connection.
 """
 
 from __future__ import annotations
@@ -42,11 +43,11 @@ _BACKLOG = 32
 
 
 class ControlledTrees(Struct, frozen=True, kw_only=True, tag="trees", forbid_unknown_fields=True):
-    """Which trees live in this kernel."""
+    """A request for the trees that live in this kernel."""
 
 
 class Send(Struct, frozen=True, kw_only=True, tag="send", forbid_unknown_fields=True):
-    """A user's word for a run."""
+    """A request to send a user's message to a run."""
 
     run: str
     text: str
@@ -54,26 +55,26 @@ class Send(Struct, frozen=True, kw_only=True, tag="send", forbid_unknown_fields=
 
 
 class Stop(Struct, frozen=True, kw_only=True, tag="stop", forbid_unknown_fields=True):
-    """End a run and all below it."""
+    """A request to end a run and all below it."""
 
     run: str
     reason: str = "stopped by its user"
 
 
 class FindWorkspace(Struct, frozen=True, kw_only=True, tag="workspace", forbid_unknown_fields=True):
-    """Have the files of a run on this machine as they are now, and say where."""
+    """A request to copy the present files of a run to this machine, and return their folder."""
 
     run: str
 
 
 class FindPorts(Struct, frozen=True, kw_only=True, tag="ports", forbid_unknown_fields=True):
-    """Where the ports of a run at work are reached from this machine."""
+    """A request for the sockets of an active run's ports on this machine."""
 
     run: str
 
 
 class Answer(Struct, frozen=True, kw_only=True, tag="answer", forbid_unknown_fields=True):
-    """A person's word on a question."""
+    """A request with a person's answer to a question."""
 
     approval: str
     allowed: bool
@@ -87,15 +88,15 @@ _requests = msgspec.json.Decoder(Request)
 
 
 class NoKernel(RametError):
-    """Nobody answers for this working directory."""
+    """An error: no kernel answers for this working directory."""
 
 
 class KernelEnded(NoKernel):
-    """The kernel took a request, and ended before it had answered."""
+    """An error: the kernel received a request, and ended before its answer."""
 
 
 class Refused(RametError):
-    """The kernel said no; `kind` is the name of the error there."""
+    """An error: the kernel refused the request; `kind` is the name of the kernel's error."""
 
     def __init__(self, kind: str, message: str) -> None:
         self.kind = kind
@@ -103,10 +104,10 @@ class Refused(RametError):
 
 
 class ControlSocket:
-    """The kernel's end: listens from `hang` to `take_down`, on behalf of all runtimes that share its journal."""
+    """The kernel's end: listens from `hang` to `take_down`, for all runtimes that share its journal."""
 
     def __init__(self, houses: Collection[object], folder: pathlib.Path, store: Store) -> None:
-        """`houses` may change meanwhile; each is a `steering.House`. `store` is open as long as this listens."""
+        """Set `houses`, which may change meanwhile; each is a `RuntimeAccess`. `store` is open as long as this listens."""
         self.path, self._store = folder / SOCKET, store
         self._steering = OperatorControl(houses, store)
         self.collect: Callable[[Collect], Awaitable[Struct]] | None = None  #: removes what has ended
@@ -114,14 +115,14 @@ class ControlSocket:
         self._answering: set[asyncio.Task[None]] = set()
 
     async def hang(self) -> None:
-        """Listen; idempotent. Only to be called by who holds the journal. What stands against it is logged."""
+        """Listen; idempotent. Only the holder of the journal may call this. A problem is logged."""
         if self._hanging is None:
-            # In a context of its own: a call that happens to open the journal is not the one that answers here.
+            # In a context of its own: the answers do not belong to the call that opens the journal.
             self._hanging = asyncio.create_task(self._hang(), name="ramet doorbell", context=contextvars.Context())
         await asyncio.shield(self._hanging)
 
     async def take_down(self) -> None:
-        """Listen no more, and leave nothing behind; idempotent."""
+        """Stop listening, and remove the socket; idempotent."""
         hanging, self._hanging = self._hanging, None
         if hanging is None:
             return
@@ -204,7 +205,7 @@ class ControlSocket:
 
 
 async def send_request(working_dir: pathlib.Path, request: Request, *, patience_s: float = ANSWER_S) -> dict[str, Any]:
-    """Ask the kernel of a working directory. Raises NoKernel if none answers in time, and Refused."""
+    """Send a request to the kernel of a working directory. Raises NoKernel if none answers in time, and Refused."""
     here = f"no kernel runs in {working_dir}"
     data = msgspec.json.encode(request)
     if len(data) >= MAX_LINE:
@@ -255,13 +256,13 @@ def _request(line: bytes) -> Request:
 
 
 def _listener(path: pathlib.Path) -> socket.socket:
-    # Whoever holds the journal is alone here: what is there was left behind by a kernel that was killed.
+    # The holder of the journal is alone here: an existing socket was left by a killed kernel.
     path.unlink(missing_ok=True)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         _with_short_path(path, listener.bind)
         path.chmod(0o600)
-        listener.listen(_BACKLOG)  # Before this nobody can connect, whatever the file's mode was.
+        listener.listen(_BACKLOG)  # Before this no client can connect, whatever the file's mode was.
         listener.setblocking(False)
     except BaseException:
         listener.close()
@@ -270,7 +271,7 @@ def _listener(path: pathlib.Path) -> socket.socket:
 
 
 def _own_socket(working_dir: pathlib.Path) -> pathlib.Path:
-    """The kernel's socket, not a link to another program's. Raises OSError, InvalidValue."""
+    """Return the path of the kernel's socket, which is no link to another program's. Raises OSError, InvalidValue."""
     path = checked_state_folder(working_dir) / SOCKET
     if not stat.S_ISSOCK(path.lstat().st_mode):
         raise FileNotFoundError(path)
@@ -280,7 +281,7 @@ def _own_socket(working_dir: pathlib.Path) -> pathlib.Path:
 def _connected(path: pathlib.Path) -> socket.socket:
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        connection.settimeout(READ_S)  # A kernel that is stopped takes nobody in once its backlog is full.
+        connection.settimeout(READ_S)  # A stopped kernel accepts no connection once its backlog is full.
         _with_short_path(path, connection.connect)
         connection.setblocking(False)
     except BaseException:
@@ -300,7 +301,7 @@ def _with_short_path(path: pathlib.Path, use: Any) -> None:
 
 
 def _user_of(connection: Any) -> int:
-    """The user at the other end."""
+    """Return the user at the other end."""
     size = struct.calcsize("3i")
     _, user, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
     return int(user)

@@ -1,7 +1,7 @@
-"""The journal as a runtime has it: one store, opened when the first tree needs it, and a page of it for each tree.
+"""The journal of a runtime: one store, opened when the first tree needs it, and one page for each tree.
 
-What is appended to a page is published in its order once it survives a power cut. Where the store fails, nothing more
-is published as if it had been kept: who waits is told StoreFailed, and the runs of the tree end.
+Events that are appended to a page are published in order once they survive a power cut. If the store fails, no event is
+published as if it had been kept: waiters get StoreFailed, and the runs of the tree end.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ from ramet.store.contract import Document, Entry, Store
 _log = logging.getLogger("ramet.journal")
 
 TREES = session_ids.TREES
-REMOVING = "removing"  #: in such a document, of a tree that is being removed
+REMOVING = "removing"  #: a key of such a document: the tree is being removed
 PAGE = 10_000  #: events that are read at once
 
-#: Those of working directories, as long as anybody has them.
+#: The journals of working directories, as long as they are in use.
 _shared: weakref.WeakValueDictionary[pathlib.Path, Journal] = weakref.WeakValueDictionary()
 
-#: Told None, or why what it waited for cannot be kept.
+#: Called with None, or with the reason why the awaited events cannot be kept.
 After = Callable[[RametError | None], None]
 
 
 class BackgroundService(Protocol):
-    """What is there as long as the journal is open: the way in for other processes, for one."""
+    """A service that runs as long as the journal is open, for example the control socket for other processes."""
 
     async def hang(self) -> None:
         """Begin; never fails."""
@@ -61,22 +61,22 @@ class BackgroundService(Protocol):
 
 
 class JournalUser(Protocol):
-    """A runtime, as its journal knows it."""
+    """A runtime, as its journal sees it."""
 
     def _fence(self, error: StoreFailed) -> None:
-        """Another kernel may own the trees: begin nothing more, and end what is at work."""
+        """Begin nothing more, and end the open trees: another kernel may own the trees."""
 
     def _fence_tree(self, root: str, error: OwnedElsewhere) -> None:
-        """Another kernel owns that tree: end what is at work in it."""
+        """End the work on a tree: another kernel owns it."""
 
     def _can_go_on(self, root: str, run: str) -> bool | None:
-        """Whether a run of an open tree can have another turn; None for a tree that this runtime has not."""
+        """Return whether a run of an open tree can have another turn; None for a tree that this runtime does not have."""
 
 
 class Journal:
-    """A store that is opened once, by whoever needs it first, and closed by whoever needs it last.
+    """A store that its first user opens and its last user closes.
 
-    The runtimes of one event loop that work in one directory share it: they are one kernel.
+    The runtimes of one event loop that work in one directory share a journal: they are one kernel.
     """
 
     def __init__(self, store: Store, folder: pathlib.Path | None = None) -> None:
@@ -95,7 +95,10 @@ class Journal:
         self._pages: weakref.WeakValueDictionary[str, TreeJournal] = weakref.WeakValueDictionary()
 
     async def open(self) -> None:
-        """Open the store; idempotent, and one failure is everybody's. Raises StoreInUse, StoreFailed, Damaged."""
+        """Open the store; idempotent; all concurrent callers get the same failure.
+
+        Raises StoreInUse, StoreFailed, Damaged.
+        """
         if self._loop not in (None, asyncio.get_running_loop()):
             raise StoreInUse(self.folder or self.store.name, "another event loop of this process")
         if self.is_open:
@@ -117,12 +120,12 @@ class Journal:
         return store
 
     def _lost(self, error: StoreFailed) -> None:
-        """The lock is gone, and may be another's: so may the trees be."""
+        """Fence all runtimes: the lock is lost, and another kernel may have it, and the trees."""
         for user in list(self.users):
             user._fence(error)
 
     def _tree_lost(self, error: OwnedElsewhere) -> None:
-        """Another kernel adopted a tree while this one could not be reached: it goes on there."""
+        """Fence a tree in all runtimes: another kernel adopted and continues it, as this one could not be reached."""
         page = self._pages.get(error.tree)
         if page is not None:
             page.lose(error)
@@ -130,9 +133,9 @@ class Journal:
             user._fence_tree(error.tree, error)
 
     async def leave(self, user: JournalUser) -> None:
-        """Use it no more: whoever does so last closes the store, having written what was appended. Idempotent."""
+        """Stop using the journal; the last user closes the store after all appended events are written. Idempotent."""
         self.users.discard(user)
-        if self.users:  # They have it written; each tree of this one was, when it was closed.
+        if self.users:  # They write what is left; each tree of this user was written when it was closed.
             return
         while self._closing:
             await asyncio.wait(list(self._closing))
@@ -148,16 +151,16 @@ class Journal:
         self._loop = None
 
     def can_go_on(self, root: str, run: str) -> bool:
-        """Whether a run of a tree that is at work here can have another turn; also of one that is being opened."""
+        """Return whether a run of an active tree can have another turn; True for a tree that is being opened."""
         said = [answer for user in list(self.users) if (answer := user._can_go_on(root, run)) is not None]
         return any(said) or not said
 
     def keep_page(self, root: str, page: TreeJournal) -> None:
-        """This is the page of that tree."""
+        """Register the page of a tree."""
         self._pages[root] = page
 
     def page(self, publish: Callable[[Event], None], about: Callable[[], Mapping[str, Any]]) -> TreeJournal:
-        """A page for one tree, of which `about` says what is true for all of it."""
+        """Return a page for one tree; `about` returns the facts of the whole tree."""
         return TreeJournal(self, publish, about)
 
     async def trees(self, root: str | None = None) -> list[Document]:
@@ -179,13 +182,13 @@ class Journal:
             return
         trees = list[tuple[Document, Mapping[str, Any]]]()
         for each in await self.store.list(TREES):
-            with contextlib.suppress(Damaged):  # Said by who goes on with all trees.
+            with contextlib.suppress(Damaged):  # The operation that resumes all trees reports it.
                 trees.append((each, said_of(each)))
         await session_ids.register_older(self.store, trees)
         self._has_indexed = True
 
     async def story(self, root: str, at: int | None = None) -> TreeReplay:
-        """What is on record of a tree, up to an event's number. Raises DamagedTree, also for a newer event."""
+        """Return the recorded state of a tree, up to an event's number. Raises DamagedTree, also for a newer event."""
         story, cursor, more = TreeReplay(), 0, True
         while more:
             stored = await self.store.read(cursor, tree=root, limit=PAGE)
@@ -197,14 +200,14 @@ class Journal:
                     continue
                 try:
                     story.tell(codec.decode(each.data))
-                except InvalidValue as problem:  # Messages are looked into as they are told.
+                except InvalidValue as problem:  # Messages are checked as they are replayed.
                     raise damaged(self.store, each, problem) from None
             if more := len(stored) == PAGE:
                 cursor = stored[-1].cursor
         return story
 
     async def story_of(self, run: str, at: int | None = None) -> TreeReplay | None:
-        """The story of the tree that a run belongs to, up to an event's number; None if the run is not on record."""
+        """Return the recorded state of a run's tree, up to an event's number; None if the run is not recorded."""
         await self.open()
         first = await self.store.read(run=run, limit=1)
         return await self.story(first[0].tree, at) if first else None
@@ -226,19 +229,19 @@ class Journal:
             _log.warning("tree %s is over, and could not be marked as such: %s", root, problem)
 
     async def about(self, root: str) -> dict[str, Any]:
-        """What was said to be true for a whole tree; nothing of one that is not known. Raises Damaged."""
+        """Return the recorded facts of a whole tree; an empty dict for an unknown tree. Raises Damaged."""
         found = await self.store.get(TREES, root)
         return said_of(found, location_of(self.store)) if found is not None else {}
 
     async def close_tree(self, root: str, now: datetime) -> None:
-        """Nothing is left to go on with: from now on it is only looked at, and nobody's. Raises OwnedElsewhere."""
+        """Mark a tree as over and release its ownership: there is nothing to resume. Raises OwnedElsewhere."""
         await change_tree(self.store, root, as_owner=True, over=True, ended=now)
         await self.store.let_go(root)
 
     async def reopen_tree(self, root: str) -> bool:
         """Note that a conversation is open again. Returns False if its tree was removed. Raises OwnedElsewhere."""
         if self._closing:
-            await asyncio.wait(list(self._closing))  # One of them may be its own end.
+            await asyncio.wait(list(self._closing))  # One of them may close this tree.
         while (found := await self.store.get(TREES, root)) is not None:
             about = {**msgspec.json.decode(found.data), "over": False, "ended": None}
             if REMOVING in about:
@@ -250,7 +253,7 @@ class Journal:
 
 
 def said_of(tree: Document, where: str = "the journal") -> dict[str, Any]:
-    """What a tree's document says. Raises DamagedTree, which names `where` the document is."""
+    """Return the facts in a tree's document. Raises DamagedTree, which names `where` the document is."""
     try:
         return msgspec.json.decode(tree.data, type=dict[str, Any])
     except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:
@@ -258,9 +261,9 @@ def said_of(tree: Document, where: str = "the journal") -> dict[str, Any]:
 
 
 async def change_tree(store: Store, root: str, *, as_owner: bool = False, **facts: Any) -> bool:
-    """Write what became true of a tree into its document, whoever else does the same; False if there is none.
+    """Write facts into a tree's document, safe against concurrent writers; return False if there is no document.
 
-    `as_owner`: only while the tree is this kernel's. Raises OwnedElsewhere.
+    With `as_owner` only while this kernel owns the tree. Raises OwnedElsewhere.
     """
     while (found := await store.get(TREES, root)) is not None:
         about = {**msgspec.json.decode(found.data), **facts}
@@ -272,7 +275,7 @@ async def change_tree(store: Store, root: str, *, as_owner: bool = False, **fact
 
 
 class TreeJournal:
-    """The events of one tree on their way into the journal, and what is to be done when they are there."""
+    """The queue of one tree's events for the journal, and the callbacks to call when they are persisted."""
 
     def __init__(
         self, journal: Journal, publish: Callable[[Event], None], about: Callable[[], Mapping[str, Any]]
@@ -290,11 +293,11 @@ class TreeJournal:
 
     @property
     def waiting(self) -> int:
-        """What is not there yet, or was not told."""
+        """The number of entries that are not persisted or not yet processed."""
         return len(self._waiting)
 
     def append(self, event: Event) -> None:
-        """Put an event into the journal's queue. Never raises: who must know asks `durable`."""
+        """Put an event into the journal's queue. Never raises: a caller that needs to know calls `durable`."""
         if self._failure is not None:
             return
         if not self._root:
@@ -302,7 +305,7 @@ class TreeJournal:
             self._journal.keep_page(self._root, self)
         entry = Entry(event.root, event.run, event.seq, type(event).__struct_config__.tag, encode(event))  # type: ignore[arg-type]  # every event has a tag
         if not (self._journal.is_open and self.is_known):
-            # A birth on record without its tree would be found by nobody: the store knows of the tree before.
+            # A spawn that is recorded without its tree would never be found: the tree is registered in the store first.
             self._early.append(entry)
             self._waiting.append((0, event))
             if self._journal.is_open:
@@ -319,7 +322,7 @@ class TreeJournal:
             self._waiting.append((self._newest, event))
 
     def after(self, do: After, hurry: bool = True) -> None:
-        """Have something done once all that was appended is there, or cannot be."""
+        """Call a function once all appended events are persisted, or cannot be."""
         if self._failure is not None or not self._waiting:
             return do(self._failure)
         self._waiting.append((self._newest, do))
@@ -327,7 +330,7 @@ class TreeJournal:
             self._pressing = asyncio.create_task(self._press(), name="ramet journal")
 
     async def durable(self) -> None:
-        """Return once all that was appended survives. Raises StoreFailed."""
+        """Wait until all appended events are durable. Raises StoreFailed."""
         try:
             await self._journal.open()
             if not self.is_known and self._root:
@@ -341,11 +344,11 @@ class TreeJournal:
             raise StoreFailed(self._journal.store.name, str(self._failure)) from self._failure
 
     def lose(self, error: OwnedElsewhere) -> None:
-        """Nothing of what waits here will be kept: the tree is another kernel's."""
+        """Drop the waiting events: another kernel owns the tree."""
         self._fail(error)
 
     def close(self) -> None:
-        """Listen no more."""
+        """Stop listening to the store."""
         if self._listening is not None:
             self._listening()
             self._listening = None
@@ -356,7 +359,7 @@ class TreeJournal:
         return self._introducing
 
     async def _introduce(self) -> None:
-        """Let the store know of the tree, so that another process finds it; then write what waited for that."""
+        """Register the tree in the store, so that another process finds it; then write the events that waited for that."""
         try:
             about = msgspec.json.encode(self._about())
             await self._journal.store.put(TREES, self._root, about, tree=self._root)
@@ -366,12 +369,12 @@ class TreeJournal:
         self._flush_early()
 
     async def _press(self) -> None:
-        """Have it written at once for those who wait, until nobody does."""
+        """Have the events written at once while callbacks wait for them."""
         try:
             while any(not isinstance(each, Event) for _, each in self._waiting):
                 await self.durable()
         except StoreFailed:
-            pass  # They were told.
+            pass  # The callbacks have received the error.
         finally:
             self._pressing = None
 
@@ -399,7 +402,7 @@ class TreeJournal:
                 each(None)
 
     def _fail(self, error: RametError) -> None:
-        """Nothing more is kept: what waits for it is told, in its order; events that were not kept are not shown."""
+        """Stop keeping events: call the waiting callbacks with the error, in order; do not publish the lost events."""
         if self._failure is None:
             _log.critical("nothing more of tree %s can be kept: %s", self._root, error)
             self._failure = error
@@ -410,7 +413,7 @@ class TreeJournal:
 
 
 def journal_of(working_dir: pathlib.Path | None, store: Store | None) -> Journal | None:
-    """The journal of a runtime: on `store`, else in its working directory; None where nothing is to be kept."""
+    """Return the journal of a runtime: on `store`, else in its working directory; None if there is neither."""
     if store is not None:
         return Journal(store)
     if working_dir is None:

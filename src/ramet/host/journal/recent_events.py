@@ -24,14 +24,14 @@ KEPT_EVENTS = 50_000
 MAX_MEMORY = 16 * 1024 * 1024
 #: Bytes of one file, and files of one tree: the oldest file is dropped with its events.
 MAX_FILE, MAX_FILES = 64 * 1024 * 1024, 4
-_NOT_JSON = 1024  #: what an event counts that cannot be written: it stays in memory
+_NOT_JSON = 1024  #: the size assumed for an event that cannot be encoded: it stays in memory
 
 
 class _File:
-    """A file that nobody can open by name. It is closed with this object."""
+    """A file without a name, which no other process can open. It is closed with this object."""
 
     def __init__(self, folder: pathlib.Path | None) -> None:
-        """Raises OSError if there can be no file."""
+        """Create the file in `folder`. Raises OSError if no file can be created."""
         with tempfile.TemporaryFile(dir=folder, buffering=0) as opened:
             self.fd = os.dup(opened.fileno())
         weakref.finalize(self, os.close, self.fd)
@@ -60,30 +60,30 @@ class _Place:
 
 
 class KeptEvents:
-    """Events in the order in which they were added."""
+    """The kept events, in the order in which they were added."""
 
     def __init__(self, folder: pathlib.Path | None = None) -> None:
-        """`folder` is where files are made; None: where the system has its temporary files."""
+        """Set `folder`, where files are created; None: the system's folder for temporary files."""
         self._folder = folder
         self._events: deque[Event | _Place] = deque()
         self._sizes: deque[int] = deque()  #: of the newest events, which are in memory
         self._bytes = 0
         self._files: deque[_File] = deque()
-        self.start = 0  #: position of the oldest event that is there
+        self.start = 0  #: position of the oldest kept event
         self.first: Event | None = None  #: the first event of all
 
     def __len__(self) -> int:
         return len(self._events)
 
     def __iter__(self) -> Iterator[Event]:
-        """Each event from the oldest on; one that is dropped meanwhile is left out."""
+        """Iterate over the events from the oldest on; an event that is dropped meanwhile is left out."""
         position = self.start
         while (position := max(position, self.start)) < self.end:
             yield self.at(position)
             position += 1
 
     def __getitem__(self, index: int) -> Event:
-        """The event at an index of those that are there; from the newest back if it is negative."""
+        """Return the event at an index of the kept events; a negative index counts back from the newest."""
         event = self._events[index]
         return event.read() if isinstance(event, _Place) else event
 
@@ -93,11 +93,11 @@ class KeptEvents:
         return self.start + len(self._events)
 
     def at(self, position: int) -> Event:
-        """The event at a position from `start` to `end`."""
+        """Return the event at a position from `start` to `end`."""
         return self[position - self.start]
 
     def append(self, event: Event) -> None:
-        """Add an event; move the oldest ones out of memory, or drop them, where there are too many."""
+        """Add an event; move the oldest events out of memory, or drop them, if there are too many."""
         if self.first is None:
             self.first = event
         try:
@@ -120,7 +120,7 @@ class KeptEvents:
             place = self._file().add(encode(event))
             self._events[-len(self._sizes)] = place
         except InvalidValue:
-            pass  # No data: it stays in memory.
+            pass  # The event cannot be encoded: it stays in memory.
         except OSError as problem:
             _log.warning("the oldest events are kept no longer, for there is no file for them: %s", problem)
             self._files.clear()
@@ -131,7 +131,7 @@ class KeptEvents:
         return None
 
     def _file(self) -> _File:
-        """The file to write to. Raises OSError."""
+        """Return the file to write to. Raises OSError."""
         if self._files and self._files[-1].size < MAX_FILE:
             return self._files[-1]
         if len(self._files) == MAX_FILES:
@@ -148,7 +148,7 @@ class KeptEvents:
 
     @staticmethod
     def _is_in(file: _File, event: Event | _Place) -> bool:
-        """Whether an event is in a file, or stayed in memory beside those that are."""
+        """Return whether an event is in a file, or stayed in memory among the events of files."""
         return not isinstance(event, _Place) or event.file is file
 
     def _drop(self) -> None:

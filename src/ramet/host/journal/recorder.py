@@ -1,7 +1,7 @@
-"""Events: numbered, appended to the journal, kept, and handed to whoever follows. Append first, then publish.
+"""The recorder of events: numbers them, appends them to the journal, keeps them, and publishes them to readers.
 
-Events go straight from a run to here, whatever its depth: nobody above it passes them on. With a journal nobody sees an
-event before it survives whatever happens then.
+Events go directly from a run to the recorder, at any depth: no parent passes them on. With a journal, an event is
+published only after it is durable.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ if TYPE_CHECKING:
     from ramet.tools.context import RunInfo
 
 _log = logging.getLogger("ramet.recorder")
-#: Events that a reader may lag behind before it loses the oldest and is told so.
+#: Events that a reader may lag behind before it loses the oldest and gets a notice.
 MAX_LAG = 100_000
-#: Seconds between two clocks of a machine from which one of them was set; below that they drift, or are slewed.
+#: Seconds between two clocks of a machine from which one of them was set; a smaller difference is drift or slewing.
 STEP_S = 0.5
 _APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _MUST_BE_ON_DISK = (MessageRecorded, RunSpawned, RunEnded)
 
 
 class Subscription:
-    """One reader's way through the events of a tree or of one run: what is kept, then live, until it is closed."""
+    """One reader of the events of a tree or of one run: kept events, then live events, until it is closed."""
 
     def __init__(self, recorder: Recorder, *, run: str | None, deltas: bool, chunks: bool, past: bool) -> None:
         self._recorder, self._run = recorder, run
         self.deltas = deltas
         self.chunks_of = run if chunks else None
-        #: Positions of the past: it is read when it is asked for, since it may be larger than the memory.
+        #: Positions of the past: it is read on demand, since it may be larger than the memory.
         self._at, self._live = (recorder.kept.start if past else recorder.kept.end), recorder.kept.end
         self._waiting: deque[Event | AIMessageChunk] = deque()
         self._news = asyncio.Event()
@@ -54,12 +54,12 @@ class Subscription:
         self._lost = 0
 
     def offer(self, event: Event) -> None:
-        """Take an event, if it is one that this reader asked for."""
+        """Take an event, if this reader asked for it."""
         if self._run is None or event.run == self._run:
             self.put(event)
 
     def put(self, item: Event | AIMessageChunk) -> None:
-        """Take anything, dropping the oldest if the reader is too far behind."""
+        """Take any item; drop the oldest item if the reader is too far behind."""
         if len(self._waiting) >= MAX_LAG:
             self._waiting.popleft()
             self._lost += 1
@@ -67,12 +67,12 @@ class Subscription:
         self._news.set()
 
     def close(self) -> None:
-        """Let the reader end once it has read what is there."""
+        """End the reader once it has read the waiting items."""
         self._closed = True
         self._news.set()
 
     async def items(self) -> AsyncGenerator[Event | AIMessageChunk]:
-        """What was asked for, in order, until this reader is closed."""
+        """Yield the requested items, in order, until this reader is closed."""
         try:
             while (event := self._next_of_past()) is not None:
                 if self._run is None or event.run == self._run:
@@ -100,7 +100,7 @@ class Subscription:
 
 
 class Recorder:
-    """The events of one tree."""
+    """The recorder of the events of one tree."""
 
     def __init__(
         self,
@@ -115,33 +115,33 @@ class Recorder:
         self.transcripts = transcripts  #: folder with one `.jsonl` per run, by path; None keeps nothing on disk
         self.kept = KeptEvents(journal.folder if journal is not None else None)
         self._count = 0
-        self._offset: float | None = None  #: of the time of day to the clock that nobody sets, at the last step
+        self._offset: float | None = None  #: of the time of day to the monotonic clock, at the last step
         self._readers: list[Subscription] = []
         self._closed = False
         self._files = _Transcripts(transcripts) if transcripts is not None else None
 
     def transcript_of(self, run: RunInfo) -> str:
-        """The file that holds a run's transcript; empty if none is kept."""
+        """Return the file that holds a run's transcript; empty if none is kept."""
         return str(self.transcripts / f"{run.path}.jsonl") if self.transcripts is not None else ""
 
     @property
     def durable(self) -> Callable[[], Awaitable[None]] | None:
-        """Waits until all that was appended survives; None where nothing does, and there is nothing to wait for."""
+        """A function that waits until all appended events are durable; None without a journal."""
         return self._page.durable if self._page is not None else None
 
     @property
     def waiting(self) -> int:
-        """How many events are not on record for good yet."""
+        """The number of events that are not durable yet."""
         return self._page.waiting if self._page is not None else 0
 
     def append(self, event: Event) -> Event:
-        """Number an event, put it on record, and publish it as soon as that is for good."""
+        """Number an event, record it, and publish it as soon as it is durable."""
         now = self._clock.now()
         offset = now.timestamp() - self._clock.monotonic()
         if self._offset is None:
             self._offset = offset
         elif abs(stepped := offset - self._offset) > STEP_S:
-            # Before the event, so that no two times of different clocks are compared.
+            # Before the event, so that no times of different clocks are compared.
             self._offset = offset
             stamp = {name: getattr(event, name) for name in Event.__struct_fields__}
             self._put(ClockStepped(**stamp, by_s=stepped), now)
@@ -156,15 +156,15 @@ class Recorder:
         else:
             try:
                 self._page.append(event)
-            except InvalidValue:  # No data: it was never there.
+            except InvalidValue:  # It cannot be encoded: it was never recorded.
                 self._count -= 1
                 raise
         return event
 
     def after(self, do: After, hurry: bool = True) -> None:
-        """Have something done once all that was appended is on record for good, or cannot be: then it is told why.
+        """Call a function once all appended events are durable, or with the error if they cannot be.
 
-        Without a `hurry` it comes with what is awaited next: for who knows that something will be.
+        Without `hurry` the call comes with the next write: for a caller that knows that another write follows.
         """
         if self._page is None:
             do(None)
@@ -172,7 +172,7 @@ class Recorder:
             self._page.after(do, hurry)
 
     def go_on(self, seq: int) -> None:
-        """Number from here on: a tree that another process began."""
+        """Continue the numbering after `seq`: for a tree that another process began."""
         self._count = seq
         if self._page is not None:
             self._page.is_known = True
@@ -185,7 +185,7 @@ class Recorder:
             reader.offer(event)
 
     def feed(self, run: RunInfo, chunk: AIMessageChunk, step: str) -> None:
-        """Hand a chunk of a reply to those who asked for provisional text, as an event; to the session as it is."""
+        """Pass a chunk of a reply to the readers of provisional text: as an event, or unchanged to the session."""
         for reader in self._readers:
             if reader.chunks_of == run.id:
                 reader.put(chunk)
@@ -204,30 +204,30 @@ class Recorder:
             reader.close()
         self._readers.append(reader)
         if self._closed:
-            reader.close()  # Nothing more will come: what is kept, then the end.
+            reader.close()  # No more events will come: the reader gets the kept events, then the end.
         return reader
 
     async def follow(self, run: RunInfo) -> AsyncGenerator[Event]:
-        """A run's events: those that are kept, then live, until the tree closes."""
+        """Yield a run's events: the kept ones, then live, until the tree closes."""
         async with aclosing(self.subscribe(run=run.id).items()) as items:
             async for item in items:
                 if isinstance(item, Event):
                     yield item
 
     def drop(self, reader: Subscription) -> None:
-        """Forget a reader that has gone."""
+        """Forget a reader that has ended."""
         if reader in self._readers:
             self._readers.remove(reader)
 
     def notice(self, text: str) -> Event:
-        """An event about the record itself, for one reader."""
+        """Return an event about the recording itself, for one reader."""
         first = self.kept.first
         return Notice(
             root=first.root if first else "", run=first.root if first else "", path="main", agent="ramet", text=text
         )
 
     def close(self) -> None:
-        """Let all readers end, and leave nothing unwritten; who comes later reads what is kept."""
+        """End all readers, and write all pending transcripts; a later reader gets the kept events."""
         self._closed = True
         if self._page is not None:
             self._page.close()
@@ -238,7 +238,10 @@ class Recorder:
 
 
 class _Transcripts:
-    """One file of JSON lines per run, in folders that follow its path; whole lines only, written before publishing."""
+    """The transcripts of a tree: one file of JSON lines per run, in folders by path.
+
+    Only whole lines are written, before publishing.
+    """
 
     def __init__(self, folder: pathlib.Path) -> None:
         self._folder = folder
@@ -248,7 +251,7 @@ class _Transcripts:
     def write(self, event: Event) -> None:
         lines = self._pending.setdefault(event.path, [])
         lines.append(encode(event))
-        # A message, a birth and an end are on disk before anybody sees them; smaller events ride along with the next.
+        # A message, a spawn and an end are on disk before they are published; smaller events are written with the next.
         if isinstance(event, _MUST_BE_ON_DISK) or len(lines) >= 64:
             self._flush(event.path)
 
@@ -267,7 +270,7 @@ class _Transcripts:
                     ignore(self._folder.parent)
                 self._is_made = True
             with opened_folder(file.parent, make=True) as folder:
-                out = os.open(file.name, _APPEND, 0o600, dir_fd=folder)  # It holds what agents read and said.
+                out = os.open(file.name, _APPEND, 0o600, dir_fd=folder)  # It holds private text of agents.
             with open(out, "ab") as transcript:  # noqa: PTH123 - a descriptor
                 transcript.write(b"\n".join(lines) + b"\n")
         except OSError as error:

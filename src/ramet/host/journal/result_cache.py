@@ -1,4 +1,4 @@
-"""Results that stand for equal calls: the newest in memory, all of them in the runtime's store if it has one."""
+"""Cached results for equal calls: the newest in memory, all of them in the runtime's store if there is one."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class CacheEntry(Struct, frozen=True):
 
 
 class KeptResults:
-    """The results of one runtime. What cannot be read, or kept, costs the work and nothing else."""
+    """The cached results of one runtime. A result that cannot be read or kept is computed again; nothing else fails."""
 
     def __init__(self, journal: Journal | None, clock: Clock) -> None:
         self.computing: dict[str, InFlight] = {}
@@ -44,7 +44,7 @@ class KeptResults:
         self._near: OrderedDict[str, bytes] = OrderedDict()
 
     async def get(self, key: str, ttl_s: float) -> CachedResult | None:
-        """A result that is not older than `ttl_s`, if there is one that can be read."""
+        """Return a readable result that is not older than `ttl_s`, if there is one."""
         data = self._near.get(key)
         try:
             if data is None and self._journal is not None:
@@ -79,13 +79,13 @@ class KeptResults:
 
 
 async def forget_results(store: Store, *, before: datetime) -> int:
-    """Remove results that stood until a moment at most, and what is none; says how many."""
+    """Remove results that expire at a moment or before, and documents that are not results; return their number."""
     gone = 0
     for each in await store.list(RESULTS):
         try:
             if msgspec.json.decode(each.data, type=CacheEntry).until > before:
                 continue
         except (msgspec.MsgspecError, UnicodeError, RecursionError):
-            pass  # Nobody can use it.
+            pass  # It cannot be used.
         gone += await store.delete(RESULTS, each.key)
     return gone

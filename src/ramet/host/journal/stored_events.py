@@ -1,4 +1,4 @@
-"""Events of a store are decoded. An event that cannot be decoded is an error that names its file, tree and cursor."""
+"""Decoding of stored events. An event that cannot be decoded is an error that names its file, tree and cursor."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ramet.store.contract import Store, StoredEvent
 
 
 def decoded(store: Store, stored: StoredEvent, decode: Callable[[bytes], Event] = events.decode) -> Event:
-    """Return the event that a store keeps. Raises DamagedTree for bytes that are no event of this version."""
+    """Return the event that a store keeps. Raises DamagedTree for bytes that are not an event of this version."""
     try:
         return decode(stored.data)
     except InvalidValue as problem:
@@ -19,10 +19,10 @@ def decoded(store: Store, stored: StoredEvent, decode: Callable[[bytes], Event] 
 
 
 def damaged(store: Store, stored: StoredEvent, problem: InvalidValue) -> DamagedTree:
-    """Return the error for an event of a store whose content is not accepted."""
+    """Return the error for a stored event whose content is not accepted."""
     return DamagedTree(stored.tree, location_of(store), f"it is not {problem.accepted}", cursor=stored.cursor)
 
 
 def location_of(store: Store) -> str:
-    """Return where a store is, for errors: the path of its file, if it has one."""
+    """Return the location of a store, for errors: the path of its file, if it has one."""
     return str(getattr(store, "path", store.name))

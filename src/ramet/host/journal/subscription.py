@@ -1,4 +1,4 @@
-"""A reader of a tree that is told of each event as it is published, and of the end: no task, no queue, nothing lost."""
+"""A reader of a tree that is called with each event as it is published, and at the end: no task, no queue, no loss."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _log = logging.getLogger("ramet.listening")
 
 
 class Listening(Subscription):
-    """Calls `take` with every event of a tree, from the first one kept, in order; `over` once when it closes.
+    """A subscription that calls `take` with every kept and new event of a tree, in order, and `over` once at the close.
 
-    Neither can hurt the tree: what they raise is logged, once.
+    Neither callback can harm the tree: the first exception is logged.
     """
 
     def __init__(self, recorder: Recorder, take: Callable[[Event], None], over: Callable[[], None]) -> None:
@@ -27,7 +27,7 @@ class Listening(Subscription):
         self._is_over = self._has_failed = False
 
     def offer(self, event: Event) -> None:
-        """Hand an event on at once."""
+        """Pass an event to `take` at once."""
         if not self._is_over:
             try:
                 self._take(event)
@@ -35,12 +35,12 @@ class Listening(Subscription):
                 self._failed()
 
     def put(self, item: Event | AIMessageChunk) -> None:
-        """The same; chunks are nobody's here."""
+        """Pass an event to `take` at once; chunks are ignored."""
         if isinstance(item, Event):
             self.offer(item)
 
     def close(self) -> None:
-        """Hear no more; idempotent. The recorder calls it when the tree is closed."""
+        """Stop listening; idempotent. The recorder calls this when the tree is closed."""
         if not self._is_over:
             self._is_over = True
             super().close()
@@ -57,7 +57,7 @@ class Listening(Subscription):
 
 
 def listen(recorder: Recorder, take: Callable[[Event], None], over: Callable[[], None] = lambda: None) -> Listening:
-    """Listen to a tree until it, or what is returned, is closed."""
+    """Listen to a tree until the tree, or the returned listener, is closed."""
     listening = Listening(recorder, take, over)
     for event in recorder.kept:
         listening.offer(event)

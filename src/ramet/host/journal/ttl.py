@@ -1,4 +1,4 @@
-"""How long a tree is kept, as its document in the store says: for a time after its end, or until somebody says so."""
+"""The lifetime of a tree in its document: a time after the end of the tree, or until a person removes it."""
 
 from __future__ import annotations
 
@@ -19,36 +19,36 @@ LONGEST_S = 100 * 366 * 86_400.0
 
 
 class Lifetime(Struct, frozen=True, kw_only=True):
-    """What a tree's document says of its beginning, its end, and of what comes after."""
+    """The beginning, the end and the retention of a tree, from its document."""
 
-    began: datetime = datetime(1970, 1, 1, tzinfo=UTC)  #: older kernels did not say
-    over: bool = False  #: nobody is at work in it, and nobody will be
+    began: datetime = datetime(1970, 1, 1, tzinfo=UTC)  #: older kernels did not record it
+    over: bool = False  #: no run is active in it, and none will be
     ended: datetime | None = None  #: when that was noted
-    keep: bool = False  #: never removed, whatever its time is
-    keep_s: float | None = None  #: seconds after its end; None: until somebody collects what is old
+    keep: bool = False  #: never removed, whatever its retention time is
+    keep_s: float | None = None  #: seconds after its end; None: until old trees are collected
     session: str | None = None  #: the id of its session, which is free again once it is removed
     conversation: bool = False  #: it can be opened again after its end
-    set_aside: bool = False  #: it cannot be read, and somebody said that nobody is to try
+    set_aside: bool = False  #: it cannot be read, and is excluded from listing and resuming
 
     def expires(self) -> datetime | None:
-        """When its time is up; None while it lives, or is kept, or has no time of its own."""
+        """Return when the tree expires; None while it lives, is marked to be kept, or has no retention time."""
         if self.keep or not self.over or self.keep_s is None or self.ended is None:
             return None
         return self.ended + timedelta(seconds=self.keep_s)
 
     def has_expired(self, now: datetime) -> bool:
-        """Whether its time is up."""
+        """Return whether the tree has expired."""
         expires = self.expires()
         return expires is not None and expires <= now
 
 
 def lifetime_of(data: bytes) -> Lifetime:
-    """What a tree's document says."""
+    """Return the lifetime in a tree's document."""
     return msgspec.json.decode(data, type=Lifetime)
 
 
 def read_lifetime(tree: Document, where: str) -> Lifetime:
-    """Return what a tree's document says. Raises DamagedTree, which names `where` the document is."""
+    """Return the lifetime in a tree's document. Raises DamagedTree, which names `where` the document is."""
     try:
         return lifetime_of(tree.data)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:
@@ -56,7 +56,7 @@ def read_lifetime(tree: Document, where: str) -> Lifetime:
 
 
 def lifetimes_of(trees: Iterable[Document]) -> dict[str, Lifetime]:
-    """Return what the documents of trees say, by root. A document that cannot be read is logged, and left out."""
+    """Return the lifetimes in trees' documents, by root. A document that cannot be read is logged, and left out."""
     found = dict[str, Lifetime]()
     for each in trees:
         try:
@@ -67,7 +67,7 @@ def lifetimes_of(trees: Iterable[Document]) -> dict[str, Lifetime]:
 
 
 def checked_keep(seconds: float | None) -> float | None:
-    """A time to keep results, or None. Raises InvalidValue."""
+    """Return a time to keep results, or None. Raises InvalidValue."""
     if seconds is None:
         return None
     is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool) and math.isfinite(seconds)
@@ -77,21 +77,21 @@ def checked_keep(seconds: float | None) -> float | None:
 
 
 class Keep(Struct, frozen=True, kw_only=True, tag="keep", forbid_unknown_fields=True):
-    """Said at a kernel's door: keep the tree of a run whatever its time is, or no longer."""
+    """A request to a kernel: keep the tree of a run whatever its retention time is, or no longer."""
 
     run: str
     on: bool = True
 
 
 class Collect(Struct, frozen=True, kw_only=True, tag="collect", forbid_unknown_fields=True):
-    """Said at a kernel's door: remove trees that ended before a moment, but for those of some runs."""
+    """A request to a kernel: remove trees that ended before a moment, except those of some runs."""
 
     before: datetime
     keep: tuple[str, ...] = ()
 
 
 async def set_keep(store: Store, run: str, on: bool) -> str:
-    """Keep the tree of a run until told otherwise; its root's id. Raises Unknown."""
+    """Keep the tree of a run until further notice, or no longer; return its root's id. Raises Unknown."""
     found = await store.read(run=run, limit=1)
     if not found:
         raise Unknown("run", run)

@@ -1,4 +1,4 @@
-"""What kernels leave that fall is claimed by those that live, and set to work: each tree by exactly one."""
+"""Failover: living kernels claim the trees of failed kernels, and resume them; exactly one kernel gets each tree."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from ramet.core.errors import StoreFailed
 from ramet.host.journal.journal import Journal
 
-AT_A_TIME = 16  #: trees that a kernel claims before it has taken them up: the others share what is left
+AT_A_TIME = 16  #: trees that a kernel claims at a time: the other kernels share the rest
 
 _log = logging.getLogger("ramet.adopting")
 
@@ -29,7 +29,10 @@ class FailoverTask:
         self._serving: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Begin; idempotent. What has fallen already is claimed at once. Raises StoreFailed, StoreInUse, Damaged."""
+        """Begin; idempotent.
+
+        Trees of already failed kernels are claimed at once. Raises StoreFailed, StoreInUse, Damaged.
+        """
         await self._journal.open()
         if self._serving is None:
             leave = self._journal.store.on_kernels(self._news.set)
@@ -37,7 +40,7 @@ class FailoverTask:
             self._serving.add_done_callback(lambda _: leave())
 
     async def stop(self) -> None:
-        """Claim no more, and wait until what was claimed is taken up, or given up; idempotent."""
+        """Stop claiming, and wait until the claimed trees are resumed or given up; idempotent."""
         serving, self._serving = self._serving, None
         if serving is not None:
             serving.cancel()

@@ -1,4 +1,4 @@
-"""Trees that cannot be read: found, and set aside, so that the others are worked with as before."""
+"""Trees that cannot be read: found, and set aside, so that the other trees stay usable."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from ramet.host.journal.ttl import Lifetime, read_lifetime
 from ramet.host.session_ids import unregister
 from ramet.store.contract import Document, Store
 
-_MOST_KEPT = 100_000  #: bytes of a damaged document that are kept in the one that takes its place
+_MOST_KEPT = 100_000  #: bytes of a damaged document that are kept in its replacement
 
 
 class Checked(NamedTuple):
-    """The trees of a journal."""
+    """The readable and the damaged trees of a journal."""
 
     readable: int
     damaged: tuple[Damaged, ...]
 
 
 async def check(records: JournalReader) -> Checked:
-    """Read every tree that was not set aside, and return which cannot be read, and what the journal has lost."""
+    """Read every tree that was not set aside; return the number of readable trees, and all damage."""
     readable = 0
     for each in await records.store.list(TREES):
         try:
@@ -47,15 +47,15 @@ async def check(records: JournalReader) -> Checked:
 
 
 async def set_aside(store: Store, run: str, now: datetime) -> str:
-    """Have a tree listed and resumed no more, by its root or any of its runs; the id of its root. Raises Unknown.
+    """Exclude a tree from listing and resuming, by its root or any of its runs; return its root's id. Raises Unknown.
 
-    Its events stay. It is over from now on, and is removed as others are; the id of its session is free again. Nobody
-    else may have the tree.
+    The events of the tree stay. The tree is over from now on, and is removed like others; the id of its session is free
+    again. No other kernel may have the tree.
     """
     root = await _root_of(store, run)
     found = await store.get(TREES, root)
     about = _known_facts(found) if found is not None else {}
-    session = about.get("session") or about.get("was_session")  # A kill may have come before its id was free.
+    session = about.get("session") or about.get("was_session")  # A kill may have come before its id was released.
     said = {**about, "over": True, "ended": now, "set_aside": True, "session": None, "conversation": False}
     if session is not None:
         said["was_session"] = session
@@ -79,7 +79,7 @@ async def _root_of(store: Store, run: str) -> str:
 
 
 def _known_facts(tree: Document) -> dict[str, Any]:
-    """Text of a tree's document; of a document that cannot be read, its text."""
+    """Return the facts of a tree's document; of an unreadable document its text, under `damaged`."""
     try:
         msgspec.json.decode(tree.data, type=Lifetime)
         about: dict[str, Any] = msgspec.json.decode(tree.data, type=dict[str, Any])

@@ -1,4 +1,4 @@
-"""Trees that a process left behind when it was killed: found in the journal, and opened again."""
+"""Trees that a killed process left: found in the journal, and opened again."""
 
 from __future__ import annotations
 
@@ -48,15 +48,15 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("ramet.adopting")
 
-#: What a tree's document has said in every version.
+#: The keys of a tree's document in every version.
 _ALWAYS_SAID = frozenset({"number", "cwd", "spawn_limits", "session", "unattended", "omitted_type", "children"})
-#: What `AgentRuntime.spawn` gives every root by itself.
+#: The tools that `AgentRuntime.spawn` gives every root by itself.
 SPAWNING = frozenset(tool.name for tool in spawning_tools())
 
 
 @dataclass(frozen=True, kw_only=True)
 class ResolvedInputs:
-    """What whoever resumes brings along."""
+    """The objects that the caller of a resume supplies."""
 
     llm: BaseChatModel | None
     models: Mapping[str, BaseChatModel]
@@ -70,7 +70,7 @@ class ResolvedInputs:
     compaction: Compaction | Literal[False] | None = None
 
     def model(self, name: str) -> BaseChatModel:
-        """The model object of that name. Raises DefinitionMissing."""
+        """Return the model object of that name. Raises DefinitionMissing."""
         found = self.models.get(name, self.llm)
         if found is None:
             raise DefinitionMissing("model", name)
@@ -78,7 +78,7 @@ class ResolvedInputs:
 
     @cached_property
     def supplies(self) -> ResumeInputs:
-        """The same for runs: made once for all trees."""
+        """The supplied objects in the form that runs need; created once for all trees."""
         agents = {each.name: each for each in self.agents}
         return ResumeInputs(
             agent=lambda data: agent_of(data, agents=agents, model=self.model),
@@ -89,7 +89,7 @@ class ResolvedInputs:
 
 
 class ResumeOptions(TypedDict, total=False):
-    """The same as `AgentRuntime.resume` takes it."""
+    """The keyword arguments of `AgentRuntime.resume` for supplied objects."""
 
     llm: BaseChatModel | None
     models: Mapping[str, BaseChatModel]
@@ -116,7 +116,7 @@ def supplied_by(
     approver: Callable[..., Any] | None = None,
     compaction: Compaction | Literal[False] | None = None,
 ) -> ResolvedInputs:
-    """What was brought along, with nothing for what was not. Raises InvalidValue for what is of a wrong type."""
+    """Return the supplied objects, with empty values for the missing ones. Raises InvalidValue for a wrong type."""
     check_model("llm", llm)
     check_callable("approver", approver)
     check_compaction(compaction)
@@ -144,38 +144,38 @@ class UnfinishedTree:
 
     @property
     def is_alive(self) -> bool:
-        """Whether a runtime of this process has it."""
+        """Return whether a runtime of this process has the tree."""
         return self.root in self._journal.living
 
     @property
     def is_conversation(self) -> bool:
-        """Whether its root is that of a session. Older versions said so of those that have an id."""
+        """Return whether the tree is a conversation. In older versions a session id marks a conversation."""
         return bool(self.about.get("conversation") or self.about.get("session"))
 
     async def story(self) -> TreeReplay:
-        """Read what is on record of the tree. Raises DamagedTree."""
+        """Read the recorded events of the tree. Raises DamagedTree."""
         return await self._journal.story(self.root)
 
     @property
     def is_closed(self) -> bool:
-        """Whether every run of the tree has ended, and its document says so."""
+        """Return whether the tree's document says that every run of the tree has ended."""
         return bool(self.about.get("over"))
 
     async def close(self, now: datetime) -> None:
-        """Nothing is left to go on with."""
+        """Mark the tree as over: there is nothing to resume."""
         await self._journal.close_tree(self.root, now)
 
     async def reopen(self) -> None:
-        """Note that the tree is at work again. Raises Unknown if the tree was removed meanwhile, OwnedElsewhere."""
+        """Note that the tree is active again. Raises Unknown if the tree was removed meanwhile, OwnedElsewhere."""
         if not await self._journal.reopen_tree(self.root):
             raise Unknown("session", self.about.get("session") or self.root)
 
     def plan(
         self, supplied: ResolvedInputs, open_project: Callable[[pathlib.Path | None, Sequence[Agent]], Project]
     ) -> TreeOptions:
-        """What is true for the whole tree. Raises DefinitionMissing if its folder has gone, or a value is not here.
+        """Return the options of the tree. Raises DefinitionMissing if its folder or a needed value is missing.
 
-        Raises DamagedTree for a document that does not say it.
+        Raises DamagedTree for a document without a required key.
         """
         about = self.about
         if missing := sorted(_ALWAYS_SAID - about.keys()):
@@ -207,7 +207,7 @@ class UnfinishedTree:
 
 
 def _policy(terms: Mapping[str, Any], supplied: ResolvedInputs) -> Policy:
-    """A policy again that is on record with names alone. Raises DefinitionMissing for a value that is not supplied."""
+    """Return a policy that is recorded with names alone. Raises DefinitionMissing for a value that is not supplied."""
     values = {"variable": supplied.env_vars, "secret": supplied.secrets}
     fields = {"variable": "env_vars", "secret": "secrets"}
     given: dict[str, dict[str, str]] = {}
@@ -220,7 +220,7 @@ def _policy(terms: Mapping[str, Any], supplied: ResolvedInputs) -> Policy:
 
 
 def _hooks(about: Mapping[str, Any], supplied: ResolvedInputs, project: Project) -> tuple[HookRunner | HookConfig, ...]:
-    """The hooks of a tree: gates that it had must not be missing. Raises DefinitionMissing for fewer than it had."""
+    """Return the hooks of a tree. Raises DefinitionMissing for fewer than the tree had: no gate may be missing."""
     hooks = (*supplied.hooks, *project.hooks)
     had = about.get("hooks", 0)
     if len(hooks) < had:
@@ -229,7 +229,7 @@ def _hooks(about: Mapping[str, Any], supplied: ResolvedInputs, project: Project)
 
 
 def _permissions(about: Mapping[str, Any], project: Project) -> Permissions | None:
-    """Return the rules that hold in the folder now, and those that the tree was held to when it began."""
+    """Return the folder's present rules, joined with the rules that applied when the tree began."""
     data = about.get("permissions")
     if data is None:
         return project.permissions
@@ -238,7 +238,7 @@ def _permissions(about: Mapping[str, Any], project: Project) -> Permissions | No
 
 
 def _gate(about: Mapping[str, Any], supplied: ResolvedInputs) -> SafetyGate | None:
-    """The gate of a tree: one that had it goes on with none. Raises DefinitionMissing."""
+    """Return the supplied gate. Raises DefinitionMissing if the tree had a gate and none is supplied."""
     if about.get("gated") and supplied.gate is None:
         raise DefinitionMissing("safety gate", "of the tree")
     return supplied.gate
@@ -251,9 +251,10 @@ def _log_damage(problem: DamagedTree) -> None:
 async def unfinished_trees(
     journal: Journal | None, only: str | None = None, *, passed_over: Callable[[DamagedTree], None] = _log_damage
 ) -> list[UnfinishedTree]:
-    """Trees that are not known to be over, or the one of that root or session: its conversation may be closed.
+    """Return trees that are not known to be over, or the one of that root or session: its conversation may be closed.
 
-    One whose document cannot be read is left as it is; `passed_over` is called with the reason, which it logs.
+    A tree whose document cannot be read is left unchanged; `passed_over` is called with the error, and logs it by
+    default.
     """
     if journal is None:
         return []
@@ -269,9 +270,9 @@ async def unfinished_trees(
 
 
 async def orphaned_trees(journal: Journal, roots: Sequence[str]) -> list[UnfinishedTree]:
-    """Trees that were claimed from kernels that have fallen; what is no tree, or over, is let go of.
+    """Return the trees that were claimed from failed kernels; release claims of trees that are over or unknown.
 
-    One whose document cannot be read is logged, and stays this kernel's.
+    A tree whose document cannot be read is logged, and stays with this kernel.
     """
     found = list[UnfinishedTree]()
     for root in roots:
@@ -286,18 +287,18 @@ async def orphaned_trees(journal: Journal, roots: Sequence[str]) -> list[Unfinis
 
 
 class ForkPoint(NamedTuple):
-    """A run at some moment, for another one to begin with."""
+    """The state of a run at some moment, from which another run begins."""
 
     agent: Agent
     tools: tuple[BaseTool, ...]
     messages: list[BaseMessage]
     cwd: pathlib.Path | None
-    used: Usage  #: by it and all below it, in all
-    state_owner: str  #: to whom the states of its tree belong
+    used: Usage  #: by the run and all runs below it
+    state_owner: str  #: the owner of the states of its tree
 
 
 def point_of_run(run: Run, at: int | None) -> ForkPoint:
-    """A run of this process, where nothing is on record. Raises InvalidValue."""
+    """Return the fork point of a run of this process without a journal. Raises InvalidValue."""
     if run.agent.function is not None or at is not None:
         raise InvalidValue("run", run.info.id, "a run of a model, as far as it came: there is no journal here")
     tools = tuple(tool for tool in run.context.tools if tool.name not in SPAWNING)
@@ -306,7 +307,7 @@ def point_of_run(run: Run, at: int | None) -> ForkPoint:
 
 
 async def fork_point(journal: Journal | None, run: str, at: int | None, supplied: ResolvedInputs) -> ForkPoint:
-    """A run up to the event numbered `at`. Raises Unknown, InvalidValue, DefinitionMissing."""
+    """Return the fork point of a run at the event numbered `at`. Raises Unknown, InvalidValue, DefinitionMissing."""
     story = await journal.story_of(run, at) if journal is not None else None
     if journal is None or story is None or run not in story.runs:
         raise Unknown("run", run)
@@ -329,7 +330,7 @@ async def fork_point(journal: Journal | None, run: str, at: int | None, supplied
 
 
 def take_up(opened: OpenTree, story: TreeReplay, supplied: ResolvedInputs) -> Run:
-    """Put the runs of a story into a tree that was opened for them; its root. Raises DefinitionMissing."""
+    """Put the recorded runs into a tree that was opened for them; return the root. Raises DefinitionMissing."""
     opened.recorder.go_on(story.seq)
     root = rebuild_tree(opened.tree, story, supplied.supplies)
     for each in story.runs.values():
@@ -340,10 +341,10 @@ def take_up(opened: OpenTree, story: TreeReplay, supplied: ResolvedInputs) -> Ru
 
 
 def _check_gate(run: Run, story: RunReplay) -> None:
-    """A call about which a person was asked must not run because whoever asked for that is not here any more."""
+    """Check that a call with a pending question is still gated. Raises DefinitionMissing if the asking hook is missing."""
     hooks = run.context.hooks
     if run.context.safety is not None:
-        return  # It is asked about every call, and a tree that had one has one.
+        return  # The gate is asked about every call, and a tree that had a gate has one.
     waits = any(
         id not in story.words
         and _still_asks(run, CallId(asked.call_id or ""))
@@ -355,7 +356,7 @@ def _check_gate(run: Run, story: RunReplay) -> None:
 
 
 def _still_asks(run: Run, call: CallId) -> bool:
-    """Whether a call that a person was asked about has neither begun nor been answered."""
+    """Return whether a call with a question has neither begun nor been answered."""
     context = run.context
     is_open = any(each["id"] == call for each in open_calls(context.history) or ())
     return run.is_living and is_open and call not in context.begun and call not in context.answered

@@ -1,4 +1,4 @@
-"""Trees that another process left are taken up, one after another, and set to work."""
+"""The takeover of trees that another process left: they are rebuilt one after another, and resumed."""
 
 from __future__ import annotations
 
@@ -30,35 +30,35 @@ _log = logging.getLogger("ramet.adopting")
 
 
 class TreeOwner(Protocol):
-    """Whose the trees are to be: a runtime."""
+    """The runtime that gets the trees."""
 
     clock: Clock
     user_dir: pathlib.Path | None
 
     def open_project(self, folder: pathlib.Path | None, call: Sequence[Agent] = ()) -> Project:
-        """What a folder brings to a tree."""
+        """Read the definitions and settings that a folder gives to a tree."""
 
     def open_tree(self, plan: TreeOptions) -> OpenTree:
-        """One without a root yet."""
+        """Open a tree without a root."""
 
     def keep(self, opened: OpenTree, root: Run) -> None:
-        """Own one from now on."""
+        """Own a tree from now on."""
 
 
 @dataclass(frozen=True)
 class Takeover:
-    """How trees are taken up for a runtime; `prepare` sees each root before it is set to work."""
+    """The settings with which a runtime resumes trees; `prepare` is called with each root before it starts to work."""
 
     owner: TreeOwner
     supplied: ResolvedInputs
     close_with: Callable[[Run], None]
     prepare: Callable[[Run], None] | None = None
-    reopens: bool = False  #: conversations that were closed, too
+    reopens: bool = False  #: reopen conversations that were closed, too
 
     async def take_up(self, trees: Sequence[UnfinishedTree], *, passes_over: bool = False) -> list[Handle]:
-        """Set trees that are this kernel's to work, one after another. Raises DefinitionMissing.
+        """Resume trees that this kernel owns, one after another. Raises DefinitionMissing.
 
-        A tree that cannot be read raises DamagedTree, or with `passes_over` is logged, and left as it is.
+        A tree that cannot be read raises DamagedTree; with `passes_over` it is logged and left unchanged.
         """
         handles = []
         with gc_paused():
@@ -75,21 +75,24 @@ class Takeover:
         return handles
 
     async def take_over(self, trees: Sequence[UnfinishedTree], heard: Callable[[Handle], None]) -> None:
-        """Likewise, and `heard` is told of each root; what cannot go on here is logged. Raises StoreFailed."""
+        """Resume trees that this kernel owns, and call `heard` with each root.
+
+        A tree that cannot continue here is logged. Raises StoreFailed.
+        """
         for left in trees:
             try:
                 for handle in await self.take_up([left]):
                     heard(handle)
             except StoreFailed:
                 raise
-            except Exception as problem:  # Whatever it is, the others are this kernel's as well.
+            except Exception as problem:  # Whatever the error is, this kernel owns the other trees, too.
                 why = problem if isinstance(problem, RametError) else f"{type(problem).__name__}: {problem}"
                 _log.error("tree %s is this kernel's now, and cannot go on here: %s", left.root, why)
 
     async def _take_up(self, left: UnfinishedTree) -> Handle | None:
         owner = self.owner
         story = await left.story()
-        if left.is_alive:  # Somebody else took it up meanwhile.
+        if left.is_alive:  # Another component resumed it meanwhile.
             return None
         reopens = self.reopens and story.is_over and _is_conversation(story)
         if reopens:
@@ -114,7 +117,7 @@ class Takeover:
             raise
         owner.keep(opened, root)
         if reopens:
-            root.wakes = MAX_WAKES  # Its next turn begins with a prompt: opening it costs nothing.
+            root.wakes = MAX_WAKES  # Its next turn begins with a prompt: the opening uses up no wake.
             root.context.emit(StateChanged, state=root.state.value, why="the conversation was opened again")
         resume_tree(opened.tree, story)
         if not root.persistent:
@@ -128,17 +131,17 @@ def _is_conversation(story: TreeReplay) -> bool:
 
 
 async def _restore_worktrees(story: TreeReplay, git: Git) -> None:
-    """Who had answered in one that was removed since nothing had changed there has its end still to come."""
+    """Restore removed worktrees of runs that had answered: an unchanged worktree is removed before the end of the run."""
     for run, repo in _without_folder(story):
         made = run.birth["worktree"]
         try:
             await worktree.restore(repo, made["path"], branch=made["branch"], base=made["base"], git=git)
-        except (NoWorktree, OSError) as problem:  # That it is missing is said by who looks for it.
+        except (NoWorktree, OSError) as problem:  # The code that needs the worktree reports that it is missing.
             _log.warning("the worktree of %s cannot be made anew: %s", run.path, problem)
 
 
 def _without_folder(story: TreeReplay) -> Iterator[tuple[RunSpawned, pathlib.Path]]:
-    """Births of living runs whose worktree is gone, parents first, each with the folder that it was made from."""
+    """Yield spawns of living runs whose worktree is missing, parents first, each with its source folder."""
     for each in story.runs.values():
         born, parent = each.born, story.runs.get(each.born.parent or "")
         is_made = not each.is_over and parent is not None and "worktree" in born.birth
@@ -147,16 +150,16 @@ def _without_folder(story: TreeReplay) -> Iterator[tuple[RunSpawned, pathlib.Pat
 
 
 async def resume_all(taking: Takeover, journal: Journal | None, *, only: str | None) -> list[Handle]:
-    """Go on with every tree that no kernel has, or `only` one; handles on their roots.
+    """Resume every tree that no kernel has, or `only` one; return handles on their roots.
 
-    Raises DefinitionMissing for what is not supplied; the trees before it go on. A tree that cannot be read is logged,
-    and left as it is; as the `only` one it raises DamagedTree.
+    Raises DefinitionMissing for an object that is not supplied; the trees before it continue. A tree that cannot be
+    read is logged and left unchanged; as the `only` one it raises DamagedTree.
     """
     return await taking.take_up(await claim_orphans(journal, only), passes_over=only is None)
 
 
 async def claim_orphans(journal: Journal | None, only: str | None = None) -> list[UnfinishedTree]:
-    """Make the trees that are not over and that no living kernel has this one's, or `only` one."""
+    """Claim the trees that are not over and that no living kernel owns, or `only` one; return the claimed trees."""
     left = [each for each in await unfinished_trees(journal, only) if not each.is_alive]
     if journal is None or not left:
         return []

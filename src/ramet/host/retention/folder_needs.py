@@ -1,4 +1,4 @@
-"""Which folders of runs are still needed: those of runs that can go on, here or in another kernel of the same store."""
+"""The folders of runs that are still needed: those of runs that can continue, in any kernel of the same store."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from ramet.host.journal.ttl import lifetime_of
 from ramet.isolation.workspace.run_dirs import RunFolder
 from ramet.store.contract import Store
 
-#: A folder that is younger may be that of a run whose birth is not on record yet.
+#: A younger folder may belong to a run whose spawn is not recorded yet.
 _BORN_S = 3600.0
 
 
 class FolderNeeds:
-    """Answers for the folders of one working directory, by what is on record of their runs."""
+    """A check for the folders of one working directory, based on the recorded state of their runs."""
 
     def __init__(self, store: Store, living: Collection[str], can_go_on: Callable[[str, str], bool]) -> None:
         """`living` are roots of trees of this kernel; `can_go_on` says of a run of one, by root and id, if it can."""
         self._store, self._living, self._can_go_on = store, living, can_go_on
 
     async def __call__(self, folder: RunFolder) -> bool:
-        """Say whether somebody may still look for a folder. Raises StoreFailed.
+        """Return whether a folder is still needed. Raises StoreFailed.
 
-        Needed is the folder of a run whose tree is open, whoever has it: of a tree of this kernel only if the run can
-        have another turn. Needed is that of a tree that is to be kept, too, that of the first run of a session with an
-        id, which may be opened again, and one of which nothing is known yet.
+        The folder of a run is needed while the tree is open in any kernel; in a tree of this kernel only if the run can
+        have another turn. Also needed are the folders of a tree that is marked to be kept, the folder of the first run
+        of a session with an id, which may be opened again, and a folder of an unknown run.
         """
         try:
             first = await self._store.read(run=folder.id, limit=1)
-        except Damaged:  # Nobody knows whose it is: it may be mended.
+        except Damaged:  # The owner is unknown: the store may be repaired.
             return True
         if not first:
             return not _has_ended(folder) and (datetime.now(UTC) - folder.last_used()).total_seconds() < _BORN_S
@@ -57,7 +57,7 @@ def _is_over(document: bytes, *, is_root: bool) -> bool:
     try:
         lifetime = lifetime_of(document)
         return lifetime.over and not (is_root and lifetime.session is not None)
-    except (msgspec.MsgspecError, UnicodeError):  # Nobody knows: it may be mended.
+    except (msgspec.MsgspecError, UnicodeError):  # Unknown: the document may be repaired.
         return False
 
 

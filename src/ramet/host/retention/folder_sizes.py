@@ -1,4 +1,4 @@
-"""Sizes of what a state folder holds on disk, measured in a thread from time to time: a walk may take seconds."""
+"""The sizes of the entries of a state folder on disk, measured in a thread at intervals: a walk may take seconds."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from typing import Final
 from ramet.concurrency.threads import in_thread
 from ramet.disk.state_folder import FOLDERS, JOURNAL
 
-EVERY_S: Final = 60.0  #: at the earliest: so long after a measurement has ended comes the next one
-SHARE: Final = 20  #: nor earlier than so many times what the last one took
-MOST_ENTRIES: Final = 1_000_000  #: of one measurement; agents fill their folders as they like
-MOST_WAITING: Final = 10_000  #: folders that were seen and not entered
+EVERY_S: Final = 60.0  #: at the earliest: seconds between the end of a measurement and the next one
+SHARE: Final = 20  #: and at least this multiple of the duration of the last one
+MOST_ENTRIES: Final = 1_000_000  #: of one measurement; agents may create any number of files
+MOST_WAITING: Final = 10_000  #: folders that were found and not yet entered
 OTHER: Final = "other"
-_BLOCK: Final = 512  #: bytes, whatever the disk's own blocks are
+_BLOCK: Final = 512  #: bytes, whatever the block size of the disk is
 
 
 class FolderSizes:
-    """Bytes on disk below a state folder, by its entries; `stop` ends a measurement that goes on."""
+    """Bytes on disk below a state folder, by its entries; `stop` ends a running measurement."""
 
     def __init__(self, folder: pathlib.Path, *, most_entries: int = MOST_ENTRIES) -> None:
-        """Of more than `most_entries` a measurement counts that many."""
+        """Set `most_entries`, the number of entries at which a measurement stops counting."""
         self._folder, self._most, self._left = folder, most_entries, 0
         self._measuring: asyncio.Future[Mapping[str, int]] | None = None
         self._known: Mapping[str, int] = {}
@@ -33,7 +33,10 @@ class FolderSizes:
         self._is_over = False
 
     def known(self) -> Mapping[str, int]:
-        """The newest sizes by entry, empty before the first are there; begins to measure if it is time. Never waits."""
+        """Return the newest sizes by entry; start a measurement if one is due. Never waits.
+
+        The mapping is empty before the first measurement has ended.
+        """
         loop = asyncio.get_running_loop()
         if self._measuring is None and not self._is_over and loop.time() >= self._due:
             begin = loop.time()
@@ -42,7 +45,7 @@ class FolderSizes:
         return self._known
 
     async def stop(self) -> None:
-        """Measure no more, and wait for the thread; idempotent."""
+        """Stop measuring, and wait for the thread; idempotent."""
         self._is_over = True
         if self._measuring is not None:
             await asyncio.wait({self._measuring})

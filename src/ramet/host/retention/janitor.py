@@ -1,9 +1,8 @@
-"""Trees whose time is up are removed by the kernel itself, at its beginning and now and then. Never what lives.
+"""The retention job of a kernel: removes expired trees, at its start and at intervals. It never removes living trees.
 
-So are folders of runs beyond those that are kept, but for those of runs that can go on.
-
-A tree's document says how long it is kept after its end, and whether somebody said that it is to be kept. What is
-removed leaves a note, so that whoever asks for its result is told why it is gone.
+It also removes excess folders of runs, except those of runs that can continue. A tree's document states how long the
+tree is kept after its end, and whether it is marked to be kept. A removed tree leaves a note, so that a later request
+for its result gets the reason for its absence.
 """
 
 from __future__ import annotations
@@ -27,9 +26,9 @@ from ramet.host.retention.sweep import EXPIRED, DeletedTree, Tombstone, TreeDele
 from ramet.isolation.workspace.run_dirs import RunFolders
 from ramet.store.contract import Shrinkable, Store
 
-LOOK_S = 600.0  #: how often a kernel looks for trees whose time is up
+LOOK_S = 600.0  #: interval, in seconds, at which a kernel looks for expired trees
 BATCH = 500  #: trees that one answer to `Collect` removes at most
-NOTED = timedelta(days=30)  #: how long a note of what was removed stays
+NOTED = timedelta(days=30)  #: how long a note of a removed tree stays
 
 _log = logging.getLogger("ramet.keeping")
 
@@ -42,7 +41,7 @@ class Collected(Struct, frozen=True, kw_only=True):
 
 
 class RetentionJob:
-    """Removes what has expired, from `hang` to `take_down`: as long as the journal is open."""
+    """A job that removes what has expired, from `hang` to `take_down`: as long as the journal is open."""
 
     def __init__(
         self,
@@ -55,16 +54,17 @@ class RetentionJob:
         folders: RunFolders | None = None,
         can_go_on: Callable[[str, str], bool] = lambda root, run: True,
     ) -> None:
-        """`living` are the roots of trees that this kernel has; it changes meanwhile.
+        """Set `living`, the roots of this kernel's trees, which may change meanwhile.
 
-        `folders` are those of runs, to be tidied; `can_go_on` says of a run of such a tree, by root and id, if it can.
+        `folders` are those of runs, to be tidied; `can_go_on` says of a run of such a tree, by root and id, if it can
+        continue.
         """
         self._store, self._living, self._clock = store, living, clock
         self._removal = TreeDeleter(store, working_dir, transcripts)
         self._working_dir, self._transcripts = working_dir, transcripts
         self._sweeping = asyncio.Lock()
         self._folders, self._needs = folders, FolderNeeds(store, living, can_go_on)
-        #: roots of trees that are over and are needed all the same, as somebody goes on from what they said
+        #: roots of ended trees that are still needed, since other runs continue from their results
         self.needed: Callable[[], Awaitable[Collection[str]]] = _nothing
         self._cleared = set[str]()  #: roots of trees that were removed, and left nothing here
         self._serving: asyncio.Task[None] | None = None
@@ -75,7 +75,7 @@ class RetentionJob:
             self._serving = asyncio.create_task(self._serve(), name="ramet keeping", context=contextvars.Context())
 
     async def take_down(self) -> None:
-        """End; idempotent. A removal that is cut short is finished by the next one."""
+        """End; idempotent. An interrupted removal is finished by the next one."""
         serving, self._serving = self._serving, None
         if serving is not None:
             serving.cancel()
@@ -92,7 +92,7 @@ class RetentionJob:
             await asyncio.sleep(LOOK_S)
 
     async def tidy(self) -> tuple[str, ...]:
-        """Remove folders of runs beyond what is kept, but for those that somebody needs; the ids of their runs."""
+        """Remove excess folders of runs, except those that are needed; return the ids of their runs."""
         if self._folders is None:
             return ()
         try:
@@ -102,7 +102,10 @@ class RetentionJob:
             return ()
 
     async def sweep(self, asked: Collect) -> Collected:
-        """Remove what ended before a moment, as `ramet gc` asks. Raises Unknown for what is to be kept, Damaged."""
+        """Remove trees that ended before a moment, as `ramet gc` asks.
+
+        Raises Unknown for a run to keep that is unknown, Damaged.
+        """
         if self._working_dir is None:
             raise InvalidValue("working_dir", None, "one: this kernel has none")
         async with self._sweeping:
@@ -121,19 +124,19 @@ class RetentionJob:
         return Collected(gone=tuple(gone), more=more)
 
     async def shrink(self) -> None:
-        """Have the store give back the room of what was removed, where it is a file. Raises StoreFailed."""
+        """Have the store return the disk space of removed trees, if it is a file. Raises StoreFailed."""
         if isinstance(self._store, Shrinkable):
             await self._store.shrink()
 
     async def collect(self) -> list[str]:
-        """Remove every tree whose time is up; the ids of their roots."""
+        """Remove every expired tree; return the ids of their roots."""
         now, gone = self._clock.now(), []
         lifetimes = lifetimes_of(await self._store.list(TREES))
         over = [root for root, each in lifetimes.items() if root not in self._living and each.has_expired(now)]
         needed = frozenset(await self.needed()) if over else frozenset[str]()
         told = await self._removal.index() if over else None
         for root in over:
-            if root in self._living or root in needed:  # As it is now.
+            if root in self._living or root in needed:  # Checked again: both may have changed meanwhile.
                 continue
             try:
                 if await self._removal.expire(root, lifetimes[root], now, told or {}):
@@ -157,5 +160,5 @@ class RetentionJob:
 
 
 async def _nothing() -> Collection[str]:
-    """Nobody goes on from a tree that is over."""
+    """Return nothing: by default no ended tree is needed."""
     return ()

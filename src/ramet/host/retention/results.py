@@ -1,4 +1,4 @@
-"""Results on record: of any run, whichever process it ended in, for as long as its tree is kept."""
+"""Recorded results of any run, whichever process it ended in, as long as its tree is kept."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ramet.store.contract import Store
 
 
 async def see_that_it_is_kept(journal: Journal | None, root: str, run: str, now: datetime) -> None:
-    """Raise Expired for a run whose tree has outlived its time, whether or not it was removed by now."""
+    """Raise Expired for a run whose tree has expired, whether or not the tree was removed by now."""
     if journal is None or not journal.is_open or root in journal.living:
         return
     found = await journal.store.get(TREES, root)
@@ -27,7 +27,7 @@ async def see_that_it_is_kept(journal: Journal | None, root: str, run: str, now:
 
 
 async def result_on_record(journal: Journal | None, run: str, now: datetime) -> Result:
-    """The result of a run that this process does not have. Raises Unknown, Expired, BusyError while it is open."""
+    """Return the result of a run that this process does not have. Raises Unknown, Expired, BusyError while it is open."""
     story = await journal.story_of(run) if journal is not None else None
     if journal is None or story is None or run not in story.runs:
         if journal is not None:

@@ -1,4 +1,4 @@
-"""Values of variables are taken out of what older versions wrote: they recorded grants with them."""
+"""The removal of variables' values from the files of older versions, which recorded grants with these values."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from ramet.isolation.masking.secret_forms import LEAST, forms_of, masked
 from ramet.store.contract import Rewritable
 
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-_MOST_TRANSCRIPT = 1 << 28  #: bytes of one that is read
+_MOST_TRANSCRIPT = 1 << 28  #: bytes of one transcript that is read
 _MOST_VALUES, _LEAST_COST = 1 << 20, 1 << 10  #: characters of all values of a tree; each counts as so many at least
 _DRAFT = ".scrubbed"
-_DONE = "scrubbed"  #: the document that says that all was looked at
-_MARK = b'"env_vars":{"'  #: what a grant with values has in it, as events are written
+_DONE = "scrubbed"  #: the document that records that all trees were scrubbed
+_MARK = b'"env_vars":{"'  #: the bytes that every grant with values contains, as events are written
 #: Texts of events that people read, by the event's type: each is a path of keys.
 _TEXTS: dict[str, tuple[tuple[str, ...], ...]] = {
     "run_ended": (
@@ -44,7 +44,7 @@ Data = dict[str, Any]
 
 
 class Scrubbed(NamedTuple):
-    """In how many trees events had values, and which transcripts were passed over, with the reason."""
+    """The number of trees whose events had values, and the skipped transcripts, with the reason."""
 
     trees: int
     passed_over: list[str]
@@ -53,11 +53,11 @@ class Scrubbed(NamedTuple):
 async def scrub(store: Rewritable, transcripts: pathlib.Path) -> Scrubbed:
     """Replace values of variables by names in the events and transcripts of all trees.
 
-    Texts about a run lose values of at least 8 characters. Whoever calls holds the store. What is done is not looked at
-    again, unless a transcript was passed over. A tree that cannot be read is passed over, too.
+    Texts about a run lose values of at least 8 characters. The caller holds the store. The scrubbing is not repeated,
+    unless a transcript was skipped. A tree that cannot be read is skipped, too.
     """
     if await store.get(_DONE, _DONE) is not None:
-        return Scrubbed(0, [])  # What is written since has none.
+        return Scrubbed(0, [])  # Data that is written later has no values.
     changed, passed_over = 0, list[str]()
     for root in {each.key for each in await store.list(TREES)} | await _roots(store):
         try:
@@ -71,7 +71,7 @@ async def scrub(store: Rewritable, transcripts: pathlib.Path) -> Scrubbed:
 
 
 async def _roots(store: Rewritable) -> set[str]:
-    """The trees that have events; documents of some older ones are gone."""
+    """Return the trees that have events; the documents of some older trees are missing."""
     found, cursor = set[str](), 0
     while stored := await store.read(cursor, limit=PAGE):
         found |= {each.tree for each in stored}
@@ -104,7 +104,7 @@ async def _events(store: Rewritable, root: str) -> Any:
 
 
 def _scrub_transcripts(transcripts: pathlib.Path) -> list[str]:
-    """Replace values in the transcripts of all trees; says which files were passed over, and why."""
+    """Replace values in the transcripts of all trees; return the skipped files, with the reasons."""
     passed_over: list[str] = []
     if transcripts.is_symlink() or not transcripts.is_dir():
         return passed_over
@@ -121,7 +121,7 @@ def _scrub_transcripts(transcripts: pathlib.Path) -> list[str]:
 
 
 def _scrub_folder(folder: int) -> list[str]:
-    """Replace values in the transcripts of one tree; says which files were passed over, and why."""
+    """Replace values in the transcripts of one tree; return the skipped files, with the reasons."""
     values, size, problems = set[str](), 0, dict[str, str]()
     for found in _transcripts(folder, problems):
         for value in (each for line in found.lines for each in _values_in(line)):
@@ -139,7 +139,7 @@ def _scrub_folder(folder: int) -> list[str]:
 
 
 class _Transcript(NamedTuple):
-    """A transcript that is open until the next one is asked for."""
+    """A transcript that is open until the next one is requested."""
 
     folder: int
     name: str
@@ -148,7 +148,7 @@ class _Transcript(NamedTuple):
 
 
 def _transcripts(folder: int, problems: dict[str, str]) -> Iterator[_Transcript]:
-    """All transcripts below a folder, in which there may be anything: says of each that is passed over why."""
+    """Yield all transcripts below a folder with arbitrary content; put the reason for each skipped one into `problems`."""
     with contextlib.closing(trees.walk(folder)) as entries:
         for entry in entries:
             if entry.problem:
@@ -177,7 +177,7 @@ def _scrub_file(found: _Transcript, forms: frozenset[str]) -> None:
 
 
 def _values_in(line: bytes) -> Iterator[str]:
-    """The values of variables in a birth that are too long to occur elsewhere by chance."""
+    """Yield the values of variables in a spawn event that are too long to occur elsewhere by chance."""
     if _MARK not in line:
         return
     for grant in _grants(_decoded(line)):
@@ -185,14 +185,14 @@ def _values_in(line: bytes) -> Iterator[str]:
 
 
 def _grants(data: Data) -> list[Data]:
-    """The grants of a birth in which variables have values."""
+    """Return the grants of a spawn event in which variables have values."""
     birth = data.get("birth")
     found = [birth.get("grant"), birth.get("bound")] if isinstance(birth, dict) else []
     return [each for each in found if isinstance(each, dict) and isinstance(each.get("env_vars"), dict)]
 
 
 def _scrubbed(line: bytes, forms: Iterable[str]) -> bytes | None:
-    """An event without values; None if there are none in it."""
+    """Return an event without values; None if the event contains none."""
     forms = frozenset(forms)
     if _MARK not in line and not forms:
         return None
@@ -220,7 +220,7 @@ def _mask_at(data: Data, path: tuple[str, ...], forms: frozenset[str]) -> bool:
 
 
 def _decoded(line: bytes) -> Data:
-    """An event as data; one that cannot be read holds nothing to be replaced."""
+    """Return an event as data; an unreadable event is empty: nothing in it is replaced."""
     try:
         data = msgspec.json.decode(line)
     except (msgspec.DecodeError, UnicodeError, RecursionError):

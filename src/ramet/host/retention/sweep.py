@@ -1,4 +1,7 @@
-"""What is removed from a working directory: trees that ended long ago, with all that they left. Never what lives."""
+"""The sweep of a working directory: removes trees that ended long ago, with all their files.
+
+It never removes living ones.
+"""
 
 from __future__ import annotations
 
@@ -30,11 +33,11 @@ from ramet.store.contract import Document, Store
 _log = logging.getLogger("ramet.keeping")
 #: Folders of transcripts by the root of their tree.
 Transcripts = Mapping[str, list[pathlib.Path]]
-EXPIRED = "expired"  #: the kind of documents that say what outlived its time
+EXPIRED = "expired"  #: the kind of the documents about expired trees
 
 
 class DeletedTree(Struct, frozen=True, kw_only=True):
-    """A tree that was removed, or would be."""
+    """A tree that was removed, or would be removed."""
 
     root: str
     path: str
@@ -42,12 +45,12 @@ class DeletedTree(Struct, frozen=True, kw_only=True):
     state: str
     ended: datetime | None
     runs: int
-    events: int  #: 0 where nothing was removed yet
+    events: int  #: 0 if nothing was removed yet
     folders: int  #: of runs and of transcripts
 
 
 class Tombstone(Struct, frozen=True, kw_only=True):
-    """What is left of a tree that outlived its time: enough to say so to whoever asks for a result."""
+    """The note of an expired tree, from which a later request for a result gets the reason."""
 
     runs: tuple[str, ...]
     ended: datetime | None
@@ -56,7 +59,7 @@ class Tombstone(Struct, frozen=True, kw_only=True):
 
 
 class TreeDeleter:
-    """Removes one tree after the other, with all that they left."""
+    """A deleter that removes trees one at a time, with all their files."""
 
     def __init__(self, store: Store, working_dir: pathlib.Path | None, transcripts: pathlib.Path | None) -> None:
         self._store = store
@@ -65,7 +68,7 @@ class TreeDeleter:
         self._transcripts = transcripts
 
     async def index(self) -> Transcripts:
-        """Find out which transcripts are there, and of which trees: once for all trees that are to be removed."""
+        """Return the transcripts by their trees: once for all trees that are to be removed."""
         return await asyncio.to_thread(transcripts_in, self._transcripts)
 
     async def expire(self, root: str, lifetime: Lifetime, now: datetime, told: Transcripts) -> DeletedTree | None:
@@ -89,7 +92,7 @@ class TreeDeleter:
         return False
 
     async def clear(self, notes: Mapping[str, Tombstone], told: Transcripts) -> None:
-        """Remove what trees left here that another kernel removed, by its notes of their roots; not what is kept."""
+        """Remove the local files of trees that another kernel removed, by its notes; files marked to be kept stay."""
         runs = {run for each in notes.values() for run in each.runs}
         transcripts = [path for root in told.keys() & notes.keys() for path in told[root]]
         await asyncio.to_thread(self._clear, runs, transcripts)
@@ -100,14 +103,14 @@ class TreeDeleter:
     async def remove(
         self, root: str, rows: list[RunRow], told: Transcripts, *, dry_run: bool = False
     ) -> DeletedTree | None:
-        """Remove a tree, or say what would be; None if a folder of it is marked to be kept."""
+        """Remove a tree, or with `dry_run` only report it; return None if a folder of it is marked to be kept."""
         left = self._left(row.id for row in rows)
         if any(map(_is_kept, left)):
             return None
         transcripts = told.get(root, [])
         events = 0
         if not dry_run:
-            # Folders first, the document last: what is cut short here is found again, and finished, by the next one.
+            # Folders first, the document last: an interrupted removal is found again, and finished, by the next one.
             await asyncio.to_thread(_remove, left, transcripts)
             await drop_blobs(self._store, root)
             events = await self._store.forget(root)
@@ -144,16 +147,16 @@ async def sweep(
     living: Collection[str] = (),
     most: int | None = None,
 ) -> list[DeletedTree]:
-    """Remove trees whose last run ended before a moment, at most so many: events, documents, folders, transcripts.
+    """Remove trees whose last run ended before a moment, at most `most`: events, documents, folders, transcripts.
 
-    A tree with a time of its own goes when that is over, by `now`, and not before. Whoever calls holds the store, and
-    has the trees of these `living` roots; they stay. What is open and at work nowhere was interrupted: it stays, to be
-    resumed. So does a tree in `keep` (by the id
-    of any of its runs), one of which a schedule has not noted yet how it ended, one that is kept on record, and one of
-    which a run's folder is marked to be kept. What a kernel left that died between a tree's document and its first
-    event cannot be gone on with, and goes, too. A tree that cannot be read stays, and is logged; one that was set aside
-    goes like others. With `dry_run` a store that is only read will do. Results that stood
-    for equal calls until then go as well. Raises Unknown for what is to be kept and is not there.
+    A tree with a retention time is removed when that time has ended, by `now`, and not before. The caller holds the
+    store, and owns the trees of these `living` roots; they stay. An open tree that is active nowhere was interrupted:
+    it stays, to be resumed. A tree also stays if it is in `keep` (by the id of any of its runs), if a schedule has not
+    yet noted its result, if it is marked to be kept, or if a folder of one of its runs is marked to be kept. A tree
+    whose kernel died between the tree's document and its first event cannot be resumed, and is removed, too. A tree
+    that cannot be read stays, and is logged; one that was set aside is removed like others. With `dry_run` a read-only
+    store is enough. Cached results that expire by then are removed, too. Raises Unknown for a run in `keep` that is not
+    recorded.
     """
     records, gone = JournalReader(store, ()), list[DeletedTree]()
     if not dry_run:
@@ -175,7 +178,7 @@ async def sweep(
             continue
         try:
             rows = await rows_to_remove(records, root, lifetime)
-        except DamagedTree as problem:  # Also one of a newer version: not ours to judge.
+        except DamagedTree as problem:  # This includes trees of a newer version, which this version cannot assess.
             _log.warning("nothing is removed of what cannot be read: %s", problem)
             continue
         is_aside = lifetime is not None and lifetime.set_aside
@@ -184,7 +187,7 @@ async def sweep(
             continue
         if lifetime is None or lifetime.keep_s is None or now is None:
             removed = await removal.remove(root, rows, told, dry_run=dry_run) if ended < before else None
-        else:  # Nobody may have noted its end: its kernel was killed.
+        else:  # Its end may not be noted: its kernel was killed.
             lifetime = replace(lifetime, over=True, ended=lifetime.ended or ended)
             removed = None
             if lifetime.has_expired(now):
@@ -197,7 +200,7 @@ async def sweep(
 
 
 async def rows_to_remove(records: JournalReader, root: str, lifetime: Lifetime | None) -> list[RunRow]:
-    """Return the runs of a tree; none for a tree that was set aside. Raises DamagedTree."""
+    """Return the runs of a tree; an empty list for a tree that was set aside. Raises DamagedTree."""
     return [] if lifetime is not None and lifetime.set_aside else await records.rows(root)
 
 
@@ -209,19 +212,19 @@ async def _known(records: JournalReader, run: str) -> str:
 
 
 def _ended(rows: list[RunRow]) -> datetime | None:
-    """When the last one ended; None while anybody lives, or was interrupted."""
+    """Return when the last run ended; None if a run is living, or was interrupted."""
     if not all(row.is_over for row in rows):
         return None
     return max((row.ended for row in rows if row.ended is not None), default=None)
 
 
 def _newest(rows: list[RunRow]) -> datetime | None:
-    """When something was last heard of a tree that has no document: older kernels recorded births before these."""
+    """Return the newest recorded time of a tree without a document: older kernels recorded spawns before documents."""
     return max((moment for row in rows if (moment := row.ended or row.born) is not None), default=None)
 
 
 async def _drop_empty(store: Store, roots: Collection[str], before: datetime, *, dry_run: bool) -> None:
-    """Forget trees of which nothing is on record: their kernel died before anything happened in them."""
+    """Remove the documents of trees without events: their kernel died before the first event."""
     for root in roots if not dry_run else ():
         found = await store.get(TREES, root)
         lifetime = lifetimes_of([found] if found is not None else []).get(root)

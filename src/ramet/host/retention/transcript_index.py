@@ -1,4 +1,4 @@
-"""Folders of transcripts by the root of their tree, as the first line of each file says: read in one pass."""
+"""Folders of transcripts by the root of their tree, which the first line of each file names: read in one pass."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import NamedTuple
 from ramet.core.events import RunSpawned
 from ramet.disk.regular_files import open_regular
 
-_FIRST, _MOST = 4096, 256 * 1024  #: bytes that are read of a file, in which its root is named
+_FIRST, _MOST = 4096, 256 * 1024  #: bytes of a file that are read for its root
 _KIND = str(RunSpawned.__struct_config__.tag)
 _decoder = json.JSONDecoder()
 
@@ -21,9 +21,9 @@ class _Told(NamedTuple):
 
 
 def transcripts_in(folder: pathlib.Path | None) -> dict[str, list[pathlib.Path]]:
-    """Return the folders of transcripts below a folder by their roots; what is no transcript is left out.
+    """Return the folders of transcripts below a folder by their roots; other folders are left out.
 
-    Waits for the disk, once for each of them: look into the result for every tree.
+    Reads the disk once for each folder: use one result for all trees.
     """
     found: dict[str, list[pathlib.Path]] = {}
     for each in _told(folder) if folder is not None else ():
@@ -42,15 +42,15 @@ def _told(transcripts: pathlib.Path) -> Iterator[_Told]:
                 begin = file.read(_FIRST)
                 root = root_in(begin) or root_in(begin + file.read(_MOST - _FIRST))
         except OSError:
-            continue  # Not ours to judge.
+            continue  # Not a readable transcript.
         if root:
             yield _Told(root, folder)
 
 
 def root_in(begin: bytes) -> str:
-    """Return the root that the beginning of a transcript names; "" if it does not, or is that of another file.
+    """Return the root that the beginning of a transcript names; "" if there is none, or for another kind of file.
 
-    The first line, a birth, may be as large as what its run was told: it is not read to its end.
+    The first line, a spawn event, may be as large as the prompt of its run: it is not read to its end.
     """
     text, at, fields = begin.decode("utf-8", "replace"), 1, dict[str, object]()
     if not text.startswith("{"):
@@ -64,7 +64,7 @@ def root_in(begin: bytes) -> str:
             if text[at] not in ",}":
                 return ""
             at += 1
-    except (ValueError, IndexError, RecursionError):  # It is cut off here, or no JSON.
+    except (ValueError, IndexError, RecursionError):  # It is cut off here, or is not JSON.
         return ""
     root = fields["root"]
     return root if fields["type"] == _KIND and isinstance(root, str) else ""

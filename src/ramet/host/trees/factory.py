@@ -1,4 +1,4 @@
-"""A tree is opened: each gets services of its own here, and only here."""
+"""The factory of trees: each tree gets services of its own here, and only here."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ from ramet.tools.context import RunInfo
 if TYPE_CHECKING:
     from langchain_core.messages import AIMessageChunk
 
-#: Tokens that a model is taken to read where it does not say how many.
+#: Assumed context window, in tokens, of a model that does not state one.
 UNKNOWN_WINDOW = 128_000
 
 
@@ -56,7 +56,7 @@ SyncTools = Literal["thread", "process"]
 
 @dataclass(frozen=True, kw_only=True)
 class TreeOptions:
-    """What is to be true for a whole tree."""
+    """The options of a whole tree."""
 
     definitions: Mapping[str, Agent]
     cwd: pathlib.Path | None
@@ -67,14 +67,14 @@ class TreeOptions:
     unattended: bool = False
     omitted_type: Literal["fork", "general-purpose"] = "fork"
     compaction: Compaction | Literal[False] | None = None
-    children: Policy | None = None  #: of children of a run of the host; None leaves them there
-    sync_tools: SyncTools = "thread"  #: where a run of the host has its synchronous tools run
-    keep_s: float | None = None  #: how long it stays on record after its end; None: as its runtime says
-    gate: SafetyGate | None = None  #: that every tool call of the tree must pass
+    children: Policy | None = None  #: of children of a run of the host; None: they run on the host, too
+    sync_tools: SyncTools = "thread"  #: where the synchronous tools of a run of the host are run
+    keep_s: float | None = None  #: how long the tree stays recorded after its end; None: the runtime's value
+    gate: SafetyGate | None = None  #: every tool call of the tree must pass it
     permissions: Permissions | None = None  #: rules of settings files; None: those of `cwd` are read
-    number: str = ""  #: of a tree that another process opened: where its transcripts are
-    root: str = ""  #: the id of its root, of one who had to know it before
-    repeatable: bool = True  #: its root, a function, is called again where it was cut off
+    number: str = ""  #: of a tree that another process opened: the name of its transcripts' folder
+    root: str = ""  #: the id of its root, if the caller had to know it before
+    repeatable: bool = True  #: its root, a function, is called again if it was cut off
     conversation: bool = False  #: its root is that of a session, which can be opened again after its end
 
     def __post_init__(self) -> None:
@@ -99,7 +99,7 @@ class OpenTree(NamedTuple):
     gate: SafetyGate | None = None
 
     def close(self) -> None:
-        """Let readers and questions end, and remove what was temporary."""
+        """End readers and questions, and remove temporary files."""
         self.inbox.close()
         self.recorder.close()
         self.spill.close()
@@ -109,14 +109,14 @@ class OpenTree(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class TreeFactory:
-    """What the trees of one runtime share."""
+    """The parts that the trees of one runtime share."""
 
     gateway: Gateway
     sandboxes: Sandboxes
     clock: Clock
     transcripts: pathlib.Path | None
     user_dir: pathlib.Path | None
-    user_texts: bool  #: whether agents are told what lies in `user_dir`: skills and memory
+    user_texts: bool  #: whether agents get the texts in `user_dir`: skills and memory
     grace_s: float
     entropy: Callable[[int], bytes]
     telemetry: Telemetry
@@ -136,10 +136,10 @@ class TreeFactory:
         return lambda: {**tree_metadata(plan, number), "began": self.clock.now(), "keep_s": keep_s}
 
     def open(self, plan: TreeOptions) -> OpenTree:
-        """A tree without a root yet.
+        """Open a tree without a root.
 
-        Raises InvalidValue for a policy that its tools' processes cannot keep, and for a gate that is none; Unreadable
-        and InvalidValue for permissions of its folder's settings that cannot be understood.
+        Raises InvalidValue for a policy that the processes of its tools cannot keep, and for a gate that is not a
+        SafetyGate; Unreadable and InvalidValue for permissions in its folder's settings that cannot be understood.
         """
         if plan.gate is not None and not isinstance(plan.gate, SafetyGate):
             raise InvalidValue("gate", plan.gate, "a ramet.host.safety.SafetyGate")
@@ -219,7 +219,7 @@ class TreeFactory:
 
 
 def tree_metadata(plan: TreeOptions, number: str) -> dict[str, Any]:
-    """What is to be true for a whole tree, as data: enough to open it again, beside what only a process can hold."""
+    """Return the options of a whole tree as data: enough to open the tree again, except for objects of a process."""
     return {
         "number": number,
         "cwd": str(plan.cwd) if plan.cwd is not None else None,
@@ -238,12 +238,12 @@ def tree_metadata(plan: TreeOptions, number: str) -> dict[str, Any]:
 
 
 def read_only_policy(cwd: pathlib.Path | None) -> Policy:
-    """The defaults, and a folder to read."""
+    """Return the default policy with one folder to read."""
     return Policy(readonly_mounts=(str(cwd.resolve()),) if cwd is not None else ())
 
 
 def _merged(configured: Sequence[HookRunner | HookConfig], cwd: pathlib.Path | None, recorder: Recorder) -> HookRunner:
-    """All hooks of a tree in one runner, each knowing where transcripts are."""
+    """Return all hooks of a tree in one runner, which knows where the transcripts are."""
     runner = HookRunner(project_dir=cwd, transcript=recorder.transcript_of)
     for each in configured:
         runner = runner.extended(each)

@@ -1,4 +1,4 @@
-"""What a folder brings to a session: definitions, permission rules, and hooks once the folder is trusted."""
+"""The project files of a folder: definitions, permission rules, and hooks once the folder is trusted."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ UNTRUSTED = "hooks in this folder's settings are off until you trust it: ramet t
 
 
 def git_of(user_dir: pathlib.Path | None) -> Git:
-    """Git that runs unconfined in the repositories that a user trusts as they are at that moment, and nowhere else."""
+    """Return Git that runs unconfined only in repositories that the user trusts in their present state."""
     return Git() if user_dir is None else Git(trusts=lambda folder: may_run_git(folder, user_dir))
 
 
 class Project(Mapping[str, Agent]):
-    """The definitions that a tree sees, as they were when it opened or when `reload` was last asked for.
+    """The definitions that a tree sees, as they were when the tree opened or at the last `reload`.
 
-    Files that a run writes do not change what its own tree may spawn: only the owner's word does.
+    Files that a run writes do not change which definitions its own tree may spawn: only the owner can reload them.
     """
 
     def __init__(
@@ -39,9 +39,9 @@ class Project(Mapping[str, Agent]):
     ) -> None:
         self._loaded = loaded
         self._view = loaded.snapshot()
-        self.hooks = tuple(hooks)  #: configurations, in the order in which they are asked
-        self.notes = tuple(notes)  #: for a person: what is off, and why
-        self.permissions = permissions  #: rules that hold in the folder; None without a folder
+        self.hooks = tuple(hooks)  #: configurations, in the order in which they are called
+        self.notes = tuple(notes)  #: for a person: what is disabled, and why
+        self.permissions = permissions  #: rules that apply in the folder; None without a folder
 
     @classmethod
     def open(
@@ -53,11 +53,10 @@ class Project(Mapping[str, Agent]):
         home: pathlib.Path | None = None,
         call: Sequence[Agent] = (),
     ) -> Project:
-        """Read a folder and the user's own files; without either, only `call` and what is built in.
+        """Read a folder and the user's own files; without either, only `call` and the built-in definitions.
 
-        Without `user_texts` no definitions of the user are read; the user's settings and trust hold all the same.
-
-        Raises Unreadable or InvalidValue for settings that cannot be understood.
+        Without `user_texts` no definitions of the user are read; the user's settings and trust still apply. Raises
+        Unreadable or InvalidValue for settings that cannot be understood.
         """
         trusted = folder is not None and user_dir is not None and is_trusted(folder, user_dir)
         loaded = load_definitions(
@@ -79,7 +78,7 @@ class Project(Mapping[str, Agent]):
         return cls(loaded, [each for each in hooks if each], notes, permissions)
 
     def with_call(self, call: Sequence[Agent]) -> Mapping[str, Agent]:
-        """These definitions, and those of a session, which go before them."""
+        """Return these definitions and those of a session; a session's definition takes precedence."""
         return ChainMap({agent.name: agent for agent in call}, self) if call else self  # type: ignore[arg-type]  # only read
 
     @property
@@ -88,7 +87,10 @@ class Project(Mapping[str, Agent]):
         return self._view.problems
 
     def reload(self) -> bool:
-        """Read again what changed; True if anything did. A file that is bad now keeps its last good version."""
+        """Read changed files again; return True if any has changed.
+
+        A file that is invalid now keeps its last valid version.
+        """
         changed = self._loaded.refresh()
         self._view = self._loaded.snapshot()
         return changed

@@ -1,4 +1,4 @@
-"""What a fresh agent is told before its brief: its definition, its skills and memory, the folder's instructions."""
+"""The system prompt of a fresh agent: its definition, its skills and memory, the folder's instructions."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ _MAY_USE = "What your code, and the agents that you make, may use:"
 
 
 def _found(agent: Agent, capability: Capability) -> tuple[Capability, Any]:
-    """A capability with what it stands for, as far as this process has it loaded: nothing is imported for a prompt.
+    """Return a capability and its object, if this process has loaded the module: nothing is imported for a prompt.
 
-    A module of the host's own that no program declared stands for nothing: a client of a server may have named it.
+    A module of the host's own that no program declared counts as not loaded: a client of a server may have named it.
     """
     module, _, name = (capability.name if ":" in capability.name else f"{capability.name}:").partition(":")
     found: Any = sys.modules.get(module)
@@ -44,7 +44,7 @@ def _found(agent: Agent, capability: Capability) -> tuple[Capability, Any]:
 
 
 class Prompts:
-    """Builds system prompts. Without a project folder nothing is read from disk but what a definition names."""
+    """A builder of system prompts. Without a project folder, only the files that a definition names are read from disk."""
 
     def __init__(
         self, project_dir: pathlib.Path | None, user_dir: pathlib.Path | None, session: str | None = None
@@ -52,7 +52,7 @@ class Prompts:
         self._project, self._user, self._session = project_dir, user_dir, session
 
     def system(self, agent: Agent, cwd: pathlib.Path, works_in: pathlib.Path | None = None) -> str:
-        """The system prompt: stable, so that providers can cache it. Raises Unknown for a skill that is not there."""
+        """Return the system prompt: stable, so that providers can cache it. Raises Unknown for a missing skill."""
         sections = [agent.primer, agent.instructions]
         if agent.capabilities:
             sections.append(f"{_MAY_USE}\n{catalogue(_found(agent, each) for each in agent.capabilities)}")
@@ -74,21 +74,24 @@ class Prompts:
         return project_places(self._project, "skills") if self._project is not None else ()
 
     def tools(self, agent: Agent, cwd: pathlib.Path) -> Sequence[BaseTool]:
-        """Tools that a definition brings itself."""
+        """Return the tools that a definition itself brings."""
         folder = self.memory(agent)
         notes = (memory_tool(folder),) if folder is not None else ()
-        # Whoever is at a task works in a sandbox if it may use code; of a resumed one only its grant says so.
+        # An agent with a task works in a sandbox if it may use code; for a resumed one only its grant says so.
         is_sandboxed = agent.policy is not None or agent.concludes
         code = (python_tool(),) if is_sandboxed and (agent.setup or any(map(is_code, agent.capabilities))) else ()
         return (*notes, *code, *(conclusion_tools() if agent.concludes else ()))
 
     def memory(self, agent: Agent) -> MemoryFolder | None:
-        """The agent's own notes, if it keeps any. Raises InvalidValue where there is no place for them."""
+        """Return the folder of the agent's own notes, if it keeps any.
+
+        Raises InvalidValue if there is no place for them.
+        """
         base = self._project if agent.memory in ("project", "local") else self._user
         if agent.memory is None:
             return None
         if base is None:
             raise InvalidValue("memory", agent.memory, f"a session with a {agent.memory} folder to keep it in")
-        # A session id parts one user's notes from another's; no agent's name has an "@".
+        # A session id separates the notes of one user from those of another; no agent's name has an "@".
         owner = f"{agent.name}@{self._session}" if self._session else agent.name
         return memory_folder(owner, agent.memory, project_dir=self._project or base, user_dir=self._user or base)

@@ -1,4 +1,4 @@
-"""What an owner may change of an agent that lives: its model, what it is equipped with, how much it still remembers."""
+"""Changes that an owner may make to a living agent: its model, its tools, and the length of its conversation."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 
 def set_model(run: Run, model: str | BaseChatModel, gateway: Gateway) -> str:
-    """Have a run ask this model from its next question on, and what it starts then; returns the model's name.
+    """Set the model that a run asks from its next request on, and its later children; return the model's name.
 
-    Not on record as its definition: taken up again, it asks the one that it was born with. Raises Unknown or
-    MissingExtra for a name that leads nowhere, ModelFailed for one that cannot be made.
+    The change is not recorded in the definition: a resumed run asks its original model. Raises Unknown or MissingExtra
+    for a name that cannot be resolved, ModelFailed for a model that cannot be made.
     """
     port = gateway.port(model)
     run.context.ask, run.model = port.ask, port.label
@@ -37,30 +37,30 @@ def set_model(run: Run, model: str | BaseChatModel, gateway: Gateway) -> str:
 
 
 class Equipment:
-    """What a run has beside what it was born with. A turn under way goes on with what it began with.
+    """The additional tools, instructions and capabilities of a run. A running turn keeps those that it started with.
 
-    Not on record, as its model is not: taken up again, a run has what it was born with.
+    The equipment is not recorded, like a changed model: a resumed run has its original equipment.
     """
 
     def __init__(self, run: Run) -> None:
         self._run = run
         self._system, self._capabilities = run.context.system_messages, run.agent.capabilities
-        self._worn: frozenset[str] = frozenset()  #: names of tools that it has now beside its own
+        self._worn: frozenset[str] = frozenset()  #: names of the additional tools that it has now
         self._next = _Worn((), "", ())
 
     @property
     def tools(self) -> tuple[BaseTool, ...]:
-        """What its next turn has."""
+        """The tools of the next turn."""
         return (*(each for each in self._run.context.tools if each.name not in self._worn), *self._next.tools)
 
     def check(self, tools: Sequence[BaseTool]) -> None:
-        """Whether these could be had beside those that there are. Raises InvalidValue."""
+        """Check whether these tools can be added to the present ones. Raises InvalidValue."""
         names = [each.name for each in (*self.tools, *tools)]
         if twice := next((each for each in names if names.count(each) > 1), None):
             raise InvalidValue("tools", twice, f"one tool of each name at {self._run.info.path}")
 
     def put_on(self, tools: Sequence[BaseTool], instructions: str, capabilities: Sequence[Capability]) -> None:
-        """Have these from the next turn on, in place of what it had beside its own before."""
+        """Set the additional equipment from the next turn on, replacing the previous additional equipment."""
         self._next = _Worn(tuple(tools), instructions, tuple(capabilities))
         self._run.change = self._wear
 
@@ -80,7 +80,9 @@ class _Worn(NamedTuple):
 
 
 async def compact(run: Run) -> bool:
-    """Shorten a run's conversation now; says whether that was to be had. Its model is asked, from its own budget.
+    """Shorten a run's conversation now; return whether that was possible.
+
+    The run's model is asked, from the run's budget.
 
     Raises BusyError in a turn, InvalidValue for an agent that keeps all of its conversation, BudgetExceeded.
     """

@@ -1,4 +1,4 @@
-"""Where tool results go that are too large for a conversation: one folder per tree, readable by its runs."""
+"""The storage of tool results that are too large for a conversation: one folder per tree, readable by its runs."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ _NEW = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK | o
 
 
 class Spill:
-    """Keeps large results beside the transcripts, or in a temporary folder that goes with the tree."""
+    """The large results of a tree, kept beside the transcripts, or in a temporary folder that is removed with the tree."""
 
     def __init__(self, transcripts: pathlib.Path | None, secret: str) -> None:
-        """`secret` is a name that nobody can guess, for a folder that others might make first."""
+        """Set `secret`, an unguessable name, so that no other user can create the temporary folder first."""
         self._is_temporary = transcripts is None
         base = pathlib.Path(tempfile.gettempdir()).resolve() / f"ramet-{secret}" if transcripts is None else transcripts
         self._folder = base / "results"
         self._numbers = itertools.count(1)
 
     def of(self, run: RunInfo) -> Callable[[str, str], pathlib.Path]:
-        """The way for one run to put a result away; no result replaces another."""
+        """Return the function that stores a result of one run; no result replaces another."""
 
         def put(call_id: str, text: str) -> pathlib.Path:
             name = f"{next(self._numbers)}-{safe_name(call_id, 'result')}.txt"
@@ -40,11 +40,11 @@ class Spill:
         return put
 
     def roots(self, run: RunInfo) -> tuple[pathlib.Path, ...]:
-        """What this run may read beside its own folder: its results, once there are any."""
+        """Return the folders that this run may read besides its own: the folder of its results, once there are any."""
         return (self._folder / run.id,)
 
     def close(self) -> None:
-        """Remove what was temporary."""
+        """Remove the temporary folder, if there is one."""
         if self._is_temporary:
             shutil.rmtree(self._folder.parent, ignore_errors=True)
 

@@ -1,4 +1,4 @@
-"""A turn of a run as its reader gets it: what the model says, in chunks, and the run's events, until it is over."""
+"""The stream of one turn of a run for its reader: the model's chunks and the run's events, until the turn is over."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from ramet.host.journal.recorder import Recorder
 from ramet.models.messages import decode
 from ramet.spawn.run import Run
 
-#: Blocks of a chunk that its text, or its `tool_call_chunks`, say again.
+#: Blocks of a chunk that repeat its text, or its `tool_call_chunks`.
 _SAID_AGAIN = frozenset({"text", "tool_use", "input_json_delta"})
 
 
 class TurnStream:
-    """Reads one turn of a run from now on, until it is over; `result` is how it ended, and `over` is told that.
+    """A reader of one turn of a run, from construction until the turn is over.
 
-    `async for item in stream` yields chunks of text and events. Leaving that iteration ends the reading, not the turn.
+    `result` is the result of the turn; `over` is called with it. `async for item in stream` yields chunks of text and
+    events. Leaving that iteration ends the reading, not the turn.
     """
 
     def __init__(self, run: Run, recorder: Recorder, over: Callable[[Result], None] = lambda result: None) -> None:
@@ -30,7 +31,7 @@ class TurnStream:
         run.on_turn = self._over
 
     def close(self) -> None:
-        """Read no more of it; it goes on. Idempotent."""
+        """Stop reading; the turn continues. Idempotent."""
         self._reader.close()
         if self._run.on_turn == self._over:
             self._run.on_turn = None
@@ -48,9 +49,9 @@ class TurnStream:
             self.close()
 
     async def items(self, after: int = -1) -> AsyncGenerator[AIMessageChunk | Event]:
-        """What was said since it began to read, and what comes; of events those behind the number `after`.
+        """Yield the items since the start of the reading, then new ones; of events only those after the number `after`.
 
-        A reply that does not stream comes as one chunk before its event: every model is read the same way.
+        A reply that does not stream comes as one chunk before its event: every model is read in the same way.
         """
         streamed = False
         async with aclosing(self._reader.items()) as items:
@@ -72,13 +73,13 @@ class TurnStream:
 
 
 def whole_chunk(event: MessageRecorded) -> AIMessageChunk:
-    """A reply that did not stream, as one that did."""
+    """Return a reply that did not stream as one chunk."""
     message = decode(event.message)
     return AIMessageChunk(content=message.content, id=message.id)
 
 
 def _readable(chunk: AIMessageChunk) -> AIMessageChunk:
-    """The chunk with text as its content if that is all it says: once there are tools, some providers stream blocks."""
+    """Return the chunk with its text as the content if it has nothing else: with tools, some providers stream blocks."""
     blocks = chunk.content
     if isinstance(blocks, str) or not all(_is_said_again(block) for block in blocks):
         return chunk
