@@ -74,7 +74,10 @@ class Account:
         self._schema_bytes, self._is_whole = schema_bytes, is_whole
 
     def reserve(self, attempt: int) -> tuple[Hold, int | None]:
-        """Reserve the most that this attempt can use. Return the reservation and the output token limit of the reply."""
+        """Reserve the most that this attempt can use.
+
+        Returns the reservation and the output token limit of the reply.
+        """
         budget, request, provider = self._context.budget, self._request, self._provider
         calls, tokens, usd, max_tokens = provider.requests, 0, 0.0, request.max_tokens
         tokens_left = budget.left("tokens", last_word=request.last_word)

@@ -214,7 +214,7 @@ class JournalReader:
             yield decoded(self.store, each)
 
     async def follow(self, root: str, *, run: str | None = None) -> AsyncGenerator[Event]:
-        """The same, and then what comes: until the run is over, or all of the tree, or no kernel is at work in it."""
+        """Yield recorded events, then new ones, until the run or tree is over, or no kernel is active in the tree."""
         telling, cursor = TreeFold(), 0
         while True:
             is_alone, head = self._is_alone(), await self.store.head()  # Before reading: no event is missed.

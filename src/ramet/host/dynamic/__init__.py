@@ -1,1 +1,1 @@
-"""Agents that agents write down: kept as recipes, found again by their handles, asked through their tasks."""
+"""Agents that agents define: kept as recipes, resolved by their handles, asked through their tasks."""

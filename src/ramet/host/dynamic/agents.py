@@ -1,4 +1,4 @@
-"""Dynamic agents of one runtime: made, found again, and removed. A handle leads to its agent or to an error."""
+"""Dynamic agents of one runtime: created, resolved, and removed. A handle resolves to its agent or to an error."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MAKES_AGENTS = Capability("class", AGENT_CLASS)
 
 
 class Made(NamedTuple):
-    """An agent that was written down, what it asked for in vain, and the commit that has it."""
+    """A created agent, the capabilities that it asked for in vain, and the commit that contains it."""
 
     ref: AgentRef
     dropped: tuple[str, ...]
@@ -29,15 +29,15 @@ class Made(NamedTuple):
 
 
 class DynamicAgents:
-    """Makes, finds and removes them. Whoever is asked to make one must be an agent that may: it has `Agent` itself."""
+    """The creation, resolution and removal of dynamic agents. A creator must have the capability `Agent` itself."""
 
     def __init__(self, store: Callable[[], Any]) -> None:
         self.registries = Registries(store)
 
     async def create(self, creator: Agent, entry: Mapping[str, Any] | Recipe) -> Made:
-        """Write an agent down in its creator's registry, with those capabilities that its creator has itself.
+        """Create an agent in its creator's registry, with those capabilities that its creator has itself.
 
-        Raises InvalidValue for what is no recipe, Denied to a creator that may make none.
+        Raises InvalidValue for an invalid recipe, Denied if the creator may create no agents.
         """
         if not any(each.type == "class" and each.name == AGENT_CLASS for each in creator.capabilities):
             raise Denied("making agents", f"{creator.name} has not the capability class {AGENT_CLASS}")
@@ -53,15 +53,17 @@ class DynamicAgents:
             limits=asked.limits,
             setup=asked.setup,
         )
-        agent_of(recipe)  # Its types and tasks are such as can be made again.
+        agent_of(recipe)  # Check that its types and tasks can be rebuilt.
         ref = ref_of(creator)
         kept = await self.registries.keep(ref.place, recipe)
         return Made(below(_above(ref), recipe), dropped, kept.commit)
 
     async def load(self, handle: str | AgentRef) -> Agent:
-        """The agent of a handle, in the version that the handle says. Raises AgentNotResolved, never another agent.
+        """Return the agent of a handle, in the version of the handle.
 
-        It has those of its capabilities that all above it have now.
+        Raises AgentNotResolved, never returns another agent.
+
+        The agent has those of its capabilities that all agents above it have now.
         """
         ref = handle if isinstance(handle, AgentRef) else AgentRef.parse(handle)
         told = str(ref)
@@ -91,7 +93,7 @@ class DynamicAgents:
             raise AgentNotResolved(told, "recipe", recipe.name, f"cannot be made again: {problem}") from None
 
     async def task(self, handle: str) -> Task:
-        """The task of a handle, as `root@…/solver@…:solve` says it. Raises AgentNotResolved."""
+        """Return the task of a handle such as `root@…/solver@…:solve`. Raises AgentNotResolved."""
         agent_handle, _, name = handle.rpartition(":") if isinstance(handle, str) else ("", "", "")
         if not agent_handle:
             raise InvalidValue("handle", handle, "the handle of an agent, ':', and the name of a task")
@@ -102,9 +104,9 @@ class DynamicAgents:
         return found
 
     async def current(self, agent: Agent) -> Agent:
-        """An agent that was loaded earlier, with no more capabilities and tools than its handle leads to now.
+        """Return an agent that was loaded earlier, reduced to the capabilities and tools of its present definition.
 
-        Raises AgentNotResolved for one that is gone. One that code declares is returned as it is.
+        Raises AgentNotResolved if the agent was removed. An agent that code declares is returned unchanged.
         """
         if agent.ref is None or not agent.ref.path:
             return agent
@@ -117,10 +119,10 @@ class DynamicAgents:
         return agent.replace(capabilities=intersect(agent.capabilities, now.capabilities).capabilities, tools=tools)
 
     async def rebind(self, handle: str | AgentRef) -> AgentRef:
-        """The handle of the same agent in the same version, below the agent at the top as this process declares it now.
+        """Return the handle of the same agent in the same version, below the root agent that this process now declares.
 
-        It is the way on for a handle whose root agent was declared with another text since. Raises AgentNotResolved
-        where the root is not declared here, or the agent or its version is gone.
+        Use this for a handle whose root agent was declared with another text since. Raises AgentNotResolved if the root
+        is not declared here, or if the agent or its version was removed.
         """
         ref = handle if isinstance(handle, AgentRef) else AgentRef.parse(handle)
         root = find_registered(ref.root)
@@ -133,7 +135,7 @@ class DynamicAgents:
         return now
 
     async def local(self, creator: Agent | AgentRef | str, name: str) -> AgentRef:
-        """The agent of a name: of the creator's own registry, else of the nearest above, else one that code declares.
+        """Return the handle of a name: from the creator's registry, else the nearest one above, else declared by code.
 
         `creator` is an agent, or its handle. Raises AgentNotResolved.
         """
@@ -154,11 +156,14 @@ class DynamicAgents:
             return above._replace(path=(*path, name), version=recipe.version)
 
     async def made_by(self, creator: Agent | AgentRef) -> Sequence[str]:
-        """The local ids of the agents that an agent has made."""
+        """Return the local ids of the agents that an agent has created."""
         return await self.registries.names(ref_of(creator).place if isinstance(creator, Agent) else creator.place)
 
     async def delete(self, handle: str | AgentRef) -> None:
-        """Remove an agent with its state and all that it made. Raises AgentNotResolved; Denied for one of code."""
+        """Remove an agent with its state and all agents that it created.
+
+        Raises AgentNotResolved; Denied for one of code.
+        """
         ref = handle if isinstance(handle, AgentRef) else AgentRef.parse(handle)
         if not ref.path:
             raise Denied("removing an agent", f"{ref.root} is declared in code")
@@ -170,7 +175,7 @@ class DynamicAgents:
 
 
 def ref_of(agent: Agent) -> AgentRef:
-    """An agent's handle; one that is declared in code is the root of its own."""
+    """Return an agent's handle; an agent that is declared in code is the root of its own handle."""
     handle = handle_of(agent)
     meet(agent)
     return handle
@@ -197,10 +202,10 @@ def _creator(given: object) -> AgentRef:
 
 
 def _above(ref: AgentRef) -> AgentRef:
-    """A handle that others are made below: it says which agent is at the top, and not what that one may use."""
+    """Return the handle below which agents are created: it has the root's identity, without the root's capabilities."""
     try:
         root = root_agent(ref.root, ref.root_version, str(ref))
-    except AgentNotResolved:  # Whoever follows what is made below it is told so.
+    except AgentNotResolved:  # Resolving an agent below it raises the error.
         return ref
     return ref._replace(root_version=recipe_of(root).identity)
 
@@ -211,13 +216,13 @@ def _root(agent: Any) -> Agent:
 
 
 def _tools(held: Sequence[Capability], root: Any) -> tuple[Any, ...]:
-    """The tools that are left, as objects where the agent at the top has them as such."""
+    """Return the remaining tools; as objects if the root agent has them as objects."""
     objects = {each.name: each for each in root.tools or () if not isinstance(each, str)}
     return tuple(objects.get(each.name, each.name) for each in held if each.type == "tool")
 
 
 def _check_importable(held: Sequence[Capability], handle: str) -> None:
-    """Nothing is imported: whether there is such a package is asked, of those only that the creator names itself."""
+    """Check that the packages of non-root capabilities exist; nothing is imported. Raises AgentNotResolved."""
     for each in held:
         if each.type == "tool" or (each.type == "class" and ":" not in each.name):
             continue

@@ -1,7 +1,7 @@
-"""What an agent at work may do with agents that agents wrote: make some, and ask those that it can see.
+"""The operations of an active agent on agents of agents: create agents, and ask those that it can see.
 
-It sees those of its own registry, of the registries above it, and those that code declares, by name (the nearest first)
-or by handle. Whatever it asks works with no more capabilities than it has itself.
+An agent sees the agents of its own registry, of the registries above it, and those that code declares, by name (the
+nearest first) or by handle. Each agent that it asks works with no more capabilities than it has itself.
 """
 
 from __future__ import annotations
@@ -22,26 +22,27 @@ from ramet.tools.context import SpawnRequest
 
 
 class HostAuthoring:
-    """The host's end, for the runs of one tree."""
+    """The host's side of authoring, for the runs of one tree."""
 
     def __init__(self, agents: DynamicAgents) -> None:
         self._agents = agents
 
     async def create(self, run: Run, entry: Mapping[str, Any]) -> Made:
-        """Write an agent down in the run's own registry. Raises InvalidValue, Denied, StoreFailed."""
+        """Create an agent in the run's own registry. Raises InvalidValue, Denied, StoreFailed."""
         recipe = Recipe.from_entry(entry)
         made = await self._agents.create(run.agent, recipe)
         run.context.emit(AgentCreated, name=recipe.name, handle=str(made.ref), commit=made.commit, dropped=made.dropped)
         return made
 
     async def asked(self, run: Run, ref: str, task: str, arguments: Mapping[str, Any]) -> SpawnRequest:
-        """The birth of a run that works on a task of an agent. Raises AgentNotResolved, InvalidValue.
+        """Return the spawn request of a run that works on an agent's task. Raises AgentNotResolved, InvalidValue.
 
-        What a client of a server began asks no agent of the program; an agent of the program that it is led to does.
+        A run in a tree of a client of a server cannot ask agents of the program, except an agent of the program that
+        concludes a task in that tree.
         """
         mine = ref_of(run.agent)
         if state_location(run).owner and not run.agent.concludes:
-            # A client wrote its definition, which may be that of an agent of the program word for word.
+            # A client wrote its definition, which may equal that of an agent of the program word for word.
             raise AgentNotResolved(ref, "agent", ref, "is not asked by what a client began")
         found = AgentRef.parse(ref) if "@" in ref else await self._agents.local(mine, ref)
         above = found.path[:-1]
@@ -54,6 +55,6 @@ class HostAuthoring:
             names = ", ".join(sorted(agent.tasks)) or "it has none"
             raise AgentNotResolved(ref, "task", task, f"is none of {agent.name}: {names}")
         granted = intersect(agent.capabilities, run.agent.capabilities).capabilities
-        # By its handle: who is asked by that name from now on is the agent, not what this run may use of it.
+        # Keep the agent's own handle: later lookups find the agent, not the reduced copy of this run.
         wanted = wanted.for_agent(agent.replace(capabilities=granted, ref=ref_of(agent)))
         return task_request(wanted, wanted.take(arguments))

@@ -1,4 +1,4 @@
-"""Where a run's state is: its namespace, and its branch. Decided here from who it is; nobody is asked."""
+"""The place of a run's state: its namespace, and its branch. Both are computed from the run's identity alone."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from ramet.core.replay.replay import RunReplay
 from ramet.spawn.run import Run
 
 MAIN = "main"
-#: Characters of a place that stand in the name of a branch as they are: such a name has 200 at most.
+#: Characters of a place that appear unchanged in the name of a branch, which has at most 200.
 _MOST = 120
 
 
 class StateLocation(NamedTuple):
-    """All of a run that says where its state is."""
+    """The facts about a run that determine the place of its state."""
 
     id: str
     name: str  #: of its agent
     ref: AgentRef | None
     parent: StateLocation | None
-    owner: str  #: the server's agent in whose state the places of its tree lie; empty in a tree of the program
-    is_branch: bool  #: born to a branch of its parent's state
+    owner: str  #: the server's agent whose state contains the tree's namespaces; empty in a tree of the program
+    is_branch: bool  #: spawned on a branch of its parent's state
     is_function: bool
     is_sandboxed: bool
 
 
 def state_location(run: Run) -> StateLocation:
-    """That of a run of this process."""
+    """Return the state location of a run of this process."""
     parent = state_location(run.parent) if run.parent is not None else None
     return StateLocation(
         id=run.info.id,
@@ -46,7 +46,7 @@ def state_location(run: Run) -> StateLocation:
 
 
 def standing_on_record(runs: Mapping[str, RunReplay], id: str) -> StateLocation:
-    """That of a run as its tree's story tells it, whichever process it was in."""
+    """Return the state location of a recorded run, in whichever process it ran."""
     born = runs[id].born
     agent, ref = born.birth.get("agent", {}), born.birth.get("agent", {}).get("ref")
     parent = standing_on_record(runs, born.parent) if born.parent is not None and born.parent in runs else None
@@ -63,10 +63,11 @@ def standing_on_record(runs: Mapping[str, RunReplay], id: str) -> StateLocation:
 
 
 def place_of(run: StateLocation) -> str:
-    """Its namespace, where its registry is, too: the place of its handle, else its name.
+    """Return the namespace of a run, which also has its registry: the place of its handle, else its agent's name.
 
-    A function that a sandboxed run started was named in there: its name stands behind its parent's place, so that it is
-    nobody else's. A delegate on a branch works on its parent's state: the same place, elsewhere.
+    The name of a function that a sandboxed run started was chosen in the sandbox: it is put below its parent's place,
+    so that it cannot be another agent's. A delegate on a branch works on its parent's state: the same place, on another
+    branch.
     """
     if run.parent is not None and run.is_branch:
         return place_of(run.parent)
@@ -82,19 +83,19 @@ def place_of(run: StateLocation) -> str:
 
 
 def branch_of(run: StateLocation) -> str:
-    """The branch that it works on: its own if it was born to one, else its parent's, so none leaves a branch."""
+    """Return the branch that a run works on: its own if it was spawned on one, else its parent's."""
     if run.parent is None:
         return MAIN
     return branch_below(run.parent, run.id) if run.is_branch else branch_of(run.parent)
 
 
 def branch_below(parent: StateLocation, id: str) -> str:
-    """The name of a delegate's branch: it ends with the id of its run."""
+    """Return the name of a delegate's branch: it ends with the id of the delegate's run."""
     return f"{prefix_below(parent)}{id}"
 
 
 def prefix_below(parent: StateLocation) -> str:
-    """What the branches of a run's delegates begin with, and no others; behind it comes an id alone."""
+    """Return the prefix of the branches of a run's delegates alone; only an id follows the prefix."""
     branch = branch_of(parent)
     above, sign = (place_of(parent), "/") if branch == MAIN else (branch, "+")  # No agent's name has a "+".
     if len(above) > _MOST:

@@ -29,17 +29,17 @@ STATE = "agents"
 
 
 class Kept(NamedTuple):
-    """What was written down, and the commit that has it."""
+    """A kept recipe, and the commit that contains it."""
 
     recipe: Recipe
     commit: str
 
 
 class Registries:
-    """The registries of one store. Changes are durable when they return."""
+    """The registries of one store. Changes are durable when the methods return."""
 
     def __init__(self, store: Callable[[], Any]) -> None:
-        """`store` gives the open store, or an awaitable of it, when it is first needed."""
+        """Set `store`, which returns the open store, or an awaitable of it, when it is first needed."""
         self._find = store
         self._state: Versioned | None = None
         self._changing = asyncio.Lock()
@@ -59,13 +59,13 @@ class Registries:
         await Versioned.remove_state(await self._find(), _state_of(owner))
 
     async def namespace(self, place: str) -> Namespaced:
-        """The state of one agent, its own to read and write: `architect/math_solver`."""
+        """Return the state of one agent, for reading and writing, by its place: `architect/math_solver`."""
         return Namespaced(await self.state(), place)
 
     async def keep(self, place: str, recipe: Recipe) -> Kept:
-        """Put a recipe into the registry of whoever stands at `place`; the same one again changes nothing.
+        """Put a recipe into the registry of the agent at `place`; an equal recipe changes nothing.
 
-        One of the same name with another content becomes the current version; the one before stays to be found.
+        A recipe of the same name with another content becomes the current version; the version before stays available.
         """
         async with self._changing:
             state = await self.state()
@@ -81,10 +81,10 @@ class Registries:
             return Kept(recipe, commit.id)
 
     async def find(self, place: str, name: str, version: str | None, handle: str) -> Recipe:
-        """A recipe by name: the current one, or that of a version. Raises AgentNotResolved."""
+        """Return a recipe by name: the current version, or the given one. Raises AgentNotResolved."""
         try:
             return await self._found(place, name, version, handle)
-        except AgentNotResolved:  # Another process may have written it since this one looked.
+        except AgentNotResolved:  # Another process may have written it since the last read.
             async with self._changing:
                 await (await self.state()).checkout()
         return await self._found(place, name, version, handle)
@@ -106,11 +106,11 @@ class Registries:
         return again
 
     async def names(self, place: str) -> list[str]:
-        """The agents that whoever stands at `place` has made."""
+        """Return the names of the agents that the agent at `place` has created."""
         return sorted(Namespaced(await self.state(), place).entries(REGISTRY))
 
     async def forget(self, place: str, name: str) -> None:
-        """Remove an agent with its versions, its state, and all that it made. Raises AgentNotResolved."""
+        """Remove an agent with its versions, its state, and all agents that it created. Raises AgentNotResolved."""
         async with self._changing:
             state = await self.state()
             mine = Namespaced(state, place)
@@ -123,7 +123,7 @@ class Registries:
 
 
 def below(ref: AgentRef, recipe: Recipe) -> AgentRef:
-    """The handle of an agent that the one of `ref` made."""
+    """Return the handle of an agent that the agent of `ref` created."""
     return AgentRef(ref.root, ref.root_version, (*ref.path, recipe.name), recipe.version)
 
 
@@ -144,7 +144,7 @@ def _read(entry_json: bytes, name: str, handle: str) -> Recipe:
 
 
 def _hash_of(entry: bytes, name: str) -> str:
-    """Which version stands there; something that is no recipe is none."""
+    """Return the version of a registry entry; "" for an invalid entry."""
     try:
         return _read(entry, name, name).version
     except AgentNotResolved:

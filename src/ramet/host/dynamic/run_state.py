@@ -1,7 +1,7 @@
-"""One run's own state, as the run may use it: bounded, and nothing that comes from it is more than data.
+"""The state of one run for use by the run: bounded, and all its content is only data.
 
-Whoever asks may be hostile. It names keys, which lead nowhere but below its own place, commits, which must be in the
-history of its own branch, and runs, whose branches must have begun at its own state.
+The requester may be hostile. It names keys, which only lead below its own place; commits, which must be in the history
+of its own branch; and runs, whose branches must have begun at its own state.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from ramet.wire.guest_protocol import StateCommit, StateReply, UseState
 from ramet.wire.values.json_object import paused_gc
 from ramet.wire.values.validators import check_parts
 
-#: Bytes of one value, of all that is in no commit yet, and of all that a run commits in one life of its process.
+#: Bytes of one value, of all uncommitted values, and of all that a run commits in one process.
 MAX_VALUE, MAX_UNSAVED, MAX_WRITTEN = 1024 * 1024, 16 * 1024 * 1024, 256 * 1024 * 1024
-#: Keys that were set or removed and are in no commit yet; commits of one run; characters of a message.
+#: Uncommitted set or removed keys; commits of one run; characters of a message.
 MAX_CHANGED, MAX_COMMITS, MAX_MESSAGE = 10_000, 10_000, 1_000
 #: Names of one answer, and its bytes.
 MAX_NAMES, MAX_ANSWER = 10_000, 16 * 1024 * 1024
 MAX_HISTORY = 1_000
-#: Commits that a run may ask for and that are not its own: looking for each costs.
+#: Requests of a run for commits that are not its own: each lookup is expensive.
 MAX_STRANGERS = 20
 
 _Answer = tuple[StateReply, bytes]
@@ -45,15 +45,15 @@ class RunState:
     """The working copy of one run, over its own namespace, on its own branch."""
 
     def __init__(self, context: ToolUseContext, state: Namespaced, delegates: str) -> None:
-        """`delegates` is what the names of the branches begin with that its children work on."""
+        """Set `delegates`, the prefix of the branches that the run's children work on."""
         self.state = state
         self._context, self._delegates = context, delegates
-        self._changed: dict[str, int] = {}  #: bytes by key, of what is in no commit yet
+        self._changed: dict[str, int] = {}  #: bytes by key, of uncommitted changes
         self._written = self._commits = 0
-        self._strangers = 0  #: commits that were asked for and are none of its own
+        self._strangers = 0  #: requests for commits that are not its own
         self._seen: tuple[Commit | None, int, _Answer] | None = None  #: the newest look back: it costs
         self._turn = asyncio.Lock()
-        self._told = ""  #: the newest commit that is on the run's record
+        self._told = ""  #: the newest commit that is recorded for the run
         self._do: dict[str, Callable[[UseState, bytes], Coroutine[Any, Any, _Answer]]] = {
             "get": self._get,
             "has": self._has,
@@ -71,7 +71,7 @@ class RunState:
         }
 
     async def use(self, asked: UseState, body: bytes) -> _Answer:
-        """Do it. Raises InvalidValue, Conflict, UnsavedChanges, Unknown, Denied, OutputTooLarge."""
+        """Execute a request. Raises InvalidValue, Conflict, UnsavedChanges, Unknown, Denied, OutputTooLarge."""
         async with self._turn:
             return await self._do[asked.do](asked, body)
 
@@ -144,7 +144,7 @@ class RunState:
         return await self._committed(commit, len(changed))
 
     async def _committed(self, commit: Commit, keys: int) -> _Answer:
-        """It is durable, so it goes on record: also where it was written by a process that was killed before that."""
+        """Record a durable commit; also one that was written by a process that was killed before recording it."""
         if commit.author == self._context.run.id and commit.id != self._told:
             self._told = commit.id
             self._commits += 1
@@ -226,7 +226,7 @@ class RunState:
 
 
 class _Decided:
-    """What was decided of keys that both sides changed, for the values that they had then."""
+    """The decisions on keys that both sides changed, for the values that the keys had then."""
 
     def __init__(self, body: bytes, below: str) -> None:
         said = _data(body, "what was decided") if body else {}
@@ -237,7 +237,7 @@ class _Decided:
         self._open: list[dict[str, Any]] = []
 
     def resolve(self, key: str, base: Any, ours: Any, theirs: Any) -> Any:
-        """The value that was decided. Raises Undecided, with this key among those that are to be."""
+        """Return the decided value. Raises UnresolvedConflict, and adds the key to the undecided ones."""
         if not key.startswith(self._below):
             raise Denied("merge", "the branch has changes of another agent's state")
         key = key.removeprefix(self._below)
@@ -250,7 +250,7 @@ class _Decided:
         raise UnresolvedConflict
 
     def asked(self) -> _Answer:
-        """The keys that are to be decided."""
+        """Return the undecided keys."""
         return StateReply(found=False, is_open=True), _bounded(_json(self._open))
 
 
@@ -280,7 +280,10 @@ def _data(body: bytes, what: str) -> Any:
 
 
 def _writable(name: str) -> str:
-    """A key that may be written. Raises InvalidValue, and Denied for where recipes are kept: they are made, not set."""
+    """Return a key that may be written.
+
+    Raises InvalidValue, and Denied for registries: recipes are created, not set.
+    """
     key = checked_key(name)
     if not {REGISTRY, REPLACED}.isdisjoint(key.split("/")):
         raise Denied(f"writing {REGISTRY}", "agents are put there by making them")

@@ -1,4 +1,4 @@
-"""The states of the agents of one tree, as its runs have them: each a working copy of its own, over its own place."""
+"""The states of the agents of one tree for its runs: each run has a working copy of its own, over its own place."""
 
 from __future__ import annotations
 
@@ -15,18 +15,21 @@ from ramet.wire.guest_protocol import StateReply, UseState
 
 
 class HostState:
-    """The host's end, for the runs of one tree."""
+    """The host's side of the states, for the runs of one tree."""
 
     def __init__(self, registries: Registries) -> None:
         self._registries = registries
         self._opening = asyncio.Lock()
 
     async def use(self, run: Run, asked: UseState, body: bytes) -> tuple[StateReply, bytes]:
-        """Do something with a run's own state. Raises InvalidValue, Conflict, UnsavedChanges, Unknown, Denied."""
+        """Execute a request on a run's own state. Raises InvalidValue, Conflict, UnsavedChanges, Unknown, Denied."""
         return await (await self._own(run)).use(asked, body)
 
     async def begins_at(self, parent: Run) -> str:
-        """The commit at which a branch of a run's state begins now: a real one. Raises UnsavedChanges."""
+        """Return the commit at which a branch of a run's state begins now; commit first if there is none.
+
+        Raises UnsavedChanges.
+        """
         state = (await self._own(parent)).state
         if state.is_changed:
             raise UnsavedChanges(tuple(state.unsaved), "a branch begins at a commit", "commit() or discard() first")
@@ -35,11 +38,11 @@ class HostState:
         return (state.head or await state.commit("")).id
 
     async def branch(self, run: Run) -> None:
-        """Have the branch that a run was born to work on; once is enough."""
+        """Create the branch on which a run was spawned; idempotent."""
         standing = state_location(run)
         state = await self._registries.state(standing.owner)
         at = await state.beside(at=run.request.begins_at)
-        with suppress(Conflict):  # It is there: it was made in a process that has ended, or by the run's first word.
+        with suppress(Conflict):  # The branch exists: an ended process created it, or an earlier call did.
             await at.fork(branch_of(standing))
 
     async def _own(self, run: Run) -> RunState:
@@ -57,5 +60,5 @@ class HostState:
 
 
 def _forget(run: Run) -> None:
-    """What was in no commit ends with the run."""
+    """Drop the uncommitted changes of an ended run."""
     run.memory = None

@@ -1,4 +1,4 @@
-"""An agent as it works on one task, and the birth of such a run."""
+"""The agent that works on one task, and the spawn request of such a run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ramet.tools.context import SpawnRequest
 
 
 def task_agent(task: Task) -> Agent:
-    """The agent as it works on one task: it answers in the task's form, and may conclude."""
+    """Return the agent that works on one task: it answers in the task's form, and may conclude."""
     agent = task.agent
     assert isinstance(agent, Agent), "tasks are declared on agents"
     policy = agent.policy
@@ -27,7 +27,7 @@ def task_agent(task: Task) -> Agent:
 
 
 def task_request(task: Task, arguments: Mapping[str, Any], *, name: str | None = None) -> SpawnRequest:
-    """The birth of a run that works on a task."""
+    """Return the spawn request of a run that works on a task."""
     return SpawnRequest(
         agent=task_agent(task),
         prompt=task.prompt(arguments),

@@ -1,4 +1,4 @@
-"""The state of agents as it was at a moment of a run: events carry the commits that they made."""
+"""The past state of agents at a moment of a run: events name the commits that they made."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from ramet.host.journal.journal import PAGE, Journal
 from ramet.host.journal.stored_events import decoded
 from ramet.store.state.versioned import Versioned
 
-_MOST = 10_000  #: commits that are looked through for one that no event names
+_MOST = 10_000  #: commits that are searched for one that no event names
 
 
 async def state_at(registries: Registries, events: AsyncIterator[Event], run: str, seq: int) -> Versioned:
-    """The state of all agents, on the run's branch, as of an event of its tree. Raises Unknown, InvalidValue.
+    """Return the state of all agents, on the run's branch, as of an event of its tree. Raises Unknown, InvalidValue.
 
     That is the newest commit that the tree had made there by then; before its first one, the newest of that time.
     """
@@ -43,7 +43,7 @@ async def state_at(registries: Registries, events: AsyncIterator[Event], run: st
 
 
 def _owner(told: Iterable[Event]) -> str:
-    """Return whose state the tree's is, which is on record at the birth of its root."""
+    """Return the owner of the tree's state, which is recorded in the spawn of its root."""
     births = (each for each in told if isinstance(each, RunSpawned) and each.run == each.root)
     return next((str(each.birth.get("state_owner", "")) for each in births), "")
 
@@ -59,7 +59,7 @@ def _newest(told: Iterable[Event], state: str, branch: str) -> str:
 
 
 async def on_record(journal: Journal, run: str) -> AsyncIterator[Event]:
-    """The events of a run's tree that say where it began, and what it committed; and when each other one was."""
+    """Yield the recorded events of a run's tree."""
     await journal.open()
     first = await journal.store.read(run=run, limit=1)
     cursor = 0
@@ -70,6 +70,6 @@ async def on_record(journal: Journal, run: str) -> AsyncIterator[Event]:
 
 
 async def in_memory(events: Iterable[Event]) -> AsyncIterator[Event]:
-    """Those of a tree of this process, where nothing is on record."""
+    """Yield the events of a tree of this process without a journal."""
     for each in events:
         yield each

@@ -17,10 +17,10 @@ _log = logging.getLogger("ramet.adopting")
 
 
 class FailoverTask:
-    """Claims the trees of kernels that fall, from `start` to `stop`, and gives them to `take`, some at a time.
+    """A task that claims the trees of failed kernels, from `start` to `stop`, and passes them to `take` in batches.
 
-    The store tells it when a kernel has fallen; nobody looks now and then. What `take` raises is logged: those trees
-    stay this kernel's, for `AgentRuntime.resume`. It ends with its store.
+    The store notifies the task of a failed kernel; there is no polling. Exceptions of `take` are logged: those trees
+    stay with this kernel, for `AgentRuntime.resume`. The task ends with its store.
     """
 
     def __init__(self, journal: Journal, take: Callable[[Sequence[str]], Awaitable[None]]) -> None:

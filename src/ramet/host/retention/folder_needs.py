@@ -21,7 +21,10 @@ class FolderNeeds:
     """A check for the folders of one working directory, based on the recorded state of their runs."""
 
     def __init__(self, store: Store, living: Collection[str], can_go_on: Callable[[str, str], bool]) -> None:
-        """`living` are roots of trees of this kernel; `can_go_on` says of a run of one, by root and id, if it can."""
+        """Set `living`, the roots of this kernel's trees, and `can_go_on`.
+
+        `can_go_on` returns, by root and id, whether a run of such a tree can have another turn.
+        """
         self._store, self._living, self._can_go_on = store, living, can_go_on
 
     async def __call__(self, folder: RunFolder) -> bool:

@@ -65,7 +65,7 @@ class FolderSizes:
         return sizes
 
     def _size(self, top: os.DirEntry[str]) -> int:
-        """The bytes that an entry takes with all below it; what goes meanwhile, or cannot be read, counts nothing."""
+        """Return the bytes of an entry with all below it; a removed or unreadable entry counts nothing."""
         waiting = list[str]()
         total = self._count(top, waiting)
         while waiting:

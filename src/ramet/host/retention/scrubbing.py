@@ -22,7 +22,7 @@ from ramet.store.contract import Rewritable
 
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _MOST_TRANSCRIPT = 1 << 28  #: bytes of one transcript that is read
-_MOST_VALUES, _LEAST_COST = 1 << 20, 1 << 10  #: characters of all values of a tree; each counts as so many at least
+_MOST_VALUES, _LEAST_COST = 1 << 20, 1 << 10  #: characters of all values of a tree; the least that each value counts
 _DRAFT = ".scrubbed"
 _DONE = "scrubbed"  #: the document that records that all trees were scrubbed
 _MARK = b'"env_vars":{"'  #: the bytes that every grant with values contains, as events are written

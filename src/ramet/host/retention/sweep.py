@@ -72,7 +72,7 @@ class TreeDeleter:
         return await asyncio.to_thread(transcripts_in, self._transcripts)
 
     async def expire(self, root: str, lifetime: Lifetime, now: datetime, told: Transcripts) -> DeletedTree | None:
-        """Remove a tree whose time is up, and note that; None if it is kept, or was opened again meanwhile."""
+        """Remove an expired tree, and write a note; return None if it is kept, or was opened again meanwhile."""
         found = await self._store.get(TREES, root)
         rows = await rows_to_remove(self._records, root, lifetime)
         if found is None or lifetime_of(found.data).keep or any(map(_is_kept, self._left(row.id for row in rows))):
@@ -84,7 +84,7 @@ class TreeDeleter:
         return await self.remove(root, rows, told)
 
     async def mark(self, tree: Document) -> bool:
-        """Note that a tree is being removed, so that nobody opens it again; False if its document has changed."""
+        """Note that a tree is being removed, so that no kernel opens it; return False if its document has changed."""
         about = {**msgspec.json.decode(tree.data), REMOVING: True}
         with suppress(Conflict):
             await self._store.put(TREES, tree.key, msgspec.json.encode(about), expected=tree.version)

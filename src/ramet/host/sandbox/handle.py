@@ -1,4 +1,4 @@
-"""Isolated agents as a program starts them: a handle while they run, an `AgentResult` when they have ended."""
+"""Isolated agents for programs: a handle while they run, an `AgentResult` when they have ended."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from ramet.spawn.handle import Handle
 from ramet.spawn.served_ports import Ports
 from ramet.tools.context import StopReceipt
 
-#: What `run_command` gives a command, and keeps of each of its streams, unless told otherwise.
+#: The default timeout of a command of `run_command`, and the default limit of each of its streams.
 COMMAND_TIMEOUT_S = 60.0
 COMMAND_BYTES = 1024 * 1024
 
 
 class AgentHandle:
-    """One isolated agent, for its owner: wait for it, look at it, run a command beside it, end it."""
+    """A handle on one isolated agent for its owner: wait for it, inspect it, run a command beside it, end it."""
 
     __slots__ = ("_handle",)
 
@@ -37,62 +37,66 @@ class AgentHandle:
 
     @property
     def path(self) -> str:
-        """Names from the root down."""
+        """The names of the runs from the root down to this one."""
         return self._handle.path
 
     async def result(self) -> AgentResult:
-        """Wait for its end, however long that takes. Never raises for what the agent did."""
+        """Wait for the end of the agent, without a time limit. Never raises for the agent's own failures."""
         return agent_result(await self._handle.result(), self.id)
 
     async def cancel(self, reason: str = "cancelled by its owner") -> StopReceipt:
-        """End it and all below it; when this returns no process of it is left."""
+        """End the agent and all below it, and wait until none of its processes is left."""
         return await self._handle.cancel(reason)
 
     async def events(self) -> AsyncGenerator[Event]:
-        """Follow it from its birth to its end."""
+        """Follow the agent from its spawn to its end."""
         async for event in self._handle.events():
             yield event
 
     async def metrics(self) -> Metrics:
-        """What it uses now. Raises Gone when no process of it lives."""
+        """Return the present resource usage. Raises Gone if no process of the agent lives."""
         return await self._box().metrics()
 
     async def run_command(
         self, argv: Sequence[str], *, timeout_s: float = COMMAND_TIMEOUT_S, max_bytes: int = COMMAND_BYTES
     ) -> Ran:
-        """Run a command in its sandbox, under its limits; recorded as `CommandRun`. Raises Gone, TimeoutError."""
+        """Run a command in the agent's sandbox, under its limits, and record `CommandRun`.
+
+        Raises Gone, TimeoutError.
+        """
         ran = await self._box().run_command(argv, timeout_s=timeout_s, max_bytes=max_bytes)
         self._handle.run.context.emit(CommandRun, argv=tuple(argv), code=ran.code)
         return ran
 
     async def read_file(self, path: str) -> bytes:
-        """Return the content of a file of its workspace, by its name below it, while the agent is at work.
+        """Return the content of a file of the workspace, by its name below it, while the agent is active.
 
-        Plain files only, of at most the policy's `max_output_bytes`. Raises Gone after its end, InvalidValue, Unknown,
-        OutputTooLarge.
+        Plain files only, of at most the policy's `max_output_bytes`. Raises Gone after the agent's end, InvalidValue,
+        Unknown, OutputTooLarge.
         """
         return await file_of(self._handle.run, path)
 
     async def port(self, name: str) -> pathlib.Path:
-        """Return a Unix socket that leads to a port of its policy, as long as its sandbox lives.
+        """Return a Unix socket that leads to a port of the policy, as long as the sandbox lives.
 
-        Waits until there is a sandbox, not until somebody listens in it: till then a connection is closed at once. Only
-        this user may connect. Raises Unknown, Gone after its end, InvalidValue where the path is too long for a
-        socket's address.
+        Waits for a sandbox, but not for a listener in it: before there is a listener, each connection is closed at
+        once. Only this user may connect. Raises Unknown, Gone after the agent's end, InvalidValue if the path is too
+        long for a socket's address.
         """
         return (await self._ports(name)).path(name)
 
     async def connect(self, name: str) -> tuple[StreamReader, StreamWriter]:
-        """Open a connection to a port of its policy; it is cut at its end.
+        """Open a connection to a port of the policy; it is cut when the sandbox ends.
 
-        Waits likewise. Raises Unknown, Gone, PortRefused where nobody listens or too many connections are open.
+        Waits for a sandbox, like `port`. Raises Unknown, Gone, PortRefused if there is no listener or too many
+        connections are open.
         """
         return await (await self._ports(name)).connect(name)
 
     async def loopback_port(self, name: str) -> int:
-        """Have a port of its policy reached at 127.0.0.1, too, at a port that the machine chooses, and return that.
+        """Make a port of the policy reachable at 127.0.0.1, too, at a port that the machine chooses; return that port.
 
-        Every user of this machine may connect to it: `port` is for one only. Raises Unknown, Gone, SandboxFailed.
+        Every user of this machine may connect to it; `port` is for this user only. Raises Unknown, Gone, SandboxFailed.
         """
         return await (await self._ports(name)).loopback_port(name)
 
@@ -113,7 +117,7 @@ class AgentHandle:
 def output_callback(
     on_stdout: Callable[[str], None] | None, on_stderr: Callable[[str], None] | None
 ) -> Callable[[str, str], None] | None:
-    """What is told of each piece of output and its stream, for who listens to either; None for who does not."""
+    """Return the callback for each piece of output and its stream; None if there is no listener."""
     if on_stdout is None and on_stderr is None:
         return None
     listeners = {"stdout": on_stdout, "stderr": on_stderr}
@@ -127,7 +131,7 @@ def output_callback(
 
 
 async def wait_or_cancel(handle: AgentHandle) -> AgentResult:
-    """Its result; whoever gives up waiting ends it first."""
+    """Return the result; if the wait is cancelled, end the agent first."""
     try:
         return await handle.result()
     except asyncio.CancelledError:
@@ -136,7 +140,7 @@ async def wait_or_cancel(handle: AgentHandle) -> AgentResult:
 
 
 def agent_result(result: Result, session_id: str) -> AgentResult:
-    """A run's result as `run_agent` returns it."""
+    """Return a run's result in the form of `run_agent`."""
     return AgentResult(
         exit_code=result.exit_code,
         status=result.status,

@@ -1,4 +1,4 @@
-"""Sockets that lead to the ports of agents at work, for whoever steers the kernel."""
+"""Sockets that lead to the ports of active agents, for the kernel's operator."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 from ramet.core.errors import Gone
 
-if TYPE_CHECKING:  # The command line looks at journals without all that runs agents.
+if TYPE_CHECKING:  # The command line reads journals without importing the modules that run agents.
     from ramet.spawn.run import Run
 
 
 def sockets_of(run: Run) -> Mapping[str, pathlib.Path]:
-    """Return the Unix sockets of a run's ports by their names; none where its policy names none.
+    """Return the Unix sockets of a run's ports by their names; an empty mapping if its policy names no port.
 
-    Raises Gone where no sandbox of it is at work, InvalidValue where a path is too long to connect to.
+    Raises Gone if no sandbox of the run is active, InvalidValue if a path is too long to connect to.
     """
     declared = run.grant.ports if run.grant is not None else {}
     if not declared:

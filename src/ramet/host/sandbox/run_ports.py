@@ -1,8 +1,8 @@
-"""The named ports of one run, for programs of this machine: a Unix socket each, and a loopback port where one is asked.
+"""The named ports of one run, for programs of this machine: one Unix socket each, and a loopback port on request.
 
-The sockets are in a folder of the run's own that only the kernel's user may enter. What connects to one is joined with
-a connection to the port of that name on the loopback of the run's sandbox, and of no other: the host says where it
-leads, the guest does not. What one side is slow to take is not read from the other.
+The sockets are in a folder of the run's own that only the kernel's user may enter. A connection to a socket is joined
+with a connection to the port of that name on the loopback of the run's sandbox, and of no other: the host chooses the
+target, not the guest. Data that one side is slow to take is not read from the other side.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from ramet.isolation.contract import Sandbox
 
 SOCKET_SUFFIX = ".sock"
 _LONGEST_PATH = 107  #: bytes of a socket's address on Linux
-_BREATH_S = 1.0  #: until accepting is tried again where no descriptor is left
-#: A client that ended its side and then went is not told of otherwise.
+_BREATH_S = 1.0  #: pause before accepting is tried again if no descriptor is left
+#: Without keepalive, the loss of a client that had closed its sending side would not be noticed.
 _KEEPALIVE = {
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE): 1,
     (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE): 15,  #: seconds
@@ -36,7 +36,7 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class PortRefused(RametError, ConnectionError):
-    """A named port of a run that takes no connection now: nobody listens there, or too many are open."""
+    """An error: a named port of a run accepts no connection now, for lack of a listener, or too many are open."""
 
     def __init__(self, port: str, reason: str) -> None:
         self.port, self.reason = port, reason
@@ -45,16 +45,16 @@ class PortRefused(RametError, ConnectionError):
 
 @dataclass(frozen=True, kw_only=True)
 class PortLimits:
-    """Bounds of what connections to the ports of one run may take of the host. More than that waits, or is refused."""
+    """The host resources that connections to the ports of one run may use. Further connections wait, or are refused."""
 
     connections: int = 64  #: open at once through sockets, and as many through `RunPorts.connect`
-    connect_s: float = 10.0  #: until the guest takes one
+    connect_s: float = 10.0  #: until the guest accepts a connection
     idle_s: float = 600.0  #: without a byte in either direction
-    gone_s: float = 10.0  #: until the guest has taken what a client left that has gone
+    gone_s: float = 10.0  #: until the guest has taken the remaining data of a disconnected client
 
 
 class RunPorts:
-    """The ports of one sandbox, from `open` to `close`. Make it on a running event loop."""
+    """The ports of one sandbox, from `open` to `close`. Must be created on a running event loop."""
 
     def __init__(
         self,
@@ -88,9 +88,9 @@ class RunPorts:
         room: ProxyQuota,
         on_closed: Callable[[RunPorts], object] = bool,
     ) -> RunPorts:
-        """Listen for every port in `folder`, which is made. Sockets that a dead kernel left there are replaced.
+        """Listen for every port in `folder`, which is created. Sockets that a dead kernel left there are replaced.
 
-        Raises InvalidValue for a port whose place something else has, SandboxFailed.
+        Raises InvalidValue for a port whose socket path is occupied by another file, SandboxFailed.
         """
         opened = cls(box, ports, folder, limits=limits or PortLimits(), room=room, on_closed=on_closed)
         try:
@@ -108,7 +108,7 @@ class RunPorts:
     def path(self, name: str) -> pathlib.Path:
         """Return the Unix socket of a port.
 
-        Raises Unknown, InvalidValue where its path is too long for a program to connect to, Gone.
+        Raises Unknown, InvalidValue if its path is too long for a program to connect to, Gone.
         """
         self._check(name)
         path = self._folder / f"{name}{SOCKET_SUFFIX}"
@@ -140,7 +140,7 @@ class RunPorts:
         return reader, writer
 
     async def loopback_port(self, name: str) -> int:
-        """Listen on the host's loopback, too, at a port that the machine chooses; the same one from then on.
+        """Listen on the host's loopback, too, at a port that the machine chooses; return the same port from then on.
 
         Every user and program of this machine can connect to it. Raises Unknown, Gone, SandboxFailed.
         """
@@ -151,14 +151,14 @@ class RunPorts:
             except OSError as error:
                 raise SandboxFailed(f"no port of the loopback is to be had: {error.strerror}") from error
             listener.setblocking(False)
-            for option, value in _KEEPALIVE.items():  # What is accepted has them, too.
+            for option, value in _KEEPALIVE.items():  # Accepted sockets inherit these options.
                 listener.setsockopt(*option, value)
             self._loopback[name] = int(listener.getsockname()[1])
             self._accept_at(listener, name)
         return self._loopback[name]
 
     def unlink(self) -> None:
-        """Remove the sockets, so that nobody connects any more. What is in their place by now stays."""
+        """Remove the sockets, so that no new client connects. Other files in their place stay."""
         with contextlib.suppress(OSError):
             with _entered(self._folder) as descriptor:
                 for name in self._ports:
@@ -173,9 +173,9 @@ class RunPorts:
             await asyncio.wait(tasks)
 
     def _drop(self) -> set[asyncio.Task[None]]:
-        """Listen no more, and cut what is open; returns what has yet to see it."""
+        """Stop listening, and cut open connections; return the tasks that have not ended yet."""
         if not self._is_closed:
-            self._is_closed = True  # Once: another sandbox of the run may have its own there later.
+            self._is_closed = True  # Once: another sandbox of the run may have its own sockets there later.
             self.unlink()
             self._on_closed(self)
         tasks = {*self._accepting, *self._connections}
@@ -229,12 +229,12 @@ class RunPorts:
             try:
                 way = await self._dial(name)
             except RametError:
-                return  # Its connection is closed, as one to a port is on which nobody listens.
+                return  # The client's connection is closed, as for a port without a listener.
             server = await leaving.enter_async_context(End.on(way))
             await Joined(client, server, gone_s=self._limits.gone_s).run(idle_s=self._limits.idle_s)
 
     async def _dial(self, name: str) -> socket.socket:
-        """Raises PortRefused, Gone, SandboxFailed."""
+        """Connect to a port in the sandbox. Raises PortRefused, Gone, SandboxFailed."""
         port = self._ports[name]
         try:
             async with asyncio.timeout(self._limits.connect_s):
@@ -248,7 +248,7 @@ class RunPorts:
 
 @contextlib.contextmanager
 def _entered(folder: pathlib.Path, *, make: bool = False) -> Iterator[int]:
-    """Give a descriptor of a folder that nobody else may enter; no link is followed to it. Raises OSError."""
+    """Yield a descriptor of a folder that only this user may enter; no link to it is followed. Raises OSError."""
     above = os.open(folder.parent, _FOLDER)
     try:
         if make:

@@ -1,4 +1,4 @@
-"""Where a runtime's sandboxed runs work: the backend it was told to use, their folders, their way to the network."""
+"""The sandboxes of a runtime's runs: the chosen backend, the folders of the runs, and their network access."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ BackendName = Literal["bwrap", "local"]
 
 
 class Sandboxes:
-    """One per runtime. Nothing is started, and no folder made, before the first sandboxed run."""
+    """The sandboxes of one runtime. Nothing is started, and no folder created, before the first sandboxed run."""
 
     def __init__(
         self,
@@ -51,7 +51,8 @@ class Sandboxes:
         self._working_dir, self._wanted = working_dir, backend
         self._folder_limits, self._clock = folder_limits, clock
         self.traceparent = traceparent
-        #: Of folders that others than the operator may ask for: nothing below them is reached through a link.
+        #: Rules for folders that requesters other than the operator may name: nothing below them is reached through a
+        #: link.
         self.mount_rules: Roots = {}
         self._temporary: pathlib.Path | None = None
         self._folders: RunFolders | None = None
@@ -64,16 +65,16 @@ class Sandboxes:
         self.proxy = Proxy()
         self.open_ports: set[RunPorts] = set()
         self.room_of_ports = ProxyQuota(resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 8)
-        self._local: Backend | None = None  #: of synchronous tools
-        self._tools: pathlib.Path | None = None  #: holds their folders, and goes with the runtime
+        self._local: Backend | None = None  #: backend of synchronous tools
+        self._tools: pathlib.Path | None = None  #: holds their folders, and is removed with the runtime
 
     def placement(self, children: Policy | None = None) -> TreePlacement:
-        """The sandboxes as one tree sees them. `children` is for what a run of the host starts with no policy."""
+        """Return the placement of one tree. `children` is the policy of a host run's children that have none."""
         return TreePlacement(self, children)
 
     @property
     def folders(self) -> RunFolders:
-        """The runs' folders: in the working directory, else in a temporary one that goes with the runtime."""
+        """The runs' folders: in the working directory, else in a temporary one that is removed with the runtime."""
         if self._folders is None:
             where = self._working_dir
             if where is None:
@@ -82,9 +83,10 @@ class Sandboxes:
         return self._folders
 
     def remove_leftovers(self) -> None:
-        """Remove what a process that was killed had for its agents, but their files. Blocks. Raises OSError.
+        """Remove the leftovers of a killed process, except the agents' files. Blocks. Raises OSError.
 
-        That is: shelves and sockets of proxies in the working directory, and control groups of any that has ended.
+        The leftovers are shelves and sockets of proxies in the working directory, and control groups of any ended
+        kernel.
         """
         if self._working_dir is not None:
             self.folders.drop_shelf()
@@ -96,13 +98,13 @@ class Sandboxes:
 
     @property
     def parked(self) -> int:
-        """How many processes of this machine wait to become a run's sandbox."""
+        """The number of processes of this machine that wait to become a run's sandbox."""
         return self._backend.parked if isinstance(self._backend, ProcessBackend) else 0
 
     def terminate(self) -> None:
-        """Kill every sandbox that ends with this process, and leave nothing of it but its files. Blocks for seconds.
+        """Kill every sandbox that ends with this process, and remove everything except its files. Blocks for seconds.
 
-        For a process that exits next: no run is told of it.
+        For a process that exits next: no run is notified.
         """
         self.proxy.unlink()
         for ports in self.open_ports:
@@ -115,7 +117,7 @@ class Sandboxes:
                 shutil.rmtree(temporary, ignore_errors=True)
 
     def folder_of(self, run: str) -> RunFolder | None:
-        """The folder of a run of this or an earlier runtime, if there is one."""
+        """Return the folder of a run of this or an earlier runtime, if there is one."""
         if self._folders is None and self._working_dir is None:
             return None
         try:
@@ -124,7 +126,7 @@ class Sandboxes:
             return None
 
     async def backend(self) -> Backend:
-        """The backend, opened. Raises IsolationUnavailable where none was named and bwrap does not work."""
+        """Return the opened backend. Raises IsolationUnavailable if none was named and bwrap does not work."""
         if self._backend is None:
             async with self._opening:
                 if self._backend is None:
@@ -133,32 +135,35 @@ class Sandboxes:
 
     @property
     def together(self) -> frozenset[str]:
-        """What of a reservation the machine itself bounds; nothing before the backend is open, for nobody knows."""
+        """The parts of a reservation that the machine itself bounds; empty before the backend is open."""
         return self._together
 
     async def reserve(self, reservation: Reservation) -> None:
-        """Have the machine set it aside now, where it can. Raises SpawnRefused, SandboxFailed, IsolationUnavailable."""
+        """Have the backend reserve resources now, if it can.
+
+        Raises SpawnRefused, SandboxFailed, IsolationUnavailable.
+        """
         if isinstance(self._wanted, ReservingBackend):  # Our own bound it from the first sandbox on, and need no word.
             self._asked = self._wanted
             await self._wanted.reserve(reservation)
 
     def check_team(self, config: Any) -> None:
-        """Raise InvalidValue for a configuration of a team that the backend does not take; None is none."""
+        """Raise InvalidValue for a team configuration that the backend does not accept; None means no configuration."""
         if isinstance(self._wanted, ConfigurableBackend):
             self._wanted.check_team(config)
         elif config is not None:
             raise InvalidValue("config", config, "null: the backend of this server takes no configuration of teams")
 
     async def configure_team(self, team: str, config: Any) -> None:
-        """Tell the backend the configuration of a team. Raises SpawnRefused, SandboxFailed, IsolationUnavailable."""
+        """Pass the configuration of a team to the backend. Raises SpawnRefused, SandboxFailed, IsolationUnavailable."""
         if config is not None and isinstance(self._wanted, ConfigurableBackend):
             self._asked = self._wanted
             await self._wanted.configure_team(team, config)
 
     async def keep(self, names: Callable[[], Awaitable[Collection[str]]]) -> None:
-        """Let go of what was reserved, but for these. What goes wrong is for the next runtime to find.
+        """Release all reservations except those of these names. Other errors are logged, and left to the next runtime.
 
-        Raises InvalidValue, MissingExtra where the backend was not told well: it would never work.
+        Raises InvalidValue, MissingExtra if the backend is misconfigured: it would never work.
         """
         if isinstance(self._wanted, ReservingBackend):
             self._asked = self._wanted
@@ -171,7 +176,10 @@ class Sandboxes:
                 _log.warning("what earlier teams had reserved stays for now: %s", problem)
 
     async def warm(self) -> None:
-        """Have made ahead what a sandbox takes long to get, where that is so. What goes wrong is for the first one."""
+        """Prepare slow parts of a sandbox ahead of time, if the backend has any.
+
+        Errors are logged: the first run meets them.
+        """
         if isinstance(self._wanted, ReservingBackend):
             self._asked = self._wanted
             try:
@@ -180,9 +188,9 @@ class Sandboxes:
                 _log.warning("nothing waits for the first run: %s", problem)
 
     async def reap(self) -> None:
-        """Remove what kernels that live no more had elsewhere. What goes wrong is for the next time."""
+        """Remove the remote resources of kernels that have ended. Errors are logged, and left to the next call."""
         backend = self._backend
-        if backend is None:  # It reaps when it is opened.
+        if backend is None:  # Opening the backend reaps.
             return
         try:
             if (await backend.probe()).remote:
@@ -192,8 +200,8 @@ class Sandboxes:
             _log.warning("what kernels have left stays for now: %s", problem)
 
     async def disband(self, name: str) -> None:
-        """Let go of a reservation whose sandboxes have ended. What goes wrong is for the next runtime to find."""
-        backend = self._backend or self._wanted  # What was reserved may have had no sandbox.
+        """Release a reservation whose sandboxes have ended. Errors are logged, and left to the next runtime."""
+        backend = self._backend or self._wanted  # A reservation may have had no sandbox.
         if isinstance(backend, ReservingBackend):
             try:
                 await backend.disband(name)
@@ -226,7 +234,7 @@ class Sandboxes:
         return backend
 
     async def local(self) -> Backend:
-        """What runs synchronous tools that are not to run in threads: processes of the kind `local`."""
+        """Return the backend of synchronous tools that do not run in threads: processes of the kind `local`."""
         if self._local is None:
             from ramet.isolation.local import LocalBackend
 
@@ -240,13 +248,13 @@ class Sandboxes:
         return self._tools
 
     def tool_folder(self, root: str, run: str) -> pathlib.Path:
-        """Where the tools of a run may write, below `work`: made now, or as they have left it."""
+        """Return the folder in whose `work` the tools of a run may write: created now, or as the last call left it."""
         folder = self._tools_root / root / run
         (folder / "work").mkdir(mode=0o700, parents=True, exist_ok=True)
         return folder
 
     def drop_tool_folders(self, root: str) -> None:
-        """A tree is over: what its tools have written goes."""
+        """Remove the files that the tools of an ended tree have written."""
         if self._tools is not None and (self._tools / root).exists():
             self.later(asyncio.to_thread(shutil.rmtree, self._tools / root, ignore_errors=True))
 
@@ -256,7 +264,7 @@ class Sandboxes:
             context.emit(ThresholdCrossed, resource=resource, used=round(used, 3), limit=limit)
 
     def later(self, work: Coroutine[Any, Any, None]) -> None:
-        """Done beside everything else, and waited for by `close`."""
+        """Run cleanup work concurrently; `close` waits for it."""
         task = asyncio.create_task(work)
         self._later.add(task)
         task.add_done_callback(self._done_later)
@@ -267,7 +275,7 @@ class Sandboxes:
             _log.error("a sandbox could not be cleaned up", exc_info=error)
 
     async def close(self) -> None:
-        """End every sandbox, and remove what was temporary, all of it even if whoever closes is cancelled."""
+        """End every sandbox, and remove temporary files, all of them even if the caller is cancelled."""
         await run_shielded(self._close())
 
     async def _close(self) -> None:
@@ -291,14 +299,14 @@ class Sandboxes:
 
 @dataclass(frozen=True)
 class TreePlacement:
-    """What `ramet.spawn.ports.Placement` promises, for one tree."""
+    """An implementation of `ramet.spawn.ports.Placement` for one tree."""
 
     sandboxes: Sandboxes
     children: Policy | None
     environ: Mapping[str, str] | None = None  #: None: the host's own
 
     async def backend(self, grant: Grant) -> Backend:
-        """What keeps a run of this grant in. Raises IsolationUnavailable."""
+        """Return the backend for a run of this grant. Raises IsolationUnavailable."""
         backend = await self.sandboxes.backend()
         probe = await backend.probe()
         if grant.isolation.rank > probe.level.rank and not _can_be_fresh(backend, probe.level, grant):
@@ -308,39 +316,39 @@ class TreePlacement:
         return backend
 
     def folder(self, run: RunInfo, *, is_there: bool = False) -> RunFolder:
-        """The run's own folder."""
+        """Return the run's own folder."""
         if is_there:
             return self.sandboxes.folders.find(run.id)
         return self.sandboxes.folders.create(run.id, path=run.path, agent=run.agent)
 
     def env(self, run: RunInfo, grant: Grant) -> dict[str, str]:
-        """What it is allowed of the host's variables, the trace that it belongs to, and what its policy sets."""
+        """Return the allowed variables of the host, the run's trace header, and the variables of its policy."""
         environ = os.environ if self.environ is None else self.environ
         allowed = {name: environ[name] for name in grant.allowed_env_vars if name in environ}
         header = self.sandboxes.traceparent(run.id)
         return allowed | ({"TRACEPARENT": header} if header else {}) | dict(grant.env_vars)
 
     def mount_roots(self, mounts: Sequence[str]) -> Mapping[str, str]:
-        """See `Placement`."""
+        """Resolve the roots of mounts. See `Placement`."""
         return roots_of(mounts, self.sandboxes.mount_rules)
 
     def check_mounts(self, mounts: Sequence[str], roots: Mapping[str, str]) -> None:
-        """See `Placement`."""
+        """Check mounts against their roots. See `Placement`."""
         sources_of(mounts, roots, str(self.sandboxes.folders.root))
 
     def check_endpoints(self, endpoints: Sequence[str], above: Collection[str]) -> None:
-        """See `Placement`."""
+        """Check that endpoints do not name the host itself. See `Placement`."""
         for each in endpoints:
             if each not in above and is_own_endpoint(each):
                 raise InvalidValue("allowed_endpoints", each, "no address of the host itself, unless its parent has it")
 
     def later(self, work: Coroutine[Any, Any, None]) -> None:
-        """Done beside everything else, and waited for when the runtime stops."""
+        """Run cleanup work concurrently; the runtime waits for it when it stops."""
         self.sandboxes.later(work)
 
     @asynccontextmanager
     async def serving(self, run: RunInfo, grant: Grant, box: Sandbox) -> AsyncGenerator[RunPorts]:
-        """See `Placement`."""
+        """Serve the ports of a run's sandbox. See `Placement`."""
         sandboxes = self.sandboxes
         ports = RunPorts.open(
             box,
@@ -357,7 +365,7 @@ class TreePlacement:
 
     @asynccontextmanager
     async def attending(self, run: ToolUseContext, grant: Grant) -> AsyncGenerator[pathlib.Path | None]:
-        """Thresholds and endpoints go on the run's record; gives a proxy's socket, or None without any endpoint."""
+        """Record thresholds and endpoints of the run; yield the socket of its proxy, or None without any endpoint."""
         self.sandboxes.attended[run.run.id] = run
         try:
             async with self._network(run, grant) as proxy:
@@ -379,7 +387,7 @@ class TreePlacement:
     async def way_out(
         self, run: ToolUseContext, grant: Grant, path: pathlib.Path, backend: Backend
     ) -> AsyncGenerator[None]:
-        """While this is open, a process of this backend reaches its allowed endpoints through a socket at `path`."""
+        """Let a process of this backend reach its allowed endpoints through a socket at `path` while this is open."""
 
         def tell(decision: ProxyDecision) -> None:
             run.emit(
@@ -398,5 +406,5 @@ class TreePlacement:
 
 
 def _can_be_fresh(backend: Backend, offered: Isolation, grant: Grant) -> bool:
-    """A backend that offers L2 with a zygote offers it without one, too."""
+    """Return whether a backend that offers L2 with a zygote can also offer L2 without one."""
     return backend.name == "bwrap" and grant.isolation is Isolation.FRESH and offered is Isolation.L2

@@ -1,8 +1,8 @@
-"""Synchronous tools in processes of the kind `local`, one for each call: what they are at, they can be cut off from.
+"""Synchronous tools in processes of the kind `local`, one for each call, so that each call can be cancelled.
 
-A process is told no more than one function and its arguments, and believed in no more than a sandboxed agent's: its
-result is data, its errors are a name and a text. It has what the session's policy grants, or the session's folder to
-read; a folder of the agent's own, to write, is there again for the agent's next call.
+A process receives only one function and its arguments, and is trusted no more than a sandboxed agent: its result is
+data, its errors are a name and a text. It has the rights of the session's policy, or may read the session's folder. A
+writable folder of the agent's own is kept for the agent's next call.
 """
 
 from __future__ import annotations
@@ -43,33 +43,33 @@ _log = logging.getLogger("ramet.tools")
 
 
 class ToolProcesses:
-    """Of one tree. Nothing is started before the first call."""
+    """The tool processes of one tree. Nothing is started before the first call."""
 
     def __init__(self, sandboxes: Sandboxes, policy: Policy) -> None:
-        """Raises InvalidValue for a policy that no process of the kind `local` can keep."""
+        """Create the tool processes. Raises InvalidValue for a policy that no process of the kind `local` can keep."""
         self._sandboxes, self._grant = sandboxes, _granted(policy)
         self._mount_roots = roots_of(self._grant.readonly_mounts)
         self._placement: TreePlacement = sandboxes.placement()
-        self._checked: dict[int, BaseTool] = {}  #: held, so that an id means the same tool
+        self._checked: dict[int, BaseTool] = {}  #: kept, so that an id stands for one tool
         self._numbers = itertools.count(1)
-        self._root = ""  #: of the tree, once a call has said it
+        self._root = ""  #: the tree's root; set by the first call
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """Values that no function may carry along."""
+        """The secret values that no function may carry along."""
         return tuple(self._grant.secrets.values())
 
     def check(self, tools: Sequence[BaseTool]) -> None:
-        """Raise NotShippable for a tool that cannot run there."""
+        """Raise NotShippable for a tool that cannot run in a process."""
         new = [tool for tool in tools if id(tool) not in self._checked]
         check_tools(new)
         self._checked.update((id(tool), tool) for tool in new)
 
     async def call(self, context: ToolUseContext, tool: str, packed: PackedCall) -> Any:
-        """Do what is in a capsule in a process of its own; when this returns or raises, it is gone or being taken down.
+        """Run a packed call in a process of its own; at the return the process has ended or is being terminated.
 
-        Cancelled, this returns when no process of it is left. Raises RametError with what the function raised, or how
-        its process ended; OutputTooLarge, SandboxFailed, IsolationUnavailable, ProtocolError.
+        If the call is cancelled, this returns when no process of it is left. Raises RametError with the function's
+        error, or with the end of its process; OutputTooLarge, SandboxFailed, IsolationUnavailable, ProtocolError.
         """
         async with self._spec(context, packed) as spec:
             with context.holding_process():
@@ -91,14 +91,14 @@ class ToolProcesses:
         return values.decode(finished.body, done.json_size, what=tool)
 
     def close(self) -> None:
-        """The tree is over: what its tools have written goes."""
+        """Remove the files that the tools of the ended tree have written."""
         if self._root:
             self._sandboxes.drop_tool_folders(self._root)
 
     async def _heard(
         self, context: ToolUseContext, tool: str, packed: PackedCall, spec: SandboxSpec
     ) -> tuple[FinalMessage | None, Exit | None]:
-        """Its last word, and how it ended if that was waited for."""
+        """Return the process's final message, and its exit if that was waited for."""
         inside = RunningSandbox(await started((await self._sandboxes.local()).start(spec)), GuestChannel(_Deaf()))
         box = inside.box
         try:
@@ -146,7 +146,7 @@ class ToolProcesses:
 
 
 async def _end(inside: RunningSandbox, tool: str) -> None:
-    """However a call ends, nothing of it goes on, and nothing is listened to."""
+    """End a call: kill its process if it still runs, and close its channel and streams."""
     try:
         if not inside.is_gone:
             await inside.box.kill(KILL_GRACE_S)
@@ -159,18 +159,18 @@ async def _end(inside: RunningSandbox, tool: str) -> None:
 
 
 class _Deaf:
-    """What is behind the door of a tool: nothing."""
+    """The channel handler of a tool's process: it accepts nothing."""
 
     async def answer(self, request: Request, body: bytes) -> Reply:
-        """Refuse."""
+        """Refuse the request."""
         raise Denied(type(request).__name__, "a tool in a process of its own may ask its host for nothing")
 
     def hear(self, said: GuestMessage, body: bytes) -> Coroutine[Any, Any, None] | None:
-        """Pass over it."""
+        """Ignore the message."""
         return None
 
     def failed(self, error: Exception) -> tuple[ErrorInfo, dict[str, Any]]:
-        """As it is."""
+        """Encode the error unchanged."""
         return encode_error(error)
 
 
