@@ -252,7 +252,10 @@ class Inbox:
         return None if self._timeout_s is None else asked_at + timedelta(seconds=self._timeout_s)
 
     def _id_of(self, call: CurrentCall | None, tool: str, args: dict[str, Any]) -> str:
-        """Return the id of a question: equal for equal questions about one call in every process, and never a used id."""
+        """Return the id of a question: equal for equal questions about one call in every process; used ids are skipped.
+
+        Outside of calls, each question gets a new id.
+        """
         if call is None or not call.call_id:
             return self._mint()
         about = repr((call.context.run.id, call.call_id, call.step_id, tool, args)).encode("utf-8", "backslashreplace")

@@ -76,7 +76,7 @@ class RuntimeLoop:
 
     @property
     def is_reachable(self) -> bool:
-        """Return whether this loop runs in this thread, or, if no loop runs in this thread, whether it runs elsewhere."""
+        """Return whether this loop runs in this thread, or, if no loop runs in this thread, elsewhere."""
         try:
             return self._loop is asyncio.get_running_loop()
         except RuntimeError:

@@ -434,7 +434,7 @@ class AgentRuntime:
 
     @property
     def is_reachable(self) -> bool:
-        """Return whether the runtime's event loop runs in this thread, or, if no loop runs in this thread, elsewhere."""
+        """Return whether the runtime's event loop runs in this thread, or, if no loop runs here, elsewhere."""
         return self._loop.is_reachable
 
     def call_in_loop(self, work: Coroutine[Any, Any, T]) -> T:

@@ -40,7 +40,10 @@ class OperatorControl:
     """The operator's access to every run of some runtimes. Each refusal is typed, and then nothing was done."""
 
     def __init__(self, houses: Collection[object], store: Store) -> None:
-        """Set `houses`, which may change meanwhile; each is a `RuntimeAccess`. `store` is open as long as this is used."""
+        """Set the runtimes and their open store.
+
+        `houses` may change meanwhile; each is a `RuntimeAccess`. `store` is open as long as this object is used.
+        """
         self._given, self._store = houses, store
 
     def trees(self) -> list[str]:

@@ -185,7 +185,10 @@ class JournalReader:
         return list(found)
 
     async def rows_of_all(self, *, ended: bool = False) -> list[RunRow]:
-        """Return the runs of all trees, in the order of their spawns. Trees that cannot be read are then in `damaged`."""
+        """Return the runs of all trees, in the order of their spawns.
+
+        Trees that cannot be read are then in `damaged`.
+        """
         rows = list[RunRow]()
         for root in await self.trees(ended=ended):
             try:

@@ -107,7 +107,10 @@ class ControlSocket:
     """The kernel's end: listens from `hang` to `take_down`, for all runtimes that share its journal."""
 
     def __init__(self, houses: Collection[object], folder: pathlib.Path, store: Store) -> None:
-        """Set `houses`, which may change meanwhile; each is a `RuntimeAccess`. `store` is open as long as this listens."""
+        """Set the runtimes and their open store.
+
+        `houses` may change meanwhile; each is a `RuntimeAccess`. `store` is open as long as this object listens.
+        """
         self.path, self._store = folder / SOCKET, store
         self._steering = OperatorControl(houses, store)
         self.collect: Callable[[Collect], Awaitable[Struct]] | None = None  #: removes what has ended

@@ -170,7 +170,7 @@ class DynamicAgents:
         await self.registries.forget("/".join((ref.root, *ref.path[:-1])), ref.local_id)
 
     async def state_of(self, agent: Agent | AgentRef) -> Any:
-        """The agent's own namespace (`ramet.store.state.Namespaced`): what it keeps from one run to the next."""
+        """Return the agent's own namespace (`ramet.store.state.Namespaced`), which lasts from one run to the next."""
         return await self.registries.namespace(ref_of(agent).place if isinstance(agent, Agent) else agent.place)
 
 
@@ -182,7 +182,10 @@ def ref_of(agent: Agent) -> AgentRef:
 
 
 def is_known(ref: AgentRef) -> bool:
-    """Whether code of this process declares, or made, the agent at the top: a client's of the same name is another."""
+    """Return whether this process declares, or created, the root agent of a handle.
+
+    An agent of a client may have the same name.
+    """
     try:
         root_agent(ref.root, ref.root_version, str(ref))
     except AgentNotResolved:

@@ -1,9 +1,9 @@
-"""Where recipes are kept: each creator's registry is one key of its own namespace, so it follows checkout and fork.
+"""Registries of recipes: each creator's registry is one key of its own namespace, so it follows checkout and fork.
 
     architect/__local_agent_registry__                  {"math_solver": {primer, capabilities, task_definitions, …}}
     architect/math_solver/__local_agent_registry__      {"equation_parser": {…}}
 
-Versions that were replaced stay beside it, under a key of their own, for as long as the agent does.
+Replaced versions are kept under another key of that namespace, as long as the agent exists.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ramet.store.state.versioned import Versioned
 
 REGISTRY = "__local_agent_registry__"
 REPLACED = "__replaced_agent_versions__"
-#: The state that holds the namespaces of the program's agents. An owner's has its id behind an "@".
+#: The state that holds the namespaces of the program's agents. An owner's state has the owner's id behind an "@".
 STATE = "agents"
 
 

@@ -51,7 +51,7 @@ class RunState:
         self._changed: dict[str, int] = {}  #: bytes by key, of uncommitted changes
         self._written = self._commits = 0
         self._strangers = 0  #: requests for commits that are not its own
-        self._seen: tuple[Commit | None, int, _Answer] | None = None  #: the newest look back: it costs
+        self._seen: tuple[Commit | None, int, _Answer] | None = None  #: the newest history, cached
         self._turn = asyncio.Lock()
         self._told = ""  #: the newest commit that is recorded for the run
         self._do: dict[str, Callable[[UseState, bytes], Coroutine[Any, Any, _Answer]]] = {
@@ -154,7 +154,10 @@ class RunState:
         return _answer(await self._shown(commit))
 
     async def _shown(self, commit: Commit) -> StateCommit:
-        """Return a commit as the run sees it: one that changed nothing of its own is another agent's, without words."""
+        """Return a commit as the run sees it.
+
+        A commit of another agent that changed nothing here has no message and no author.
+        """
         if commit.author == self._context.run.id or await self.state.changed_here(commit):
             return _shown(commit)
         return msgspec.structs.replace(_shown(commit), message="", author="")
@@ -191,7 +194,7 @@ class RunState:
         return _answer(self._own_branches(found))
 
     def _own_branches(self, found: Mapping[str, str]) -> dict[str, str]:
-        """Return those of the run's own delegates, by their runs, among the branches that begin as theirs do."""
+        """Return the branches of the run's own delegates, by their runs, out of branches with the delegates' prefix."""
         mine = {each.removeprefix(self._delegates): head for each, head in found.items()}
         return {run: head for run, head in mine.items() if not set(run) & {"/", "+"}}
 

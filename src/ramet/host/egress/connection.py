@@ -1,4 +1,4 @@
-"""One run's way out: accepts on its socket, decides about each request, and takes no more of the host than it may."""
+"""The proxy of one run: accepts on its socket, decides on each request, and bounds its use of the host."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from ramet.host.egress.tunnel import End, Tunnel
 from ramet.host.unix_listener import accepted
 from ramet.wire.http_connect import ESTABLISHED, ConnectRefusal, RequestReader, Target, answer
 
-_BREATH_S = 1.0  #: until accepting is tried again where no descriptor is left
+_BREATH_S = 1.0  #: pause before accepting is tried again if no descriptor is left
 
 
 class ProxyDecision(NamedTuple):
-    """What was decided about one request: told before it is acted upon, with nothing of what was sent.
+    """A decision on one request: reported before it is executed, without any data of the request.
 
-    One that was allowed may be followed by another about the same request: its connection failed, or its TLS asked for
-    another server. `host` is empty where the request named none that could be read.
+    An allowing decision may be followed by a second decision on the same request: its connection failed, or its TLS
+    asked for another server. `host` is empty if the request named no readable host.
     """
 
     allowed: bool
@@ -35,7 +35,10 @@ class ProxyDecision(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class ProxyLimits:
-    """What one run may take of the proxy. More than that waits where waiting ends by itself, else it is refused."""
+    """The use that one run may make of the proxy.
+
+    An excess waits if the wait ends by itself; otherwise it is refused.
+    """
 
     tunnels: int = 64  #: open or being opened
     half_open: int = 16  #: accepted, and neither joined with a server nor refused yet
@@ -43,18 +46,18 @@ class ProxyLimits:
     connect_s: float = 10.0  #: for lookup and connection together
     idle_s: float = 600.0  #: without a byte in either direction
     per_second: float = 100.0  #: connections, in the long run
-    burst: int = 100  #: connections that may come at once after a quiet while
+    burst: int = 100  #: connections that may come at once after a pause
 
 
 class ProxyQuota:
-    """Connections of all doors together: each takes up to two of the process's descriptors."""
+    """The connections of all runs together: each takes up to two of the process's descriptors."""
 
     def __init__(self, most: int) -> None:
         self.most, self.taken = most, 0
 
 
 class RunProxy:
-    """One run's socket, and the tunnels that lead out of it."""
+    """The socket of one run, and the tunnels that lead out of its sandbox."""
 
     def __init__(
         self,
@@ -80,18 +83,18 @@ class RunProxy:
 
     @property
     def sent(self) -> int:
-        """Bytes that came out of the sandbox in requests and tunnels that were opened."""
+        """The bytes that came out of the sandbox in requests and open tunnels."""
         return self._sent + sum(tunnel.sent for tunnel in self._tunnels)
 
     @property
     def received(self) -> int:
-        """Bytes that servers sent."""
+        """The bytes that servers sent."""
         return self._received + sum(tunnel.received for tunnel in self._tunnels)
 
     async def close(self) -> None:
-        """Cut every tunnel and remove the socket; idempotent. A lookup under way may outlast it, in its thread."""
+        """Cut every tunnel and remove the socket; idempotent. A running lookup may outlast this, in its thread."""
         if not self._is_closing:
-            self._is_closing = True  # Once: another door may be opened at this path later.
+            self._is_closing = True  # Once: another proxy may be opened at this path later.
             self._path.unlink(missing_ok=True)
             self._on_closed()
         tasks = {self._accepting, *self._connections}
@@ -103,7 +106,7 @@ class RunProxy:
     async def _accept(self) -> None:
         loop = asyncio.get_running_loop()
         step = 1 / self._limits.per_second
-        due = -math.inf  #: when the next connection would come, if they came one by one
+        due = -math.inf  #: when the next connection would come, if they came at an even rate
         while True:
             await self._half_open.acquire()
             try:
@@ -149,7 +152,7 @@ class RunProxy:
         self._taken -= 1
 
     async def _request(self, client: End, reader: RequestReader) -> Target | ConnectRefusal | None:
-        """What the client asks for; None if it has gone without asking."""
+        """Return the request of the client; None if the client has disconnected without one."""
         if self._room.taken > self._room.most:
             return ConnectRefusal(503, f"{self._room.most} connections of all sandboxes are open")
         asked: asyncio.Future[Target | ConnectRefusal | None] = asyncio.get_running_loop().create_future()
@@ -172,7 +175,10 @@ class RunProxy:
             return ConnectRefusal(408, f"the request was not complete after {self._limits.header_s:g} s")
 
     async def _way(self, target: Target) -> socket.socket | ConnectRefusal:
-        """A connection to the target, if there may be one. Whoever must know is told before it is tried."""
+        """Return a connection to the target, if it is allowed.
+
+        The decision is reported before the connection is tried.
+        """
         end = asyncio.get_running_loop().time() + self._limits.connect_s
         try:
             async with asyncio.timeout_at(end):

@@ -1,4 +1,4 @@
-"""From a target to a connected socket: looked up once, judged by what was found, connected to exactly that."""
+"""The connection to a target: the name is looked up once, its addresses are checked, and only they are connected to."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from ramet.core.addresses import IPAddress, IPNetwork, objection
 from ramet.host.egress.addresses import is_own
 from ramet.wire.http_connect import ConnectRefusal, Target, allowed
 
-#: The addresses of a name and a port; blocks, raises OSError.
+#: Returns the addresses of a name and a port; blocks, raises OSError.
 Lookup = Callable[[str, int], Sequence[str]]
 
 #: Addresses of one name that are tried, of both families in turn.
 _MAX_TRIED = 4
-#: Lookups of one run at a time. A thread in the resolver cannot be ended, so one that was given up still counts.
+#: Concurrent lookups of one run. A thread in the resolver cannot be ended, so an abandoned lookup still counts.
 _MAX_LOOKUPS = 8
 
 
 class Dialer:
-    """What one run may reach, and the way there."""
+    """The allowed endpoints of one run, and the connections to them."""
 
     def __init__(self, endpoints: Collection[str], *, lookup: Lookup, private_networks: Sequence[IPNetwork]) -> None:
         self._endpoints, self._lookup, self._private = frozenset(endpoints), lookup, private_networks
         self._lookups = asyncio.Semaphore(_MAX_LOOKUPS)
 
     async def find(self, target: Target) -> Sequence[IPAddress] | ConnectRefusal:
-        """The addresses that a tunnel to `target` may lead to. A name that is not listed is not even looked up."""
+        """Return the addresses that a tunnel to `target` may use. A name that is not listed is not looked up."""
         if "*" not in self._endpoints and not allowed(self._endpoints, target.host, target.port):
             return ConnectRefusal(403, f"{target.authority} is not in the list of allowed endpoints")
         if target.is_ip:
             address = ipaddress.ip_address(target.host)
-            # A list has a private address by its number only from somebody who may give it: it is meant.
+            # Only an authorized source puts a numeric private address into a list: it is intended.
             return [address] if target.authority in self._endpoints else self._judged([address], target)
         try:
             texts = await self._look_up(target)
@@ -58,18 +58,18 @@ class Dialer:
 
     async def _look_up(self, target: Target) -> Sequence[str]:
         await self._lookups.acquire()
-        # Not the executor of asyncio: a name server that never answers would take its few threads from everybody.
+        # Not the executor of asyncio: a name server that never answers would block its few threads for all users.
         thread = in_thread(lambda: self._lookup(target.host, target.port), name="ramet-lookup")
         thread.add_done_callback(self._looked_up)
         return await asyncio.shield(thread)
 
     def _looked_up(self, thread: asyncio.Future[Sequence[str]]) -> None:
         self._lookups.release()
-        thread.exception()  # Seen: it may have been given up.
+        thread.exception()  # Mark the exception as retrieved: the lookup may have been abandoned.
 
 
 async def connect(found: Sequence[IPAddress], port: int, *, end: float) -> socket.socket | ConnectRefusal:
-    """A socket connected to one of these addresses, tried one after the other, each with its share of the time.
+    """Return a socket connected to one of these addresses, tried one after the other, each with a share of the time.
 
     `end` is in the event loop's time.
     """

@@ -1,14 +1,14 @@
-"""The way out of a sandbox: a CONNECT proxy, one Unix socket for each run. The socket is the run: it needs no password.
+"""The network access of a sandbox: a CONNECT proxy, one Unix socket for each run. The socket identifies the run.
 
-A target must be listed, and every address that its name has must be public (`ramet.core.addresses`). The name is
-looked up once, and the connection goes to an address that was looked at: it cannot lead elsewhere a moment later. "*"
-stands for every public address. A private one is reached in two ways only: the list names that very IP address and
-port, or it lists the name, other than by "*", and the operator gave the network to the `Proxy`. Whoever makes the list
-sees that it has such an address only from somebody who may give it: `narrow` from the parent, a server from its rules.
+A target must be listed, and every address that its name has must be public (`ramet.core.addresses`). The name is looked
+up once, and the connection goes to a checked address: the name cannot lead elsewhere a moment later. "*" stands for
+every public address. A private address is reachable in two ways only: the list names that very IP address and port, or
+the list names the host, other than by "*", and the operator gave the network to the `Proxy`. The creator of the list
+ensures that such an address comes only from an authorized source: `narrow` from the parent, a server from its rules.
 
-A tunnel that opens with TLS must ask for the listed name (`ramet.host.egress.tunnel` says what that cannot see). In
-particular a server that answers for several names can be asked for any of them by an HTTP `Host` field inside the
-encryption: to list a host is to trust what answers there.
+A tunnel that opens with TLS must ask for the listed name (`ramet.host.egress.tunnel` lists the limits of this check).
+In particular a server that answers for several names can be asked for any of them by an HTTP `Host` field inside the
+encryption: listing a host means trusting every service that answers there.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from ramet.host.unix_listener import listen
 
 
 class Proxy:
-    """The doors of all runs of one event loop. Runs share nothing here but the bound on descriptors."""
+    """The run proxies of one event loop. Runs share only the bound on descriptors."""
 
     def __init__(
         self,
@@ -38,10 +38,10 @@ class Proxy:
         private_networks: Sequence[str] = (),
         max_connections: int | None = None,
     ) -> None:
-        """`private_networks`, as "10.1.0.0/16", may be reached by names that a list holds other than by "*".
+        """Configure the proxy. `private_networks`, as "10.1.0.0/16", are reachable by listed names other than "*".
 
-        `max_connections` of all runs together; None lets them take a quarter of the descriptors that the process may
-        have. Raises InvalidValue for a network that is none.
+        `max_connections` bounds all runs together; None lets them take a quarter of the descriptors that the process
+        may have. Raises InvalidValue for an invalid network.
         """
         self._limits = limits or ProxyLimits()
         self._lookup = lookup
@@ -59,9 +59,9 @@ class Proxy:
     ) -> RunProxy:
         """Listen at `path` for one run that may reach `endpoints`, which are in the canonical form of a `Grant`.
 
-        Only `owner` (user and group; None: the host's own) may open the file. A socket that a dead kernel left there
-        is replaced. What `on_event` raises ends the connection it was told of. Raises InvalidValue if a door of this
-        proxy is open at `path`, OSError if there can be no socket.
+        Only `owner` (user and group; None: the host's own) may open the file. A socket that a dead kernel left there is
+        replaced. An exception of `on_event` ends the connection that it was called for. Raises InvalidValue if a run
+        proxy of this proxy is open at `path`, OSError if the socket cannot be created.
         """
         if path in self._doors:
             raise InvalidValue("path", str(path), "a path at which no door is open")
@@ -77,12 +77,12 @@ class Proxy:
         return door
 
     def unlink(self) -> None:
-        """Remove the socket of every door, so that nobody connects any more; for a process that exits next."""
+        """Remove the sockets of all runs, so that no new client connects; for a process that exits next."""
         for path in self._doors:
             path.unlink(missing_ok=True)
 
     async def close(self) -> None:
-        """Close every door; idempotent."""
+        """Close the proxies of all runs; idempotent."""
         await asyncio.gather(*(door.close() for door in tuple(self._doors.values())))
 
 

@@ -1,4 +1,4 @@
-"""A tunnel: two streams joined end to end. What one side is slow to take is not read from the other."""
+"""A tunnel: two streams joined end to end. Data that one side is slow to take is not read from the other side."""
 
 from __future__ import annotations
 
@@ -13,11 +13,14 @@ from ramet.core.errors import ProtocolError
 from ramet.wire.client_hello import ClientHelloParser
 
 _CHUNK = 64 * 1024
-_LOOK_S = 1.0  #: between two looks at whether a client has gone: while it is not read from, nothing tells
+_LOOK_S = 1.0  #: interval of checks for a disconnected client: while it is not read from, no event reports that
 
 
 class _Buffers(threading.local):
-    """What was read is copied out before the next read: one buffer serves all ends of a thread, which has one loop."""
+    """The read buffer of a thread.
+
+    Data is copied out before the next read, so one buffer serves all ends of the thread.
+    """
 
     def __init__(self) -> None:
         self.view = memoryview(bytearray(_CHUNK))
@@ -27,7 +30,10 @@ _buffers = _Buffers()
 
 
 class End(asyncio.BufferedProtocol):
-    """One end: a stream whose bytes go to `take`, and whose end of file to `at_end`. Nothing is read before `start`."""
+    """One end of a tunnel: a stream whose bytes go to `take`, and whose end of file goes to `at_end`.
+
+    Nothing is read before `start`.
+    """
 
     transport: asyncio.Transport
 
@@ -36,15 +42,15 @@ class End(asyncio.BufferedProtocol):
         self.take: Callable[[bytes], object] = bytes
         self.at_end: Callable[[], object] = bool
         self.other: End | None = None
-        self.is_ended = False  #: nothing more will come from it
+        self.is_ended = False  #: no more data will come from it
         self.received = 0
         self.moved_at = self._loop.time()
-        self.lost: asyncio.Future[None] = self._loop.create_future()  #: done when it is closed, for whatever reason
+        self.lost: asyncio.Future[None] = self._loop.create_future()  #: done when it is closed, for any reason
 
     @classmethod
     @contextlib.asynccontextmanager
     async def on(cls, sock: socket.socket) -> AsyncIterator[End]:
-        """An end on a connected socket, which is closed on leaving."""
+        """Yield an end on a connected socket, which is closed on leaving."""
         try:
             _, end = await asyncio.get_running_loop().connect_accepted_socket(cls, sock)
         except BaseException:
@@ -57,55 +63,55 @@ class End(asyncio.BufferedProtocol):
             await asyncio.wait({end.lost})
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Called by asyncio."""
+        """Store the transport, with reading paused. Called by asyncio."""
         assert isinstance(transport, asyncio.Transport)
         self.transport = transport
         transport.pause_reading()
 
     def start(self) -> None:
-        """Begin to read, or go on."""
+        """Start or resume reading."""
         self.transport.resume_reading()
 
     def stop(self) -> None:
-        """Read no more until `start`."""
+        """Pause reading until `start`."""
         self.transport.pause_reading()
 
     def has_gone(self) -> bool:
-        """Return whether nobody is at its other end any more: who only says no more may still listen."""
+        """Return whether the peer has disconnected; a peer that only closed its sending side may still receive."""
         if self.lost.done():
             return True
         look = select.poll()
         look.register(self.transport.get_extra_info("socket").fileno(), 0)
-        return bool(look.poll(0))  # POLLHUP or POLLERR, which nobody need ask for.
+        return bool(look.poll(0))  # POLLHUP or POLLERR, which are always reported.
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Called by asyncio."""
+        """Return the read buffer of the thread. Called by asyncio."""
         return _buffers.view
 
     def buffer_updated(self, size: int) -> None:
-        """Called by asyncio."""
+        """Pass the received bytes to `take`. Called by asyncio."""
         self.received += size
         self.moved_at = self._loop.time()
         self.take(bytes(_buffers.view[:size]))
 
     def eof_received(self) -> bool:
-        """Called by asyncio; what was not sent yet is still sent."""
+        """Handle the end of file; pending data is still sent. Called by asyncio."""
         self.is_ended = True
         self.at_end()
         return True
 
     def pause_writing(self) -> None:
-        """Called by asyncio: it is slower than its other end."""
+        """Pause the other end, which is faster than this one. Called by asyncio."""
         if self.other is not None and not self.other.is_ended:
             self.other.stop()
 
     def resume_writing(self) -> None:
-        """Called by asyncio."""
+        """Resume the other end. Called by asyncio."""
         if self.other is not None and not self.other.is_ended:
             self.other.start()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Called by asyncio. The other end still gets what had come for it."""
+        """Close both ends; the other end still sends its pending data. Called by asyncio."""
         self.is_ended = True
         if not self.lost.done():
             self.lost.set_result(None)
@@ -115,9 +121,9 @@ class End(asyncio.BufferedProtocol):
 
 
 class Joined:
-    """A client joined with a server: what comes from either goes to the other, unread, until both have ended.
+    """A client joined with a server: the bytes of each go to the other, uninspected, until both have ended.
 
-    Once the client has gone, the server has `gone_s` to take what is left for it; None: as long as ever.
+    Once the client has disconnected, the server has `gone_s` to take the remaining data; None: no limit.
     """
 
     def __init__(self, client: End, server: End, *, gone_s: float | None = None) -> None:
@@ -128,7 +134,7 @@ class Joined:
         server.take, server.at_end = client.transport.write, lambda: self._end(client)
 
     async def run(self, *, idle_s: float) -> None:
-        """Pass everything on, until both sides have ended or nothing has moved for `idle_s`."""
+        """Forward all data, until both sides have ended or no data has moved for `idle_s`."""
         client, server = self._client, self._server
         client.start()
         server.start()
@@ -149,20 +155,21 @@ class Joined:
             await asyncio.wait(waiting, timeout=min(left, look_s), return_when=asyncio.FIRST_COMPLETED)
 
     def _end(self, other: End) -> None:
-        """Pass on an end of file; the second one closes both."""
+        """Forward an end of file; the second one closes both ends."""
         if other.is_ended:
             self._client.transport.close()
             self._server.transport.close()
             return
-        with contextlib.suppress(OSError):  # It has gone meanwhile; its loss is told by itself.
+        with contextlib.suppress(OSError):  # It has disconnected meanwhile; its loss is reported separately.
             other.transport.write_eof()
 
 
 class Tunnel(Joined):
-    """A client joined with a server. If it opens with TLS, the server it asks for must be `host`.
+    """A client joined with a server. If the stream opens with TLS, the requested server must be `host`.
 
-    A hello that asks for no server passes, as does what is not TLS. What lies inside the encryption cannot be seen:
-    the name in a `Host` field, an encrypted ClientHello, a second hello after a retry, TLS that begins later.
+    A hello that asks for no server passes, and so does a stream that is not TLS. The content of the encryption cannot
+    be checked: the name in a `Host` field, an encrypted ClientHello, a second hello after a retry, TLS that begins
+    later.
     """
 
     def __init__(
@@ -177,16 +184,16 @@ class Tunnel(Joined):
 
     @property
     def sent(self) -> int:
-        """Bytes that came from the client, its request included."""
+        """The bytes that came from the client, including its request."""
         return self._client.received
 
     @property
     def received(self) -> int:
-        """Bytes that came from the server."""
+        """The bytes that came from the server."""
         return self._server.received
 
     async def run(self, *, idle_s: float, first: bytes = b"") -> None:
-        """Pass on `first`, then everything, until both sides have ended or nothing has moved for `idle_s`."""
+        """Forward `first`, then all data, until both sides have ended or no data has moved for `idle_s`."""
         if first:
             self._open(first)
         try:
@@ -223,7 +230,7 @@ class Tunnel(Joined):
         self._on_refused(reason)
 
     def _end(self, other: End) -> None:
-        """Pass on an end of file; the second one closes both."""
+        """Forward an end of file; the second one closes both ends."""
         if other is self._server and self._opening is not None and self._opening.held:
             return self._refuse("the TLS ClientHello is cut off")
         return super()._end(other)

@@ -23,7 +23,10 @@ _gates: weakref.WeakKeyDictionary[Store, asyncio.Lock] = weakref.WeakKeyDictiona
 
 
 async def keep_blob(store: Store, root: str, data: bytes) -> str:
-    """Keep bytes as long as a tree is kept; return their name. Raises StoreFailed; InvalidValue if they are too large."""
+    """Keep bytes as long as a tree is kept; return their name.
+
+    Raises StoreFailed, InvalidValue if the bytes are too large.
+    """
     kept = _MARK + data
     async with _gate(store):
         await store.put(BLOB_OF, f"{root}/{hashlib.sha256(kept).hexdigest()}", b"{}")

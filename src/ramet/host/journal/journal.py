@@ -70,7 +70,7 @@ class JournalUser(Protocol):
         """End the work on a tree: another kernel owns it."""
 
     def _can_go_on(self, root: str, run: str) -> bool | None:
-        """Return whether a run of an open tree can have another turn; None for a tree that this runtime does not have."""
+        """Return whether a run of an open tree can have another turn; None for a tree of no open tree here."""
 
 
 class Journal:

@@ -341,7 +341,10 @@ def take_up(opened: OpenTree, story: TreeReplay, supplied: ResolvedInputs) -> Ru
 
 
 def _check_gate(run: Run, story: RunReplay) -> None:
-    """Check that a call with a pending question is still gated. Raises DefinitionMissing if the asking hook is missing."""
+    """Check that a call with a pending question is still gated.
+
+    Raises DefinitionMissing if the hook that asked is missing.
+    """
     hooks = run.context.hooks
     if run.context.safety is not None:
         return  # The gate is asked about every call, and a tree that had a gate has one.

@@ -131,7 +131,7 @@ def _is_conversation(story: TreeReplay) -> bool:
 
 
 async def _restore_worktrees(story: TreeReplay, git: Git) -> None:
-    """Restore removed worktrees of runs that had answered: an unchanged worktree is removed before the end of the run."""
+    """Restore the removed, unchanged worktrees of runs that had answered: their ends are still to come."""
     for run, repo in _without_folder(story):
         made = run.birth["worktree"]
         try:

@@ -27,7 +27,10 @@ async def see_that_it_is_kept(journal: Journal | None, root: str, run: str, now:
 
 
 async def result_on_record(journal: Journal | None, run: str, now: datetime) -> Result:
-    """Return the result of a run that this process does not have. Raises Unknown, Expired, BusyError while it is open."""
+    """Return the result of a run that this process does not have.
+
+    Raises Unknown, Expired, BusyError while the run is open.
+    """
     story = await journal.story_of(run) if journal is not None else None
     if journal is None or story is None or run not in story.runs:
         if journal is not None:

@@ -148,7 +148,7 @@ class _Transcript(NamedTuple):
 
 
 def _transcripts(folder: int, problems: dict[str, str]) -> Iterator[_Transcript]:
-    """Yield all transcripts below a folder with arbitrary content; put the reason for each skipped one into `problems`."""
+    """Yield all transcripts below a folder with arbitrary content; put the reason for each skip into `problems`."""
     with contextlib.closing(trees.walk(folder)) as entries:
         for entry in entries:
             if entry.problem:

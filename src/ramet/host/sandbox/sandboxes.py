@@ -57,7 +57,7 @@ class Sandboxes:
         self._temporary: pathlib.Path | None = None
         self._folders: RunFolders | None = None
         self._backend: Backend | None = None
-        self._asked: Backend | None = None  #: one that may have something to let go of, though no sandbox was started
+        self._asked: Backend | None = None  #: may hold resources to release, without any sandbox
         self._together: frozenset[str] = frozenset()
         self._opening = asyncio.Lock()
         self._later: set[asyncio.Task[None]] = set()
@@ -143,7 +143,7 @@ class Sandboxes:
 
         Raises SpawnRefused, SandboxFailed, IsolationUnavailable.
         """
-        if isinstance(self._wanted, ReservingBackend):  # Our own bound it from the first sandbox on, and need no word.
+        if isinstance(self._wanted, ReservingBackend):  # Built-in backends need no call: they bound each sandbox.
             self._asked = self._wanted
             await self._wanted.reserve(reservation)
 

@@ -140,7 +140,7 @@ class ToolProcesses:
         if not grant.allowed_endpoints:
             yield spec
             return
-        proxy = folder / f"{next(self._numbers)}.sock"  # For each call: the next one's is not yet closed with it.
+        proxy = folder / f"{next(self._numbers)}.sock"  # One for each call: the last socket may still be closing.
         async with self._placement.way_out(context, grant, proxy, await self._sandboxes.local()):
             yield replace(spec, proxy=proxy)
 

@@ -1,1 +1,1 @@
-"""The scheduler: it claims ticks, starts their runs in a runtime, and says what became of them."""
+"""The scheduler: it claims ticks, starts their runs in a runtime, and reports their results."""

@@ -1,4 +1,4 @@
-"""A claimed tick becomes a run: noted before it is born, born where all runs are, noted when it has ended."""
+"""The dispatch of a claimed tick: its run is noted before the spawn, spawned like other runs, and noted at its end."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ _log = logging.getLogger("ramet.scheduler")
 
 
 class TickDispatcher:
-    """Runs ticks in one runtime, for one scheduler."""
+    """A dispatcher that runs ticks in one runtime, for one scheduler."""
 
     def __init__(
         self, runtime: AgentRuntime, books: ScheduleTable, definitions: Callable[[], Mapping[str, Agent]]
     ) -> None:
         self._runtime, self._books, self._definitions = runtime, books, definitions
         self._following: dict[asyncio.Task[None], Handle] = {}
-        self._leaves = False  #: other schedulers go on with what they can go on with
+        self._leaves = False  #: other schedulers continue the runs that can be continued
 
     async def fire(self, schedule: Schedule, claim: Claim) -> None:
-        """Run a claimed tick to its end and note that; whoever gives up waiting ends the run first.
+        """Run a claimed tick to its end and note that; if the wait is cancelled, end the run first.
 
-        Whatever is wrong with the tick is its result. Raises StoreFailed.
+        A problem with the tick becomes its result. Raises StoreFailed.
         """
         try:
             loaded = load(schedule.target, self._definitions)
@@ -57,17 +57,17 @@ class TickDispatcher:
         begun = replace(claim, run=self._runtime.mint())
         try:
             if await self._books.change(schedule.id, lambda book: ticks.update_claim(book, claim, begun)) is None:
-                return  # The schedule was cancelled, or somebody who believed us to be dead took the claim over.
+                return  # The schedule was cancelled, or a scheduler that considered this one dead took the claim over.
         except asyncio.CancelledError:
             await run_shielded(self._give_back(schedule, claim))
             raise
         await self.bear(schedule, begun, loaded)
 
     async def bear(self, schedule: Schedule, claim: Claim, loaded: Loaded) -> None:
-        """Have the run born that a claim names, and follow it to its end; like `fire`. Raises StoreFailed."""
+        """Spawn the run that a claim names, and follow it to its end, like `fire`. Raises StoreFailed."""
         try:
             handle = await self._spawn(schedule, claim, loaded)
-        except asyncio.CancelledError:  # A birth does not wait once it has begun: none happened.
+        except asyncio.CancelledError:  # A spawn that has begun does not wait: none happened.
             await run_shielded(self._give_back(schedule, claim))
             raise
         except StoreFailed:
@@ -175,7 +175,7 @@ class TickDispatcher:
 
 
 def _policy_of(schedule: Schedule, agent: Agent) -> Policy | None:
-    """By which a run works that nobody gave a policy: the default one, as of `run_agent`, unless it touches nothing."""
+    """Return the policy of a run: the default of `run_agent` if none was given and the run needs a sandbox."""
     if schedule.policy is not None or agent.policy is not None or schedule.in_process or not needs_sandbox(agent):
         return schedule.policy
     return Policy()

@@ -1,4 +1,4 @@
-"""The scheduler's eye on the clock: looks at each schedule when its time comes, claims what is due, and begins it."""
+"""The loop of the scheduler: checks each schedule when its time comes, claims due ticks, and starts them."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from ramet.host.schedules.cron import next_fire
 from ramet.host.schedules.table import ScheduleTable, Versioned
 from ramet.store.contract import KernelInfo, Store
 
-#: The longest wait: so soon a clock that was set is noticed, and a schedule that somebody else added.
+#: The longest wait: within this time a changed clock and a schedule of another process are noticed.
 LOOK_S = 60.0
-#: When to look again whether a kernel still has the run of a scheduler that died.
+#: The interval at which the run of a dead scheduler is checked again while a kernel has it.
 AGAIN = timedelta(seconds=1)
-#: A schedule whose last tick ended so long ago is forgotten.
+#: A schedule whose last tick ended longer ago is deleted.
 KEPT = timedelta(days=7)
 
 _log = logging.getLogger("ramet.scheduler")
-#: Those that are open in this process. A claim of any other is one whose owner died, unless its kernel is another.
+#: The schedulers that are open in this process. The owner of any other claim is dead, unless its kernel is another one.
 _open: set[str] = set()
 
 
 class SchedulerLoop:
-    """One scheduler at work, from `serve` to its cancellation, or to the end of its runtime."""
+    """One active scheduler, from `serve` to its cancellation, or to the end of its runtime."""
 
     def __init__(
         self,
@@ -44,30 +44,30 @@ class SchedulerLoop:
         entropy: Callable[[int], bytes],
         store: Store | None = None,
     ) -> None:
-        """`store` is where the books are; who does not `serve` needs none."""
+        """Set `store`, which holds the schedules; a loop that does not `serve` needs none."""
         self._runtime, self._books, self._firing, self._heir, self._entropy = runtime, books, firing, heir, entropy
         self._store = store
         self._id = f"scheduler-{entropy(8).hex()}"
         self._wake = asyncio.Event()
-        self._all_at = 0.0  #: when to look at all of them, by the monotonic clock
-        self._agenda: dict[str, datetime] = {}  #: when to look at which schedule
-        self._taking_up: set[str] = set()  #: claims of schedulers that died
-        self._leaves = False  #: it begins nothing more
-        self.failure: BaseException | None = None  #: what ended it, if it was not its owner
+        self._all_at = 0.0  #: when to check all schedules, by the monotonic clock
+        self._agenda: dict[str, datetime] = {}  #: when to check which schedule
+        self._taking_up: set[str] = set()  #: claims of dead schedulers that are being taken over
+        self._leaves = False  #: no more ticks are started
+        self.failure: BaseException | None = None  #: the error that ended the loop, if its owner did not
 
     def look_at(self, id: str) -> None:
-        """Look at a schedule now: something about it changed."""
+        """Check a schedule now: it has changed."""
         self._agenda[id] = self._runtime.clock.now()
         self._wake.set()
 
     def leave(self) -> None:
-        """Begin nothing more: `serve` returns once the runs that were begun have ended, or are left to others."""
+        """Start no more ticks: `serve` returns once the started runs have ended, or are left to other schedulers."""
         self._leaves = True
         self._firing.leave()
         self._wake.set()
 
     async def serve(self) -> None:
-        """Fire what is due, until cancelled: which ends every run that was begun here, and notes that."""
+        """Fire due ticks until cancelled; the cancellation ends every run that was started here, and notes that."""
         clock = self._runtime.clock
         leaves = [self._books.watch(self.look_at)]
         try:
@@ -95,7 +95,7 @@ class SchedulerLoop:
             _open.discard(self._id)
 
     def _look_again(self) -> None:
-        """A kernel came or fell: what it had claimed may have no owner any more."""
+        """Check all schedules: a kernel appeared or failed, so that claims may have lost their owner."""
         self._all_at = self._runtime.clock.monotonic()
         self._wake.set()
 
@@ -105,7 +105,7 @@ class SchedulerLoop:
             await self._try(group, found.book.schedule.id, found)
 
     async def _rest(self) -> None:
-        """Wait for the next time, or for somebody who changed something."""
+        """Wait for the next time, or for a change."""
         clock = self._runtime.clock
         wait = max(0.0, self._all_at - clock.monotonic())
         if self._agenda:
@@ -115,14 +115,14 @@ class SchedulerLoop:
         self._wake.clear()
 
     async def _try(self, group: asyncio.TaskGroup, id: str, found: Versioned | None = None) -> None:
-        """Consider one; that of a zone which this machine does not know is said in the log and left as it is."""
+        """Process one schedule; one with a zone that this machine does not know is logged and left unchanged."""
         try:
             await self._consider(group, id, found)
         except InvalidValue as problem:
             _log.error("schedule %s rests: %s", id, problem)
 
     async def _consider(self, group: asyncio.TaskGroup, id: str, found: Versioned | None = None) -> None:
-        """Decide on what has come of one schedule, claim what may begin, and begin it."""
+        """Reconcile one schedule, claim the ticks that may begin, and start them."""
         while (found := found or await self._read(id)) is not None:
             owners = await self._living(found.book)
             now = self._runtime.clock.now()
@@ -144,7 +144,7 @@ class SchedulerLoop:
             found = None
 
     async def _living(self, book: ScheduleRecord) -> set[str]:
-        """The owners of claims that live: schedulers of this kernel that are open, and those of others that live."""
+        """Return the living owners of claims: open schedulers of this kernel, and those of other living kernels."""
         owners = {claim.owner for claim in book.state.claims}
         here = {each for each in owners & _open if _seat_in(each) == _seat_in(self._id)}
         if self._store is None or owners == here:
@@ -179,7 +179,7 @@ class SchedulerLoop:
 
 
 async def _seat_of(store: Store) -> str:
-    """How schedulers of this kernel are known to those of others."""
+    """Return the name by which schedulers of this kernel are known to other kernels."""
     return next(_seat(each) for each in await store.kernels() if each.name == store.kernel)
 
 
@@ -192,7 +192,7 @@ def _seat_in(scheduler: str) -> str:
 
 
 def _is_old(book: ScheduleRecord, now: datetime) -> bool:
-    """Whether a schedule is over, and was for long."""
+    """Return whether a schedule has been over for a long time."""
     results = book.state.results
     last = results[-1].ended if results else book.state.decided
     return last is not None and last + KEPT < now and ticks.is_over(book, next_fire)

@@ -1,4 +1,4 @@
-"""Schedules changed by somebody who does not stay: nothing is fired here, whatever is due."""
+"""Schedules changed by a process that does not stay: nothing is fired here, whatever is due."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from ramet.store.sqlite.store import SqliteStore
 
 
 class OfflineScheduler(AgentScheduler):
-    """An `AgentScheduler` that only writes down: the next one at work on the same store does what is written.
+    """An `AgentScheduler` that only writes schedules: the next active scheduler on the same store executes them.
 
-    While a kernel holds the working directory, it reads beside that and asks it to write.
+    While a kernel holds the working directory, this one reads beside the kernel and asks the kernel to write.
     """
 
     _beside: KernelDocuments | None = None
 
     async def start(self) -> Self:
-        """Begin; idempotent. No tick fires until somebody else's scheduler looks. Raises StoreInUse, StoreFailed."""
+        """Begin; idempotent. No tick fires until another scheduler is active. Raises StoreInUse, StoreFailed."""
         async with self._starting:
             if not hasattr(self, "_lookout"):
                 self._runtime, self._own_runtime = self._find_runtime()
@@ -39,7 +39,7 @@ class OfflineScheduler(AgentScheduler):
         return self
 
     async def close(self) -> None:
-        """Let go of the store; idempotent."""
+        """Release the store; idempotent."""
         async with self._starting:
             if hasattr(self, "_lookout"):
                 if self._beside is not None:
@@ -58,10 +58,10 @@ class OfflineScheduler(AgentScheduler):
 
 
 class KernelDocuments:
-    """The documents of a folder whose kernel lives: read from the file, written through the kernel's door."""
+    """The documents of a folder with a living kernel: read from the file, written through the control socket."""
 
     def __init__(self, working_dir: pathlib.Path, held: StoreInUse) -> None:
-        """`held` says by whom, should that one not answer."""
+        """Set `held`, the error that names the holder; it is raised if the holder does not answer."""
         self._working_dir, self._held = working_dir, held
         self._read = SqliteStore(checked_state_folder(working_dir) / JOURNAL, read_only=True)
 
@@ -75,22 +75,22 @@ class KernelDocuments:
         await self._read.close()
 
     async def get(self, kind: str, key: str) -> Document | None:
-        """The newest version, if there is one."""
+        """Return the newest version, if there is one."""
         return await self._read.get(kind, key)
 
     async def list(self, kind: str, *, prefix: str = "") -> builtins.list[Document]:
-        """All of a kind whose keys begin like this, in order of their keys."""
+        """Return all documents of a kind whose keys begin with `prefix`, in order of their keys."""
         return await self._read.list(kind, prefix=prefix)
 
     async def put(self, kind: str, key: str, data: bytes, *, expected: int | None = None) -> Document:
-        """Have a schedule written. Raises Conflict; StoreInUse if the kernel does not answer; Refused."""
+        """Have the kernel write a schedule. Raises Conflict; StoreInUse if the kernel does not answer; Refused."""
         said = await self._ask(PutSchedule(id=key, data=data, expected=expected or 0))
         if said["version"] is None:
             raise Conflict(kind, key, expected=expected or 0, found=said["found"])
         return Document(kind, key, said["version"], data)
 
     async def delete(self, kind: str, key: str, *, expected: int | None = None) -> bool:
-        """Have a schedule forgotten; False if there was none. Raises Conflict, StoreInUse, Refused."""
+        """Have the kernel delete a schedule; return False if there was none. Raises Conflict, StoreInUse, Refused."""
         said = await self._ask(DropSchedule(id=key, expected=expected))
         if said["found"] is not None:
             raise Conflict(kind, key, expected=expected or 0, found=said["found"])

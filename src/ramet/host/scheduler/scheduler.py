@@ -1,4 +1,4 @@
-"""`AgentScheduler`: agents that run later, again, or by the calendar, whatever restarts in between."""
+"""`AgentScheduler`: agents that run later, repeatedly, or by the calendar, across restarts."""
 
 from __future__ import annotations
 
@@ -44,18 +44,18 @@ DEFAULT_DIR = "."
 
 
 class AgentScheduler:
-    """Runs agents at their times, each tick in one run, as long as it is open; what is scheduled outlives it.
+    """A scheduler that runs agents at their times, each tick in one run, while it is open; the schedules outlive it.
 
     It works in `runtime`, or one for `working_dir`, else in the only runtime that runs in this process, else in one for
-    the current directory. One that it opened itself it stops when it is closed. It begins at the first schedule or
-    question, or with `async with`.
+    the current directory. A runtime that the scheduler opened itself is stopped when the scheduler is closed. The
+    scheduler begins at the first schedule or query, or with `async with`.
 
-    **What a tick is promised.** It has one run at most, also with several schedulers on one store, and after any
-    crash. A process that dies before it noted that a run is about to begin leaves a missed tick behind, which the next
-    scheduler treats as `misfire` says: `once` and `all` run it. With the run of one that dies later the next scheduler
-    of the store goes on, as `AgentRuntime.resume` does; but a function that was called is called again only if its
-    schedule is `repeatable`, for it may have had effects: else its tick is `lost`, and so is one whose run needs what
-    is not there. Once such a run is resumed, the tick is told as it does.
+    **Guarantees for a tick.** A tick has one run at most, also with several schedulers on one store, and after any
+    crash. If a process dies before it has noted that a run is about to begin, the tick is missed, and the next
+    scheduler handles it by `misfire`: `once` and `all` run it. If the process dies later, the next scheduler of the
+    store continues the run, as `AgentRuntime.resume` does. A function that was called is called again only if its
+    schedule is `repeatable`, for it may have had effects; otherwise its tick is `lost`. A tick whose run needs a
+    missing object is `lost`, too. Once such a run is resumed, the tick has the state of the run.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class AgentScheduler:
     # ---- its life
 
     async def start(self) -> Self:
-        """Begin; idempotent. Raises InvalidValue when several runtimes run here and none was named."""
+        """Begin; idempotent. Raises InvalidValue if several runtimes run here and none was named."""
         async with self._starting:
             if self._serving is None:
                 self._runtime, self._own_runtime = self._find_runtime()
@@ -92,24 +92,24 @@ class AgentScheduler:
                     await self._stop_own_runtime()
                     raise
                 self._lookout = self._made_lookout(store)
-                # In a context of its own: begun inside of a tool, it is no part of that tool's call.
+                # In a context of its own: if it begins inside a tool, it is no part of that tool's call.
                 self._serving = asyncio.create_task(
                     self._lookout.serve(), name="ramet scheduler", context=contextvars.Context()
                 )
         return self
 
     async def close(self) -> None:
-        """End the runs that it began, note that, and stop looking; idempotent. Schedules stay, for the next one."""
+        """End the runs that it started, note that, and stop; idempotent. Schedules stay for the next scheduler."""
         async with self._starting:
             serving, self._serving = self._serving, None
             if serving is not None:
                 await run_shielded(self._end(serving))
 
     async def leave(self, patience_s: float) -> None:
-        """Begin nothing more, and wait for functions that it began; after `patience_s` end them, and note that.
+        """Start no more ticks, and wait for started functions; after `patience_s` end them, and note that.
 
-        For a process that is about to end: another scheduler of the store goes on with what is due, with the runs that
-        can go on in their middle, which are not waited for, and with functions that may be called again. Idempotent.
+        For a process that is about to end. Another scheduler of the store continues with due ticks, with the runs that
+        can continue in their middle, which are not waited for, and with functions that may be called again. Idempotent.
         """
         if (serving := self._serving) is not None:
             self._lookout.leave()
@@ -155,13 +155,13 @@ class AgentScheduler:
     async def schedule_agent_in(
         self, delay_seconds: float, agent: Agentlike, **options: Unpack[Options]
     ) -> ScheduleView:
-        """Run it once, so many seconds from now."""
+        """Run an agent once, after a delay in seconds."""
         now = await self._now()
         delay = timedelta(seconds=checked_number("delay_seconds", delay_seconds, 0, LONGEST_S))
         return await self._add(Once(at=now + delay), ["in", float(delay_seconds)], agent, just_before(now), options)
 
     async def schedule_agent_at(self, when: datetime, agent: Agentlike, **options: Unpack[Options]) -> ScheduleView:
-        """Run it once, at a time that is still to come; an aware datetime, so that nobody wonders whose."""
+        """Run an agent once, at a future time; the datetime must be aware, so that its zone is clear."""
         now = await self._now()
         at = utc("when", when)
         if at < now:
@@ -171,55 +171,57 @@ class AgentScheduler:
     async def schedule_agent_cron(
         self, cron: str, agent: Agentlike, *, tz: str, **options: Unpack[Options]
     ) -> ScheduleView:
-        """Run it at the times of a cron line on the clocks of zone `tz`.
+        """Run an agent at the times of a cron line on the clocks of zone `tz`.
 
-        A time that the clock shows twice comes once, one that it skips comes at the end of the skip, unless the line
-        has `*` for its minutes or hours: those go on evenly.
+        A time that the clock shows twice fires once; a time that the clock skips fires at the end of the skip. A line
+        with `*` for its minutes or hours fires at an even rate instead.
         """
         now = await self._now()
         check(cron, tz, now)
         return await self._add(Cron(line=cron, tz=tz), ["cron", cron.split(), tz], agent, now, options)
 
-    # ---- looking and steering
+    # ---- inspection and control
 
     async def list(self) -> tuple[ScheduleView, ...]:
-        """Every schedule, in order of ids; those that are over stay for a week, or until they are cancelled."""
+        """Return every schedule, in order of ids; ended schedules stay for a week, or until they are cancelled."""
         await self.start()
         records = self._records()
         return tuple([await view_now(book, records) for book in await self._books.listed()])
 
     async def get(self, id: str) -> ScheduleView:
-        """One schedule. Raises Unknown."""
+        """Return one schedule. Raises Unknown."""
         await self.start()
         return await view_now(await self._read(id), self._records())
 
     async def cancel(self, id: str) -> None:
-        """Forget a schedule: none of its ticks fires from now on; a run that is going goes on. Raises Unknown."""
+        """Delete a schedule: none of its ticks fires from now on; an active run continues. Raises Unknown."""
         await self.start()
         if not await self._books.cancel(id):
             raise await self._unknown(id)
 
     async def pause(self, id: str) -> ScheduleView:
-        """Begin nothing of it until `resume`; a run that is going goes on. Raises Unknown."""
+        """Start no ticks of a schedule until `resume`; an active run continues. Raises Unknown."""
         return await self._change(id, ticks.pause)
 
     async def resume(self, id: str) -> ScheduleView:
-        """Go on with its next time: those that passed during the pause are not made up for. Raises Unknown."""
+        """Resume a schedule with its next time; ticks that were missed during the pause are dropped. Raises Unknown."""
         now = await self._now()
         return await self._change(id, lambda book: ticks.resume(book, now))
 
     async def trigger(self, id: str) -> ScheduleView:
-        """Run it now, beside its times, also while it is paused. Raises Unknown.
+        """Run a schedule now, besides its times, also while it is paused. Raises Unknown.
 
-        While a run of it is going, it comes after that, unless `overlap="allow"`.
+        If one of its runs is active, the new run starts after that, unless `overlap="allow"`.
         """
         now = await self._now()
         return await self._change(id, lambda book: ticks.trigger(book, now))
 
     async def results(self, id: str) -> tuple[TickResult, ...]:
-        """Its last ticks, as they stand: the newest twenty that ended, what runs, what waits. Raises Unknown.
+        """Return a schedule's last ticks: the newest twenty that ended, the running ones, the waiting ones.
 
-        One that was lost with its process is told as its run does now, if that was taken up again.
+        Raises Unknown.
+
+        A tick that was lost with its process has the present state of its run, if the run was resumed.
         """
         await self.start()
         known = ticks.report((await self._read(id)).state)
@@ -228,7 +230,7 @@ class AgentScheduler:
             known = await mark_starting(records, known)
         return await refresh_all(records, known)
 
-    # ---- within
+    # ---- internal
 
     def _made_lookout(self, store: Store | None) -> SchedulerLoop:
         firing = TickDispatcher(self._runtime, self._books, self._definitions)
@@ -246,13 +248,13 @@ class AgentScheduler:
         return AgentRuntime(self._working_dir if self._working_dir is not None else DEFAULT_DIR), True
 
     async def _find_store(self) -> Store:
-        """Open a store. Whoever gave one closes it; that of a runtime lives as long as the runtime."""
+        """Open a store. The caller closes a store that it gave; the store of a runtime lives as long as the runtime."""
         if self._given_store is not None:
             return await self._given_store.open()
         return await self._runtime.open_store()
 
     def _records(self) -> JournalReader | None:
-        """What is on record of the runs of its runtime."""
+        """Return a reader of the recorded runs of its runtime."""
         journal = self._runtime.journal
         return JournalReader(journal.store, journal.living) if journal is not None and journal.is_open else None
 

@@ -1,4 +1,4 @@
-"""How a tick stands, as the journal knows it: whether its run was born, and how it did if nobody was there to note."""
+"""The status of a tick from the journal: whether its run was spawned, and its result if no scheduler noted it."""
 
 from __future__ import annotations
 
@@ -11,17 +11,20 @@ from ramet.core.outcome import ErrorInfo
 from ramet.core.schedules.ticks import TickResult, TickStatus
 from ramet.host.control.run_queries import JournalReader, RunRow
 
-#: Characters of a result that are kept with its tick; all of it is in the run's own record.
+#: Characters of a result that are kept with its tick; the record of the run has the whole result.
 KEPT_TEXT = 4096
 
 
 async def refresh_all(records: JournalReader | None, ticks: Iterable[TickResult]) -> tuple[TickResult, ...]:
-    """The same ticks; those that were noted as lost as their runs tell it, where these are on record."""
+    """Return the ticks; each lost tick has the state of its run, if the run is recorded."""
     return tuple([await refresh_status(records, each) for each in ticks])
 
 
 async def mark_starting(records: JournalReader, ticks: Iterable[TickResult]) -> tuple[TickResult, ...]:
-    """The same ticks; one whose run has an id and is not on record yet is starting. `records` has all their runs."""
+    """Return the ticks; a tick whose run has an id and is not recorded yet is starting.
+
+    `records` has all their runs.
+    """
     return tuple([each if await _is_born(records, each) else _starting(each) for each in ticks])
 
 
@@ -34,13 +37,13 @@ def _starting(tick: TickResult) -> TickResult:
 
 
 async def refresh_status(records: JournalReader | None, tick: TickResult) -> TickResult:
-    """The same tick, or how the run of a lost one does now: running again, or ended."""
+    """Return the tick; a lost tick gets the present state of its run: running again, or ended."""
     if records is None or tick.status is not TickStatus.LOST or tick.run is None:
         return tick
     try:
         root = await records.tree_of(tick.run)
         row = next(row for row in await records.rows(root) if row.id == tick.run)
-    except (Unknown, InvalidValue, StopIteration):  # Collected since, or of a newer version.
+    except (Unknown, InvalidValue, StopIteration):  # Removed since, or of a newer version.
         return tick
     if row.is_over:
         return _ended(tick, row)
@@ -60,12 +63,12 @@ def _ended(tick: TickResult, row: RunRow) -> TickResult:
 
 
 def kept(text: str) -> str:
-    """The beginning of a text, as JSON can hold it."""
+    """Return the beginning of a text, in a form that JSON can hold."""
     return text[:KEPT_TEXT].encode(errors="replace").decode()
 
 
 def kept_error(error: ErrorInfo | None) -> ErrorInfo | None:
-    """The same of an error."""
+    """Return an error with shortened texts."""
     if error is None:
         return None
     return ErrorInfo(type=kept(error.type), message=kept(error.message), scope=error.scope)

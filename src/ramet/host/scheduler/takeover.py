@@ -1,4 +1,4 @@
-"""What a scheduler had begun that died: its tick's run goes on here, or it is noted what became of that."""
+"""The takeover of ticks from a dead scheduler: the run of a tick is continued here, or its result is noted."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _log = logging.getLogger("ramet.scheduler")
 
 
 class TickTakeover:
-    """Goes on, in one runtime, with ticks whose schedulers have died."""
+    """The continuation, in one runtime, of ticks whose schedulers have died."""
 
     def __init__(
         self,
@@ -41,10 +41,10 @@ class TickTakeover:
         self._runtime, self._books, self._firing, self._definitions = runtime, books, firing, definitions
 
     async def take_up(self, schedule: Schedule, claim: Claim, owner: str) -> bool:
-        """Go on with the run of a claim to its end, and note that; False where another kernel has it, and lives.
+        """Continue the run of a claim to its end, and note that; return False if a living kernel has the run.
 
-        A run that was not born yet is born, under the id that was noted. A function is called again only if its
-        schedule says so. Raises StoreFailed; whatever else keeps the run from going on is the tick's result.
+        A run that was not spawned yet is spawned, under the noted id. A function is called again only if its schedule
+        allows that. Raises StoreFailed; any other error that prevents the run is the tick's result.
         """
         try:
             found = await self._find(schedule, claim)
@@ -52,13 +52,13 @@ class TickTakeover:
             return False
         except StoreFailed:
             raise
-        except Exception as problem:  # Whatever it is, among it what loading the user's own code raises.
-            if self._runtime in living():  # Else that is what is wrong, and not the run.
+        except Exception as problem:  # Any error, including errors of the user's own code at loading.
+            if self._runtime in living():  # Otherwise the runtime is the problem, and not the run.
                 await self._lose(schedule, claim, problem)
             return True
         mine = replace(claim, owner=owner)
         if await self._books.change(schedule.id, lambda book: ticks.update_claim(book, claim, mine)) is None:
-            return True  # The schedule was cancelled, or another scheduler that lives has the claim.
+            return True  # The schedule was cancelled, or another living scheduler has the claim.
         if isinstance(found, Handle):
             await self._firing.follow(schedule, mine, found)
         elif isinstance(found, Result):
@@ -68,9 +68,10 @@ class TickTakeover:
         return True
 
     async def _find(self, schedule: Schedule, claim: Claim) -> Handle | Result | Loaded:
-        """Its run, at work here; or how that ended; or, where it was not born, what is to be.
+        """Return the run, active here; or its result; or, if it was not spawned, its loaded target.
 
-        Raises BusyError where another kernel has it, DefinitionMissing, and whatever keeps it from going on here.
+        Raises BusyError if another kernel has the run, DefinitionMissing, and any error that prevents the run from
+        continuing here.
         """
         assert claim.run is not None, "it was started"
         policy = self._policy(schedule)
@@ -79,13 +80,13 @@ class TickTakeover:
         ):
             return handle
         with suppress(Unknown):
-            return self._runtime.get(claim.run)  # Whoever adopts the trees of others was faster.
+            return self._runtime.get(claim.run)  # A component that adopts trees was faster.
         try:
             return await self._runtime.result(claim.run)
         except Unknown:
             journal = self._runtime.journal
             if journal is None or not self._books.are_in(journal.store):
-                raise  # It may have been born elsewhere.
+                raise  # It may have been spawned elsewhere.
             return load(schedule.target, self._definitions)
 
     def _policy(self, schedule: Schedule) -> Policy | None:

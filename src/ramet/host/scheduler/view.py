@@ -1,4 +1,4 @@
-"""A schedule as whoever asks for it sees it."""
+"""A schedule in the form in which it is returned to callers."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from ramet.host.schedules.cron import next_fire
 
 
 class ScheduleView(Struct, frozen=True, kw_only=True):
-    """A schedule as it stood when it was asked for."""
+    """A snapshot of a schedule at the time of the request."""
 
     id: str
     name: str
-    next: datetime | None  #: when it fires by itself, in UTC; None: never again, or not while it is paused
+    next: datetime | None  #: its next own tick, in UTC; None: no more, or not while it is paused
     paused: bool
-    running: int  #: runs that are going
-    waiting: int  #: ticks that wait for one of these to end
-    skipped: int  #: ticks that never run: missed, or come during a run
-    last: TickResult | None  #: the newest that has ended
+    running: int  #: active runs
+    waiting: int  #: ticks that wait for the end of an active run
+    skipped: int  #: ticks that never run: missed, or due during a run
+    last: TickResult | None  #: the newest tick that has ended
     schedule: Schedule
 
 
 def view_of(book: ScheduleRecord) -> ScheduleView:
-    """How a schedule stands."""
+    """Return the view of a schedule."""
     state = book.state
     return ScheduleView(
         id=book.schedule.id,
@@ -47,7 +47,7 @@ def view_of(book: ScheduleRecord) -> ScheduleView:
 
 
 async def view_now(book: ScheduleRecord, records: JournalReader | None) -> ScheduleView:
-    """The same; a tick that was lost with its process as its run does now."""
+    """Return the view of a schedule; a lost tick is refreshed from its run's present state."""
     view = view_of(book)
     return view if view.last is None else replace(view, last=await refresh_status(records, view.last))
 
@@ -55,5 +55,5 @@ async def view_now(book: ScheduleRecord, records: JournalReader | None) -> Sched
 def _next(book: ScheduleRecord) -> datetime | None:
     try:
         return ticks.next_tick(book, next_fire)
-    except InvalidValue:  # a zone that this machine does not know: it does not fire here
+    except InvalidValue:  # a zone that this machine does not know: the schedule does not fire here
         return None

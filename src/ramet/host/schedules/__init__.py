@@ -1,1 +1,1 @@
-"""Schedules: as somebody asks for one, and as they are on record."""
+"""Schedules: the requests for them, and their records."""

@@ -1,7 +1,7 @@
-"""Schedules that another process changes while a kernel holds the journal: what it asks for at the kernel's door.
+"""Requests of another process to change schedules while a kernel holds the journal.
 
-Reading needs nobody: that is done beside the kernel. A change is the same compare-and-swap as everybody's, made by the
-kernel on behalf of who asked; whoever watches in that kernel is told, so that what is due now runs now.
+Reading needs no request: it is done beside the kernel. The kernel makes a change for the requester by the usual
+compare-and-swap; watchers in the kernel are notified, so that a due tick runs now.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ramet.host.schedules.table import KIND, Documents, ScheduleTable
 
 
 class PutSchedule(Struct, frozen=True, kw_only=True, tag="put_schedule", forbid_unknown_fields=True):
-    """Write a schedule's document, of which `expected` was read, 0 for a new one."""
+    """A request to write a schedule's document; `expected` is the version that was read, 0 for a new document."""
 
     id: str
     data: bytes
@@ -24,16 +24,18 @@ class PutSchedule(Struct, frozen=True, kw_only=True, tag="put_schedule", forbid_
 
 
 class DropSchedule(Struct, frozen=True, kw_only=True, tag="drop_schedule", forbid_unknown_fields=True):
-    """Forget a schedule, if it is of version `expected`; None is any."""
+    """A request to delete a schedule, if it is of version `expected`; None means any version."""
 
     id: str
     expected: int | None = None
 
 
 async def answer(shelf: Documents, request: PutSchedule | DropSchedule) -> dict[str, Any]:
-    """Do it. Raises Damaged and InvalidValue for what is no schedule of that id; nothing is written then.
+    """Execute a request.
 
-    `found` is the version that stood in the way of a change; it is None where nothing did.
+    Raises Damaged and InvalidValue if the data is no schedule of that id; then nothing is written.
+
+    `found` is the version that conflicted with the change; None without a conflict.
     """
     if isinstance(request, DropSchedule):
         try:

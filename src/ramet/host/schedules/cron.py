@@ -1,4 +1,4 @@
-"""The next time of a cron line, by cronsim: right also on the days when the clock changes."""
+"""The next time of a cron line, computed by cronsim: also right on the days when the clock changes."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _ZONE = "the name of a time zone that this machine knows, such as 'Europe/Berlin
 
 
 def next_fire(line: str, tz: str, after: datetime) -> datetime | None:
-    """The first time strictly after `after`, in UTC; None if there is none within 50 years.
+    """Return the first time strictly after `after`, in UTC; None if there is none within 50 years.
 
-    A time that the clock skips comes at the end of the skip; one that it shows twice comes once. Raises InvalidValue
-    naming `cron` or `tz`.
+    A time that the clock skips is moved to the end of the skip; a time that the clock shows twice counts once. Raises
+    InvalidValue naming `cron` or `tz`.
     """
     zone = _zone(tz)
     try:
-        # cronsim reckons on the wall: begun in the hour that comes twice, it may name one that is over.
+        # cronsim computes in wall time: started in the repeated hour, it may return a time that has passed.
         for tick in CronSim(_checked(line), after.astimezone(zone)):
             if (moment := tick.astimezone(UTC)) > after:
                 return moment
@@ -32,13 +32,13 @@ def next_fire(line: str, tz: str, after: datetime) -> datetime | None:
 
 
 def check(line: str, tz: str, after: datetime) -> None:
-    """Raise InvalidValue for a line or zone that cannot be read, and for a line whose time never comes."""
+    """Raise InvalidValue for an unreadable line or zone, and for a line whose time never comes."""
     if next_fire(line, tz, after) is None:
         raise InvalidValue("cron", line, "a line whose time comes within 50 years")
 
 
 def _checked(line: object) -> str:
-    # Seconds, which cronsim reads from a sixth field, have other rules when the clock changes.
+    # Seconds, which cronsim reads from a sixth field, follow other rules when the clock changes.
     if not isinstance(line, str) or len(line) > 200 or len(line.split()) != 5:
         raise InvalidValue("cron", line, _LINE)
     return line

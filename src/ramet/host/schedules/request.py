@@ -1,4 +1,4 @@
-"""From what a caller asks for to a `Schedule`: everything is checked here, before anything is kept."""
+"""The conversion of a request to a `Schedule`: every argument is checked here, before anything is stored."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ MAX_PROMPT = 100_000
 
 
 class Options(TypedDict, total=False):
-    """What every kind of schedule takes."""
+    """The options of every kind of schedule."""
 
-    name: str | None  #: the schedule's id, known from then on; without one it gets an id of its own
+    name: str | None  #: the schedule's id from then on; without a name the schedule gets an id of its own
     args: Sequence[Any]  #: of a function; plain JSON data, like kwargs
     kwargs: Mapping[str, Any]
     prompt: str  #: of a model agent
-    policy: Policy | None  #: of the sandbox that it runs in; None is the default one
+    policy: Policy | None  #: of the sandbox of its runs; None is the default policy
     limits: Limits  #: of each run
     misfire: Misfire  #: skip | once | all
-    misfire_max: int  #: how many of them `all` means
+    misfire_max: int  #: the limit of ticks for `all`
     overlap: Overlap  #: skip | queue | allow
     jitter_seconds: float
     until: datetime | None
-    repeatable: bool  #: a function may be called again where a process that died had called it
-    in_process: bool  #: it runs in this process, with all that this may do, instead of a sandbox
+    repeatable: bool  #: a function may be called again if a dead process had called it
+    in_process: bool  #: its runs are in this process, with all rights of the process, not in a sandbox
 
 
 def schedule_of(
@@ -57,7 +57,10 @@ def schedule_of(
     repeatable: bool = False,
     in_process: bool = False,
 ) -> Schedule:
-    """The schedule of these options; `asked` is the timing as the caller put it. Raises InvalidValue by field."""
+    """Return the schedule of these options; `asked` is the timing of the caller's request.
+
+    Raises InvalidValue by field.
+    """
     if isinstance(args, str | bytes) or not isinstance(args, Sequence):
         raise InvalidValue("args", args, "a list of plain JSON data")
     if kwargs is not None and not isinstance(kwargs, Mapping):
@@ -94,7 +97,8 @@ def schedule_of(
     elif not prompt:
         raise InvalidValue("prompt", prompt, "what the agent is to do")
     digest = _digest(asked, schedule)
-    # Without a name, the same interval or cron line asked for again by a restarted program is the one that there is.
+    # Without a name, the id of an interval or cron line depends on its content: a restarted program that asks again
+    # gets the existing schedule.
     own = digest[:8] if not isinstance(timing, Once) else entropy.hex()
     return msgspec.structs.replace(schedule, id=name if name is not None else f"{label}-{own}", asked=digest)
 

@@ -16,28 +16,28 @@ from ramet.store.contract import Document
 KIND = "schedule"
 
 _log = logging.getLogger("ramet.scheduler")
-#: Who looks at the schedules of a store: is told the id of one that somebody else changed.
+#: The watchers of a store's schedules: called with the id of a schedule that another process changed.
 _watching: weakref.WeakKeyDictionary[Documents, set[Callable[[str], None]]] = weakref.WeakKeyDictionary()
 
 
 class Documents(Protocol):
-    """Where documents are: a store, or the way to one that another process holds."""
+    """A source of documents: a store, or the access to a store that another process holds."""
 
     async def get(self, kind: str, key: str) -> Document | None:
-        """The newest version, if there is one."""
+        """Return the newest version, if there is one."""
 
     async def list(self, kind: str, *, prefix: str = "") -> builtins.list[Document]:
-        """All of a kind whose keys begin like this, in order of their keys."""
+        """Return all documents of a kind whose keys begin with `prefix`, in order of their keys."""
 
     async def put(self, kind: str, key: str, data: bytes, *, expected: int | None = None) -> Document:
-        """Write a document. Raises Conflict for one that is not of the version `expected`."""
+        """Write a document. Raises Conflict if the stored version is not `expected`."""
 
     async def delete(self, kind: str, key: str, *, expected: int | None = None) -> bool:
-        """Remove a document; False if there was none. Raises Conflict like `put`."""
+        """Remove a document; return False if there was none. Raises Conflict like `put`."""
 
 
 class Versioned(NamedTuple):
-    """A book, and the version of its document."""
+    """A schedule record, and the version of its document."""
 
     book: ScheduleRecord
     version: int
@@ -51,24 +51,24 @@ class ScheduleTable:
         self._warned: set[str] = set()
 
     def are_in(self, store: object) -> bool:
-        """Whether they are in this store."""
+        """Return whether the schedules are in this store."""
         return self._store is store
 
     async def read(self, id: str) -> Versioned | None:
-        """The newest version; None if there is none. Raises Damaged."""
+        """Return the newest version; None if there is none. Raises Damaged."""
         document = await self._store.get(KIND, id)
         return None if document is None else Versioned(ticks.decode(id, document.data), document.version)
 
     async def all(self) -> list[Versioned]:
-        """All that are on record, in order of ids. One that cannot be read is left out, and named in the log once."""
+        """Return all recorded schedules, in order of ids. An unreadable one is left out, and logged once."""
         return [found for each in await self._store.list(KIND) if (found := self._readable(each)) is not None]
 
     async def listed(self) -> list[ScheduleRecord]:
-        """Every schedule that was not cancelled, in order of ids."""
+        """Return every schedule that was not cancelled, in order of ids."""
         return [found.book for found in await self.all() if not found.book.state.cancelled]
 
     async def write(self, book: ScheduleRecord, version: int) -> bool:
-        """Write a book of which `version` was read, 0 for a new one; False if somebody else was first."""
+        """Write a record of which `version` was read, 0 for a new one; return False if another writer was faster."""
         try:
             await self._store.put(KIND, book.schedule.id, ticks.encode(book), expected=version)
         except Conflict:
@@ -76,9 +76,9 @@ class ScheduleTable:
         return True
 
     async def change(self, id: str, step: Callable[[ScheduleRecord], ScheduleRecord | None]) -> ScheduleRecord | None:
-        """Write what `step` makes of the newest version, as often as it takes; returns that, or None.
+        """Write the result of `step` on the newest version, repeated on conflicts; return the result, or None.
 
-        None means that the schedule is gone or that `step` had none, and nothing was written.
+        None means that the schedule is gone or that `step` returned None, and nothing was written.
         """
         while (found := await self.read(id)) is not None:
             changed = step(found.book)
@@ -87,7 +87,7 @@ class ScheduleTable:
         return None
 
     async def cancel(self, id: str) -> bool:
-        """Forget a schedule, as soon as the runs that are going have ended; False if there is none."""
+        """Delete a schedule, as soon as its active runs have ended; return False if there is none."""
         while (found := await self.read(id)) is not None and not found.book.state.cancelled:
             book = ticks.cancel(found.book)
             gone = self.remove(id, found.version) if ticks.is_forgotten(book) else self.write(book, found.version)
@@ -96,20 +96,20 @@ class ScheduleTable:
         return False
 
     async def remove(self, id: str, version: int | None = None) -> bool:
-        """Forget a schedule; False if there is none, or not of that version any more."""
+        """Delete a schedule; return False if there is none, or if it has another version."""
         try:
             return await self._store.delete(KIND, id, expected=version)
         except Conflict:
             return False
 
     def watch(self, heard: Callable[[str], None]) -> Callable[[], None]:
-        """Have `heard` called with the id of each schedule that `tell` is told of; returns the way out."""
+        """Call `heard` with the id of each schedule that `tell` reports; return a function that stops this."""
         watching = _watching.setdefault(self._store, set())
         watching.add(heard)
         return lambda: watching.discard(heard)
 
     def tell(self, id: str) -> None:
-        """A schedule was changed by somebody who has no eye on it: whoever watches this store looks at it now."""
+        """Report a schedule that was changed from outside: the watchers of this store check it now."""
         for heard in list(_watching.get(self._store, ())):
             heard(id)
 

@@ -1,4 +1,4 @@
-"""What a schedule runs, kept as data: a function by reference, a definition by its fields, or a definition by name."""
+"""The target of a schedule, kept as data: a function by reference, a definition by its fields, or one by name."""
 
 from __future__ import annotations
 
@@ -30,14 +30,17 @@ _BY_VALUE = ("policy", "limits", "source", "function")
 
 
 class Loaded(NamedTuple):
-    """What is to be spawned, and the definitions that it may spawn by name."""
+    """A loaded target: the agent to spawn, and the definitions that it may spawn by name."""
 
     agent: Agent | Callable[..., Any]
     definitions: Mapping[str, Agent]
 
 
 def target_of(agent: object, definitions: Definitions) -> Target:
-    """How `agent` is kept. Raises InvalidValue for what no later process could find again, Unknown for a name."""
+    """Return the stored form of `agent`.
+
+    Raises InvalidValue if a later process could not find it; Unknown for a name.
+    """
     if isinstance(agent, str):
         if is_reference(agent):
             try:
@@ -58,7 +61,10 @@ def target_of(agent: object, definitions: Definitions) -> Target:
 
 
 def load(target: Target, definitions: Definitions) -> Loaded:
-    """What a target stands for now. Raises DefinitionMissing when it is gone, InvalidValue when it became wrong."""
+    """Return the present object of a target.
+
+    Raises DefinitionMissing if it is gone, InvalidValue if it is invalid now.
+    """
     if isinstance(target, FunctionTarget):
         return Loaded(resolve(target.reference), {})
     known = definitions()
@@ -70,7 +76,7 @@ def load(target: Target, definitions: Definitions) -> Loaded:
 
 
 def plain(field: str, value: Any, _depth: int = 0) -> Any:
-    """`value` if it reads back from JSON as it is, or InvalidValue naming the part that does not."""
+    """Return `value` if it is unchanged by JSON; raise InvalidValue naming the part that is not."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, list) and _depth < _DEPTH:
@@ -92,7 +98,7 @@ def plain(field: str, value: Any, _depth: int = 0) -> Any:
 
 
 def checked_size(field: str, value: Any) -> Any:
-    """`value` if it is plain data of a bounded size; raises InvalidValue."""
+    """Return `value` if it is plain data of a bounded size. Raises InvalidValue."""
     size = len(msgspec.json.encode(plain(field, value)))
     if size > MAX_DATA:
         raise InvalidValue(field, f"{size} bytes of JSON", f"at most {MAX_DATA}: keep large data in a file")
@@ -100,7 +106,7 @@ def checked_size(field: str, value: Any) -> Any:
 
 
 def checked_policy(policy: object) -> Policy | None:
-    """A policy that may be kept. Raises InvalidValue for one that holds values: these are kept nowhere."""
+    """Return a policy that may be stored. Raises InvalidValue for a policy with values: a schedule stores no values."""
     if policy is None:
         return None
     if not isinstance(policy, Policy):
@@ -122,7 +128,7 @@ def _is_unicode(text: str) -> bool:
 
 
 def _fields_of(agent: Agent) -> dict[str, Any]:
-    """A definition as plain data."""
+    """Return a definition as plain data."""
     _check_model(agent)
     fields: dict[str, Any] = {}
     for each in dataclasses.fields(Agent):

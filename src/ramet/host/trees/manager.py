@@ -145,7 +145,7 @@ class Trees:
         return self._journal.tree_over(root, self._clock.now()) if self._journal is not None else None
 
     def leave(self, root: RunId) -> Run | None:
-        """Release a tree without living runs, else return a living run; the newest released trees are kept for lookups."""
+        """Release a tree without living runs, else return a living run; the newest released trees stay available."""
         opened = self._open.get(root)
         if opened is None or root in self._closing:
             return None

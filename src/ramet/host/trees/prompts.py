@@ -44,7 +44,10 @@ def _found(agent: Agent, capability: Capability) -> tuple[Capability, Any]:
 
 
 class Prompts:
-    """A builder of system prompts. Without a project folder, only the files that a definition names are read from disk."""
+    """A builder of system prompts.
+
+    Without a project folder, only the files that a definition names are read from disk.
+    """
 
     def __init__(
         self, project_dir: pathlib.Path | None, user_dir: pathlib.Path | None, session: str | None = None

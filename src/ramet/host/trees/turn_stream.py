@@ -79,7 +79,7 @@ def whole_chunk(event: MessageRecorded) -> AIMessageChunk:
 
 
 def _readable(chunk: AIMessageChunk) -> AIMessageChunk:
-    """Return the chunk with its text as the content if it has nothing else: with tools, some providers stream blocks."""
+    """Return the chunk with its text as the content if it has only text: with tools, some providers stream blocks."""
     blocks = chunk.content
     if isinstance(blocks, str) or not all(_is_said_again(block) for block in blocks):
         return chunk
