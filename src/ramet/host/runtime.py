@@ -351,7 +351,7 @@ class AgentRuntime:
         return opened.tree.handle(root)
 
     def mint(self) -> RunId:
-        """Return an id for a root that will be spawned, for a caller that records the id before: `spawn` takes the id."""
+        """Return an id for a root that will be spawned, for a caller that records the id before calling `spawn`."""
         return run_id(self._entropy(8))
 
     async def start_agent(

@@ -1,8 +1,8 @@
-"""Boards in a store: one document each, so that what concerns several tasks changes at once or not at all.
+"""Boards in a store: one document each, so that a change of several tasks is atomic.
 
-Every change is a compare-and-swap of that document, made again on the newest version until it fits or is refused. A
-claim is a lease that ends with its owner: what a run has claimed and not completed may be claimed by another once the
-run has ended. A run that a killed process left behind has not ended: it goes on with what it has when it is resumed.
+Every change is a compare-and-swap of that document, repeated on the newest version until it fits or is refused. A claim
+is a lease that ends with its owner: a task that a run has claimed and not completed may be claimed by another run once
+the owner has ended. A run that a killed process left has not ended: it keeps its tasks when it is resumed.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ class Board:
         is_living: Callable[[str], bool] | None = None,
         open: Callable[[], Awaitable[object]] | None = None,
     ) -> None:
-        """`is_living` says of a run's id whether it is at work here; of any other the store's journal says.
+        """Set up a board. `is_living` returns whether a run is active here; for other runs the store's journal is read.
 
-        `open` is awaited before the store is used; by default it is the caller who opens it.
+        `open` is awaited before the store is used; by default the caller opens the store.
         """
         if not isinstance(list_id, str) or not list_id:
             raise InvalidValue("list_id", list_id, "a name")
@@ -62,7 +62,7 @@ class Board:
         self._is_living, self._open = is_living, open
 
     async def reserve(self) -> str:
-        """An id that no other task has or will have."""
+        """Return an id that no other task has or will have."""
         return await self._change(next_id)
 
     async def create(
@@ -75,7 +75,10 @@ class Board:
         id: str | None = None,
         key: str = "",
     ) -> Task:
-        """Put a task on the board; `id` is one that was reserved. With a `key`, the one that was created with it."""
+        """Create a task on the board; `id` is a reserved one.
+
+        An existing task with the same `key` is returned instead.
+        """
 
         def create(page: BoardDocument) -> Task:
             for known, row in page.rows.items():
@@ -94,7 +97,10 @@ class Board:
         return await self._change(create)
 
     async def claim(self, id: str, by: Owner) -> Task:
-        """Have it for oneself: exactly one of those who try does. Refused while it waits for others; idempotent."""
+        """Claim a task for one run: exactly one of concurrent claimants succeeds.
+
+        Refused while the task waits for other tasks; idempotent.
+        """
         gone = await self._owner_that_ended(id, by)
 
         def claim(page: BoardDocument) -> Task:
@@ -114,7 +120,7 @@ class Board:
         return await self._change(claim)
 
     async def complete(self, id: str, by: Owner) -> Task:
-        """Count it as done, by whoever has it; what waited for it may then be claimed. Idempotent."""
+        """Mark a task as completed by its owner; tasks that waited for it may then be claimed. Idempotent."""
 
         def complete(page: BoardDocument) -> Task:
             row = row_of(page, id)
@@ -126,7 +132,7 @@ class Board:
         return await self._change(complete)
 
     async def release(self, id: str, by: Owner | None = None) -> Task:
-        """Give it back undone; None is the host's word, which needs no claim. Idempotent."""
+        """Release a task uncompleted; `by=None` is the host, which needs no claim. Idempotent."""
         gone = await self._owner_that_ended(id, by)
 
         def release(page: BoardDocument) -> Task:
@@ -137,7 +143,7 @@ class Board:
         return await self._change(release)
 
     async def delete(self, id: str, by: Owner | None = None) -> Task:
-        """Take it off the board, unless another is at it; nothing waits for it any more."""
+        """Delete a task from the board, unless another run works on it; no task waits for it any more."""
         gone = await self._owner_that_ended(id, by)
 
         def delete(page: BoardDocument) -> Task:
@@ -164,7 +170,7 @@ class Board:
         add_blocks: Sequence[str] = (),
         metadata: Mapping[str, Any] | None = None,
     ) -> Task:
-        """Change what it says, unless another is at it, or it is completed. In `metadata` None removes a key."""
+        """Change a task, unless another run works on it, or it is completed. In `metadata` None removes a key."""
         gone = await self._owner_that_ended(id, by)
 
         def update(page: BoardDocument) -> Task:
@@ -182,11 +188,11 @@ class Board:
         return await self._change(update)
 
     async def get(self, id: str) -> Task:
-        """One task. Raises Unknown."""
+        """Return one task. Raises Unknown."""
         return task_of((await self._read())[0], id)
 
     async def list(self) -> Sequence[Task]:
-        """All tasks, in order of their numbers."""
+        """Return all tasks, in order of their numbers."""
         page, _ = await self._read()
         return [task_of(page, id) for id in sorted(page.rows, key=int)]
 
@@ -214,11 +220,11 @@ class Board:
             try:
                 await self._store.put(KIND, self._list_id, data, expected=version)
             except Conflict:
-                continue  # Somebody else was first: each round somebody is.
+                continue  # Another writer was faster: each round some writer succeeds.
             return outcome
 
     async def _owner_that_ended(self, id: str, by: Owner | None) -> Owner | None:
-        """The owner of a task whose lease is over; None if nobody has it, or somebody lives who does."""
+        """Return the owner of a task whose lease has ended; None if the task has no owner, or a living one."""
         page, _ = await self._read()
         owner = row_of(page, id).owner
         if owner is None or (by is not None and owner.run == by.run):
@@ -228,7 +234,7 @@ class Board:
         return None if await self._was_left_behind(owner.run) else owner
 
     async def _was_left_behind(self, run: str) -> bool:
-        """Whether the journal knows of a run and not of its end: it is there to be resumed."""
+        """Return whether the journal has a run without its end: the run can be resumed."""
         cursor, lives = 0, False
         while stored := await self._store.read(cursor, run=run, limit=_PAGE):
             for each in stored:
@@ -241,7 +247,7 @@ class Board:
 
 
 def boards(runtime: AgentRuntime) -> Callable[[str], Board]:
-    """The boards of a runtime, by a name: in its journal's store, or in memory where it keeps none."""
+    """Return the boards of a runtime, by a name: in its journal's store, or in memory if it has no journal."""
     journal = runtime.journal
     store: Store = MemoryStore() if journal is None else journal.store
     opening = store.open if journal is None else journal.open

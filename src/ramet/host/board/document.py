@@ -1,4 +1,4 @@
-"""What stands on a board, as one page of data, and the rules of changing it: each change can be made again."""
+"""The data of a board as one document, and the rules for changing it: each change can be repeated."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class _Version(msgspec.Struct):
 
 class BoardDocument(msgspec.Struct):
     version: int = VERSION
-    newest: int = 0  #: number that was given last
+    newest: int = 0  #: the newest number
     rows: dict[str, Row] = {}  #: in the order in which they were created
 
 
@@ -61,7 +61,7 @@ def row_of(page: BoardDocument, id: str) -> Row:
 
 
 def changeable(page: BoardDocument, id: str, by: Owner | None, gone: Owner | None) -> Row:
-    """A task that `by` may change: not completed, and nobody else's who lives."""
+    """Return a task that `by` may change: it is not completed, and no other living run owns it."""
     row = row_of(page, id)
     if row.status == "completed":
         raise TaskRefused(id, "it is completed", owner=name_of(row))
@@ -90,7 +90,7 @@ def task_of(page: BoardDocument, id: str) -> Task:
 
 
 def wait_for(page: BoardDocument, id: str, blockers: Sequence[str]) -> None:
-    """Let a task wait for others, too. Refuses what would wait for itself, and what has begun."""
+    """Let a task wait for other tasks. Refuses cycles, and tasks that have begun."""
     row = row_of(page, id)
     new = [each for each in checked_ids("blocked_by", blockers) if each not in row.blocked_by]
     if new and row.status != "pending":
@@ -105,7 +105,7 @@ def wait_for(page: BoardDocument, id: str, blockers: Sequence[str]) -> None:
 
 
 def _all_before(page: BoardDocument, id: str) -> set[str]:
-    """A task and all that it waits for, however long the way."""
+    """Return a task and all tasks that it waits for, directly or indirectly."""
     found, looking = {id}, [id]
     while looking:
         new = set(page.rows[looking.pop()].blocked_by) - found

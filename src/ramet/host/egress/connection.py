@@ -30,7 +30,7 @@ class ProxyDecision(NamedTuple):
     host: str
     port: int
     reason: str
-    status: int  #: of HTTP, as the client is told; 403 for a tunnel that stood and was cut, which is not told
+    status: int  #: of HTTP, for the client; 403 for an open tunnel that was cut: the client gets none
 
 
 @dataclass(frozen=True, kw_only=True)

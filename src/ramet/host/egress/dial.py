@@ -99,7 +99,7 @@ async def _connected(address: IPAddress, port: int) -> socket.socket:
 
 
 def _in_turn(found: Sequence[IPAddress]) -> list[IPAddress]:
-    """The families in turn, that of the first address first: one that leads nowhere does not use up all tries."""
+    """Return the addresses with alternating families, the first one's first, so that no family uses up all tries."""
     first = [address for address in found if address.version == found[0].version]
     second = [address for address in found if address.version != found[0].version]
     return [address for pair in itertools.zip_longest(first, second) for address in pair if address is not None]

@@ -70,7 +70,7 @@ class JournalUser(Protocol):
         """End the work on a tree: another kernel owns it."""
 
     def _can_go_on(self, root: str, run: str) -> bool | None:
-        """Return whether a run of an open tree can have another turn; None for a tree of no open tree here."""
+        """Return whether a run of an open tree can have another turn; None for a tree that is not open here."""
 
 
 class Journal:
@@ -359,7 +359,7 @@ class TreeJournal:
         return self._introducing
 
     async def _introduce(self) -> None:
-        """Register the tree in the store, so that another process finds it; then write the events that waited for that."""
+        """Register the tree in the store, so that other processes find it; then write the events of the tree."""
         try:
             about = msgspec.json.encode(self._about())
             await self._journal.store.put(TREES, self._root, about, tree=self._root)

@@ -1,8 +1,8 @@
-"""An audit log: what of consequence happened in a runtime's trees, each time to every sink.
+"""An audit log: the consequential events of a runtime's trees, each sent to every sink.
 
-It tells who was born and how they ended, who asked a person and what the answer was, what was refused or made less,
-what reached outside a sandbox, and what went wrong with a gate. It does not repeat what was said: no prompts, no text
-of mail, no results; those are in the transcripts. What was to be approved is told, without secrets.
+It reports spawns and ends of runs, approvals and their answers, refusals and reductions, access from a sandbox to the
+outside, and problems of gates. It does not repeat conversations: it contains no prompts, no text of mail, no results;
+those are in the transcripts. A request for approval is reported, without secrets.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from ramet.host.observability.redaction import MAX_SECRET, STARS, Redaction, nam
 
 _log = logging.getLogger("ramet.audit")
 
-#: What happened, as JSON: `time`, `type`, whose it is, and what belongs to its type.
+#: An event as JSON: `time`, `type`, its run, and the fields of its type.
 AuditEntry = dict[str, Any]
-#: Told of every entry, in the event loop and in order: it must be quick, and gets a copy of its own.
+#: Called with every entry, in the event loop and in order: it must be quick, and gets a copy of its own.
 Sink = Callable[[AuditEntry], None]
 
 #: Characters of a text, items of a list, and levels of what is nested in an entry.
 MAX_CHARS, MAX_ITEMS, MAX_DEPTH = 2_000, 64, 6
 
-#: The types that are told, and of each what is not: it is somebody's words, or too much.
+#: The reported types, and for each type the fields that are left out: they hold conversation text, or are too large.
 _TOLD: Mapping[type[Event], frozenset[str]] = {
     events.RunSpawned: frozenset({"prompt", "description", "birth"}),
     events.RunResumed: frozenset(),
@@ -60,21 +60,24 @@ _TOLD: Mapping[type[Event], frozenset[str]] = {
     events.EndpointAsked: frozenset(),
     events.CommandRun: frozenset(),
     events.MailPushed: frozenset({"text"}),
-    events.ToolEnded: frozenset({"preview", "elapsed_ms", "spilled_to"}),  # only where it was denied
+    events.ToolEnded: frozenset({"preview", "elapsed_ms", "spilled_to"}),  # only for denied calls
     events.Notice: frozenset(),  # only with an error
 }
-#: Of a result.
+#: Fields that are left out of a result.
 _NOT_TOLD_OF_RESULTS = ("value", "partial", "stdout", "stderr")
 
 
 class Audit:
-    """Hands entries to sinks: an `AuditFile`, `to_log`, any function of one entry.
+    """A dispatcher of entries to sinks: an `AuditFile`, `to_log`, any function of one entry.
 
-    A sink that fails is named in the log once, and tried again with the next entry; the others, and the run, go on.
+    A sink that fails is logged once, and called again with the next entry; the other sinks, and the run, continue.
     """
 
     def __init__(self, sinks: Iterable[Sink], *, secrets: Iterable[str] = ()) -> None:
-        """Secrets are starred out as `setup_logging` does it. Raises InvalidValue for what cannot be called."""
+        """Set the sinks.
+
+        Secrets are masked as in `setup_logging`. Raises InvalidValue for a sink that cannot be called.
+        """
         self._sinks = tuple(sinks)
         for index, sink in enumerate(self._sinks):
             if not callable(sink) or inspect.iscoroutinefunction(sink):
@@ -83,11 +86,11 @@ class Audit:
         self._failing: set[int] = set()
 
     def attach(self, recorder: Recorder) -> Listening:
-        """Tell of a tree, from its first event until it closes."""
+        """Report a tree, from its first event until it closes."""
         return listen(recorder, self.take)
 
     def take(self, event: Event) -> None:
-        """Tell every sink of an event, if it is of consequence."""
+        """Send an event to every sink, if the event is consequential."""
         if type(event) not in _TOLD or not _matters(event):
             return
         entry = self._entry(event)
@@ -124,7 +127,7 @@ class Audit:
         return first | {name: self._bounded(value, name) for name, value in told.items()}
 
     def _bounded(self, value: Any, name: str = "", depth: int = 0) -> Any:
-        """Plain data, without secrets, no larger than an entry may be."""
+        """Return plain data, without secrets, bounded to the limits of an entry."""
         if name and names_secret(name, value):
             return STARS
         if isinstance(value, str):
@@ -141,7 +144,7 @@ class Audit:
 
 
 def to_log(entry: AuditEntry) -> None:
-    """A sink: a line of the logger `ramet.audit`, with the entry as its extra `audit`."""
+    """Write a line of the logger `ramet.audit`, with the entry as its extra `audit`. A sink."""
     _log.info("%s %s", entry["type"], entry.get("path", ""), extra={"session_id": entry.get("root"), "audit": entry})
 
 
@@ -156,7 +159,7 @@ def _matters(event: Event) -> bool:
 
 
 def _lean(event: Event) -> Event:
-    """The event without what is large and not told: a conversation, a result."""
+    """Return the event without its large unreported parts: a conversation, a result."""
     match event:
         case events.RunSpawned():
             return replace(event, birth={})

@@ -2,12 +2,12 @@
 
     {"n":2,"prev":"<SHA-256 of line 1, without its newline>", …, "own":"<SHA-256 of this line up to here>"}
 
-`verify` finds a line that was changed, removed, put elsewhere or cut off, and says which. Somebody who may write the
-file can make it anew from a changed line on, or take lines off its end: who fears that keeps the newest `head`
-somewhere else, and gives it to `verify`.
+`verify` finds and names a line that was changed, removed, moved or cut off. An attacker with write access to the file
+can recreate it from a changed line on, or remove lines from its end. To detect that, keep the newest `head` elsewhere,
+and pass it to `verify`.
 
-A line is handed to the kernel before the run goes on: it outlives a killed process. It outlives a power cut once the
-file was closed, or, with `fsync=True`, before the run goes on.
+A line is handed to the kernel before the run continues: it survives a killed process. It survives a power cut once the
+file was closed, or, with `fsync=True`, before the run continues.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ from ramet.host.observability.audit import AuditEntry
 
 _log = logging.getLogger("ramet.audit")
 
-#: Bytes of a line: more than an entry can have.
+#: Bytes of a line: no entry is longer.
 MAX_LINE = 16 * 1024 * 1024
 MAX_FAULTS = 100
-#: What the first line of a file holds in place of a hash.
+#: The value of `prev` in the first line of a file.
 NOTHING = "0" * 64
 _LINE = re.compile(rb'\{"n":([1-9]\d{0,17}),"prev":"([0-9a-f]{64})".*(,"own":"([0-9a-f]{64})"\})', re.DOTALL)
 
 
 class AuditFile:
-    """A sink that appends to a file, which is made if need be, readable by its owner alone, and written by one process.
+    """A sink that appends to a file, which only its owner may read and only one process writes.
 
-    A line that was cut in half when the machine died is removed, and said so in the next. Where the disk is full,
-    entries are lost; the next that is written comes behind one that says how many.
+    The file is created if needed. A line that was cut off when the machine failed is removed, and the next line reports
+    that. If the disk is full, entries are lost; a line before the next written entry states their number.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, fsync: bool = False) -> None:
-        """Raises StoreInUse if another writes to it, Damaged if its last line is none of ours, OSError."""
+        """Open the file. Raises StoreInUse if it has another writer, Damaged if its last line is invalid, OSError."""
         self.path, self._fsync = Path(path).absolute(), fsync
         self._lost, self._is_torn = 0, False
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -57,7 +57,7 @@ class AuditFile:
             raise
 
     def __call__(self, entry: AuditEntry) -> None:
-        """Append an entry as one whole line. Raises OSError; then the file is as it was."""
+        """Append an entry as one whole line. Raises OSError; then the file is unchanged."""
         if self._lost:
             missed = {"time": entry.get("time"), "type": "entries_lost", "count": self._lost}
             self._try(missed)
@@ -65,7 +65,7 @@ class AuditFile:
         self._try(entry)
 
     def close(self) -> None:
-        """Have everything on disk, and write no more; idempotent. Raises OSError."""
+        """Sync the file to disk, and close it; idempotent. Raises OSError."""
         fd, self._fd = self._fd, None
         if fd is not None:
             try:
@@ -131,21 +131,21 @@ class AuditFile:
         self._n, self.head, self._size = self._n + 1, _sha(line), self._size + len(line) + 1
 
     def _mend(self, fd: int) -> None:
-        """Half a line is none."""
+        """Remove a partly written line."""
         self._is_torn = True
         os.ftruncate(fd, self._size)
         self._is_torn = False
 
 
 class Fault(NamedTuple):
-    """Something that is not as it was written."""
+    """A deviation from the written log."""
 
-    line: int  #: of the file, from 1
+    line: int  #: number of the line in the file, from 1
     what: str
 
 
 class Verified(NamedTuple):
-    """What `verify` found. `head` is the hash of the last line, to be kept elsewhere."""
+    """The result of `verify`. `head` is the hash of the last line, to be kept elsewhere."""
 
     lines: int
     head: str
@@ -153,14 +153,14 @@ class Verified(NamedTuple):
 
     @property
     def ok(self) -> bool:
-        """Whether every line is as it was written and where it was written."""
+        """Return whether every line has its original content and place."""
         return not self.faults
 
 
 def verify(path: str | os.PathLike[str], *, head: str | None = None) -> Verified:
-    """Read an audit log and say which lines are not as they were written; at most the first 100. Raises OSError.
+    """Read an audit log and return the altered lines; at most the first 100. Raises OSError.
 
-    With the `head` of an earlier time it also finds that the end since then was cut off, or all of it made anew.
+    With an earlier `head` it also detects that the end since then was cut off, or that the whole file was recreated.
     """
     with Path(path).open("rb") as file:
         return _Reading(head).of(file)
@@ -173,12 +173,12 @@ class _Read(NamedTuple):
 
 
 class _Reading:
-    """One way through a file."""
+    """One pass through a file."""
 
     def __init__(self, head: str | None) -> None:
         self._wanted, self._seen_wanted = head, head in (None, NOTHING)
         self._faults: list[Fault] = []
-        self._missing: dict[int, int] = {}  #: numbers that should have come, by the line before which they should
+        self._missing: dict[int, int] = {}  #: numbers that are missing, by the line before which they are missing
         self._top = 0
 
     def of(self, file: BinaryIO) -> Verified:
@@ -205,9 +205,9 @@ class _Reading:
         return Verified(lines, digest, tuple(sorted(self._faults)[:MAX_FAULTS]))
 
     def _place(self, line: int, read: _Read, before: _Read | None, digest: str) -> None:
-        """Whether a line stands where it was written."""
+        """Check whether a line is in its original place."""
         if not read.is_whole:
-            self._top += read.n == self._top + 1  # Its number may be what was changed.
+            self._top += read.n == self._top + 1  # Its number may have been changed.
         elif read.n == self._top + 1:
             is_known = line == 1 if before is None else before.is_whole and before.n == self._top
             if is_known and read.prev != digest:
@@ -239,7 +239,7 @@ def _sha(data: bytes) -> str:
 
 
 def _last_newline(fd: int, end: int) -> int:
-    """Where the last whole line ends."""
+    """Return the end of the last whole line."""
     while end > 0:
         begin = max(0, end - 65_536)
         at = os.pread(fd, end - begin, begin).rfind(b"\n")

@@ -1,6 +1,6 @@
-"""Totals of what the trees of a runtime do, for monitoring: a view of their events, as spans are.
+"""Totals of the events of a runtime's trees, for monitoring: a view of the events, like spans.
 
-They begin at zero with the process, as counters do. What takes part in them costs a look into a table for each event.
+The totals begin at zero with the process, as counters do. Counting costs one table lookup for each event.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ START_S: Final = (0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0
 LAG_S: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 TURN_S: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)
 OTHER: Final = "other"
-_MOST_KINDS: Final = 50  #: of one counter: some words come from models and guests
+_MOST_KINDS: Final = 50  #: kinds of one counter: some names come from models and guests
 
 
 class Histogram:
-    """How many values were at most as large as each of `bounds`, and their sum."""
+    """The number of values that were at most as large as each of `bounds`, and the sum of the values."""
 
     def __init__(self, bounds: Sequence[float]) -> None:
         self.bounds, self.sum = tuple(bounds), 0.0
@@ -38,11 +38,11 @@ class Histogram:
 
     @property
     def count(self) -> int:
-        """How many values there were."""
+        """The number of counted values."""
         return sum(self._found)
 
     def cumulative(self) -> list[tuple[float, int]]:
-        """Each bound, and how many values were at most that."""
+        """Return each bound with the number of values that were at most that large."""
         total, made = 0, list[tuple[float, int]]()
         for bound, found in zip(self.bounds, self._found, strict=False):
             total += found
@@ -51,7 +51,7 @@ class Histogram:
 
 
 class Counts:
-    """Of all trees that it is attached to, since it was made."""
+    """The totals of all attached trees, since the creation of this object."""
 
     def __init__(self, now: Callable[[], datetime]) -> None:
         self.now = now
@@ -63,29 +63,29 @@ class Counts:
         self.usd = 0.0
         self.asked = self.retried = 0  #: requests to models
         self.refused: Counter[str] = Counter()  #: budgets by resource
-        self.spawn_refusals: Counter[str] = Counter()  #: births by what stood against them
+        self.spawn_refusals: Counter[str] = Counter()  #: refused spawns by limit
         self.gate: Counter[str] = Counter()  #: intentions: committed | refused
         self.approvals: Counter[str] = Counter()  #: asked | allowed | denied
         self.sandboxes: Counter[str] = Counter()  #: by backend
-        self.starts = Histogram(START_S)  #: from a run's birth to its first turn
-        self.turn_seconds = Histogram(TURN_S)  #: from a turn's start to its end, as its events tell
-        self.lag = Histogram(LAG_S)  #: from when an event happened to when it was on record for good
+        self.starts = Histogram(START_S)  #: from a run's spawn to its first turn
+        self.turn_seconds = Histogram(TURN_S)  #: from a turn's start to its end, by the times of its events
+        self.lag = Histogram(LAG_S)  #: from the time of an event to its durable record
 
     def spawn_refused(self, limit: str) -> None:
-        """Count a birth that this limit stood against."""
+        """Count a spawn that this limit refused."""
         _count(self.spawn_refusals, limit)
 
     def attach(self, recorder: Recorder) -> Listening:
-        """Count what a tree does from now on, until it closes."""
+        """Count the events of a tree from now on, until it closes."""
         return listen(recorder, _Tree(self).take)
 
 
 class _Tree:
-    """One tree's part: what is to be remembered from one event to the next ends with it."""
+    """The counting of one tree; its memory of earlier events ends with the tree."""
 
     def __init__(self, counts: Counts) -> None:
         self._all = counts
-        self._born: dict[str, datetime] = {}  #: runs that had no turn yet
+        self._born: dict[str, datetime] = {}  #: runs without a turn so far
         self._turning: dict[str, datetime] = {}  #: when a run's turn began
         self._takes: dict[type[Event], Callable[[Any], None]] = {
             events.RunSpawned: self._spawned,

@@ -1,4 +1,4 @@
-"""The names that spans and attributes have: OpenTelemetry's GenAI conventions (v1.41.1), and ours under `ramet.`."""
+"""The names of spans and attributes: OpenTelemetry's GenAI conventions (v1.41.1), and ramet's own under `ramet.`."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ INVOKE_AGENT: Final = "invoke_agent"
 CREATE_AGENT: Final = "create_agent"
 EXECUTE_TOOL: Final = "execute_tool"
 CHAT: Final = "chat"
-#: A turn is no operation of the conventions: its span has a name of ours and no `gen_ai.operation.name`.
+#: The conventions have no turn: its span has ramet's own name and no `gen_ai.operation.name`.
 TURN: Final = "turn"
-#: Value of `error.type` where nothing says more, as the conventions have it.
+#: The value of `error.type` without a more specific one, as in the conventions.
 OTHER: Final = "_OTHER"
 
-# What the conventions have no name for.
+# Names that the conventions do not define.
 ROOT: Final = "ramet.root.id"
 PARENT: Final = "ramet.parent.id"
 PATH: Final = "ramet.path"
@@ -48,7 +48,7 @@ DEPTH: Final = "ramet.depth"
 MODE: Final = "ramet.mode"
 BACKGROUND: Final = "ramet.background"
 DETACHED: Final = "ramet.detached"
-RESUMED: Final = "ramet.resumed"  #: it went on: after mail, or in another process than the one that began it
+RESUMED: Final = "ramet.resumed"  #: it continued: after mail, or in another process than the one that began it
 STATUS: Final = "ramet.status"
 TURN_NUMBER: Final = "ramet.turn"
 STEP_ID: Final = "ramet.step_id"
@@ -57,7 +57,7 @@ RESERVED_TOKENS: Final = "ramet.reserved_tokens"
 USD: Final = "ramet.usage.usd"
 ESTIMATED: Final = "ramet.usage.estimated"
 
-#: What LangChain calls a provider, and what the conventions do; any other keeps its name.
+#: Provider names of LangChain, and of the conventions; any other provider keeps its name.
 PROVIDERS: Final[Mapping[str, str]] = {
     "anthropic": "anthropic",
     "anthropic_bedrock": "aws.bedrock",
@@ -75,7 +75,7 @@ PROVIDERS: Final[Mapping[str, str]] = {
 
 
 class Model(NamedTuple):
-    """A model as the conventions name it."""
+    """A model with the names of the conventions."""
 
     provider: str
     name: str
@@ -83,7 +83,7 @@ class Model(NamedTuple):
 
 @lru_cache(maxsize=256)
 def model_of(label: str) -> Model:
-    """The model that an event names. One that no table knows (a local one, a scripted one) is its own provider."""
+    """Return the model that an event names. An unknown model (a local one, a scripted one) is its own provider."""
     try:
         provider, name = parse(label)
     except RametError:

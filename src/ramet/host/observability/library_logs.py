@@ -13,10 +13,9 @@ LOG_LEVEL: Final = "RAMET_LOG_LEVEL"
 
 
 def show_logs(*, verbose: bool = False) -> None:
-    """Show ramet's log records from RAMET_LOG_LEVEL on, with `verbose` all of them; without either nothing changes.
+    """Show ramet's log records from RAMET_LOG_LEVEL on, with `verbose` all of them; without either change nothing.
 
-    Where the program has handlers of its own, records go there alone. Idempotent. Raises InvalidValue for a level that
-    there is not.
+    If the program has handlers of its own, records go only there. Idempotent. Raises InvalidValue for an unknown level.
     """
     named = os.environ.get(LOG_LEVEL, "").strip().upper()
     if named and named not in logging.getLevelNamesMapping():

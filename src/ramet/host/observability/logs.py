@@ -1,10 +1,10 @@
-"""Logs that a machine can read: each record one line, each line one JSON object.
+"""Machine-readable logs: each record is one line, each line is one JSON object.
 
     {"timestamp": "2026-05-22T14:30:00.123Z", "level": "INFO", "logger": "runtime", "message": "…", "session_id": "…"}
 
-A line has the four fields above, then what was given as `extra`, then `exception` and `stack` where there are any. A
-line that is written inside a run's tool call, or inside an agent's function, also has the `session_id` (the id of the
-tree's root), `run` and `path` of that run, unless its `extra` says otherwise.
+A line has the four fields above, then the values of `extra`, then `exception` and `stack` if there are any. A line that
+is written inside a run's tool call, or inside an agent's function, also has the `session_id` (the id of the tree's
+root), `run` and `path` of that run, unless its `extra` has them.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from ramet.core.outcome import safe_repr
 from ramet.host.observability.redaction import MAX_SECRET, STARS, Redaction, names_secret
 from ramet.tools.context import current_call
 
-#: Bytes of a line. Container runtimes cut longer ones at 16 KiB, and then they are no JSON any more.
+#: Bytes of a line. Container runtimes cut longer lines at 16 KiB, and then they are not valid JSON.
 MAX_LINE = 16_000
-#: Characters of each text of a line: tried one after the other until the line is short enough.
+#: Characters of each text of a line: applied one after the other until the line is short enough.
 _CHARS = (8_000, 2_000, 400, 80)
 _MAX_EXTRAS, _MAX_ITEMS, _MAX_DEPTH = 64, 64, 5
 _MAX_NAME = 200
 _MAX_BITS, _MAX_BYTES = 1_024, 2_000
 
-#: What every record has; anything else in one was given as `extra`.
+#: The attributes of every record; any other attribute was given as `extra`.
 _USUAL = frozenset(vars(logging.makeLogRecord({}))) | {
     "message",
     "asctime",
@@ -53,11 +53,11 @@ def setup_logging(
     stream: TextIO | None = None,
     secrets: Iterable[str] = (),
 ) -> None:
-    """Write what every logger of this process says, from `level` on, one line each: JSON, or plain if not structured.
+    """Write the records of all loggers of this process, from `level` on, one line each, as JSON or plain text.
 
-    To standard error, or to `stream`. Secrets are starred out: `secrets`, what variables such as ANTHROPIC_API_KEY
-    hold, and what looks like a key. Calling it again replaces what the last call did; other handlers stay as they are.
-    Raises InvalidValue.
+    The lines go to standard error, or to `stream`. Secrets are masked: `secrets`, the values of variables such as
+    ANTHROPIC_API_KEY, and texts that look like a key. A repeated call replaces the earlier setup; other handlers stay
+    unchanged. Raises InvalidValue.
     """
     number = _level(level)
     if not isinstance(structured, bool):
@@ -76,19 +76,19 @@ def setup_logging(
 
 
 class Lines(logging.Handler):
-    """Writes records as lines. Nothing that a record holds, and nothing that happens to the stream, is raised."""
+    """A handler that writes records as lines. It never raises, whatever a record holds or the stream does."""
 
     def __init__(self, stream: TextIO | None, redaction: Redaction, *, structured: bool) -> None:
         super().__init__()
         self._stream, self._redaction, self._structured = stream, redaction, structured
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write one line. One that cannot be written is lost: there is nowhere to say so."""
+        """Write one line. A line that cannot be written is lost: there is no place to report that."""
         try:
             line = self.line(record)
             stream = (
                 self._stream if self._stream is not None else sys.stderr
-            )  # Whatever it is now: it may have been replaced.
+            )  # The present one: it may have been replaced.
             try:
                 stream.write(line + "\n")
             except UnicodeEncodeError:
@@ -100,7 +100,7 @@ class Lines(logging.Handler):
             return
 
     def line(self, record: logging.LogRecord) -> str:
-        """The line of a record, without its end."""
+        """Return the line of a record, without its line end."""
         try:
             self._redaction.look()
             fields = self._fields(record)
@@ -110,13 +110,13 @@ class Lines(logging.Handler):
                     return written
             few = {name: value for name, value in fields.items() if name in _OURS}
             return self._written(_cut(few, _CHARS[-1]) | {"left_out": len(fields) - len(few)})
-        except Exception as problem:  # What is wrong with a record is not the business of whoever logs.
+        except Exception as problem:  # The logging code must not fail because of a bad record.
             said = f"a record could not be shown: {type(problem).__name__}"
             now = _utc(time.time())
             return self._written({"timestamp": now, "level": "ERROR", "logger": "ramet.logs", "message": said})
 
     def _fields(self, record: logging.LogRecord) -> dict[str, Any]:
-        """Everything to be shown, as JSON, in order, without secrets, not yet as short as it must be."""
+        """Return all fields, as JSON, in order, without secrets, not yet shortened."""
         clean = self._clean
         fields: dict[str, Any] = {
             "timestamp": _utc(record.created),
@@ -132,7 +132,7 @@ class Lines(logging.Handler):
         if len(extras) > _MAX_EXTRAS:
             fields["left_out"] = len(extras) - _MAX_EXTRAS
         if record.exc_info:
-            if record.exc_info[1] is not None:  # Somebody may have asked for one where there was none.
+            if record.exc_info[1] is not None:  # exc_info may be requested without an exception.
                 fields["exception"] = clean("".join(traceback.format_exception(record.exc_info[1])).rstrip(), end=True)
         elif record.exc_text:
             fields["exception"] = clean(record.exc_text, end=True)
@@ -141,7 +141,7 @@ class Lines(logging.Handler):
         return fields
 
     def _plain(self, value: Any, name: str = "", depth: int = 0) -> Any:
-        """A value as JSON: what is none becomes its repr, and what has a secret's name becomes stars."""
+        """Return a value as JSON: other objects become their repr, and values of secret names become stars."""
         if name and names_secret(name, value):
             return STARS
         if value is None or isinstance(value, bool):
@@ -170,7 +170,7 @@ class Lines(logging.Handler):
         return self._clean(safe_repr(value))
 
     def _clean(self, text: str, *, end: bool = False) -> str:
-        """Without secrets, those included that stand across the place where it will be cut."""
+        """Return a text without secrets, including those that cross the later cut."""
         most = _CHARS[0] + MAX_SECRET
         return self._redaction.clean(text[-most:] if end else text[:most])
 
@@ -192,7 +192,7 @@ def _level(level: str | int) -> int:
 
 
 def _take_over_uvicorn() -> None:
-    """Let its records come to the root as others' do, if uvicorn has set up handlers of its own."""
+    """Route uvicorn's records to the root logger, if uvicorn has set up handlers of its own."""
     for name in ("uvicorn", "uvicorn.error", "uvicorn.access"):
         logger = logging.getLogger(name)
         for handler in list(logger.handlers):
@@ -210,7 +210,7 @@ def _message(record: logging.LogRecord) -> str:
 
 
 def _whose() -> dict[str, str]:
-    """The run in whose tool call, or in whose function, this is said."""
+    """Return the run in whose tool call, or function, the record is logged."""
     call = current_call.get()
     if call is None:
         return {}
@@ -223,7 +223,7 @@ def _utc(created: float) -> str:
 
 
 def _cut(fields: dict[str, Any], chars: int) -> dict[str, Any]:
-    """The fields with no text longer than `chars`; of a traceback the end is kept, which says most."""
+    """Return the fields with no text longer than `chars`; of a traceback the end is kept, which is most informative."""
     return {name: _shorter(value, chars, end=name in ("exception", "stack")) for name, value in fields.items()}
 
 

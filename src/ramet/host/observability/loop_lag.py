@@ -1,4 +1,4 @@
-"""Lag of the event loop: how much later than due it gets to its work, since something else held it."""
+"""The lag of the event loop: the delay with which it starts due work, while other work holds it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ BOUNDS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0,
 
 
 class LoopLag:
-    """Sampler of the lag of the running event loop, from `start` to `stop`. `seconds` are the samples."""
+    """A sampler of the lag of the running event loop, from `start` to `stop`. `seconds` are the samples."""
 
     def __init__(self, period_s: float = PERIOD_S) -> None:
         self.seconds = Histogram(BOUNDS_S)
@@ -20,12 +20,12 @@ class LoopLag:
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """Begin to sample; idempotent."""
+        """Start sampling; idempotent."""
         if self._timer is None:
             self._arm(asyncio.get_running_loop())
 
     def stop(self) -> None:
-        """Sample no more; idempotent."""
+        """Stop sampling; idempotent."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

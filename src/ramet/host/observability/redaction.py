@@ -1,6 +1,7 @@
-"""Secrets taken out of what people and machines will read: those that are known, and what looks like one.
+"""The masking of secrets in output for people and machines: known secrets, and texts that look like one.
 
-Against accidents: it finds a secret as it is, not one that somebody has encoded, and a guess may hit a harmless word.
+This protects against accidents: it finds a secret in plain form, not an encoded one, and a guess may hit a harmless
+word.
 """
 
 from __future__ import annotations
@@ -15,25 +16,25 @@ from ramet.core.errors import InvalidValue
 from ramet.isolation.masking.masking import Mask
 
 STARS = "***"
-#: A secret may be this long and still be found where it stands across the end of what is shown.
+#: A secret up to this length is still found if it crosses the end of the shown text.
 MAX_SECRET = 8_192
-#: Shorter values of variables are not looked for: they occur by chance.
+#: Shorter values of variables are not searched for: they occur by chance.
 MIN_SECRET = 8
 
 _NAMED = (
     r"(?:(?:api|access|auth|secret|private|signing|encryption|account|client)[_-]?keys?|secrets?|tokens?"
     r"|passw(?:or)?d|passphrase|credentials?|authorization)"
 )
-#: Names of fields and settings that hold one, and of variables, where a few more do.
+#: Names of fields and settings that hold a secret, and of variables, with a few more names.
 _FIELD = re.compile(rf"(?:\A|[_.-]){_NAMED}\Z", re.IGNORECASE)
 _VARIABLE = re.compile(rf"(?:(?:\A|_){_NAMED}|_(?:key|pass|pwd|dsn|cookie|pat|auth))\Z", re.IGNORECASE)
 
 
 class _Look(NamedTuple):
-    """What some kind of secret looks like. It is only looked for where one of `marks` is in the text, in small letters.
+    """The pattern of a kind of secret. It is only searched if one of `marks` is in the text, in lower case.
 
-    What the first group holds stays. Every repetition is bounded, or consumes what it looks at: hostile text costs time
-    in proportion to its length.
+    The first group of a match stays. Every repetition is bounded, or possessive: hostile text costs time in proportion
+    to its length.
     """
 
     marks: tuple[str, ...]
@@ -75,7 +76,7 @@ class Redaction:
     """Puts `***` in place of secrets: those given, those that variables of the environment hold, and what looks so."""
 
     def __init__(self, secrets: Iterable[str] = (), environ: Mapping[str, str] | None = None) -> None:
-        """`environ` is the process's own unless another is given; what is added to it later counts, too."""
+        """Set `environ`, by default the process's own; variables that are added later count, too."""
         self._given = frozenset(_checked(secrets))
         self._environ = os.environ if environ is None else environ
         self._held: list[str] = []
@@ -83,7 +84,7 @@ class Redaction:
         self.look()
 
     def clean(self, text: str) -> str:
-        """The text without what `look` found, and without what looks like a secret."""
+        """Return the text without the secrets that `look` found, and without texts that look like a secret."""
         data = text.encode("utf-8", "surrogatepass")
         shown = self._mask.feed(data, last=True)
         if shown != data:
@@ -97,7 +98,7 @@ class Redaction:
         return text
 
     def look(self) -> None:
-        """See what the environment holds now; once for each line that is to be cleaned."""
+        """Read the environment again; called once for each line to be cleaned."""
         values = [self._environ.get(name, "") for name in self._environ if _holds_secret(name)]
         held = [value for value in values if len(value) >= MIN_SECRET]
         if held != self._held:
@@ -105,7 +106,7 @@ class Redaction:
 
 
 def names_secret(name: str, value: object) -> bool:
-    """Whether what a field of this name has is not to be shown at all; numbers of tokens are."""
+    """Return whether the value of a field of this name must be hidden; numbers of tokens are shown."""
     if value is None or isinstance(value, bool) or (type(value) is str and not value):
         return False
     if _FIELD.search(name) is None:
@@ -119,7 +120,7 @@ def _holds_secret(name: str) -> bool:
 
 
 def _checked(secrets: Iterable[str]) -> list[str]:
-    """The secrets as a list; no message ever shows one."""
+    """Return the secrets as a list; no error message shows one."""
     accepted = "a list of texts that are not empty"
     if isinstance(secrets, str | bytes) or not isinstance(secrets, Iterable):
         raise InvalidValue("secrets", type(secrets), accepted)

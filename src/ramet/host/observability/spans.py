@@ -1,14 +1,14 @@
-"""The spans of one tree: a view of its events. What runs, thinks and calls tools knows nothing of it.
+"""The spans of one tree: a view of its events. Runs, models and tools do not depend on this module.
 
-    invoke_agent {agent}                 a run, from its birth to its end
-        create_agent {agent}             of a child: from its birth to its first turn, so what it waited for
+    invoke_agent {agent}                 a run, from its spawn to its end
+        create_agent {agent}             of a child: from its spawn to its first turn, which includes its waiting
         turn                             from a prompt, or a wake, to the answer
             chat {model}                 one attempt to ask a model
             execute_tool {tool}
-                invoke_agent {agent}     a child, below the call that gave birth to it
+                invoke_agent {agent}     a child, below the call that spawned it
 
-A span begins and ends at the time of the events that it stands for. No attribute holds what anybody said: no prompt, no
-text, no argument, no result. This module imports OpenTelemetry; `ramet.host.observability.telemetry` does so only where
+A span begins and ends at the times of its events. No attribute holds conversation text: no prompt, no text, no
+argument, no result. This module imports OpenTelemetry; `ramet.host.observability.telemetry` imports this module only if
 it is used.
 """
 
@@ -31,11 +31,11 @@ from ramet.host.observability import genai
 
 Attributes = dict[str, AttributeValue]
 
-#: Characters of a name that a model, a provider or a guest made up.
+#: Characters of a name from a model, a provider or a guest.
 MAX_NAME = 100
-#: Ends that are nobody's failure.
+#: Final statuses that are not failures.
 _FINE = frozenset({outcome.Status.COMPLETED, outcome.Status.CANCELLED, outcome.Status.NEEDS_INPUT})
-#: What else is shown, as events of the span that a run is in: which fields of which event.
+#: Events that are shown as events of the run's present span: the fields of each type.
 _NOTED: Mapping[type[Event], tuple[str, ...]] = {
     events.ApprovalAsked: ("approval_id", "tool"),
     events.ApprovalAnswered: ("approval_id", "allowed"),
@@ -62,19 +62,19 @@ _RAISED = re.compile(r"([A-Z]\w{0,80}(?:Error|Exception|Exit|Interrupt|Timeout))
 
 @dataclass(slots=True)
 class ModelSpan:
-    """An attempt to ask a model, until it is known how it ended."""
+    """An attempt to ask a model, until its end is known."""
 
     span: Span
-    failed_at: int | None = None  #: when it brought nothing; why, is said by what comes next
+    failed_at: int | None = None  #: when it failed; the next event has the reason
 
 
 @dataclass(slots=True)
 class RunSpans:
     """The spans of one run."""
 
-    above: Context  #: what it was born below
+    above: Context  #: the context that it was spawned in
     span: Span
-    below: Context  #: for what belongs to it
+    below: Context  #: the context for its own spans
     is_open: bool = True
     birth: Span | None = None
     turn: Span | None = None
@@ -84,10 +84,10 @@ class RunSpans:
 
 
 class TreeSpans:
-    """Opens and ends the spans of one tree as its events say."""
+    """The spans of one tree, opened and ended by its events."""
 
     def __init__(self, tracer: Tracer, outside: Context, runs: dict[str, RunSpans]) -> None:
-        """Below the span that `outside` has, if it has one. `runs` is where the runs of the tree are to be found."""
+        """Create spans below the span of `outside`, if it has one. `runs` receives the spans of the tree's runs."""
         self._tracer, self._outside, self._runs = tracer, outside, runs
         self._own: dict[str, RunSpans] = {}
         self._last = 0  #: time of the newest event
@@ -106,7 +106,7 @@ class TreeSpans:
         }
 
     def take(self, event: Event) -> None:
-        """Do what an event says."""
+        """Process an event."""
         kind = type(event)
         do, noted = self._do.get(kind), _NOTED.get(kind)
         if do is None and noted is None:
@@ -119,7 +119,7 @@ class TreeSpans:
             (run.turn or run.span).add_event(f"ramet.{kind.__struct_config__.tag}", said, timestamp=at)
 
     def close(self) -> None:
-        """End what is open: nothing more will be heard of it."""
+        """End all open spans: no more events will come."""
         for run_id, run in reversed(list(self._own.items())):
             self._end_run(run, self._last, genai.OTHER)
             self._runs.pop(run_id, None)
@@ -146,7 +146,7 @@ class TreeSpans:
         self._living(event, at)
 
     def _living(self, event: Event, at: int) -> RunSpans:
-        """The run of an event. One that had ended, or began in another process, has a span of its own from now on."""
+        """Return the spans of an event's run. A run that had ended, or began in another process, gets a new span."""
         run = self._own.get(event.run)
         if run is not None and run.is_open:
             return run
@@ -171,7 +171,7 @@ class TreeSpans:
         return run
 
     def _above(self, event: Event) -> Context:
-        """The call that gave birth to a run, else the turn, else the run that it is a child of."""
+        """Return the context of the call that spawned a run, else of the turn, else of the parent run."""
         parent = self._own.get(event.parent or "")
         if parent is None:
             return self._outside
@@ -188,7 +188,7 @@ class TreeSpans:
         self._end_run(run, at, why, cut=str(result.status))
 
     def _end_run(self, run: RunSpans, at: int, error: str, *, cut: str = genai.OTHER) -> None:
-        """End a run's spans, from the innermost. `cut` is what became of that which was under way."""
+        """End a run's spans, from the innermost. `cut` is the status of the spans that were still running."""
         if not run.is_open:
             return
         run.is_open = False
@@ -230,7 +230,7 @@ class TreeSpans:
 
     def _model_asked(self, event: events.ModelAsked, at: int) -> None:
         run = self._living(event, at)
-        for step, before in list(run.asked.items()):  # An attempt that had failed, and nobody said why.
+        for step, before in list(run.asked.items()):  # A failed attempt without a reported reason.
             if before.failed_at is not None or step == event.step_id:
                 _end(before.span, before.failed_at or at, genai.OTHER)
                 del run.asked[step]
@@ -272,7 +272,7 @@ class TreeSpans:
         _end(asked.span, at)
 
     def _model_charged(self, event: events.ModelCharged, at: int) -> None:
-        """It failed, or was no word of the conversation; a provider that says what was used has answered."""
+        """Handle a failed request, or one outside the conversation; a provider that reports usage has answered."""
         run = self._own.get(event.run)
         asked = run.asked.get(event.step_id) if run is not None else None
         if asked is None or run is None:
@@ -334,7 +334,7 @@ class TreeSpans:
 
 
 def _end(span: Span, at: int, error: str | None = None) -> None:
-    """End a span; what was cancelled ends with `error.type`, and as nobody's failure."""
+    """End a span; a cancelled one has `error.type`, but is no failure."""
     if error is not None and error not in (outcome.Status.COMPLETED, outcome.Status.NEEDS_INPUT):
         span.set_attribute(genai.ERROR_TYPE, error)
         if error != outcome.Status.CANCELLED:
@@ -347,7 +347,7 @@ def _who(event: Event) -> Attributes:
 
 
 def _used(usage: Usage) -> Attributes:
-    """What was spent, as far as anything was."""
+    """Return the usage attributes, without values of zero except input and output tokens."""
     used: Attributes = {genai.INPUT_TOKENS: usage.input_tokens, genai.OUTPUT_TOKENS: usage.output_tokens}
     if usage.cache_read_tokens:
         used[genai.CACHE_READ_TOKENS] = usage.cache_read_tokens

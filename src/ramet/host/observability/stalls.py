@@ -1,14 +1,14 @@
-"""The watch for an event loop that stands still: a dump of all threads while it does, a count and a log line after.
+"""The watch for a blocked event loop: a dump of all threads during the stall, a count and a log line after it.
 
-Code that keeps the interpreter to itself (a C extension that does not release the GIL) stops everything that Python
-does: the event loop, its timers and every Python thread. The dump is therefore written by the thread of `faulthandler`,
-which is in C and needs no interpreter; a timer of the loop puts it off again and again.
+Code that holds the interpreter (a C extension that does not release the GIL) stops all Python code: the event loop, its
+timers and every Python thread. The dump is therefore written by the thread of `faulthandler`, which is in C and needs
+no interpreter; a timer of the loop postpones the dump again and again.
 
-A process has one such thread. `ramet serve` uses it, whose process is ours; a program that has a runtime in it, and may
-use `faulthandler.dump_traceback_later` itself, starts a watch only if it wants one.
+A process has one such thread. `ramet serve` uses it, since that process belongs to ramet. A program that has a runtime
+in it, and may use `faulthandler.dump_traceback_later` itself, starts a watch only if it wants one.
 
-A fork does not copy that thread, and whoever cancels a dump waits for it: a child would wait for ever, also when it
-ends. So the dump is called off before each fork, and asked for again in the parent.
+A fork does not copy that thread, and cancelling a dump waits for the thread: a child would wait forever, also at its
+end. So the dump is cancelled before each fork, and requested again in the parent.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from ramet.core.errors import BusyError, InvalidValue
 
 _log = logging.getLogger("ramet.stalls")
 
-#: Seconds without a beat of the loop that are a stall, where nobody says another number.
+#: Default seconds without a beat of the loop that count as a stall.
 STALL_S = 5.0
 _MOST_S = 86_400.0
 #: Beats in the time after which a dump is written.
 _BEATS = 5
-#: Held while a dump is asked for or called off, and from before a fork until after it.
+#: Held while a dump is requested or cancelled, and from before a fork until after it.
 _guard = threading.RLock()
 
 
@@ -41,19 +41,21 @@ class Stalls:
     """The stalls of one event loop so far."""
 
     count: int = 0
-    seconds: float = 0.0  #: of all together
+    seconds: float = 0.0  #: of all stalls together
     longest_s: float = 0.0
 
 
 class StallWatch:
-    """Watches the running event loop between `start` and `stop`; one in a process at a time."""
+    """A watch of the running event loop between `start` and `stop`; one in a process at a time."""
 
     _of_process: StallWatch | None = None
 
     def __init__(self, *, after_s: float = STALL_S, dump_to: int | None = None) -> None:
-        """`after_s` seconds without a beat are a stall; `dump_to` is a descriptor, by default that of stderr.
+        """Set the limits.
 
-        Raises InvalidValue for a time that is none.
+        `after_s` seconds without a beat are a stall; `dump_to` is a descriptor, by default that of stderr.
+
+        Raises InvalidValue for an invalid time.
         """
         if isinstance(after_s, bool) or not 0 < after_s <= _MOST_S or not math.isfinite(after_s):
             raise InvalidValue("after_s", after_s, f"seconds above 0, at most {_MOST_S:g}")
@@ -64,7 +66,7 @@ class StallWatch:
         self._beat_at = 0.0
 
     def start(self) -> Self:
-        """Watch the loop that runs now. Idempotent. Raises BusyError while another watch of this process is at work."""
+        """Watch the running loop. Idempotent. Raises BusyError while another watch of this process is active."""
         if StallWatch._of_process is self:
             return self
         if StallWatch._of_process is not None:
@@ -76,7 +78,7 @@ class StallWatch:
         return self
 
     def stop(self) -> None:
-        """Watch no more, in any thread; idempotent. A dump that the program itself had asked for is not put back."""
+        """Stop watching, from any thread; idempotent. A dump that the program itself had requested is not restored."""
         with _guard:
             if StallWatch._of_process is self:
                 StallWatch._of_process = None
@@ -108,7 +110,7 @@ class StallWatch:
         self._put_off()
 
     def _put_off(self) -> None:
-        """Have the dump written `after_s` from now, unless this is called before."""
+        """Request a dump `after_s` from now; the next call postpones it."""
         assert self._loop is not None, "it is watched"
         self._ask_for_dump()
         self._timer = self._loop.call_later(self.after_s / _BEATS, self._beat)
@@ -138,7 +140,7 @@ class StallWatch:
 
 
 def _stderr() -> int | None:
-    """The descriptor of stderr; None where it has none, and a stall is only counted and logged."""
+    """Return the descriptor of stderr; None if there is none: then a stall is only counted and logged."""
     try:
         return sys.stderr.fileno()
     except (AttributeError, OSError, ValueError):

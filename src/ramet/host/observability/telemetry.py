@@ -1,6 +1,6 @@
-"""OpenTelemetry: spans for whoever has set up its SDK, and nothing at all, not even an import, for everybody else.
+"""OpenTelemetry: spans if the process has set up its SDK; otherwise nothing, not even an import.
 
-And counts, for who asks for them.
+It also provides counts, on request.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ _log = logging.getLogger("ramet.telemetry")
 
 
 class Telemetry:
-    """The spans of a runtime's trees: `ramet.host.observability.spans` says which.
+    """The spans of a runtime's trees, as described in `ramet.host.observability.spans`.
 
-    They go to `provider`, else to the one that the process has set up by the time a tree begins.
+    They go to `provider`, else to the provider that the process has set up when a tree begins.
     """
 
     def __init__(self, provider: TracerProvider | None = None) -> None:
         self._given = provider
         self._runs: dict[str, RunSpans] = {}
-        self.counts: Counts | None = None  #: set, it takes part in every tree that begins from then on
+        self.counts: Counts | None = None  #: if set, it counts every tree that begins from then on
 
     def attach(self, recorder: Recorder) -> Listening | None:
-        """Show a tree from its first event until it closes; None where nobody would see it, which costs nothing.
+        """Trace a tree from its first event until it closes; return None, at no cost, if there is no provider.
 
-        Its root is below the span that the caller is in, else below the one that TRACEPARENT names, if any.
+        The tree's root is below the present span of the caller, else below the span that TRACEPARENT names, if any.
         """
         if self.counts is not None:
             self.counts.attach(recorder)
@@ -51,12 +51,12 @@ class Telemetry:
         return listen(recorder, spans.take, spans.close)
 
     def spawn_refused(self, refusal: SpawnRefused) -> None:
-        """Count a birth that was refused: no event tells of it."""
+        """Count a refused spawn: no event reports it."""
         if self.counts is not None:
             self.counts.spawn_refused(refusal.limit)
 
     def traceparent(self, run: str) -> str:
-        """The W3C header that puts what another process does below a run's span; empty where there is none."""
+        """Return the W3C header that puts another process's spans below a run's span; empty if there is none."""
         spans = self._runs.get(run)
         if spans is None:
             return ""
@@ -69,12 +69,12 @@ class Telemetry:
         if self._given is not None:
             return self._given
         if "opentelemetry.trace" not in sys.modules and "OTEL_PYTHON_TRACER_PROVIDER" not in os.environ:
-            return None  # Whoever sets it up imports it first.
+            return None  # A program that sets it up imports it first.
         try:
             from opentelemetry import trace
 
             provider = trace.get_tracer_provider()
-        except Exception as error:  # The variable names what is not installed, or cannot be loaded.
+        except Exception as error:  # The variable names a provider that is not installed, or cannot be loaded.
             _log.error("no spans will be seen: the provider cannot be loaded: %s", error)
             return None
         nobody = isinstance(provider, trace.ProxyTracerProvider | trace.NoOpTracerProvider)
@@ -82,7 +82,7 @@ class Telemetry:
 
 
 def _outside() -> Context:
-    """Where a tree begins: in the span that is current here, else in that of the process which started this one."""
+    """Return the context in which a tree begins: the present span here, else the span of the parent process."""
     from opentelemetry import context, trace
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 

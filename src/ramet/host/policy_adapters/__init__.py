@@ -1,4 +1,4 @@
-"""Policy adapters: who decides, beside the limits of a tree, what an agent may do.
+"""Policy adapters: an authority, besides the limits of a tree, over the permissions of agents.
 
 The public names are here, and loaded on first use.
 """

@@ -1,6 +1,6 @@
-"""The policy adapter of a runtime: an organisation's own answer to what may be born, asked before each birth.
+"""The policy adapter of a runtime: an organisation's own decision on spawns, requested before each spawn.
 
-An adapter that raises, takes too long, or answers nonsense has refused: nothing is born without an answer.
+An adapter that raises, takes too long, or returns an invalid answer has refused: nothing is spawned without an answer.
 """
 
 from __future__ import annotations
@@ -28,27 +28,30 @@ from ramet.core.policy.decision import (
 _log = logging.getLogger("ramet.policy")
 TIMEOUT_S: Final = 10.0
 MAX_NAME: Final = 100
-#: Calls that did not end when they were cancelled; beyond so many, nothing more is asked.
+#: Calls that did not end when they were cancelled; at this number, no more calls are made.
 MAX_STUCK: Final = 64
 _ACCEPTED = "a policy adapter (ramet.host.policy_adapters.PolicyAdapter), with a name and `async def decide(request)`"
 
 
 class PolicyAdapter(Protocol):
-    """Decides about births. Asked for every root and every child, on the event loop: it must not block."""
+    """An adapter that decides on spawns.
+
+    Called for every root and every child, on the event loop: it must not block.
+    """
 
     @property
     def name(self) -> str:
-        """As it stands on record: 1 to 100 printable characters."""
+        """The recorded name: 1 to 100 printable characters."""
 
     async def decide(self, request: PolicyRequest) -> PolicyAnswer:
-        """Answer `Allow`, `Narrow` or `Refuse`. May be asked about many births at once, and cancelled."""
+        """Return `Allow`, `Narrow` or `Refuse`. May be called for many spawns concurrently, and cancelled."""
 
 
 def check_policy_adapter(field: str, adapter: object) -> None:
-    """Raise InvalidValue for what is no policy adapter."""
+    """Raise InvalidValue if an object is not a policy adapter."""
     try:
         name = getattr(adapter, "name", None)
-    except Exception as problem:  # Its own code runs in there.
+    except Exception as problem:  # The name may be computed by code of the adapter.
         raise InvalidValue(
             field, type(adapter).__name__, f"{_ACCEPTED}; its name raised {type(problem).__name__}"
         ) from None
@@ -59,10 +62,10 @@ def check_policy_adapter(field: str, adapter: object) -> None:
 
 
 class PolicyDecider:
-    """Asks one adapter, each time for at most `timeout_s` seconds."""
+    """A decider that asks one adapter, each time for at most `timeout_s` seconds."""
 
     def __init__(self, adapter: PolicyAdapter, clock: Clock, *, timeout_s: float = TIMEOUT_S) -> None:
-        """Raises InvalidValue for what is no adapter, and for what is no time."""
+        """Set up the decider. Raises InvalidValue for an invalid adapter, and for an invalid time."""
         check_policy_adapter("policy_adapter", adapter)
         is_number = isinstance(timeout_s, int | float) and not isinstance(timeout_s, bool)
         if not is_number or not 0 < timeout_s < math.inf:
@@ -72,16 +75,16 @@ class PolicyDecider:
         self._stuck: set[asyncio.Task[Any]] = set()
 
     async def __call__(self, request: PolicyRequest, abort: AbortController | None = None) -> PolicyDecision:
-        """Return the answer; a refusal that says why where there is none. Raises Aborted when `abort` fires."""
+        """Return the adapter's decision; without one a refusal with the reason. Raises Aborted when `abort` fires."""
         try:
             answer = _checked(await self._ask(request, abort))
-            if isinstance(answer, Refuse) and not request.depth:  # No run is born that could have it on record.
+            if isinstance(answer, Refuse) and not request.depth:  # No run is spawned that could record it.
                 _log.warning("policy adapter %s refused the root %s: %s", self._name, request.agent, answer.reason)
             return PolicyDecision(self._name, answer)
         except Aborted:
             raise
         except Exception as problem:
-            # Its own words are for the operator: the agent that is refused is told only of what kind they are.
+            # The error text is for the operator: the refused agent gets only the type of the error.
             _log.error("policy adapter %s gave no answer about %s: %r", self._name, request.agent, problem)
             why = str(problem) if isinstance(problem, _NoAnswer) else f"it raised {type(problem).__name__}"
             return PolicyDecision(self._name, Refuse(f"no answer: {why}"[:MAX_REASON]), failure=why)
@@ -105,7 +108,7 @@ class PolicyDecider:
                 raise Aborted(stopped.result())
             raise _NoAnswer(f"none within {self._timeout_s:g} s")
         finally:
-            # A call that does not end when it is cancelled keeps nobody waiting.
+            # A call that does not end when it is cancelled delays no one.
             for each in waits:
                 each.cancel()
             if not task.done():
@@ -115,11 +118,11 @@ class PolicyDecider:
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._stuck.discard(task)
         if not task.cancelled():
-            task.exception()  # Seen: nobody waits for it any more.
+            task.exception()  # Mark the exception as retrieved: there is no waiter any more.
 
 
 class _NoAnswer(Exception):
-    """No answer, for a reason that the agent may be told."""
+    """A missing answer, with a reason that the agent may read."""
 
 
 async def _decided(adapter: PolicyAdapter, request: PolicyRequest) -> object:
@@ -127,12 +130,12 @@ async def _decided(adapter: PolicyAdapter, request: PolicyRequest) -> object:
         return await adapter.decide(request)
     except (Exception, asyncio.CancelledError):
         raise
-    except BaseException as error:  # Some would end the event loop, and others whoever asked.
+    except BaseException as error:  # Some would end the event loop, and others the caller.
         raise RametError(f"it raised {error!r}") from None
 
 
 def _checked(answer: object) -> PolicyAnswer:
-    """The answer, its reason bounded. Raises an error for what is none."""
+    """Return the answer, with its reason bounded. Raises an error for an invalid answer."""
     if not isinstance(answer, Allow | Narrow | Refuse):
         raise _NoAnswer(f"a value of type {type(answer).__name__} is no Allow, Narrow or Refuse")
     if not isinstance(answer.reason, str):

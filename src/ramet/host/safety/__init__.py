@@ -1,4 +1,4 @@
-"""The safety gate: tool calls that run only after a vote, the policies it votes by, and what passed."""
+"""The safety gate: tool calls that run only after a vote, the policies of the votes, and the events at gates."""
 
 from __future__ import annotations
 

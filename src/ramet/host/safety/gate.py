@@ -1,7 +1,7 @@
-"""The gate before every tool call of a tree: intention, votes, decision, each on record before what follows it.
+"""The gate before every tool call of a tree: intention, votes, decision, each recorded before the next step.
 
-Whatever cannot be reached says no: a voter that raises, takes too long or answers nonsense; a policy that cannot be
-read; a person who does not answer. Where the journal cannot be written, nothing runs.
+Every failure denies: a voter that raises, takes too long or returns an invalid answer; an unreadable policy; a person
+who does not answer. If the journal cannot be written, nothing runs.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ TIMEOUT_S = 30.0
 
 
 class SafetyGate:
-    """Lets a tool call run only if the policy's decider commits it; for a whole tree, children and sandboxes included.
+    """A gate that lets a tool call run only if the policy's decider commits it.
 
-    The policy's rules vote first, then `voters` in their order, each for at most `timeout_s` seconds; nobody is asked
-    once it is decided. A policy of a store (`SafetyPolicies.named`) is read anew for each call, and its version pinned
-    in the intention.
+    The gate covers a whole tree, children and sandboxes included. The policy's rules vote first, then `voters` in their
+    order, each for at most `timeout_s` seconds; voting ends once the call is decided. A policy of a store
+    (`SafetyPolicies.named`) is read again for each call, and its version is pinned in the intention.
     """
 
     def __init__(
@@ -54,9 +54,10 @@ class SafetyGate:
     async def __call__(
         self, context: ToolUseContext, *, call_id: CallId, tool: str, args: dict[str, Any]
     ) -> SafetyDecision:
-        """Decide on a call; the decision is on record for good when this returns.
+        """Decide on a call; the decision is durable when this returns.
 
-        Raises StoreFailed if it cannot be, Aborted if the run is stopped meanwhile: then it must not run.
+        Raises StoreFailed if the decision cannot be recorded, Aborted if the run is stopped meanwhile: then the call
+        must not run.
         """
         pinned, problem = await self._policy(context)
         intention = IntentionRecorded(
@@ -89,7 +90,7 @@ class SafetyGate:
         return SafetyDecision(decision.verdict == "allow", decision.reason)
 
     async def _policy(self, context: ToolUseContext) -> tuple[PolicyVersion | None, str]:
-        """The policy that holds now, or None and why it cannot be known."""
+        """Return the present policy, or None and the reason why it cannot be read."""
         try:
             pinned: Any = await self._in_time(context, self._source.read())  # Any: a source may give anything
         except Exception as problem:
@@ -102,14 +103,14 @@ class SafetyGate:
     async def _poll(
         self, context: ToolUseContext, intention: IntentionRecorded, pinned: PolicyVersion, votes: list[Vote]
     ) -> VoterAnswer:
-        """Ask one voter after the other until it is decided, then, if that is the decision, a person."""
+        """Ask the voters in order until the call is decided; if the decision is "ask", ask a person."""
         decided: VoterAnswer | None = None
         for voter in self._voters:
             votes.append(await self._vote(context, voter, intention, pinned.policy))
             decided = decide(pinned.policy.decider, votes, len(self._voters))
             if decided is not None:
                 break
-        if decided is None:  # A decider that does not decide has not committed.
+        if decided is None:  # An undecided call is not committed.
             return VoterAnswer("deny", "the votes came to no decision")
         if decided.verdict != "ask":
             return decided
@@ -119,7 +120,7 @@ class SafetyGate:
     async def _vote(
         self, context: ToolUseContext, voter: Voter, intention: IntentionRecorded, policy: SafetyPolicy
     ) -> Vote:
-        """One voter's word; no word is a no. Raises Aborted if the run is stopped meanwhile."""
+        """Return one voter's vote; no answer is a denial. Raises Aborted if the run is stopped meanwhile."""
         shown = replace(intention, args=copy.deepcopy(intention.args))
         try:
             ballot = await self._in_time(context, _asked(voter, shown, policy))
@@ -131,7 +132,7 @@ class SafetyGate:
         return Vote(voter=voter.name, verdict=ballot.verdict, reason=ballot.reason[:MAX_REASON])
 
     async def _person(self, context: ToolUseContext, intention: IntentionRecorded, question: str) -> Vote:
-        """A person's word, wherever the inbox is."""
+        """Return a person's vote, from the tree's inbox."""
         question, tool = question or "May it?", intention.tool
         if context.hooks is not None and context.hooks.listens("Notification"):
             payload = {"message": f"{tool} waits for approval: {question}", "notification_type": "permission_prompt"}

@@ -1,4 +1,4 @@
-"""What came to the gates of a store's trees: intentions, decisions and outputs, in order, filtered, by cursor."""
+"""The events at the gates of a store's trees: intentions, decisions and outputs, in order, filtered, by cursor."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ Kind = Literal["intention", "decision", "output"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 _INTENTION, _OUTPUT, _RUN_ENDED = "intention_recorded", "tool_ended", "run_ended"
 _KIND_OF: dict[str, Kind] = {_INTENTION: "intention", "intention_decided": "decision", _OUTPUT: "output"}
-_READ = 1_000  #: events that are looked at in one go
+_READ = 1_000  #: events that are read at a time
 MAX_LIMIT = 10_000
 
 
 class GateEvent(NamedTuple):
-    """One event at a gate, and where it stands in the journal: an output only of a call that came to the gate."""
+    """One event at a gate, with its cursor in the journal; an output only of a call that came to the gate."""
 
     cursor: int
     kind: Kind
@@ -33,15 +33,15 @@ class GateEvent(NamedTuple):
 
 
 class GateEventPage(NamedTuple):
-    """Some passages, and the cursor to go on from: behind it nothing was looked at yet."""
+    """A page of gate events, and the cursor from which to continue: later events were not read yet."""
 
     entries: tuple[GateEvent, ...]
     cursor: int
-    more: bool  #: False: the journal ended here, for now
+    more: bool  #: False: this was the end of the journal
 
 
 class GateEventFilter(Struct, frozen=True, kw_only=True):
-    """Which passages; what is not said does not matter."""
+    """A filter of gate events; a field that is not set matches all."""
 
     tree: str | None = None  #: id of the root run
     run: str | None = None
@@ -56,7 +56,7 @@ class GateEventFilter(Struct, frozen=True, kw_only=True):
                 raise InvalidValue("kinds", kind, ", ".join(KINDS))
 
     def takes(self, stored: StoredEvent) -> GateEvent | None:
-        """The passage that an event of the journal is, if it is a wanted one. Raises InvalidValue."""
+        """Return the gate event of a journal event, if it matches the filter; else None. Raises InvalidValue."""
         kind = _KIND_OF.get(stored.type)
         if kind is None or kind not in self.kinds:
             return None
@@ -79,9 +79,9 @@ EVERYTHING = GateEventFilter()
 async def passages(
     store: Store, wanted: GateEventFilter = EVERYTHING, *, after: int = 0, limit: int = 100
 ) -> GateEventPage:
-    """At most `limit` passages behind the cursor `after`, oldest first. `store` is open. Raises StoreFailed.
+    """Return at most `limit` gate events after the cursor `after`, oldest first. `store` is open. Raises StoreFailed.
 
-    An event that cannot be read raises DamagedTree where its tree was asked for; else it is logged, and passed over.
+    An unreadable event raises DamagedTree if its tree or run was requested; otherwise it is logged, and skipped.
     """
     if not isinstance(limit, int) or not 1 <= limit <= MAX_LIMIT:
         raise InvalidValue("limit", limit, f"1 to {MAX_LIMIT}")
@@ -89,10 +89,10 @@ async def passages(
 
 
 async def follow(store: Store, wanted: GateEventFilter = EVERYTHING, *, after: int = 0) -> AsyncGenerator[GateEvent]:
-    """Every passage behind the cursor, then each as it comes, without an end. Raises StoreFailed."""
+    """Yield every gate event after the cursor, then each new one, without an end. Raises StoreFailed."""
     reader = _Reader(store, wanted, after)
     while True:
-        head = await store.head()  # Before the look: what is not of this tree up to here need not be looked at again.
+        head = await store.head()  # Before reading: events up to here that do not match need not be read again.
         page = await reader.page(100)
         for each in page.entries:
             yield each
@@ -102,10 +102,10 @@ async def follow(store: Store, wanted: GateEventFilter = EVERYTHING, *, after: i
 
 
 class _Reader:
-    """Reads a journal from a cursor on, page after page, and knows which calls came to a gate and have no output yet.
+    """A reader of a journal from a cursor on, page by page, which knows the calls at gates without an output yet.
 
-    The intention of an output may lie before the cursor. The events of a run before it are read once, when its first
-    output comes.
+    The intention of an output may lie before the cursor. The events of a run before the cursor are read once, when the
+    first output of the run comes.
     """
 
     def __init__(self, store: Store, wanted: GateEventFilter, after: int) -> None:
@@ -115,7 +115,7 @@ class _Reader:
         self.after = after
 
     async def page(self, limit: int) -> GateEventPage:
-        """The next passages. Raises DamagedTree, StoreFailed."""
+        """Return the next gate events. Raises DamagedTree, StoreFailed."""
         found: list[GateEvent] = []
         while True:
             stored = await self._read(self.after, tree=self._wanted.tree, run=self._wanted.run)
@@ -129,7 +129,7 @@ class _Reader:
                 return GateEventPage(tuple(found), self.after, False)
 
     async def _met(self, stored: StoredEvent) -> bool:
-        """Return whether an event is of a call that came to a gate; which call that is, is noted."""
+        """Return whether an event belongs to a call that came to a gate; note that call."""
         if "output" not in self._wanted.kinds:
             return True
         if stored.type == _OUTPUT and self._began and stored.run not in self._searched:

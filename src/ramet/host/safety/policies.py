@@ -1,4 +1,4 @@
-"""Safety policies in a store: each change is a new version, made by compare-and-swap; old ones stay to be looked up."""
+"""Safety policies in a store: each change is a new version, made by compare-and-swap; old versions stay available."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from ramet.core.ids import checked_name
 from ramet.core.safety import SafetyPolicy, decode, encode
 from ramet.store.contract import DocumentWrite, Store
 
-POLICY = "safety_policy"  #: the kind of documents that hold the newest version
-PAST = "safety_policy_version"  #: and every version, by its number
+POLICY = "safety_policy"  #: the kind of the documents that hold the newest version
+PAST = "safety_policy_version"  #: the kind of the documents that hold every version, by its number
 
 
 class PolicyVersion(NamedTuple):
-    """A policy as it was when it was read. Version 0 is one that is in no store."""
+    """A policy as it was when it was read. Version 0 is a policy that is in no store."""
 
     name: str
     version: int
@@ -22,16 +22,16 @@ class PolicyVersion(NamedTuple):
 
 
 class PolicySource(Protocol):
-    """Where a gate reads the policy for each call."""
+    """A source from which a gate reads the policy for each call."""
 
     @property
     def name(self) -> str: ...
     async def read(self) -> PolicyVersion:
-        """The policy that holds now. Whatever this raises blocks the call."""
+        """Return the present policy. Any exception blocks the call."""
 
 
 class FixedPolicy:
-    """One policy, which never changes."""
+    """A policy that never changes."""
 
     name = "fixed"
 
@@ -39,18 +39,21 @@ class FixedPolicy:
         self._pinned = PolicyVersion(self.name, 0, policy)
 
     async def read(self) -> PolicyVersion:
-        """It."""
+        """Return the policy."""
         return self._pinned
 
 
 class SafetyPolicies:
-    """The policies of a store that is open, by name. Nothing removes one, so versions are never used again."""
+    """The policies of an open store, by name. Policies are never removed, so version numbers are not reused."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     async def get(self, name: str, version: int | None = None) -> PolicyVersion:
-        """The newest version, or the one of that number. Raises Unknown, and InvalidValue for what is no policy."""
+        """Return the newest version, or the one of that number.
+
+        Raises Unknown, and InvalidValue for an invalid policy.
+        """
         if version is None:
             found = await self._store.get(POLICY, checked_name("name", name))
         else:
@@ -60,10 +63,12 @@ class SafetyPolicies:
         return PolicyVersion(name, found.version if version is None else version, decode(found.data))
 
     async def put(self, name: str, policy: SafetyPolicy, *, expected: int) -> PolicyVersion:
-        """Make it the newest version; `expected` is the one that it follows, 0 for the first. Durable on return.
+        """Store a policy as the newest version; `expected` is the version before it, 0 for the first.
 
-        Calls whose intention is on record are decided by the version that is pinned there. Raises Conflict if another
-        version is the newest: nothing was written then.
+        Durable on return.
+
+        Calls whose intention is recorded are decided by the version that is pinned there. Raises Conflict if another
+        version is the newest: then nothing was written.
         """
         if not isinstance(policy, SafetyPolicy):
             raise InvalidValue("policy", policy, "a SafetyPolicy")
@@ -75,7 +80,7 @@ class SafetyPolicies:
         return PolicyVersion(name, version, policy)
 
     def named(self, name: str) -> StoredPolicy:
-        """The policy of that name, for a gate: read anew for each call."""
+        """Return the policy of that name, for a gate: it is read again for each call."""
         return StoredPolicy(self, checked_name("name", name))
 
 
@@ -86,7 +91,7 @@ class StoredPolicy:
         self._policies, self.name = policies, name
 
     async def read(self) -> PolicyVersion:
-        """Its newest version."""
+        """Return the newest version of the policy."""
         return await self._policies.get(self.name)
 
 

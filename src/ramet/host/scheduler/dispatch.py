@@ -116,7 +116,7 @@ class TickDispatcher:
             await self.ended(schedule, claim, told)
 
     def leave(self) -> None:
-        """Leave to other schedulers the runs that can go on in their middle; who gives up waiting then ends others."""
+        """Leave the runs that can continue in their middle to other schedulers; a later cancellation ends the rest."""
         self._leaves = True
         for task, handle in self._following.items():
             if _goes_on(handle):
@@ -127,11 +127,11 @@ class TickDispatcher:
         await self.ended(schedule, claim, await handle.result())
 
     async def ended(self, schedule: Schedule, claim: Claim, result: Result) -> None:
-        """Note how a claim's run ended. Raises StoreFailed."""
+        """Note the result of a claim's run. Raises StoreFailed."""
         await self._note(schedule, claim, result.status, run=claim.run, text=result.text, error=result.error)
 
     async def _on_record(self, claim: Claim, result: Result) -> Result | None:
-        """How a run ended, where another kernel may have gone on with it; None where one does so still."""
+        """Return the result of a run that another kernel may have continued; None if another kernel still runs it."""
         journal, run = self._runtime.journal, claim.run or ""
         if journal is None or not journal.is_open:
             return result
@@ -182,5 +182,8 @@ def _policy_of(schedule: Schedule, agent: Agent) -> Policy | None:
 
 
 def _goes_on(handle: Handle) -> bool:
-    """Whether another kernel goes on in the middle of a run: of a function that is in a sandbox that outlives this."""
+    """Return whether another kernel can continue a run in its middle.
+
+    A function can be continued only in a sandbox that outlives this kernel.
+    """
     return not handle.run.begins_anew or handle.run.outlives

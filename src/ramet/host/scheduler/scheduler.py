@@ -142,10 +142,11 @@ class AgentScheduler:
         anchor: datetime | None = None,
         **options: Unpack[Options],
     ) -> ScheduleView:
-        """Run it every so many seconds, counted from `anchor` (without one: now, so first after one interval).
+        """Run an agent at a fixed interval in seconds, counted from `anchor`.
 
-        The n-th tick is anchor + n·interval: nothing drifts. Asked for again without a `name`, or with the same name
-        and content, it is the schedule that there is; with the same name and another content it is changed.
+        Without an anchor the interval counts from now, so that the first tick is after one interval. The n-th tick is
+        anchor + n·interval: there is no drift. A repeated request without a `name`, or with the same name and content,
+        returns the existing schedule; the same name with another content changes that schedule.
         """
         now = await self._now()
         timing = Interval(seconds=interval_seconds, anchor=now if anchor is None else anchor)

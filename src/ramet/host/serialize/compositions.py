@@ -1,7 +1,7 @@
-"""A composition as data and back, for the journal: its shape, and its steps as recipes.
+"""The conversion of a composition to data and back, for the journal: its shape, and its steps as recipes.
 
-Functions are named by reference, as everywhere. A policy with values of variables or secrets is not written down: its
-composition is supplied again by whoever resumes.
+Functions are named by reference, as everywhere. A policy with values of variables or secrets is not written: the caller
+of a resume supplies its composition again.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from ramet.core.errors import Bug, DefinitionMissing
 from ramet.core.policy.policy import Policy, from_json
 
 Recipe = Callable[[Agent], dict[str, Any]]
-Named = Callable[[Any], dict[str, Any]]  #: a function as data
-Made = Callable[[Mapping[str, Any]], Agent]  #: a recipe's agent
+Named = Callable[[Any], dict[str, Any]]  #: returns a function as data
+Made = Callable[[Mapping[str, Any]], Agent]  #: returns the agent of a recipe
 Found = Callable[[Mapping[str, Any]], Callable[..., Any]]
 
 
 def encode(composition: Composed, recipe: Recipe, named: Named) -> dict[str, Any]:
-    """What it takes to make a composition again."""
+    """Return the data from which a composition can be rebuilt."""
     match composition:
         case Chain(steps):
             return {"kind": "chain", "steps": [_step(each, recipe) for each in steps]}
@@ -55,7 +55,7 @@ def encode(composition: Composed, recipe: Recipe, named: Named) -> dict[str, Any
 
 
 def decode(data: Mapping[str, Any], made: Made, found: Found) -> Composed:
-    """The composition again. Raises DefinitionMissing for what was not written down, or is found nowhere."""
+    """Return the rebuilt composition. Raises DefinitionMissing for a part that was not written, or is not found."""
     match data["kind"]:
         case "chain":
             return Chain(tuple(_again(each, made) for each in data["steps"]))
@@ -97,7 +97,7 @@ def _again(data: Mapping[str, Any], made: Made) -> Agent:
 
 
 def _is_open(policy: Policy) -> bool:
-    """Whether a policy can be read by anybody: it holds names of variables and secrets, and no value of one."""
+    """Return whether a policy may be written openly: it has names of variables and secrets, and no value of one."""
     secrets = policy.secrets.values() if isinstance(policy.secrets, Mapping) else ()
     return not policy.env_vars and all(value is None for value in secrets)
 

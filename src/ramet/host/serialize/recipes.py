@@ -1,4 +1,7 @@
-"""A definition as data and back, for the journal: what only a process can hold is named, and must be supplied again."""
+"""The conversion of a definition to data and back, for the journal.
+
+An object that only a process can hold is named, and must be supplied again.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ _NAMES = ("disallowed_tools", "skills", "source_modules")
 
 
 def recipe(agent: Agent) -> dict[str, Any]:
-    """What can be written down of a definition; the rest by name."""
+    """Return the data of a definition; objects are replaced by their names."""
     data: dict[str, Any] = {name: getattr(agent, name) for name in _PLAIN if getattr(agent, name)}
     data |= {name: list(getattr(agent, name)) for name in _NAMES if getattr(agent, name)}
     if agent.capabilities:
@@ -56,10 +59,10 @@ def recipe(agent: Agent) -> dict[str, Any]:
 
 
 def agent_of(data: Mapping[str, Any], *, agents: Mapping[str, Agent], model: Callable[[str], Any]) -> Agent:
-    """The definition again: the supplied one of that name, else what the data says.
+    """Return the rebuilt definition, with the objects of the supplied definition of that name.
 
     `model` finds a model object by its name, or raises DefinitionMissing. Raises DefinitionMissing for a function or
-    type that is found nowhere.
+    type that is not found.
     """
     fields: dict[str, Any] = {name: data[name] for name in (*_PLAIN, *_NAMES) if name in data}
     fields["capabilities"] = tuple(capability(each) for each in data.get("capabilities", ()))

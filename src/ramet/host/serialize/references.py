@@ -1,8 +1,8 @@
-"""Functions by name: where one can be found again, in this process and after a restart.
+"""Functions by name: a name under which a function is found again, in this process and after a restart.
 
-A reference is `module:qualname`; for a function of a script `/its/file.py:qualname`, since `__main__` is something else
-in every process; for one typed at a prompt or in a notebook, which is in no file, a name that only this process knows.
-A reference never leads to another function than the one that was meant, unless its owner changed the code.
+A reference is `module:qualname`. For a function of a script it is `/its/file.py:qualname`, since `__main__` differs in
+every process. For a function typed at a prompt or in a notebook, which is in no file, it is a name that only this
+process knows. A reference never leads to a function other than the intended one, unless its owner changed the code.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ ACCEPTED: Final = "a function at the top level of a module, or of the script its
 _QUALNAME: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*\Z")
 _MAIN: Final = "__main__"
 _MAIN_OF_CHILD: Final = "__mp_main__"  #: the script in a process that `multiprocessing` started
-#: Stands for the `__main__` of this process where that has no file.
+#: Stands for the `__main__` of this process if that has no file.
 _PROMPT: Final = f"prompt-{secrets.token_hex(8)}"
 
 
 def reference_of(function: Callable[..., Any], *, field: str = "agent") -> str:
-    """Where a function can be found again. Raises InvalidValue for what is found nowhere, saying why.
+    """Return the reference of a function. Raises InvalidValue, with the reason, if it cannot be found again.
 
-    Refused are lambdas, functions inside functions, methods of objects, partials, objects that can be called, and
-    functions whose name means something else by now.
+    Refused are lambdas, functions inside functions, methods of objects, partials, callable objects, and functions whose
+    name has another meaning by now.
     """
     if problem := _problem(function):
         raise InvalidValue(field, function, f"{ACCEPTED}; {problem}")
@@ -43,10 +43,10 @@ def reference_of(function: Callable[..., Any], *, field: str = "agent") -> str:
 
 
 def resolve(reference: str) -> Callable[..., Any]:
-    """The function of a reference, importing its module, or running its script under another name, if need be.
+    """Return the function of a reference; import its module, or run its script under another name, if needed.
 
-    Raises DefinitionMissing when it is not there (any more), or its module cannot be imported, which is then the
-    cause; InvalidValue for what is no reference.
+    Raises DefinitionMissing if it is not there (any more), or if its module cannot be imported, which is then the
+    cause; InvalidValue for an invalid reference.
     """
     place, _, qualname = _checked(reference).rpartition(":")
     try:
@@ -63,7 +63,7 @@ def resolve(reference: str) -> Callable[..., Any]:
 
 
 def is_reference(text: str) -> bool:
-    """Whether a text has the form of a reference."""
+    """Return whether a text has the form of a reference."""
     place, colon, qualname = text.rpartition(":")
     return bool(colon and place and _QUALNAME.match(qualname))
 
@@ -75,7 +75,7 @@ def _checked(reference: str) -> str:
 
 
 def _problem(function: Any) -> str:
-    """Why it cannot be found again; empty if it can."""
+    """Return why a function cannot be found again; empty if it can."""
     if inspect.ismethod(function):
         return "this is a method of an object"
     name, qualname = getattr(function, "__name__", None), getattr(function, "__qualname__", None)
@@ -95,7 +95,7 @@ def _problem(function: Any) -> str:
 
 
 def _undecorated(found: Any) -> Any:
-    """The function itself, where its name stands for the definition that a decorator made of it."""
+    """Return the function itself if its name stands for the definition that a decorator made of it."""
     return found.function if isinstance(found, Agent) and found.function is not None else found
 
 
@@ -119,7 +119,7 @@ def _module_at(place: str) -> types.ModuleType:
 
 
 def _script(file: pathlib.Path) -> types.ModuleType:
-    """A script as a module under a name of its own, so that what it does as `__main__` is not done again."""
+    """Return a script as a module under a name of its own, so that its code for `__main__` does not run again."""
     name = _name_for(file)
     loaded = sys.modules.get(name)
     if loaded is not None:
@@ -138,7 +138,7 @@ def _script(file: pathlib.Path) -> types.ModuleType:
 
 
 def _script_of(module: types.ModuleType) -> str:
-    """The path of the script that `_script` loaded as this module; empty for any other."""
+    """Return the path of the script that `_script` loaded as this module; empty for any other module."""
     file = _file_of(module)
     return str(file) if file is not None and module.__name__ == _name_for(file) else ""
 

@@ -1,1 +1,1 @@
-"""Conversations on record."""
+"""Recorded conversations."""

@@ -1,4 +1,4 @@
-"""Conversations on record, for those who only look: rows for listings, and what was said."""
+"""Recorded conversations for read-only users: rows for listings, and messages."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ from ramet.host.journal.stored_events import location_of
 from ramet.host.journal.ttl import read_lifetime
 from ramet.store.contract import Document
 
-OPEN: Final = "open"  #: a kernel has it
-CLOSED: Final = "closed"  #: it rests until it is opened again
+OPEN: Final = "open"  #: a kernel has it open
+CLOSED: Final = "closed"  #: it stays closed until it is opened again
 _MOST_SHOWN = 200  #: characters of a first prompt
 
 
 class SessionRow(Struct, frozen=True, kw_only=True):
-    """A conversation on record, as a line of a list."""
+    """A recorded conversation, as a row of a listing."""
 
-    id: str  #: of the session; that of the root where the session has none
+    id: str  #: of the session; the root's id if the session has none
     root: str
     state: str  #: open | interrupted | closed
     agent: str
     began: datetime | None
-    ended: datetime | None  #: when it was closed last
+    ended: datetime | None  #: when it was last closed
     turns: int
     usage: Usage  #: of the whole tree
     first_prompt: str  #: at most 200 characters
 
 
 async def sessions(records: JournalReader, limit: int = 0, after: str = "") -> tuple[list[SessionRow], int]:
-    """Return the newest conversations, the newest first, and how many more there are; without a limit all of them.
+    """Return the newest conversations, the newest first, and the number of the others; without a limit return all.
 
-    With the root of one of them as `after`, those that are older. A conversation that cannot be read is passed over,
-    and is in `records.damaged` then. Raises Unknown for a root of none.
+    With the root of a conversation as `after`, only older ones are returned. A conversation that cannot be read is
+    skipped, and is then in `records.damaged`. Raises Unknown if the root is not that of a conversation.
     """
     found = list[tuple[str, Document, Mapping[str, Any]]]()
     for each in await records.store.list(TREES):
@@ -73,7 +73,7 @@ async def session_row(
 ) -> tuple[SessionRow, list[dict[str, Any]]]:
     """Return one conversation, by the session's id or its root's, and its messages, or the `last` of them, as data.
 
-    Raises Unknown, also for the root of a tree that is no conversation, and InvalidValue for a `last` below 1.
+    Raises Unknown, also for the root of a tree that is not a conversation, and InvalidValue for a `last` below 1.
     """
     if last is not None and last < 1:
         raise InvalidValue("last", last, "a whole number from 1")

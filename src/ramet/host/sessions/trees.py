@@ -1,6 +1,6 @@
-"""The tree of a session: begun, or gone on with where it is on record under the session's id.
+"""The tree of a session: begun, or resumed if the session's id is recorded.
 
-A session id is the name of one conversation. Closing a session does not end the conversation: it rests on record, until
+A session id is the name of one conversation. Closing a session does not end the conversation: it stays recorded, until
 it is opened again or removed.
 """
 
@@ -38,7 +38,7 @@ _MOST_NEAR = 5  #: ids that an error names
 
 
 class Conversation(NamedTuple):
-    """An open tree and its root, which a session talks with."""
+    """An open tree and its root, with which a session talks."""
 
     opened: OpenTree
     root: Run
@@ -46,7 +46,7 @@ class Conversation(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Beginning:
-    """The settings that a session begins a conversation with, or supplies to go on with one."""
+    """The settings with which a session begins or resumes a conversation."""
 
     runtime: AgentRuntime
     plan: TreeOptions
@@ -55,24 +55,27 @@ class Beginning:
     limits: Limits
     request: SpawnRequest
     brought: ResumeOptions
-    history: Sequence[BaseMessage] = ()  #: that a conversation begins with
+    history: Sequence[BaseMessage] = ()  #: the initial history of the conversation
 
     @property
     def begins_at_once(self) -> bool:
-        """Whether nothing is to be waited for: no conversation of its id on record, no answer of a policy adapter."""
+        """Return whether a conversation can begin without waiting.
+
+        A recorded conversation of its id, or a policy adapter, would need waiting.
+        """
         may_be_on_record = self.plan.session is not None and self.runtime.journal is not None
         return not may_be_on_record and not self.runtime.has_policy_adapter
 
     def begin(self) -> Conversation:
-        """Begin a conversation at once, where no policy adapter is to be asked.
+        """Begin a conversation at once, without a policy adapter.
 
-        Raises like `AgentRuntime.open_tree`, and like the birth of a root.
+        Raises like `AgentRuntime.open_tree`, and like the spawn of a root.
         """
         opened = self.runtime.open_tree(self.plan)
         return self._born(opened, self.request)
 
     async def _begin(self) -> Conversation:
-        """Begin a conversation, once the policy adapter has answered. Raises SpawnRefused, too."""
+        """Begin a conversation, once the policy adapter has answered. Also raises SpawnRefused."""
         opened = self.runtime.open_tree(self.plan)
         session = self.plan.session
         request = await opened.tree.spawner.decide_root(self.agent, self.request, self.limits, session=session)
@@ -94,9 +97,9 @@ class Beginning:
         return Conversation(opened, root)
 
     async def open(self) -> Conversation:
-        """Go on with the conversation of the session id, or begin it.
+        """Resume the conversation of the session id, or begin it.
 
-        Raises BusyError or OwnedElsewhere where the conversation is open already, and DefinitionMissing.
+        Raises BusyError or OwnedElsewhere if the conversation is open already, and DefinitionMissing.
         """
         session, journal = self.plan.session, self.runtime.journal
         if session is None or journal is None:
@@ -124,11 +127,11 @@ async def resume(
     prepare: Callable[[Run], None] | None = None,
     **brought: Unpack[ResumeOptions],
 ) -> Conversation:
-    """Go on with the conversation of a session id, or of a root's id.
+    """Resume the conversation of a session id, or of a root's id.
 
-    Raises Unknown, which names ids like it, BusyError or OwnedElsewhere where it is open already, DefinitionMissing.
+    Raises Unknown, which names similar ids, BusyError or OwnedElsewhere if it is open already, DefinitionMissing.
     """
-    supplied_by(**brought)  # It refuses what is of a wrong type, before a session is looked for.
+    supplied_by(**brought)  # Refuse wrong types before a session is looked up.
     journal = runtime.journal
     found = None
     if journal is not None:
@@ -159,9 +162,9 @@ async def _resumed(
 
 
 async def remove(records: JournalReader, working_dir: pathlib.Path | None, session: str) -> str:
-    """Remove a conversation that no kernel has open, with all that its tree left; the id of its root.
+    """Remove a conversation that no kernel has open, with all files of its tree; return the id of its root.
 
-    Raises Unknown, BusyError for a conversation that is open, and Denied for one that is to be kept.
+    Raises Unknown, BusyError for a conversation that is open, and Denied for one that is marked to be kept.
     """
     row, _ = await session_row(records, session)
     if row.state == OPEN:
@@ -176,14 +179,14 @@ async def remove(records: JournalReader, working_dir: pathlib.Path | None, sessi
         or await removal.remove(row.root, rows, told, dry_run=True) is None
     ):
         raise Denied("removal", f"the tree of {session!r} is to be kept (ramet keep --off {row.root})")
-    if not await removal.mark(found):  # From here on nobody opens it.
+    if not await removal.mark(found):  # From here on no kernel opens it.
         raise BusyError(f"the conversation {session!r} was opened meanwhile: close it first")
     await removal.remove(row.root, rows, told)
     return row.root
 
 
 async def _near(journal: Journal | None, session: str) -> tuple[str, ...]:
-    """Ids on record that look like this one; where none does, the newest."""
+    """Return recorded ids that are similar to this one; if there are none, the newest ids."""
     if journal is None:
         return ()
     ids = [each.key for each in await journal.store.list(session_ids.SESSIONS)]

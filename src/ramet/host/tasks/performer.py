@@ -1,4 +1,4 @@
-"""Tasks called in the host: as a child of the run that calls, else as a tree of the runtime that lives here."""
+"""Tasks called in the host: as a child of the calling run, else as a tree of the runtime of this process."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from ramet.host.tasks.tasks import HostTaskFuture, Outcome, answer, begin
 from ramet.tools.context import ToolUseContext, current_call
 
 T = TypeVar("T")
-#: Where runs of a program are kept that opened no runtime of its own.
+#: The folder of the runs of a program that opened no runtime of its own.
 DEFAULT_DIR = "."
 
 
 class LazyTask:
-    """A task that begins when it is first iterated or asked for its value."""
+    """A task that begins when it is first iterated or its value is requested."""
 
     def __init__(self, task: Task, arguments: Mapping[str, Any]) -> None:
         self._task, self._arguments = task, arguments
@@ -38,40 +38,40 @@ class LazyTask:
             yield event
 
     async def result(self) -> Any:
-        """Wait for its value. Raises TaskFailed, NeedsInput."""
+        """Wait for the value. Raises TaskFailed, NeedsInput."""
         return await (await self._begun()).result()
 
     async def exception(self) -> RametError | None:
-        """Wait for its end: why there is no value, or None if there is one."""
+        """Wait for the end; return the reason for a missing value, or None if there is a value."""
         return await (await self._begun()).exception()
 
 
 class HostTaskRunner:
-    """What `ramet.agent.capabilities.task_runner` finds where no agent's own code runs."""
+    """The task runner that `ramet.agent.capabilities.task_runner` returns outside of an agent's own code."""
 
     def create(self, agent: Any) -> AgentRef | None:
-        """Code of the host declares: nothing is kept, the code itself is found again."""
+        """Return None: an agent of host code is not stored, since its code is found again."""
         return None
 
     def call(self, task: Task, arguments: Mapping[str, Any]) -> Any:
-        """The task's value; in an event loop an awaitable of it."""
+        """Return the task's value; in an event loop an awaitable of it."""
         return _either(_call(task, arguments))
 
     def submit(self, task: Task, arguments: Mapping[str, Any]) -> Any:
-        """An awaitable of what was begun."""
+        """Return an awaitable of the started task."""
         _needs_loop("submit")
         return _submit(task, arguments)
 
     def stream(self, task: Task, arguments: Mapping[str, Any]) -> LazyTask:
-        """Events while it works, and its value."""
+        """Return a lazy task with the events of the work, and the value."""
         return LazyTask(task, arguments)
 
     def map(self, task: Task, several: list[Mapping[str, Any]], *, max_parallel: int) -> Any:
-        """The outcomes in order; in an event loop an awaitable of them."""
+        """Return the outcomes in order; in an event loop an awaitable of them."""
         return _either(_map(task, several, max_parallel))
 
     def answer(self, task: Task, token: str, text: str) -> Any:
-        """The value of the run that goes on; in an event loop an awaitable of it."""
+        """Return the value of the continued run; in an event loop an awaitable of it."""
         return _either(_answer(task, token, text))
 
 
@@ -114,7 +114,7 @@ async def _answer(task: Task, token: str, text: str) -> Any:
 
 @asynccontextmanager
 async def _runtime() -> AsyncGenerator[tuple[AgentRuntime, ToolUseContext | None]]:
-    """The runtime of the run that calls, the one that lives here, or one for this call alone."""
+    """Yield the runtime of the calling run, the one of this process, or one for this call alone."""
     runtime, context = _living()
     if runtime is not None:
         yield runtime, context
@@ -135,7 +135,7 @@ def _living() -> tuple[AgentRuntime | None, ToolUseContext | None]:
 
 
 def _either(work: Coroutine[Any, Any, T]) -> Any:
-    """In an event loop an awaitable; elsewhere what comes of it, when it has come."""
+    """Return the coroutine in an event loop; elsewhere run it and return its result."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:

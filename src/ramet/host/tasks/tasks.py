@@ -1,4 +1,4 @@
-"""A task is asked: one run of its agent, whose answer becomes a value of the task's type, or a typed failure."""
+"""Asking a task: one run of its agent, whose answer becomes a value of the task's type, or a typed failure."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ from ramet.host.runtime import AgentRuntime
 from ramet.spawn.handle import Handle
 from ramet.tools.context import SpawnHandle, ToolUseContext
 
-#: Documents: what a run was answered that had asked back, and the run that went on with it.
+#: The kind of the documents with the answer to a run's question, and the run that continued with the answer.
 ANSWERS = "answer"
 
 
 class HostTaskFuture:
-    """A task that was begun: `await` it, or its `result()`, or look at its `exception()`."""
+    """A started task: `await` it, or its `result()`, or inspect its `exception()`."""
 
     def __init__(self, runtime: AgentRuntime, task: Task, handle: SpawnHandle) -> None:
         self._runtime, self._task, self._handle = runtime, task, handle
 
     @property
     def id(self) -> str:
-        """The run's id, by which `AgentRuntime.result` finds it in any process."""
+        """The run's id, by which `AgentRuntime.result` finds the result in any process."""
         return self._handle.id
 
     async def result(self) -> Any:
-        """Wait for its value. Raises TaskFailed, NeedsInput."""
+        """Wait for the value. Raises TaskFailed, NeedsInput."""
         return await value(self._runtime, self._task, await self._handle.result(), self._handle.id)
 
     async def exception(self) -> RametError | None:
-        """Wait for its end: why there is no value, or None if there is one."""
+        """Wait for the end; return the reason for a missing value, or None if there is a value."""
         try:
             await self.result()
         except RametError as failed:
@@ -48,13 +48,13 @@ class HostTaskFuture:
         return None
 
     async def events(self) -> AsyncGenerator[Event]:
-        """What happens in its run, from its birth to its end."""
+        """Yield the events of the run, from its spawn to its end."""
         assert isinstance(self._handle, Handle), "a run of this process"
         async for event in self._handle.events():
             yield event
 
     async def cancel(self, reason: str = "cancelled by its owner") -> Any:
-        """End it and all below it; when this returns they are gone."""
+        """End the run and all below it, and wait until they have ended."""
         return await self._handle.cancel(reason)
 
     def __await__(self) -> Generator[Any, None, Any]:
@@ -62,26 +62,26 @@ class HostTaskFuture:
 
 
 class Outcome:
-    """What came of one item of a `map`."""
+    """The outcome of one item of a `map`."""
 
     def __init__(self, worth: Any, error: RametError | None) -> None:
         self._worth, self._error = worth, error
 
     def result(self) -> Any:
-        """Its value. Raises TaskFailed, NeedsInput, SpawnRefused: why there is none."""
+        """Return the value. Raises TaskFailed, NeedsInput, SpawnRefused as the reason for a missing value."""
         if self._error is not None:
             raise self._error
         return self._worth
 
     def exception(self) -> RametError | None:
-        """Why there is no value; None if there is one."""
+        """Return the reason for a missing value; None if there is a value."""
         return self._error
 
 
 async def begin(
     runtime: AgentRuntime, task: Task, arguments: Mapping[str, Any], context: ToolUseContext | None = None
 ) -> SpawnHandle:
-    """Start the run: below the one whose context this is, else as a tree of its own."""
+    """Start the run: as a child of the run of `context`, else as a tree of its own."""
     request = task_request(task, arguments)
     request = dataclasses.replace(request, agent=await runtime.dynamic.current(request.agent))
     if context is not None and context.tree is not None:
@@ -92,7 +92,7 @@ async def begin(
 
 
 async def answer(runtime: AgentRuntime, task: Task, token: str, text: str) -> Any:
-    """Go on with a run that asked back, once. Raises InvalidValue for one that did not, BusyError for a second word."""
+    """Continue a run that asked back, once. Raises InvalidValue if it did not ask, BusyError for a second answer."""
     if not isinstance(text, str) or not text.strip():
         raise InvalidValue("answer", text, "text")
     asking = await runtime.result(token)
@@ -116,7 +116,7 @@ def _answered(text: str, run: str) -> bytes:
 
 
 async def value(runtime: AgentRuntime, task: Task, result: Result, run: str) -> Any:
-    """What a run's result is worth to whoever asked. Raises TaskFailed, NeedsInput."""
+    """Return the value of a run's result for the caller of the task. Raises TaskFailed, NeedsInput."""
     if result.status is Status.NEEDS_INPUT:
         raise NeedsInput(result.error.message if result.error is not None else "?", token=run)
     if result.status is not Status.COMPLETED:
@@ -135,7 +135,7 @@ async def value(runtime: AgentRuntime, task: Task, result: Result, run: str) -> 
 
 
 async def _task(runtime: AgentRuntime, task: Task, said: Any, run: str) -> Task:
-    """The task that an agent gave as its result: by its handle, or by the local id of an agent that it made."""
+    """Return the task that an agent returned: by its handle, or by the local id of an agent that it created."""
     failed = {"task": f"{task.agent.name}.{task.name}", "run": run}
     text = said.strip().strip("`'\"") if isinstance(said, str) else ""
     agents, mine = runtime.dynamic, ref_of(task_agent(task))
