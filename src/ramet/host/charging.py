@@ -20,7 +20,7 @@ from ramet.tools.context import ModelRequest, ToolUseContext
 if TYPE_CHECKING:
     from langchain_core.messages.ai import UsageMetadata
 
-#: Output tokens reserved for a reply where neither the request nor the model names a limit, and a budget counts tokens.
+#: Output tokens reserved for a reply if neither the request nor the model names a limit, and a budget counts tokens.
 DEFAULT_OUTPUT_TOKENS = 4_096
 #: A reply shorter than this is useless: if fewer tokens are left, the call is not started.
 LEAST_OUTPUT_TOKENS = 16

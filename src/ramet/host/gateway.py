@@ -94,7 +94,7 @@ class _Shown:
 
 
 class _Port:
-    """One model: bound to each list of tools once, and asked through its rate limiter."""
+    """A model: bound to each list of tools once, and asked through its rate limiter."""
 
     def __init__(self, model: BaseChatModel, gates: RateLimiters, prices: Mapping[str, Price], clock: Clock) -> None:
         self._owner = model
@@ -149,7 +149,7 @@ class _Port:
 
 
 class _Call:
-    """One request of one run, over all its attempts."""
+    """A request of one run, over all its attempts."""
 
     __slots__ = ("_account", "_context", "_port", "_request", "_shown", "_usage", "pieces")
 

@@ -372,7 +372,7 @@ class AgentRuntime:
     ) -> AgentHandle:
         """Start an agent in a sandbox of its own and return at once; no policy means the defaults of `Policy`.
 
-        Raises InvalidValue, NotShippable for a function that cannot travel, IsolationUnavailable.
+        Raises InvalidValue, NotShippable for a function that cannot be sent to a sandbox, IsolationUnavailable.
         """
         handle = await self.spawn(
             agent,
@@ -399,7 +399,8 @@ class AgentRuntime:
     ) -> AgentResult:
         """Run an agent in a sandbox of its own to its end; `options` are those of `start_agent`.
 
-        Never raises for what the agent did. Raises like `start_agent`. Cancelling it ends the agent and all below it.
+        Never raises for the agent's own failures. Raises like `start_agent`. Cancelling the call ends the agent and all
+        below it.
         """
         return await wait_or_cancel(await self.start_agent(agent, policy, args, kwargs, **options))
 

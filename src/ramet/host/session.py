@@ -1,4 +1,4 @@
-"""`Session`: a conversation of many turns with the root of a tree; one import, and agents that can spawn agents."""
+"""`Session`: a conversation of many turns with the root of a tree, whose agents can spawn agents."""
 
 from __future__ import annotations
 

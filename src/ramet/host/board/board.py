@@ -42,7 +42,7 @@ T = TypeVar("T")
 
 
 class Board:
-    """One list of tasks on a store: a `TaskBoard`."""
+    """A list of tasks on a store: a `TaskBoard`."""
 
     def __init__(
         self,
@@ -207,7 +207,10 @@ class Board:
         )
 
     async def _change(self, step: Callable[[BoardDocument], T]) -> T:
-        """Write what `step` makes of the newest version, as often as it takes; what it raises leaves all as it was."""
+        """Write the result of `step` on the newest version, repeated on conflicts.
+
+        If `step` raises, nothing is written.
+        """
         while True:
             page, version = await self._read()
             before = msgspec.json.encode(page)

@@ -54,7 +54,7 @@ class Question(Struct, frozen=True, kw_only=True):
 
 
 class RunRow(Struct, frozen=True, kw_only=True):
-    """One run, computed from the events of its tree."""
+    """A run, computed from the events of its tree."""
 
     id: str
     root: str
@@ -297,7 +297,7 @@ class TreeFold:
 
 
 async def records_of(working_dir: pathlib.Path) -> JournalReader:
-    """Return a reader of a working directory's journal, beside its writer. Raises NoJournal, StoreFailed."""
+    """Return a reader of a working directory's journal; its writer is not disturbed. Raises NoJournal, StoreFailed."""
     from ramet.host.control.socket import ControlledTrees, NoKernel, send_request
 
     path = journal_in(working_dir)

@@ -45,7 +45,7 @@ class ProxyLimits:
     header_s: float = 10.0  #: for the whole request, and again for the whole TLS ClientHello
     connect_s: float = 10.0  #: for lookup and connection together
     idle_s: float = 600.0  #: without a byte in either direction
-    per_second: float = 100.0  #: connections, in the long run
+    per_second: float = 100.0  #: connections, as a long-term average
     burst: int = 100  #: connections that may come at once after a pause
 
 

@@ -30,7 +30,7 @@ _buffers = _Buffers()
 
 
 class End(asyncio.BufferedProtocol):
-    """One end of a tunnel: a stream whose bytes go to `take`, and whose end of file goes to `at_end`.
+    """An end of a tunnel: a stream whose bytes go to `take`, and whose end of file goes to `at_end`.
 
     Nothing is read before `start`.
     """

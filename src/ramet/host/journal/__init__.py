@@ -1,1 +1,1 @@
-"""The journal of events, and what is kept beside it."""
+"""The journal of events, and data that is stored with the journal."""

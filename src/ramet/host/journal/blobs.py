@@ -1,4 +1,4 @@
-"""Bytes that tools left beside their results, kept by the store under the hash of their content.
+"""Bytes of tool results, kept by the store under the hash of their content.
 
 A reference document names each tree that has a blob, and is written before the blob: a kernel that is killed leaves at
 most a reference to a missing blob. A blob is removed with the last tree that has it.

@@ -281,9 +281,9 @@ class TreeJournal:
         self, journal: Journal, publish: Callable[[Event], None], about: Callable[[], Mapping[str, Any]]
     ) -> None:
         self._journal, self._publish, self._about = journal, publish, about
-        self.is_known = False  #: the store knows of the tree
+        self.is_known = False  #: the store has the tree's document
         self._root = ""
-        self._early: list[Entry] = []  #: from before the store was open, and knew of the tree
+        self._early: list[Entry] = []  #: from before the store was open, and had the tree's document
         self._waiting: deque[tuple[int, Event | After]] = deque()  #: in order, each with the ticket that it waits for
         self._newest = 0  #: ticket
         self._failure: RametError | None = None

@@ -40,7 +40,7 @@ _MUST_BE_ON_DISK = (MessageRecorded, RunSpawned, RunEnded)
 
 
 class Subscription:
-    """One reader of the events of a tree or of one run: kept events, then live events, until it is closed."""
+    """A reader of the events of a tree or of one run: kept events, then live events, until it is closed."""
 
     def __init__(self, recorder: Recorder, *, run: str | None, deltas: bool, chunks: bool, past: bool) -> None:
         self._recorder, self._run = recorder, run

@@ -173,7 +173,7 @@ class _Read(NamedTuple):
 
 
 class _Reading:
-    """One pass through a file."""
+    """A pass through a file."""
 
     def __init__(self, head: str | None) -> None:
         self._wanted, self._seen_wanted = head, head in (None, NOTHING)

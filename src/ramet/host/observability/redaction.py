@@ -73,7 +73,7 @@ _LOOKS: Final = (
 
 
 class Redaction:
-    """Puts `***` in place of secrets: those given, those that variables of the environment hold, and what looks so."""
+    """A filter that replaces secrets by `***`: given ones, values of environment variables, and lookalikes."""
 
     def __init__(self, secrets: Iterable[str] = (), environ: Mapping[str, str] | None = None) -> None:
         """Set `environ`, by default the process's own; variables that are added later count, too."""

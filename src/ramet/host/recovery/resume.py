@@ -158,7 +158,7 @@ class UnfinishedTree:
 
     @property
     def is_closed(self) -> bool:
-        """Return whether the tree's document says that every run of the tree has ended."""
+        """Return whether every run of the tree has ended according to the tree's document."""
         return bool(self.about.get("over"))
 
     async def close(self, now: datetime) -> None:

@@ -1,1 +1,1 @@
-"""How long trees, results and folders are kept."""
+"""The retention of trees, results and folders."""

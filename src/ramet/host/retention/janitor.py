@@ -56,7 +56,7 @@ class RetentionJob:
     ) -> None:
         """Set `living`, the roots of this kernel's trees, which may change meanwhile.
 
-        `folders` are those of runs, to be tidied; `can_go_on` says of a run of such a tree, by root and id, if it can
+        `folders` are those of runs, to be tidied; `can_go_on` returns, by root and id, whether a run of such a tree can
         continue.
         """
         self._store, self._living, self._clock = store, living, clock

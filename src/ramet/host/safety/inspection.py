@@ -25,7 +25,7 @@ MAX_LIMIT = 10_000
 
 
 class GateEvent(NamedTuple):
-    """One event at a gate, with its cursor in the journal; an output only of a call that came to the gate."""
+    """An event at a gate, with its cursor in the journal; an output only of a call that came to the gate."""
 
     cursor: int
     kind: Kind

@@ -85,7 +85,7 @@ class SafetyPolicies:
 
 
 class StoredPolicy:
-    """One policy of a store."""
+    """A policy of a store."""
 
     def __init__(self, policies: SafetyPolicies, name: str) -> None:
         self._policies, self.name = policies, name

@@ -23,7 +23,7 @@ COMMAND_BYTES = 1024 * 1024
 
 
 class AgentHandle:
-    """A handle on one isolated agent for its owner: wait for it, inspect it, run a command beside it, end it."""
+    """A handle on one isolated agent for its owner: wait for it, inspect it, run a command in its sandbox, end it."""
 
     __slots__ = ("_handle",)
 

@@ -97,7 +97,7 @@ class TickDispatcher:
         )
 
     async def follow(self, schedule: Schedule, claim: Claim, handle: Handle) -> None:
-        """Wait for the end of a tick's run, and note it; whoever gives up waiting ends the run first."""
+        """Wait for the end of a tick's run, and note it; if the wait is cancelled, end the run first."""
         task = asyncio.current_task()
         assert task is not None, "it runs in one"
         self._following[task] = handle

@@ -33,7 +33,7 @@ _open: set[str] = set()
 
 
 class SchedulerLoop:
-    """One active scheduler, from `serve` to its cancellation, or to the end of its runtime."""
+    """An active scheduler, from `serve` to its cancellation, or to the end of its runtime."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class SchedulerLoop:
                         await self._look_at_all(group)
                     now = clock.now()
                     for id in [id for id, at in self._agenda.items() if at <= now]:
-                        del self._agenda[id]  # before the store is asked: a mark set meanwhile stays
+                        del self._agenda[id]  # before the store is read: a mark set meanwhile stays
                         await self._try(group, id)
                     await self._rest()
         except* Exception as problem:
@@ -100,7 +100,7 @@ class SchedulerLoop:
         self._wake.set()
 
     async def _look_at_all(self, group: asyncio.TaskGroup) -> None:
-        self._agenda.clear()  # before the store is asked: what is added meanwhile stays
+        self._agenda.clear()  # before the store is read: entries added meanwhile stay
         for found in await self._books.all():
             await self._try(group, found.book.schedule.id, found)
 
@@ -155,7 +155,7 @@ class SchedulerLoop:
     async def _read(self, id: str) -> Versioned | None:
         try:
             return await self._books.read(id)
-        except Damaged:  # said in the log when all are listed
+        except Damaged:  # logged when all are listed
             return None
 
     async def _fire(self, schedule: Schedule, claim: Claim) -> None:

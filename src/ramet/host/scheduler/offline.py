@@ -19,7 +19,7 @@ from ramet.store.sqlite.store import SqliteStore
 class OfflineScheduler(AgentScheduler):
     """An `AgentScheduler` that only writes schedules: the next active scheduler on the same store executes them.
 
-    While a kernel holds the working directory, this one reads beside the kernel and asks the kernel to write.
+    While a kernel holds the working directory, this one reads the store itself and asks the kernel to write.
     """
 
     _beside: KernelDocuments | None = None

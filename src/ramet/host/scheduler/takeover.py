@@ -90,7 +90,7 @@ class TickTakeover:
             return load(schedule.target, self._definitions)
 
     def _policy(self, schedule: Schedule) -> Policy | None:
-        """That of its definition, with values: neither a schedule nor a journal keeps any."""
+        """Return the policy of the schedule's definition, with its values: schedules and journals store none."""
         named = self._definitions().get(schedule.target.name) if isinstance(schedule.target, NamedTarget) else None
         return named.policy if named is not None else None
 

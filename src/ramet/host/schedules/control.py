@@ -1,7 +1,7 @@
 """Requests of another process to change schedules while a kernel holds the journal.
 
-Reading needs no request: it is done beside the kernel. The kernel makes a change for the requester by the usual
-compare-and-swap; watchers in the kernel are notified, so that a due tick runs now.
+Reading needs no request: the other process reads the store itself. The kernel makes a change for the requester by the
+usual compare-and-swap; watchers in the kernel are notified, so that a due tick runs now.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ class Versioned(NamedTuple):
 
 
 class ScheduleTable:
-    """All schedules of one store."""
+    """The schedules of one store."""
 
     def __init__(self, store: Documents) -> None:
         self._store = store

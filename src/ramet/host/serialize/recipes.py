@@ -125,7 +125,10 @@ def _found(
 
 
 def _type(kind: Any) -> dict[str, Any]:
-    """A class by its name; what has none that leads back to it, such as one that was made from data, as data."""
+    """Return a class by its name; as data if its name does not lead back to it.
+
+    A class that was made from data, for example, has no such name.
+    """
     place = f"{getattr(kind, '__module__', '')}:{getattr(kind, '__qualname__', '')}"
     with suppress(DefinitionMissing, InvalidValue):
         if resolve(place) is kind:

@@ -112,7 +112,7 @@ class Beginning:
             _, version = await session_ids.root_of(journal.store, session)
             begun = await self._begin()
             if begun.opened.recorder.durable is not None:
-                await begun.opened.recorder.durable()  # Before its id: an id never leads to nothing but a removed tree.
+                await begun.opened.recorder.durable()  # Before its id is registered.
             root = begun.root.info.id
             if await session_ids.register(journal.store, session, root, expected=version):
                 return begun

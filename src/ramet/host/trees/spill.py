@@ -17,7 +17,7 @@ _NEW = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK | o
 
 
 class Spill:
-    """The large results of a tree, kept beside the transcripts, or in a temporary folder that ends with the tree."""
+    """The large results of a tree, stored with the transcripts, or in a temporary folder that ends with the tree."""
 
     def __init__(self, transcripts: pathlib.Path | None, secret: str) -> None:
         """Set `secret`, an unguessable name, so that no other user can create the temporary folder first."""
