@@ -135,7 +135,7 @@ class _Port:
                 asking.cancel()
                 await asyncio.wait([asking])
             if not asking.cancelled():
-                asking.exception()  # Mark the exception as retrieved, even if the reader left before it rose.
+                asking.exception()  # Mark the exception as retrieved, even if the reader has left.
 
     def _show(self, request: ModelRequest) -> _Shown:
         key = tuple(map(id, request.tools))  # `_Shown` keeps the tools, so that no id is reused

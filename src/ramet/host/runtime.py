@@ -687,6 +687,6 @@ class AgentRuntime:
 
 
 def _room_for(policy: Policy | None, agent: Agent) -> SpawnLimits:
-    """Return the spawn limits of a tree: the depth of its root's policy, plus the depth of nested compositions."""
+    """Return the spawn limits of a tree: its root's policy depth or the default, plus nested compositions."""
     depth = resolve_root_policy(policy).max_sub_agent_depth if policy is not None else 0
     return SpawnLimits(depth=max(depth, SpawnLimits().depth) + nesting_depth(agent.function))

@@ -1,7 +1,7 @@
 """The operations of an active agent on agents of agents: create agents, and ask those that it can see.
 
-An agent sees the agents of its own registry, of the registries above it, and those that code declares, by name (the
-nearest first) or by handle. Each agent that it asks works with no more capabilities than it has itself.
+An agent sees the agents of its own registry, of the registries above it, and those that code declares. It names them by
+name (the nearest first) or by handle. Each agent that it asks works with no more capabilities than it has itself.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class HostAuthoring:
     async def asked(self, run: Run, ref: str, task: str, arguments: Mapping[str, Any]) -> SpawnRequest:
         """Return the spawn request of a run that works on an agent's task. Raises AgentNotResolved, InvalidValue.
 
-        A run in a tree of a client of a server cannot ask agents of the program, except an agent of the program that
+        A run in a tree of a server's client cannot ask agents of the program. Exempt is an agent of the program that
         concludes a task in that tree.
         """
         mine = ref_of(run.agent)

@@ -2,9 +2,10 @@
 
 A target must be listed, and every address that its name has must be public (`ramet.core.addresses`). The name is looked
 up once, and the connection goes to a checked address: the name cannot lead elsewhere a moment later. "*" stands for
-every public address. A private address is reachable in two ways only: the list names that very IP address and port, or
-the list names the host, other than by "*", and the operator gave the network to the `Proxy`. The creator of the list
-ensures that such an address comes only from an authorized source: `narrow` from the parent, a server from its rules.
+every public address. A private address is reachable in two ways only. Either the list names that very IP address and
+port. Or the list names the host, other than by "*", and the operator gave the network to the `Proxy`. The creator of
+the list ensures that such an address comes only from an authorized source: `narrow` from the parent, a server from its
+rules.
 
 A tunnel that opens with TLS must ask for the listed name (`ramet.host.egress.tunnel` lists the limits of this check).
 In particular a server that answers for several names can be asked for any of them by an HTTP `Host` field inside the

@@ -95,10 +95,7 @@ class Journal:
         self._pages: weakref.WeakValueDictionary[str, TreeJournal] = weakref.WeakValueDictionary()
 
     async def open(self) -> None:
-        """Open the store; idempotent; all concurrent callers get the same failure.
-
-        Raises StoreInUse, StoreFailed, Damaged.
-        """
+        """Open the store; idempotent; all callers get the same failure. Raises StoreInUse, StoreFailed, Damaged."""
         if self._loop not in (None, asyncio.get_running_loop()):
             raise StoreInUse(self.folder or self.store.name, "another event loop of this process")
         if self.is_open:

@@ -164,7 +164,8 @@ class Recorder:
     def after(self, do: After, hurry: bool = True) -> None:
         """Call a function once all appended events are durable, or with the error if they cannot be.
 
-        Without `hurry` the call comes with the next write: for a caller that knows that another write follows.
+        Without `hurry` the call comes with the next awaited write: for a caller that knows that another write is
+        awaited.
         """
         if self._page is None:
             do(None)

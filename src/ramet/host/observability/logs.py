@@ -3,8 +3,8 @@
     {"timestamp": "2026-05-22T14:30:00.123Z", "level": "INFO", "logger": "runtime", "message": "…", "session_id": "…"}
 
 A line has the four fields above, then the values of `extra`, then `exception` and `stack` if there are any. A line that
-is written inside a run's tool call, or inside an agent's function, also has the `session_id` (the id of the tree's
-root), `run` and `path` of that run, unless its `extra` has them.
+is written inside a run's tool call, or inside an agent's function, has three more fields of that run, unless its
+`extra` has them: `session_id` (the id of the tree's root), `run` and `path`.
 """
 
 from __future__ import annotations

@@ -31,8 +31,9 @@ class FolderNeeds:
         """Return whether a folder is still needed. Raises StoreFailed.
 
         The folder of a run is needed while the tree is open in any kernel; in a tree of this kernel only if the run can
-        have another turn. Also needed are the folders of a tree that is marked to be kept, the folder of the first run
-        of a session with an id, which may be opened again, and a folder of an unknown run.
+        have another turn. The folders of a tree that is marked to be kept are needed, too. So is the folder of the
+        first run of a session with an id, which may be opened again. A recent folder of a run that is not recorded yet
+        is needed.
         """
         try:
             first = await self._store.read(run=folder.id, limit=1)

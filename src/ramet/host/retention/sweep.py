@@ -151,11 +151,11 @@ async def sweep(
 
     A tree with a retention time is removed when that time has ended, by `now`, and not before. The caller holds the
     store, and owns the trees of these `living` roots; they stay. An open tree that is active nowhere was interrupted:
-    it stays, to be resumed. A tree also stays if it is in `keep` (by the id of any of its runs), if a schedule has not
-    yet noted its result, if it is marked to be kept, or if a folder of one of its runs is marked to be kept. A tree
-    whose kernel died between the tree's document and its first event cannot be resumed, and is removed, too. A tree
-    that cannot be read stays, and is logged; one that was set aside is removed like others. With `dry_run` a read-only
-    store is enough. Cached results that expire by then are removed, too. Raises Unknown for a run in `keep` that is not
+    it stays, to be resumed. A tree also stays if it is in `keep` (by the id of any of its runs), or if a schedule has
+    not yet noted its result. It stays if it, or a folder of one of its runs, is marked to be kept. A tree whose kernel
+    died between the tree's document and its first event cannot be resumed, and is removed, too. A tree that cannot be
+    read stays, and is logged; one that was set aside is removed like others. With `dry_run` a read-only store is
+    enough. Cached results that expire by then are removed, too. Raises Unknown for a run in `keep` that is not
     recorded.
     """
     records, gone = JournalReader(store, ()), list[DeletedTree]()

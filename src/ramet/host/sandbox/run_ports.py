@@ -1,8 +1,8 @@
 """The named ports of one run, for programs of this machine: one Unix socket each, and a loopback port on request.
 
-The sockets are in a folder of the run's own that only the kernel's user may enter. A connection to a socket is joined
-with a connection to the port of that name on the loopback of the run's sandbox, and of no other: the host chooses the
-target, not the guest. Data that one side is slow to take is not read from the other side.
+The sockets are in a folder of the run's own that only the kernel's user may enter. Each connection to a socket is
+joined with the port of that name on the loopback of the run's sandbox, and of no other: the host chooses the target,
+not the guest. Data that one side is slow to take is not read from the other side.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ class TickDispatcher:
         """Spawn the run that a claim names, and follow it to its end, like `fire`. Raises StoreFailed."""
         try:
             handle = await self._spawn(schedule, claim, loaded)
-        except asyncio.CancelledError:  # A spawn that has begun does not wait: none happened.
+        except asyncio.CancelledError:  # A spawn does not wait once begun: none happened.
             await run_shielded(self._give_back(schedule, claim))
             raise
         except StoreFailed:

@@ -51,11 +51,11 @@ class AgentScheduler:
     scheduler begins at the first schedule or query, or with `async with`.
 
     **Guarantees for a tick.** A tick has one run at most, also with several schedulers on one store, and after any
-    crash. If a process dies before it has noted that a run is about to begin, the tick is missed, and the next
-    scheduler handles it by `misfire`: `once` and `all` run it. If the process dies later, the next scheduler of the
-    store continues the run, as `AgentRuntime.resume` does. A function that was called is called again only if its
-    schedule is `repeatable`, for it may have had effects; otherwise its tick is `lost`. A tick whose run needs a
-    missing object is `lost`, too. Once such a run is resumed, the tick has the state of the run.
+    crash. If a process dies before it has noted the coming run, the tick is missed. The next scheduler handles a missed
+    tick by `misfire`: `once` and `all` run it. If the process dies later, the next scheduler of the store continues the
+    run, as `AgentRuntime.resume` does. A function that was called is called again only if its schedule is `repeatable`,
+    for it may have had effects; otherwise its tick is `lost`. A tick whose run needs a missing object is `lost`, too.
+    Once such a run is resumed, the tick has the state of the run.
     """
 
     def __init__(
@@ -108,8 +108,9 @@ class AgentScheduler:
     async def leave(self, patience_s: float) -> None:
         """Start no more ticks, and wait for started functions; after `patience_s` end them, and note that.
 
-        For a process that is about to end. Another scheduler of the store continues with due ticks, with the runs that
-        can continue in their middle, which are not waited for, and with functions that may be called again. Idempotent.
+        For a process that is about to end. Another scheduler of the store continues with due ticks, and with functions
+        that may be called again. It also continues the runs that can continue in their middle, which are not waited
+        for. Idempotent.
         """
         if (serving := self._serving) is not None:
             self._lookout.leave()

@@ -112,7 +112,8 @@ class Beginning:
             _, version = await session_ids.root_of(journal.store, session)
             begun = await self._begin()
             if begun.opened.recorder.durable is not None:
-                await begun.opened.recorder.durable()  # Before its id is registered.
+                # Before its id is registered: an id without a tree then always means that the tree was removed.
+                await begun.opened.recorder.durable()
             root = begun.root.info.id
             if await session_ids.register(journal.store, session, root, expected=version):
                 return begun
