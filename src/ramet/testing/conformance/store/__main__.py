@@ -34,7 +34,7 @@ def main(arguments: Sequence[str]) -> int:
     except Exception as problem:  # The call runs the module's own code.
         return _wrong(f"{arguments[0]} cannot be loaded: {_words(problem)}")
     if not callable(place):
-        return _wrong(f"{arguments[0]} is no function that returns a Place when it is called with a folder")
+        return _wrong(f"{arguments[0]} is no function that returns a StoreFixture when it is called with a folder")
     checks = [by_name[name] for name in arguments[1:]] or list(CHECKS)
     broken = 0
     for check in checks:
@@ -52,7 +52,7 @@ def _result_of(check: Check, place: Callable[[pathlib.Path], object]) -> str:
         try:
             where = place(pathlib.Path(folder))
             if not isinstance(where, StoreFixture):
-                return f"broken  {name}: a value of type {type(where).__name__} was returned, not a Place"
+                return f"broken  {name}: a value of type {type(where).__name__} was returned, not a StoreFixture"
             asyncio.run(run(check, where))
         except NotHere as why:
             return f"skipped {name}: {_words(why)}"

@@ -44,7 +44,7 @@ async def what_is_durable_is_read(place: StoreFixture) -> None:
         holds(store.committed >= last, "a durable ticket is committed")
         found = await store.read()
         holds(told(found) == entries, "entries are read as they were appended")
-        holds(all(isinstance(each, StoredEvent) for each in found), "they come as Stored")
+        holds(all(isinstance(each, StoredEvent) for each in found), "they come as StoredEvent")
         await store.durable(1)
         await asyncio.gather(*(store.durable(ticket) for ticket in range(last, 0, -1)))
 
