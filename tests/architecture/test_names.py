@@ -177,6 +177,27 @@ def unexplained(paths: list[Path]) -> dict[str, list[str]]:
     return {name: found for name, found in folders.items() if len(found) > 1 and name not in RECURRING}
 
 
+#: A docstring begins with a verb or with the noun that the thing is; these are neither.
+NO_BEGINNING = frozenset(
+    (
+        "all also as by everybody for from how if in it its nobody not nothing of one only so somebody that this those "
+        "to what where whether which who whoever with"
+    ).split()
+)
+
+
+def riddles(source: str) -> list[str]:
+    """The first lines of docstrings whose subject is in another place."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            text = ast.get_docstring(node) or ""
+            words = text.split()
+            if words and (words[0].lower().strip(".,;:") in NO_BEGINNING or text.lower().startswith("the same")):
+                found.append(words[0] + " … line " + str(node.body[0].lineno))
+    return found
+
+
 def glossary() -> list[tuple[str, str]]:
     """The words of the glossary, with the modules that own them."""
     rows = re.findall(r"^\| (.+?) \| .+? \| `(.+?)` \|$", GLOSSARY.read_text(), re.M)
@@ -212,6 +233,14 @@ def test_each_word_of_the_glossary_is_there_once_and_has_its_module() -> None:
     assert len(words) > 90
     assert [word for word in words if words.count(word) > 1 and word not in ("commit", "fork", "replay")] == []
     assert [module for _, module in glossary() if not (PACKAGE / module).is_file()] == []
+
+
+def test_a_docstring_begins_with_a_verb_or_a_noun() -> None:
+    """A reader understands it without the one before."""
+    found = {str(path): riddles((PACKAGE / path).read_text()) for path in modules()}
+
+    assert {path: lines for path, lines in found.items() if lines} == {}
+    assert riddles('def left():\n    """Those of one reader."""\n') == ["Those … line 2"]
 
 
 @pytest.mark.parametrize("package", sorted(path.parent.name for path in PACKAGE.glob("*/__init__.py")))

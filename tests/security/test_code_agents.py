@@ -122,8 +122,9 @@ async def test_a_recipe_that_is_too_large_is_refused(
     monkeypatch.setattr(RunTree, "_authoring", lambda tree: shelf)
     huge = "with Agent(name='huge', primer='x' * 262_000 + 'ä' * 100): pass"
     around = f"""
-line = task_fail.__globals__['__builtins__']['__import__']('ramet.guest.thread_channel', fromlist=['line']).line()
-requests = task_fail.__globals__['__builtins__']['__import__']('ramet.wire.guest_protocol', fromlist=['CreateAgent'])
+load = task_fail.__globals__['__builtins__']['__import__']
+line = load('ramet.guest.thread_channel', fromlist=['current_channel']).current_channel()
+requests = load('ramet.wire.guest_protocol', fromlist=['CreateAgent'])
 line.ask(requests.CreateAgent, b'{{"name": "huge", "primer": "' + b'x' * {MAX_BYTES} + b'"}}')
 """
     _, shown = await converse(tmp_path, backend, agent(*MAKER), code(huge), code(around), code("'still here'"))

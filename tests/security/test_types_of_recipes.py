@@ -11,7 +11,7 @@ from tests.trips.test_code_agents import MAKER, agent, both, code, converse
 #: Speaks the words of the channel without the guest's own checks, and prints what the host says.
 ASK = """
 load = task_fail.__globals__['__builtins__']['__import__']
-line = load('ramet.guest.thread_channel', fromlist=['line']).line()
+line = load('ramet.guest.thread_channel', fromlist=['current_channel']).current_channel()
 requests, json = load('ramet.wire.guest_protocol', fromlist=['CreateAgent']), load('json')
 lists = {"type": "array", "items": {"type": "array", "items": {"type": "integer"}}}
 integers = {"type": "array", "items": {"type": "integer"}, "uniqueItems": True}
