@@ -1,1 +1,1 @@
-"""Bytes between a host and its guests: frames, requests, values, functions."""
+"""The bytes that pass between a host and its guests: frames, requests, values, functions."""

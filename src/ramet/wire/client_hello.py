@@ -1,7 +1,7 @@
-"""The first bytes of a tunnel, without any I/O: whether they open TLS, and which server they ask for (RFC 8446 §4.1.2).
+"""Parse the first bytes of a tunnel: detect TLS and the requested server name (RFC 8446 §4.1.2).
 
-A message may be spread over several records, a record over several arrivals. What begins as TLS and cannot be read to
-the end is an error: it is not guessed how a server would read it.
+The parser does no I/O. A message may be spread over several records, and a record over several reads. Bytes that begin
+as TLS but cannot be parsed to the end are an error: the parser does not guess how a server would read them.
 """
 
 from __future__ import annotations
@@ -11,33 +11,40 @@ from typing import NamedTuple
 
 from ramet.core.errors import ProtocolError
 
-MAX_HELLO = 64 * 1024  #: bytes that are held, headers of records included; hellos of today's clients take 0.3 to 4 KiB
+MAX_HELLO = (
+    64 * 1024
+)  #: maximum number of buffered bytes, including record headers; current clients send hellos of 0.3 to 4 KiB
 
-_CONTENT_TYPES = range(20, 25)  #: first bytes of a record: change_cipher_spec, alert, handshake, data, heartbeat
+_CONTENT_TYPES = range(20, 25)  #: first byte of a record: change_cipher_spec, alert, handshake, data, heartbeat
 _HANDSHAKE, _CLIENT_HELLO, _SERVER_NAME = 22, 1, 0
 _MAX_RECORD = 2**14
 _NAME = re.compile(rb"[A-Za-z0-9_.-]{1,254}")
 
 
 class TunnelStart(NamedTuple):
-    """How a tunnel begins."""
+    """The result of parsing the start of a tunnel."""
 
     is_tls: bool
-    server_name: str | None = None  #: lower case, without a trailing dot; None: not TLS, or the hello names nobody
+    server_name: str | None = (
+        None  #: lower case, without a trailing dot; None: not TLS, or the hello has no server name
+    )
 
 
 class ClientHelloParser:
-    """Takes a tunnel's first bytes until they tell how it begins; `held` are all that were taken."""
+    """A parser of the first bytes of a tunnel; `held` has all bytes received so far."""
 
     __slots__ = ("_at", "_message", "held")
 
     def __init__(self) -> None:
         self.held = bytearray()
-        self._at = 0  #: where the record under way begins
+        self._at = 0  #: offset of the current record
         self._message = bytearray()
 
     def feed(self, data: bytes) -> TunnelStart | None:
-        """Take what has arrived; None while it is too little. Raises ProtocolError for TLS that cannot be read."""
+        """Add received bytes; return None while more bytes are needed.
+
+        Raises ProtocolError for TLS that cannot be parsed.
+        """
         self.held += data
         if not self.held:
             return None
@@ -71,7 +78,7 @@ class ClientHelloParser:
 
 
 class _Cursor:
-    """Reads vectors one after the other."""
+    """A reader of consecutive length-prefixed vectors."""
 
     def __init__(self, data: bytes) -> None:
         self._data, self._at = data, 0
@@ -80,7 +87,7 @@ class _Cursor:
         return self._at < len(self._data)
 
     def take(self, size: int) -> bytes:
-        """The next `size` bytes."""
+        """Return the next `size` bytes. Raises ProtocolError if there are fewer."""
         end = self._at + size
         if end > len(self._data):
             raise ProtocolError("a TLS ClientHello is malformed")
@@ -88,15 +95,15 @@ class _Cursor:
         return piece
 
     def number(self, size: int) -> int:
-        """The next number, of so many bytes."""
+        """Return the next big-endian number of `size` bytes."""
         return int.from_bytes(self.take(size), "big")
 
     def vector(self, size: int) -> bytes:
-        """The next vector, whose length takes so many bytes."""
+        """Return the next vector, whose length field has `size` bytes."""
         return self.take(self.number(size))
 
     def end(self) -> None:
-        """Nothing may follow."""
+        """Check that no bytes are left. Raises ProtocolError otherwise."""
         if self:
             raise ProtocolError("a TLS ClientHello is malformed")
 

@@ -1,8 +1,8 @@
-"""What a program that is an agent and its host tell each other on the program's stdin and stdout.
+"""The messages between the host and a command agent, over the program's stdin and stdout.
 
-Each is a line of a frame (`ramet.wire.stdio_frames`): its `type`, its fields, and the `size` of its body. A program is
-told `start` first, and says `ready` before anything else. It gets one turn at a time, and ends each with `done` or
-`error`. `body` in a docstring is the frame's body.
+Each message is a line of a frame (`ramet.wire.stdio_frames`) with its `type`, its fields, and the `size` of its body.
+The host sends `start` first, and the program sends `ready` before anything else. The program receives one turn at a
+time, and ends each with `done` or `error`. `body` in a docstring is the frame's body.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ramet.core.errors import ProtocolError
 from ramet.wire.frames import Frame
 
 VERSION = 1
-_MAX_TEXT = 10_000  #: bytes of an error's text that are kept
+_MAX_TEXT = 10_000  #: maximum number of bytes kept of an error text
 
 Number = Annotated[int, Meta(ge=1, le=2**53)]
 Name = Annotated[str, Meta(min_length=1, max_length=64)]
@@ -26,11 +26,11 @@ Name = Annotated[str, Meta(min_length=1, max_length=64)]
 
 
 class ToProgram(Struct, frozen=True, kw_only=True, tag_field="type"):
-    """Anything a program is told."""
+    """The base class of messages to the program."""
 
 
 class Start(ToProgram, frozen=True, kw_only=True, tag="start"):
-    """Who it is. Body: the conversation before it was started, JSON: a list of `role` and `content`, oldest first."""
+    """Start the program. Body: the earlier conversation as JSON, a list of `role` and `content`, oldest first."""
 
     protocol: int
     agent: str  #: id
@@ -39,24 +39,24 @@ class Start(ToProgram, frozen=True, kw_only=True, tag="start"):
 
 
 class Turn(ToProgram, frozen=True, kw_only=True, tag="turn"):
-    """Answer this. Body: the message; plain text where `format` is "text", else as the caller sent it."""
+    """Answer this message. Body: the message; plain text if `format` is "text", otherwise as the caller sent it."""
 
     turn: int
     format: str
 
 
 class Interrupt(ToProgram, frozen=True, kw_only=True, tag="interrupt"):
-    """Bring this turn to its end now."""
+    """End this turn now."""
 
     turn: int
 
 
 class Mail(ToProgram, frozen=True, kw_only=True, tag="mail"):
-    """Body: text to be read at the next step. Nothing is said to it."""
+    """Deliver mail. Body: text to read at the next step. The program sends no answer."""
 
 
 class Control(ToProgram, frozen=True, kw_only=True, tag="control"):
-    """Do one of the operations that were named in `ready`, and say `answer` or `refusal`. Body: its arguments, JSON."""
+    """Perform an operation named in `ready`; the program sends `answer` or `refusal`. Body: the arguments as JSON."""
 
     id: int
     operation: str
@@ -66,44 +66,44 @@ class Control(ToProgram, frozen=True, kw_only=True, tag="control"):
 
 
 class FromProgram(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="type"):
-    """Anything a program says."""
+    """The base class of messages from the program."""
 
     size: int = 0
 
 
 class Ready(FromProgram, frozen=True, kw_only=True, tag="ready"):
-    """It takes turns from now on; `mail` says that it reads mail, `operations` what it does besides."""
+    """Report readiness for turns; `mail` says that the program reads mail, `operations` lists its further operations."""
 
     mail: bool = False
     operations: Annotated[tuple[Name, ...], Meta(max_length=100)] = ()
 
 
 class Chunk(FromProgram, frozen=True, kw_only=True, tag="chunk"):
-    """Body: the next piece of an answer."""
+    """Send the next part of an answer. Body: the part."""
 
     turn: Number
 
 
 class Done(FromProgram, frozen=True, kw_only=True, tag="done"):
-    """The answer is whole."""
+    """Report that the answer is complete."""
 
     turn: Number
 
 
 class Error(FromProgram, frozen=True, kw_only=True, tag="error"):
-    """The turn has failed. Body: why, text."""
+    """Report that the turn failed. Body: the reason, as text."""
 
     turn: Number
 
 
 class Answer(FromProgram, frozen=True, kw_only=True, tag="answer"):
-    """An operation is done. Body: what came of it, JSON; none is null."""
+    """Report that an operation succeeded. Body: the result as JSON; no body means null."""
 
     id: Number
 
 
 class Refusal(FromProgram, frozen=True, kw_only=True, tag="refusal"):
-    """An operation is not done. Body: why, text."""
+    """Report that an operation was not performed. Body: the reason, as text."""
 
     id: Number
 
@@ -113,12 +113,12 @@ _DECODER: msgspec.json.Decoder[Heard] = msgspec.json.Decoder(Heard)
 
 
 def encode(told: ToProgram, body: bytes = b"") -> bytes:
-    """A frame. The type stands first in its line, the size last: for those who read it without a reader of JSON."""
+    """Return a frame. The type is first in the line and the size last, for programs without a JSON parser."""
     return msgspec.json.encode({**msgspec.to_builtins(told), "size": len(body)}) + b"\n" + body
 
 
 def decode(frame: Frame, masked: Callable[[str], str] = str) -> Heard:
-    """What a program said. Raises ProtocolError for what is not in its vocabulary; its text is `masked`."""
+    """Return a program's message. Raises ProtocolError if the message is unknown; the error shows `masked` text."""
     try:
         return _DECODER.decode(frame.control)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:
@@ -127,6 +127,6 @@ def decode(frame: Frame, masked: Callable[[str], str] = str) -> Heard:
 
 
 def error_text(body: bytes) -> str:
-    """The text of an error or a refusal, bounded, and harmless on a terminal and in a log."""
+    """Return the text of an error or a refusal, bounded, and safe for a terminal and a log."""
     text = body[:_MAX_TEXT].decode(errors="replace").strip() or "it failed without a word"
     return "".join(each if each.isprintable() or each in "\n\t" else "?" for each in text)

@@ -1,7 +1,7 @@
-"""Errors as data, both ways: what a guest or host raised is told by name, sentence and fields, and rebuilt from them.
+"""Encode errors as data and decode them: by class name, message and fields.
 
-Only ramet's own errors are rebuilt as themselves, with fields of the right types; any other name becomes a RametError
-that says it. No constructor of an error runs with what came over a channel.
+Only ramet's own errors are decoded to their own class, with fields of the correct types. Any other name becomes a
+RametError that contains the name. No constructor of an error runs with data received over a channel.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from ramet.core import errors
 from ramet.core.errors import RametError
 from ramet.core.outcome import ErrorInfo
 
-#: Characters of a message that are told.
+#: Maximum number of characters of an encoded message.
 MAX_MESSAGE: Final = 4000
 _MAX_NAME: Final = 200
 
 _Number = float | None
 _Names = tuple[str, ...]
-#: The errors that are rebuilt, and the types of their attributes.
+#: The error classes that are decoded to themselves, and the types of their attributes.
 _FIELDS: Final[Mapping[type[RametError], Mapping[str, Any]]] = {
     errors.Aborted: {"reason": str},
     errors.AgentNotResolved: {"handle": str, "kind": str, "name": str, "why": str},
@@ -81,7 +81,7 @@ _BY_NAME: Final = {cls.__name__: cls for cls in _FIELDS}
 
 
 def encode_error(error: BaseException) -> tuple[ErrorInfo, dict[str, Any]]:
-    """The error as data, bounded; never fails, whatever the error's own methods do."""
+    """Return the error as bounded data; never raises, whatever the error's own methods do."""
     cls = next((base for base in type(error).__mro__ if base in _FIELDS), None)
     fields = {name: _attribute(error, name) for name in _FIELDS[cls]} if cls is not None else {}
     scope = fields.get("scope")
@@ -93,7 +93,7 @@ def encode_error(error: BaseException) -> tuple[ErrorInfo, dict[str, Any]]:
 
 
 def decode_error(info: ErrorInfo, fields: Mapping[str, Any]) -> RametError:
-    """The error that was told. Fields that are missing or of another type leave a plain RametError."""
+    """Return the decoded error. Fields that are missing or of another type give a plain RametError."""
     cls = _BY_NAME.get(info.type)
     message = clean(info.message[:MAX_MESSAGE])
     if cls is None:
@@ -109,15 +109,15 @@ def decode_error(info: ErrorInfo, fields: Mapping[str, Any]) -> RametError:
 
 
 def message_of(error: BaseException) -> str:
-    """What an error says, bounded and printable as UTF-8; never fails."""
+    """Return the message of an error, bounded and encodable as UTF-8; never raises."""
     try:
         return clean(str.__getitem__(str(error), slice(MAX_MESSAGE)))
-    except BaseException as problem:  # an error whose own text fails in any way, by sys.exit even
+    except BaseException as problem:  # an error's own text may fail in any way, even by sys.exit
         return f"(its text cannot be told: {_name(type(problem))})"
 
 
 def clean(text: str) -> str:
-    """The text, with what is no Unicode spelled out."""
+    """Return the text with invalid Unicode replaced by backslash escapes."""
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
 
 

@@ -1,9 +1,10 @@
-"""The channel's messages as bytes, without any I/O: a header of two lengths, a control part in JSON, a body of bytes.
+"""Encode and decode the channel's frames: a header of two lengths, a JSON control part, and a body of bytes.
 
     uint32 control length (1 … MAX_CONTROL) | uint32 body length (0 … MAX_BODY) | control | body
 
-The control part is typed by `ramet.wire.guest_protocol`; the body is opaque here: values, functions, files. Lengths are
-checked before anything of the message is kept, and nothing is allocated for what has not arrived.
+The module does no I/O. The control part is typed by `ramet.wire.guest_protocol`; the body is opaque here: values,
+functions, files. The lengths are checked before any part of the frame is kept. Memory is allocated only for bytes that
+have been received.
 """
 
 from __future__ import annotations
@@ -20,51 +21,51 @@ _HEADER = struct.Struct("!II")
 
 
 class Frame(NamedTuple):
-    """One whole message."""
+    """A complete frame."""
 
     control: bytes
     body: bytes = b""
 
 
 def pack(control: bytes, body: bytes | bytearray | memoryview = b"") -> list[bytes | bytearray | memoryview]:
-    """The pieces of one message, to be sent in order. Raises ProtocolError for what a reader would refuse."""
+    """Return the parts of one frame, to be sent in order. Raises ProtocolError if a reader would refuse the frame."""
     whole = head(control, len(body))
     return [whole, body] if len(body) else [whole]
 
 
 def head(control: bytes, body_size: int) -> bytes:
-    """Everything of one message that comes before its body. Raises ProtocolError for what a reader would refuse."""
+    """Return the header and control part of one frame. Raises ProtocolError if a reader would refuse the frame."""
     _check(len(control), body_size)
     return _HEADER.pack(len(control), body_size) + control
 
 
 class FrameReader:
-    """Takes bytes as they come and gives back whole messages. After a ProtocolError it takes nothing more.
+    """A reader that takes bytes and returns complete frames. After a ProtocolError, every further call raises.
 
-    It never holds more than one message and one read: what comes before a bad header is given back first.
+    The reader holds at most one frame and one read: frames before a bad header are returned first.
     """
 
     __slots__ = ("_body", "_broken", "_buffer", "_control", "_need")
 
     def __init__(self) -> None:
-        self._buffer = bytearray()  #: what has arrived and is not yet told apart
-        self._need: tuple[int, int] | None = None  #: lengths of the message under way
-        self._control = b""  #: of the message whose body is under way
-        self._body: io.BytesIO | None = None  #: gathered where it stays: `getvalue` makes no copy of it
+        self._buffer = bytearray()  #: received bytes that are not parsed yet
+        self._need: tuple[int, int] | None = None  #: lengths of the current frame
+        self._control = b""  #: control part of the frame whose body is incomplete
+        self._body: io.BytesIO | None = None  #: collected in place: `getvalue` makes no copy
         self._broken = False
 
     @property
     def is_partial(self) -> bool:
-        """Whether a message has begun and not ended."""
+        """Return whether a frame is incomplete."""
         return bool(self._buffer) or self._body is not None
 
     @property
     def allowance_s(self) -> float:
-        """How long the message under way may take as a whole: 10 s, and 1 s for each MiB that it announces."""
+        """Return how long the current frame may take in total: 10 s, plus 1 s for each MiB that its header announces."""
         return 10.0 + (sum(self._need) / 2**20 if self._need else 0.0)
 
     def feed(self, data: bytes) -> list[Frame]:
-        """Take what has arrived; returns the messages that it completes. Raises ProtocolError."""
+        """Add received bytes; return the frames that are now complete. Raises ProtocolError for a bad header."""
         if self._broken:
             raise ProtocolError("the channel was closed after a bad frame")
         frames: list[Frame] = []

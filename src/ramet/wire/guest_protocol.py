@@ -1,8 +1,8 @@
-"""The channel's vocabulary: what a guest may ask, and what it is told. Typed; an unknown field or type is refused.
+"""The channel's vocabulary: requests of a guest, and messages to it. Typed; unknown fields and types are refused.
 
-A guest numbers its requests, strictly rising; each gets one `Answer` of that number (model calls get `StreamChunk`s
-before it). What has no number is told, not asked. A guest is not asked who it is: the socket is the identity.
-`body` in a docstring is the frame's body.
+A guest numbers its requests in strictly rising order. Each request gets one `Answer` with its number; model calls get
+`StreamChunk`s before the answer. A message without a number gets no answer. A guest is never asked for its identity:
+the socket identifies it. `body` in a docstring is the frame's body.
 """
 
 from __future__ import annotations
@@ -19,29 +19,29 @@ from ramet.core.policy.permissions import NO_PERMISSIONS, Permissions
 from ramet.core.policy.policy import Policy
 from ramet.wire.values.json_object import paused_gc
 
-#: What a guest counts: whole, not negative, and exact in every reader of JSON.
+#: A number from a guest: whole, not negative, and exact in every JSON parser.
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 
 # ---- from the guest ------------------------------------------------------------------------------------------------
 
 
 class GuestMessage(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="type", omit_defaults=True):
-    """Anything a guest says."""
+    """The base class of messages from a guest."""
 
 
 class Request(GuestMessage, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What is answered. `id` rises strictly."""
+    """The base class of messages that get an answer. `id` rises strictly."""
 
     id: Count
 
 
 class Spawn(Request, frozen=True, kw_only=True, tag="spawn"):
-    """Spawn; answered at once with `Spawned`. Body: the function (`ramet.wire.code.capsule`), else empty."""
+    """Spawn a run; answered at once with `Spawned`. Body: the function (`ramet.wire.code.capsule`), or empty."""
 
     policy: Policy | None = None
     function: str = ""  #: name of the function in the body
     capsule_tag: str = ""
-    heavy: bool = False  #: opening it imports much
+    heavy: bool = False  #: unpacking imports many modules
     prompt: str = ""
     name: str | None = None
     description: str = ""
@@ -56,29 +56,29 @@ class Spawn(Request, frozen=True, kw_only=True, tag="spawn"):
 
 
 class Watch(GuestMessage, frozen=True, kw_only=True, tag="watch"):
-    """Tell me once when this child has ended: `ChildEnded` comes, however long that takes. Holds nothing meanwhile."""
+    """Watch a child: the host sends `ChildEnded` once, whenever the child ends. Uses no resources meanwhile."""
 
     run: str
 
 
 class Cancel(Request, frozen=True, kw_only=True, tag="cancel"):
-    """End a run below and all under it; answered with `Stopped` when they are gone."""
+    """End a run below and all runs under it; answered with `Stopped` after they have ended."""
 
     target: str
     reason: str = "cancelled by its parent"
 
 
 class Send(Request, frozen=True, kw_only=True, tag="send"):
-    """Mail to another agent, by id, path or name; answered with `Text`: what became of it."""
+    """Send mail to another agent, by id, path or name; answered with `Text`, the result of the delivery."""
 
     to: str
     text: str
-    notify_when_idle: bool = False  #: a notice tells the sender, once, when the recipient rests or has ended
-    dedupe_s: float | None = None  #: seconds in which an equal message of the sender is left out
+    notify_when_idle: bool = False  #: the host sends the sender one notice when the recipient is idle or has ended
+    dedupe_s: float | None = None  #: seconds in which an equal message from this sender is dropped
 
 
 class Output(Request, frozen=True, kw_only=True, tag="output"):
-    """What a run below has found; answered with `Text`."""
+    """Read the output of a run below; answered with `Text`."""
 
     target: str
     block: bool = False
@@ -86,20 +86,20 @@ class Output(Request, frozen=True, kw_only=True, tag="output"):
 
 
 class ListRuns(Request, frozen=True, kw_only=True, tag="list_runs"):
-    """The runs of the tree; answered with `Runs`."""
+    """List the runs of the tree; answered with `Runs`."""
 
 
 class CreateAgent(Request, frozen=True, kw_only=True, tag="create_agent"):
-    """Write an agent down in the registry of this run's agent; answered with `Created`. Body: JSON of its entry."""
+    """Record an agent in the registry of this run's agent; answered with `Created`. Body: JSON of its entry."""
 
 
 class PerformTask(Request, frozen=True, kw_only=True, tag="perform_task"):
-    """Have an agent that was written down do one of its tasks, as a child; answered at once with `Spawned`.
+    """Perform a task of a recorded agent, as a child; answered at once with `Spawned`.
 
     Body: JSON of the arguments, by name.
     """
 
-    ref: str  #: its handle
+    ref: str  #: handle of the agent
     task: str
     name: str | None = None
     branch: bool = False
@@ -107,9 +107,9 @@ class PerformTask(Request, frozen=True, kw_only=True, tag="perform_task"):
 
 
 class UseState(Request, frozen=True, kw_only=True, tag="use_state"):
-    """Something with the run's own state, of which the host knows where it is; answered with `StateReply`.
+    """Use the run's own state, whose location only the host knows; answered with `StateReply`.
 
-    Body: for `set` the value; for `commit` and `merge` what was decided of keys that both sides changed.
+    Body: for `set` the value; for `commit` and `merge` the decisions for keys that both sides changed.
     """
 
     do: Literal[
@@ -127,7 +127,7 @@ class UseState(Request, frozen=True, kw_only=True, tag="use_state"):
         "merge",
         "drop",
     ]
-    name: str = ""  #: a key, the beginning of keys, the id of a commit or of the run whose branch it is
+    name: str = ""  #: a key, a prefix of keys, the id of a commit, or the id of the run that owns the branch
     message: str = ""
     on_conflict: Literal["retry", "abandon"] = "retry"
     recursive: bool = True
@@ -135,21 +135,24 @@ class UseState(Request, frozen=True, kw_only=True, tag="use_state"):
 
 
 class ReadArtifact(Request, frozen=True, kw_only=True, tag="read_artifact"):
-    """A file that a child left; the answer's body is its bytes."""
+    """Read an artifact of a child; the answer's body is its bytes."""
 
     run: str
     name: str
 
 
 class SaveCheckpoint(Request, frozen=True, kw_only=True, tag="save_checkpoint"):
-    """Keep a value for the next attempt or life of this logical run. Body: the value (`ramet.wire.values.values`)."""
+    """Save a value for the next attempt or restart of this logical run.
+
+    Body: the value (`ramet.wire.values.values`).
+    """
 
     json_size: Count
     version: Count = 1
 
 
 class LoadCheckpoint(Request, frozen=True, kw_only=True, tag="load_checkpoint"):
-    """The value kept last; answered with `Checkpoint`, its body the value."""
+    """Load the last checkpoint; answered with `Checkpoint`, its body the value."""
 
 
 class AskModel(Request, frozen=True, kw_only=True, tag="ask_model"):
@@ -158,12 +161,12 @@ class AskModel(Request, frozen=True, kw_only=True, tag="ask_model"):
     step: str
     max_tokens: Count | None = None
     last_word: bool = False
-    aside: bool = False  #: no word of the conversation: a summary of it, or a question of a tool's own
-    stream: bool = False  #: it wants the pieces
+    aside: bool = False  #: not part of the conversation: a summary of it, or a question of a tool
+    stream: bool = False  #: the guest wants the chunks
 
 
 class Approve(Request, frozen=True, kw_only=True, tag="approve"):
-    """Ask for a person's word; answered with `ApprovalReply`."""
+    """Ask a person for approval; answered with `ApprovalReply`."""
 
     tool: str
     question: str
@@ -185,12 +188,12 @@ class FireHook(Request, frozen=True, kw_only=True, tag="fire_hook"):
 
 
 class Record(GuestMessage, frozen=True, kw_only=True, tag="record"):
-    """An event of this run (`ramet.core.events`), told in order. Body: its JSON; the host stamps whose it is.
+    """Record an event of this run (`ramet.core.events`), in order. Body: its JSON; the host adds the run's identity.
 
-    Behind a `Compacted`, on a line of its own, stands what is left of the conversation (`ramet.models.request_codec`).
+    After a `Compacted`, a separate line holds the remaining conversation (`ramet.models.request_codec`).
     """
 
-    number: Count  #: 1, 2, 3, …: one that comes again after a kernel's end is known by it
+    number: Count  #: 1, 2, 3, …: identifies an event that is sent again after a kernel ended
 
 
 class Note(GuestMessage, frozen=True, kw_only=True, tag="note"):
@@ -200,14 +203,14 @@ class Note(GuestMessage, frozen=True, kw_only=True, tag="note"):
 
 
 class Done(GuestMessage, frozen=True, kw_only=True, tag="done"):
-    """The work is over: the last word of a guest. Body: the value (`ramet.wire.values.values`), if there is one."""
+    """Report the end of the work: the last message of a guest. Body: the value (`ramet.wire.values.values`), if any."""
 
     ok: bool
-    conclusion: bool = False  #: of a conversation: the value is what its code gave, in place of a model's answer
+    conclusion: bool = False  #: of a conversation: the value is the result of its code, in place of a model's answer
     json_size: Count = 0
     error: ErrorInfo | None = None
-    fields: dict[str, Any] = {}  #: what rebuilds the error, such as the resource of a BudgetExceeded
-    oom: bool = False  #: it ran out of memory and could still say so
+    fields: dict[str, Any] = {}  #: fields to rebuild the error, such as the resource of a BudgetExceeded
+    oom: bool = False  #: the guest ran out of memory and could still report it
 
 
 FromGuest = (
@@ -232,30 +235,30 @@ FromGuest = (
     | Done
 )
 
-#: What leads to more than its answer. Where a sandbox can outlive its kernel, the answer says that this is on record,
-#: and all that was said before it.
+#: The requests with effects beyond their answer. If a sandbox can outlive its kernel, the answer confirms that the
+#: request and all earlier messages are persisted.
 LASTING = Spawn | PerformTask | CreateAgent | Send | Cancel | AskModel
 
 # ---- from the host -------------------------------------------------------------------------------------------------
 
 
 class HostMessage(Struct, frozen=True, kw_only=True, tag_field="type", omit_defaults=True):
-    """Anything a host says. A guest passes over fields that it does not know."""
+    """The base class of messages from a host. A guest ignores unknown fields."""
 
 
 class StartFunction(HostMessage, frozen=True, kw_only=True, tag="start_function"):
-    """The first word to a function agent. Body: the capsule, function and arguments inside, then late arguments."""
+    """The first message to a function agent. Body: the capsule (function and arguments), then late arguments."""
 
     run: str
     path: str
     name: str
     capsule_tag: str = ""
     max_result_bytes: int = 16 * 1024 * 1024
-    late_size: Count = 0  #: bytes of the late arguments: a JSON array of what goes behind the capsule's arguments
+    late_size: Count = 0  #: bytes of the late arguments: a JSON array of values to add after the capsule's arguments
 
 
 class CompactionSettings(Struct, frozen=True, kw_only=True):
-    """When a conversation is shortened (`ramet.agent.history.compaction`)."""
+    """The thresholds of compaction (`ramet.agent.history.compaction`)."""
 
     window_tokens: int
     at: float
@@ -263,10 +266,10 @@ class CompactionSettings(Struct, frozen=True, kw_only=True):
 
 
 class StartConversation(HostMessage, frozen=True, kw_only=True, tag="start_conversation"):
-    """The first word to a model agent. Body: JSON of {"system", "history", "types", "capabilities"}, then a capsule.
+    """The first message to a model agent. Body: JSON of {"system", "history", "types", "capabilities"}, then a capsule.
 
-    `types` are those that it may spawn, with descriptions; `capabilities` what its own code may use, as data; the
-    capsule is of the tools that are not ramet's own.
+    `types` are the agent types that it may spawn, with descriptions. `capabilities` lists what its own code may use, as
+    data. The capsule holds the tools that are not ramet's own.
     """
 
     run: str
@@ -277,37 +280,37 @@ class StartConversation(HostMessage, frozen=True, kw_only=True, tag="start_conve
     cwd: str
     json_size: int
     parent: str | None = None
-    tools: tuple[str, ...] = ()  #: by name: of ramet's own, built inside, and of the capsule
-    tools_tag: str = ""  #: of the capsule, if there is one
+    tools: tuple[str, ...] = ()  #: by name: of ramet's own, built in the guest, and of the capsule
+    tools_tag: str = ""  #: of the capsule, if present
     max_turns: int = 100
-    room: CompactionSettings | None = None  #: None: it is never shortened
+    room: CompactionSettings | None = None  #: None: no compaction
     output_schema: dict[str, Any] | None = None
-    hooks: tuple[str, ...] = ()  #: events that somebody listens to
-    gated: bool = False  #: each call is to be intended before it begins
-    permissions: Permissions = NO_PERMISSIONS  #: rules of settings files, held against names that only a guest knows
+    hooks: tuple[str, ...] = ()  #: events that have a listener
+    gated: bool = False  #: each call must be proposed before it begins
+    permissions: Permissions = NO_PERMISSIONS  #: rules of settings files, applied to names that only a guest knows
     steps: int = 0
-    resumes: bool = False  #: its history may end with an answer that nobody has looked at
-    replied: int = 0  #: so often its model had in this turn, before that
-    objected: int = 0  #: so often it was told in this turn, before that, to go on instead of ending
+    resumes: bool = False  #: its history may end with an answer that was not processed
+    replied: int = 0  #: number of earlier model replies in this turn
+    objected: int = 0  #: number of earlier times in this turn that it was told to continue instead of ending
 
 
 class Answer(HostMessage, frozen=True, kw_only=True, tag="answer"):
-    """The answer to request `id`: `data` by its kind, or the error to raise."""
+    """The answer to request `id`: `data` of the request's kind, or the error to raise."""
 
     id: int
     data: msgspec.Raw = msgspec.Raw(b"null")
     error: ErrorInfo | None = None
-    fields: dict[str, Any] = {}  #: what rebuilds the error
+    fields: dict[str, Any] = {}  #: fields to rebuild the error
 
 
 class StreamChunk(HostMessage, frozen=True, kw_only=True, tag="piece"):
-    """A chunk of a reply under way, as data: provisional. Body: JSON of the chunk."""
+    """A chunk of an incomplete reply, as data: provisional. Body: JSON of the chunk."""
 
     id: int
 
 
 class ChildEnded(HostMessage, frozen=True, kw_only=True, tag="ended"):
-    """A watched child has ended. Body: its value."""
+    """Report that a watched child has ended. Body: its value."""
 
     run: str
     status: str
@@ -322,7 +325,7 @@ class ChildEnded(HostMessage, frozen=True, kw_only=True, tag="ended"):
 
 
 class IncomingMail(HostMessage, frozen=True, kw_only=True, tag="mail"):
-    """Mail for this run. It counts as read when the guest records `MailDelivered`. Body: its text."""
+    """Mail for this run. The mail counts as read when the guest records `MailDelivered`. Body: its text."""
 
     mail_id: str
     sender: str
@@ -330,7 +333,7 @@ class IncomingMail(HostMessage, frozen=True, kw_only=True, tag="mail"):
 
 
 class Stop(HostMessage, frozen=True, kw_only=True, tag="stop"):
-    """Come to an end: signals follow."""
+    """Ask the guest to end: signals follow."""
 
     reason: str
 
@@ -341,7 +344,7 @@ FromHost = StartFunction | StartConversation | Answer | StreamChunk | ChildEnded
 
 
 class Spawned(Struct, frozen=True, kw_only=True):
-    """A child lives."""
+    """Confirmation that a child is running."""
 
     run: str
     path: str
@@ -350,27 +353,27 @@ class Spawned(Struct, frozen=True, kw_only=True):
 
 
 class Created(Struct, frozen=True, kw_only=True):
-    """An agent stands in the registry: its handle, and capabilities that it asked for in vain."""
+    """Confirmation of a recorded agent: its handle, and the requested capabilities that it did not get."""
 
     ref: str
     dropped: tuple[str, ...] = ()
 
 
 class Stopped(Struct, frozen=True, kw_only=True):
-    """Paths of what was stopped, and what could not be."""
+    """The paths of the stopped runs, and of the runs that could not be stopped."""
 
     stopped: tuple[str, ...]
     left: tuple[str, ...] = ()
 
 
 class Text(Struct, frozen=True, kw_only=True):
-    """One text."""
+    """A single text."""
 
     text: str
 
 
 class RunSummary(Struct, frozen=True, kw_only=True):
-    """One line of a listing."""
+    """The entry of one run in a listing."""
 
     id: str
     path: str
@@ -384,7 +387,7 @@ class RunSummary(Struct, frozen=True, kw_only=True):
 
 
 class Runs(Struct, frozen=True, kw_only=True):
-    """A listing."""
+    """A listing of runs."""
 
     runs: tuple[RunSummary, ...]
 
@@ -396,18 +399,18 @@ class StateCommit(Struct, frozen=True, kw_only=True):
     parents: tuple[str, ...]
     at: datetime
     message: str = ""
-    author: str = ""  #: the run that made it
+    author: str = ""  #: the run that created the commit
 
 
 class StateReply(Struct, frozen=True, kw_only=True):
-    """What came of it; the body is JSON: a value, names, a commit or several, or the keys that are to be decided."""
+    """The result of a state request. The body is JSON: a value, names, one or more commits, or the keys to decide."""
 
-    found: bool = True  #: there is a value, or a commit; a key was there
-    is_open: bool = False  #: nothing was written: both sides changed keys, and it is to be decided which holds
+    found: bool = True  #: the value or commit exists; a key existed
+    is_open: bool = False  #: nothing was written: both sides changed keys, and the caller must decide which value holds
 
 
 class Checkpoint(Struct, frozen=True, kw_only=True):
-    """Whether there is one, and its version; the value is in the body."""
+    """Whether a checkpoint exists, and its version; the value is in the body."""
 
     found: bool
     json_size: int = 0
@@ -415,21 +418,21 @@ class Checkpoint(Struct, frozen=True, kw_only=True):
 
 
 class ApprovalReply(Struct, frozen=True, kw_only=True):
-    """A person's word; `reason` is for the model, of a no."""
+    """A person's decision; `reason` explains a denial to the model."""
 
     allowed: bool
     reason: str = ""
 
 
 class SafetyReply(Struct, frozen=True, kw_only=True):
-    """What the safety gate decided of a call (`ramet.tools.context.SafetyDecision`)."""
+    """The safety gate's decision about a call (`ramet.tools.context.SafetyDecision`)."""
 
     committed: bool
     reason: str = ""
 
 
 class HookReply(Struct, frozen=True, kw_only=True):
-    """What the hooks said (`ramet.tools.context.HookDecision`)."""
+    """The decision of the hooks (`ramet.tools.context.HookDecision`)."""
 
     verdict: str = "allow"
     reason: str = ""
@@ -439,12 +442,12 @@ class HookReply(Struct, frozen=True, kw_only=True):
 
 
 class Reply(Struct, frozen=True, kw_only=True):
-    """A model's whole message is in the body, as JSON (`ramet.models.messages`); what it used."""
+    """The usage of a model reply; the body is the complete message as JSON (`ramet.models.messages`)."""
 
     usage: Usage | None = None
-    granted: int | None = None  #: so many of its tool calls may run; None: all of them
-    scope: str = ""  #: of the budget that the others did not fit into
-    is_too_long: bool = False  #: there is no message: the question was longer than the model's window
+    granted: int | None = None  #: number of its tool calls that may run; None: all
+    scope: str = ""  #: of the budget that the other calls exceeded
+    is_too_long: bool = False  #: no message: the request was longer than the model's window
 
 
 # ---- bytes ---------------------------------------------------------------------------------------------------------
@@ -455,23 +458,23 @@ _from_host = msgspec.json.Decoder(FromHost)
 
 
 def encode(message: Struct) -> bytes:
-    """The control part of a frame, or the data of an answer."""
+    """Return the control part of a frame, or the data of an answer, as JSON."""
     return _encoder.encode(message)
 
 
 def raw(data: Any) -> msgspec.Raw:
-    """Data of an answer, ready to be put into it."""
+    """Return the encoded data of an answer."""
     return msgspec.Raw(_encoder.encode(data))
 
 
 def from_guest(control: bytes) -> GuestMessage:
-    """What a guest says. Raises ProtocolError for anything that is not of this vocabulary."""
+    """Return a guest's message. Raises ProtocolError if the message is unknown or malformed."""
     said: GuestMessage = _decoded(_from_guest, control)
     return said
 
 
 def from_host(control: bytes) -> HostMessage:
-    """What the host says. Raises ProtocolError."""
+    """Return a host's message. Raises ProtocolError if the message is unknown or malformed."""
     told: HostMessage = _decoded(_from_host, control)
     return told
 

@@ -1,8 +1,8 @@
-"""A request to the proxy as bytes, without any I/O: `CONNECT host:port`, and nothing that could be read in two ways.
+"""Parse a request to the proxy: `CONNECT host:port`, and no ambiguous form. The module does no I/O.
 
-What differs between readers of a URL (NUL, bare CR or LF, percent-encoding, userinfo, numbers that some take for an
-IPv4 address, zones of IPv6, non-ASCII names) is refused rather than normalised. A `Host` field is not used: the target
-of the request line is the one that is judged, resolved and connected to.
+Input that URL parsers read differently is refused, not normalised: NUL, bare CR or LF, percent-encoding, userinfo,
+numbers that some parsers accept as an IPv4 address, IPv6 zones, non-ASCII names. The `Host` field is ignored: the
+target of the request line is judged, resolved and connected to.
 """
 
 from __future__ import annotations
@@ -15,22 +15,24 @@ from typing import NamedTuple
 
 from ramet.core.policy.rights import uncovered_endpoints
 
-MAX_HEADER_BYTES = 8 * 1024  #: the request line and all fields, with the empty line behind them
+MAX_HEADER_BYTES = 8 * 1024  #: the request line and all fields, including the final empty line
 MAX_FIELDS = 64
 
-#: The answer behind which the tunnel begins.
+#: The response that precedes the tunnel.
 ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
 
 _BAD_BYTE = re.compile(rb"[^\t\r\n\x20-\x7e]|\r(?=[^\n])|(?<!\r)\n")
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _PORT = re.compile(r"[1-9][0-9]{0,4}")
 _LABEL = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?")
-_NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")  # as a last label: some readers take the whole for an IPv4 address
+_NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")  # as a last label: some parsers take the whole name for an IPv4 address
 _EXPECTED = "expected CONNECT host:port HTTP/1.1"
 
 
 class Target(NamedTuple):
-    """Where a tunnel is to lead, in canonical form: lower case, no trailing dot, IPv6 compressed and bare."""
+    """The destination of a tunnel, in canonical form: lower case, no trailing dot, IPv6 compressed and without
+    brackets.
+    """
 
     host: str
     port: int
@@ -38,42 +40,42 @@ class Target(NamedTuple):
 
     @property
     def authority(self) -> str:
-        """As it stands in a list of endpoints: `example.org:443`, `[2001:db8::1]:443`."""
+        """Return the form used in a list of endpoints: `example.org:443`, `[2001:db8::1]:443`."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 class ConnectRefusal(NamedTuple):
-    """A request that is not carried out: the status of the answer, and a sentence for whoever asked."""
+    """A refused request: the status of the response, and a reason for the client."""
 
     status: int
     reason: str
 
 
 class RequestReader:
-    """Takes bytes as they come until they are a target or a refusal; how they were cut makes no difference."""
+    """A reader that takes bytes until they give a target or a refusal. The division into reads has no effect."""
 
     __slots__ = ("_at", "_buffer", "_fields", "_found", "_hosts", "_looked", "_target")
 
     def __init__(self) -> None:
         self._buffer = bytearray()
-        self._at = 0  #: where the line under way begins
-        self._looked = 0  #: up to where bytes were looked at
+        self._at = 0  #: offset of the current line
+        self._looked = 0  #: offset up to which bytes were examined
         self._fields = self._hosts = 0
         self._target: Target | None = None
         self._found: Target | ConnectRefusal | None = None
 
     @property
     def rest(self) -> bytes:
-        """What came behind the header block: the tunnel's first bytes."""
+        """Return the bytes after the header block: the tunnel's first bytes."""
         return bytes(self._buffer[self._at :]) if isinstance(self._found, Target) else b""
 
     def feed(self, data: bytes) -> Target | ConnectRefusal | None:
-        """Take what has arrived; None while the header block has not ended. The answer, once given, stays."""
+        """Add received bytes; return None while the header block is incomplete. The first result is final."""
         self._buffer += data
         while self._found is None:
             end = self._buffer.find(b"\n", self._looked, MAX_HEADER_BYTES) + 1
             stop = end or min(len(self._buffer), MAX_HEADER_BYTES)
-            # From one byte before: a CR is judged by what follows it.
+            # Start one byte earlier: the byte after a CR decides whether the CR is allowed.
             if _BAD_BYTE.search(self._buffer, max(self._at, self._looked - 1), stop):
                 self._found = ConnectRefusal(400, "a byte that is no printable ASCII, or a CR or LF that stands alone")
             elif end:
@@ -128,7 +130,7 @@ def _request_line(line: str) -> Target | ConnectRefusal:
 
 
 def parse_target(text: str) -> Target | ConnectRefusal:
-    """Read `host:port`; whatever another reader could take for another place is a refusal with status 400."""
+    """Parse `host:port`. A target that another parser could read as another host is refused with status 400."""
     host, colon, digits = text.rpartition(":")
     if not colon:
         return ConnectRefusal(400, f"the target has no port; {_EXPECTED}")
@@ -159,16 +161,16 @@ def _ipv6(host: str, port: int) -> Target | ConnectRefusal:
 
 
 def allowed(entries: Collection[str], host: str, port: int) -> bool:
-    """Whether a list of endpoints covers this one, by the rule of policies; the host is canonical, as in a `Target`.
+    """Return whether a list of endpoints covers this one, by the policy rule; the host is canonical, as in a `Target`.
 
-    `*.example.org:443` stands for every name below example.org, not for itself; `*` for every name and every public
-    address. To what address a name leads, the proxy judges by itself.
+    `*.example.org:443` covers every name below example.org, but not example.org. `*` covers every name and every public
+    address. The proxy separately judges the address to which a name resolves.
     """
     return not uncovered_endpoints(entries, [Target(host, port, False).authority])
 
 
 def answer(refusal: ConnectRefusal) -> bytes:
-    """The refusal as a whole HTTP response, after which the connection is closed."""
+    """Return the refusal as a complete HTTP response; the caller then closes the connection."""
     body = f"{refusal.reason}\n".encode("ascii", "replace")
     head = [
         f"HTTP/1.1 {refusal.status} {HTTPStatus(refusal.status).phrase}",

@@ -1,16 +1,17 @@
-"""Frames over a connection that breaks and is made anew, without any I/O: in order, each once, none lost.
+"""Carry frames over reconnecting connections: in order, each exactly once, without loss.
 
-    hello  0x01 | version | uint64 taken in | uint64 acknowledged    the first packet of each side on each connection
+    hello  0x01 | version | uint64 received | uint64 acknowledged     the first packet of each side on each connection
     frame  0x02 | uint64 number | uint64 acknowledged | uint32 control length | control | body
-    ack    0x03 | uint64 acknowledged                                also the sign of life of a side with nothing to say
-    end    0x04 | uint64 last number                                 nothing comes after it
+    ack    0x03 | uint64 acknowledged                                also the heartbeat of a side with nothing to send
+    end    0x04 | uint64 last number                                 the last packet of a direction
 
-The frames of each direction are numbered from 1. A side keeps what it sent until the other acknowledges it. On a new
-connection each tells what it has taken in, and the other goes on behind that. Taking in and acknowledging are two
-things: what is acknowledged is never sent again, so a side that must remember acknowledges what it has on disk.
+The module does no I/O. The frames of each direction are numbered from 1. A side keeps each sent frame until the peer
+acknowledges it. On a new connection each side reports the last number it received, and the peer continues after that
+number. Receiving and acknowledging are different: an acknowledged frame is never sent again, so a side that must
+persist frames acknowledges only persisted ones.
 
-The wire keeps the order of packets and their borders: a WebSocket message is a packet. What a packet says is checked
-before it is believed; a peer that breaks a rule gets a ProtocolError, and that is the end of the session.
+The connection keeps the order of packets and their boundaries: a WebSocket message is a packet. The contents of a
+packet are checked before use. A peer that breaks a rule causes a ProtocolError, and the session ends.
 """
 
 from __future__ import annotations
@@ -22,18 +23,18 @@ from ramet.core.errors import Bug, ProtocolError
 from ramet.wire.frames import MAX_CONTROL, Frame
 
 VERSION = 1
-MAX_KEPT = 8 * 1024 * 1024  #: what one direction may have sent and not had acknowledged, by `weight`
-WEIGHT = 128  #: what a frame weighs beside its bytes: a million empty ones are not free to keep
+MAX_KEPT = 8 * 1024 * 1024  #: limit of sent and unacknowledged data of one direction, by `weight`
+WEIGHT = 128  #: overhead of a frame in addition to its bytes: a million empty frames must not be free to keep
 
 _HELLO, _FRAME, _ACK, _END = 1, 2, 3, 4
 _hello = struct.Struct("!BBQQ")
 _frame = struct.Struct("!BQQI")
 _number = struct.Struct("!BQ")
-MAX_PACKET = MAX_KEPT + _frame.size  #: bytes; whoever reads from a wire refuses a longer one before it has come
+MAX_PACKET = MAX_KEPT + _frame.size  #: bytes; a reader refuses a longer packet before receiving it
 
 
 def buffered_size(frame: Frame) -> int:
-    """What a frame takes of `MAX_KEPT`. Raises ProtocolError for one that no session carries."""
+    """Return the part of `MAX_KEPT` that a frame uses. Raises ProtocolError if no session can carry the frame."""
     control, body = len(frame.control), len(frame.body)
     if not 1 <= control <= MAX_CONTROL:
         raise ProtocolError(f"a frame's control part has {control} bytes; 1 to {MAX_CONTROL} are accepted")
@@ -43,23 +44,23 @@ def buffered_size(frame: Frame) -> int:
 
 
 class ResumableStream:
-    """One side. After a ProtocolError it takes nothing more.
+    """One side of a session. After a ProtocolError, every further packet is refused.
 
-    Has no clock: how long a side waits for the other to come back is the caller's to say.
+    The class has no clock: the caller decides how long a side waits for the other to reconnect.
     """
 
     def __init__(self) -> None:
-        # what comes
-        self._taken = 0  #: the number of the last frame that came
-        self._acknowledged = 0  #: by the user, through this number
-        self._told = 0  #: of that, what the peer was told on this connection
-        self._open: deque[tuple[int, int]] = deque()  #: number and weight of what came and is not acknowledged
+        # incoming
+        self._taken = 0  #: number of the last received frame
+        self._acknowledged = 0  #: highest number acknowledged by the user
+        self._told = 0  #: acknowledgement last sent to the peer on this connection
+        self._open: deque[tuple[int, int]] = deque()  #: number and weight of received, unacknowledged frames
         self._open_weight = 0
-        # what goes
-        self._sent = 0  #: the number of the last frame that the user sent
-        self._written = 0  #: the number of the last one that was given to this connection
-        self._settled = 0  #: the peer has acknowledged through this number
-        self._kept: deque[Frame] = deque()  #: those behind that
+        # outgoing
+        self._sent = 0  #: number of the last frame that the user sent
+        self._written = 0  #: number of the last frame given to this connection
+        self._settled = 0  #: highest number that the peer has acknowledged
+        self._kept: deque[Frame] = deque()  #: the frames after that number
         self._kept_weight = 0
         # the connection
         self._is_wired = self._has_greeted = self._has_heard = False
@@ -69,30 +70,33 @@ class ResumableStream:
 
     @property
     def taken(self) -> int:
-        """The number of the last frame that has come."""
+        """Return the number of the last received frame."""
         return self._taken
 
     @property
     def is_settled(self) -> bool:
-        """Whether the peer has acknowledged all that was sent."""
+        """Return whether the peer has acknowledged every sent frame."""
         return not self._kept
 
     @property
     def has_said_end(self) -> bool:
-        """Whether the end was given to this connection."""
+        """Return whether the end packet was given to this connection."""
         return self._has_said_end
 
     @property
     def has_ended(self) -> bool:
-        """Whether the peer has said that nothing more comes."""
+        """Return whether the peer has announced its end."""
         return self._has_ended
 
     def has_room(self, frame: Frame) -> bool:
-        """Whether a frame may be sent now; if not, after an acknowledgement. Raises ProtocolError if it never may."""
+        """Return whether a frame may be sent now; False: wait for an acknowledgement.
+
+        Raises ProtocolError if it is too large.
+        """
         return self._kept_weight + buffered_size(frame) <= MAX_KEPT
 
     def send(self, frame: Frame) -> None:
-        """Take over a frame, to be said as often as needed. There must be room for it."""
+        """Add a frame, which is sent as often as needed. The caller must check `has_room` first."""
         if self._is_ending or not self.has_room(frame):
             raise Bug("a frame was sent behind the end of a session, or without room for it")
         self._sent += 1
@@ -100,7 +104,10 @@ class ResumableStream:
         self._kept_weight += buffered_size(frame)
 
     def acknowledge(self, through: int) -> None:
-        """What came up to this number is safe here, and need not be said again. A lower one than before is nothing."""
+        """Mark frames up to this number as safe here, so that the peer need not resend them.
+
+        A lower number has no effect.
+        """
         if through > self._taken:
             raise Bug(f"frame {through} was acknowledged, and the last that came is {self._taken}")
         self._acknowledged = max(self._acknowledged, through)
@@ -108,20 +115,20 @@ class ResumableStream:
             self._open_weight -= self._open.popleft()[1]
 
     def end(self) -> None:
-        """Say that nothing comes after what was sent. Idempotent."""
+        """Announce that no frame follows the sent ones. Idempotent."""
         self._is_ending = True
 
     # ---- the wire's side --------------------------------------------------------------------------------------------
 
     def connected(self) -> None:
-        """There is a new connection, on which nothing was said; what was under way on the one before is lost."""
+        """Begin a new connection; packets in transit on the previous connection are lost."""
         self._is_wired = True
         self._has_greeted = self._has_heard = self._has_said_end = False
 
     def next_packet(self, *, alive: bool = False) -> bytes | None:
-        """What to say next on this connection; None if there is nothing, or nothing before the peer's hello.
+        """Return the next packet for this connection; None if there is none, or none before the peer's hello.
 
-        With `alive` there is always something, once both have greeted.
+        With `alive` there is always a packet once both sides have sent their hello.
         """
         if not self._is_wired or self._is_broken:
             return None
@@ -143,7 +150,10 @@ class ResumableStream:
         return None
 
     def feed(self, packet: bytes) -> Frame | None:
-        """Take in a packet of this connection; returns the frame that it brings. Raises ProtocolError."""
+        """Process a packet of this connection; return the frame in it, if any.
+
+        Raises ProtocolError if a rule is broken.
+        """
         if self._is_broken or not self._is_wired:
             raise ProtocolError("a packet came after a bad one, or before there was a connection")
         try:
@@ -196,7 +206,7 @@ class ResumableStream:
         return frame
 
     def _settle(self, acknowledged: int) -> None:
-        """The peer needs nothing again up to this number."""
+        """Remove the kept frames up to this number: the peer has acknowledged them."""
         if acknowledged > self._written:
             raise ProtocolError(f"frame {acknowledged} is acknowledged, and {self._written} were said")
         if acknowledged < self._settled:

@@ -1,7 +1,7 @@
-"""Server-sent events to bytes and back, exactly: `Parser` gives what `encode` was given, however the bytes arrive.
+"""Encode and decode server-sent events exactly: `Parser` returns what `encode` received, for any division into reads.
 
-The lines of such an event are text, ended by LF, CR or both. A body that such lines would not give back (it holds a CR,
-or is no UTF-8) is sent as base64, and its event is named `<event>-base64`.
+The lines of such an event are text, ended by LF, CR or both. A body that these lines cannot represent (it contains a CR
+or is not UTF-8) is sent as base64, and its event is named `<event>-base64`.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import NamedTuple
 from ramet.core.errors import ProtocolError
 
 BASE64 = "-base64"
-#: A line that readers skip: it tells them, and all between, that the sender is there.
+#: A line that readers ignore: it shows readers and proxies that the sender is alive.
 HEARTBEAT = b":\n\n"
 MAX_EVENT = 64 * 1024 * 1024
 
 
 class ServerSentEvent(NamedTuple):
-    """One event. `id` is what a reader resumes by."""
+    """One event. A reader resumes after its `id`."""
 
     event: str
     data: bytes
@@ -28,7 +28,7 @@ class ServerSentEvent(NamedTuple):
 
 
 def encode(event: str, data: bytes, id: str = "") -> bytes:
-    """One event as it is sent; names and ids hold no line ends."""
+    """Return one event as bytes; names and ids must not contain line ends."""
     if b"\r" in data or not _is_text(data):
         event, data = event + BASE64, base64.b64encode(data)
     head = f"id: {id}\nevent: {event}\ndata: " if id else f"event: {event}\ndata: "
@@ -46,19 +46,19 @@ def _is_text(data: bytes) -> bool:
 
 
 class Parser:
-    """Takes bytes as they come, and gives the events that are whole."""
+    """A parser that takes bytes and returns complete events."""
 
     def __init__(self, max_event: int = MAX_EVENT) -> None:
-        """`max_event` bounds the bytes of one event."""
+        """Create a parser; `max_event` bounds the bytes of one event."""
         self._max = max_event
-        self._rest = bytearray()  #: of a line that is not whole yet
+        self._rest = bytearray()  #: of an incomplete line
         self._after_cr = False
         self._event, self._id = "", ""
         self._data: list[bytes] = []
         self._size = 0
 
     def feed(self, data: bytes) -> Iterator[ServerSentEvent]:
-        """The events that end in these bytes. Raises ProtocolError for one that is too large, or is no base64."""
+        """Yield the events that end in these bytes. Raises ProtocolError if one is too large or is invalid base64."""
         for line in self._lines(data):
             if line:
                 self._take(line)
@@ -72,7 +72,7 @@ class Parser:
         if self._after_cr and data:
             data = data.removeprefix(b"\n")
             self._after_cr = False
-        for line in data.splitlines(keepends=True):  # of bytes: at LF, CR and both together, nowhere else
+        for line in data.splitlines(keepends=True):  # bytes split at LF, CR and CRLF only
             self._rest += line
             if len(self._rest) + self._size > self._max:
                 raise ProtocolError(f"an event of more than {self._max} bytes")

@@ -1,11 +1,11 @@
-"""Frames on a program's stdin and stdout as bytes, without any I/O: a line of JSON, and as many bytes as it says.
+r"""Encode and decode frames on a program's stdin and stdout: a line of JSON, then as many bytes as its `size`.
 
     {"type": "chunk", "turn": 1, "size": 5}\\n
     hello
 
-The line is an object; its `size` is 0 where there is none, and nothing stands between a body and the next line. So any
-language reads it without a library, a shell included, and a body passes byte for byte. What the lines say is in
-`ramet.wire.command_protocol`.
+The module does no I/O. The line is an object; its `size` is 0 if absent. No byte separates a body from the next line.
+Any language, including a shell, can read this format without a library, and a body passes unchanged. The messages are
+in `ramet.wire.command_protocol`.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from ramet.core.errors import ProtocolError
 from ramet.wire.frames import Frame
 
 MAX_LINE = 64 * 1024
-MAX_BODY = 1024 * 1024  #: of what a program says; whoever has more says more frames
-_SHOWN = 80  #: characters of what is no frame
+MAX_BODY = 1024 * 1024  #: of a body from a program; a program splits larger data into several frames
+_SHOWN = 80  #: maximum number of characters shown of an invalid frame
 
 
 class _Line(Struct):
@@ -29,27 +29,27 @@ class _Line(Struct):
 
 
 class LineReader:
-    """Takes bytes as they come and gives back whole frames. It never holds more than one frame and one read."""
+    """A reader that takes bytes and yields complete frames. It holds at most one frame and one read."""
 
     __slots__ = ("_buffer", "_line", "_masked", "_seen", "_size")
 
     def __init__(self, masked: Callable[[str], str] = str) -> None:
-        """`masked` takes out of a line what an error must not show of it."""
+        """Create a reader; `masked` removes from a line what an error must not show."""
         self._masked = masked
         self._buffer = bytearray()
-        self._line: bytes | None = None  #: of the frame under way, once it is whole
+        self._line: bytes | None = None  #: of the current frame, once it is complete
         self._size = 0
-        self._seen = 0  #: bytes of the buffer in which there is no end of a line
+        self._seen = 0  #: bytes of the buffer that contain no line end
 
     @property
     def is_partial(self) -> bool:
-        """Whether a frame has begun and not ended."""
+        """Return whether a frame is incomplete."""
         return bool(self._buffer) or self._line is not None
 
     def feed(self, data: bytes) -> Iterator[Frame]:
-        """Take what has arrived; gives the frames that it completes, to be read to the end.
+        """Add received bytes; yield the completed frames. The caller must exhaust the iterator.
 
-        Raises ProtocolError where a frame is none, behind those before it; from then on nothing more may be fed.
+        Raises ProtocolError at an invalid frame, after yielding the frames before it; nothing may be fed afterwards.
         """
         self._buffer += data
         while (frame := self._next()) is not None:
@@ -86,6 +86,6 @@ def _size(line: bytearray, masked: Callable[[str], str]) -> int:
 
 
 def _shown(data: bytes | bytearray, masked: Callable[[str], str]) -> str:
-    """The beginning of a line; it is masked as a whole, as a part of what is to be masked is not found."""
+    """Return the beginning of a line. The whole line is masked first, because masking does not find partial secrets."""
     text = masked(bytes(data[:MAX_LINE]).decode(errors="replace"))
     return repr(text[:_SHOWN] + "…" if len(text) > _SHOWN else text)

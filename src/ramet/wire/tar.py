@@ -1,8 +1,9 @@
-"""Reading a tar as strictly as it can be read: files, folders, links if asked, every byte accounted for; and writing.
+"""Read a tar strictly (files, folders, optionally links, every byte accounted for), and write one.
 
-The parser is our own because the standard library's takes what nobody here needs (sparse files, sizes of a header that
-are read into memory whole) and is lenient where two readers of one archive may see different files. It knows the
-formats that tar programs write: ustar, GNU's long names ("L", "K") and the extended headers of POSIX ("x", "g").
+The parser is our own for two reasons. The standard library's accepts features that ramet does not need: sparse files,
+and header sizes that are read into memory completely. It is also lenient where two readers of one archive may see
+different files. This parser knows the formats that tar programs write: ustar, GNU's long names ("L", "K") and the
+extended headers of POSIX ("x", "g").
 """
 
 from __future__ import annotations
@@ -13,34 +14,37 @@ from typing import NamedTuple
 from ramet.core.errors import InvalidValue
 
 BLOCK = 512
-MAX_EXTENDED = 64 * 1024  #: of a header that extends another
-MAX_EXTENDED_ALL = 16 * 1024 * 1024  #: of all of these in an archive
+MAX_EXTENDED = 64 * 1024  #: bytes of one extended header
+MAX_EXTENDED_ALL = 16 * 1024 * 1024  #: bytes of all extended headers in an archive
 _CHUNK = 256 * 1024
 _REFUSED = {
     b"1": "a hard link", b"2": "a symbolic link", b"3": "a character device", b"4": "a block device", b"6": "a fifo",
     b"K": "a link with a long name", b"S": "a sparse file", b"M": "a part of another archive",
 }  # fmt: skip
 
-Read = Callable[[int], bytes]  #: as of a file: fewer bytes than asked only at the end
+Read = Callable[[int], bytes]  #: like a file's `read`: fewer bytes than requested only at the end
 
 
 class Member(NamedTuple):
-    """A file, folder or link as its header says it: nothing of it is checked but its form."""
+    """A file, folder or link as described by its header: only the form is checked."""
 
     name: bytes
     is_folder: bool
     size: int
     mode: int = 0o644
-    link: bytes | None = None  #: where a symbolic link leads
+    link: bytes | None = None  #: target of a symbolic link
 
     @property
     def executable(self) -> bool:
-        """By its owner."""
+        """Return whether the owner may execute the file."""
         return bool(self.mode & 0o100)
 
 
 def header(member: Member) -> bytes:
-    """What stands before a member's content, which is padded to whole blocks. Raises InvalidValue for 8 GiB."""
+    """Return the header of a member; its content must be padded to whole blocks.
+
+    Raises InvalidValue for 8 GiB or more.
+    """
     kind = b"5" if member.is_folder else b"0" if member.link is None else b"2"
     link = member.link or b""
     return b"".join(
@@ -52,23 +56,29 @@ def header(member: Member) -> bytes:
     )
 
 
-#: What stands at the end of an archive.
+#: The end marker of an archive.
 END = bytes(2 * BLOCK)
 
 
 class Tar:
-    """The members of an archive, in order; the content of each is read before the next, and skipped otherwise."""
+    """The members of an archive, in order.
+
+    The content of each must be read before the next member; unread content is skipped.
+    """
 
     def __init__(self, read: Read, *, links: bool = False, max_extended: int = MAX_EXTENDED_ALL) -> None:
-        """Symbolic links are members only with `links`; `max_extended` bounds all extended headers together."""
+        """Open an archive.
+
+        Symbolic links are members only with `links`; `max_extended` bounds all extended headers together.
+        """
         self._read, self._links, self._most = read, links, max_extended
-        self._left = 0  #: bytes of the member's content that nobody has read
-        self._padding = 0  #: that follow it
-        self._extended = 0  #: of all extended headers so far
+        self._left = 0  #: unread bytes of the current member's content
+        self._padding = 0  #: bytes of padding after the content
+        self._extended = 0  #: bytes of all extended headers so far
 
     def members(self) -> Iterator[Member]:
-        """Each file and folder. Raises InvalidValue for anything else, and for what is no whole tar."""
-        longer: dict[str, bytes] = {}  #: what extended headers say of the next member
+        """Yield each file and folder. Raises InvalidValue for other types, and for an incomplete or invalid tar."""
+        longer: dict[str, bytes] = {}  #: fields of extended headers that apply to the next member
         while True:
             block = self._exactly(BLOCK)
             if _is_zeros(block):
@@ -85,7 +95,7 @@ class Tar:
             if kind not in (b"0", b"\0", b"5") and not is_link:
                 raise InvalidValue("member", _shown(name), f"a regular file or a folder, not of type {kind!r}")
             size = _decimal("member", longer.pop("size", b""), size)
-            # The oldest tars have no type for folders.
+            # The oldest tar formats have no type for folders.
             folder = kind == b"5" or (name.endswith(b"/") and not is_link)
             if (folder or is_link) and size:
                 raise InvalidValue("member", _shown(name), "a folder without content")
@@ -96,7 +106,7 @@ class Tar:
             self._exactly(self._padding)
 
     def content(self) -> Iterator[bytes]:
-        """The bytes of the present member, in pieces."""
+        """Yield the bytes of the current member, in chunks."""
         while self._left:
             piece = self._exactly(min(self._left, _CHUNK))
             self._left -= len(piece)
@@ -118,7 +128,7 @@ class Tar:
         longer |= said
 
     def _end(self, longer: dict[str, bytes]) -> None:
-        """After the first block of zeros there is nothing else: what came there, another reader might take."""
+        """Check that only zeros follow the first block of zeros: another reader might read data there as members."""
         if longer:
             raise InvalidValue("archive", ", ".join(sorted(longer)), "a member after its extended header")
         while piece := self._read(_CHUNK):
@@ -133,7 +143,7 @@ class Tar:
 
 
 def _longer(kind: bytes, name: bytes) -> bytes:
-    """A header that says a long name of the next one."""
+    """Return a header that holds the long name of the next header."""
     said = name + b"\0"
     return _block(b"././@LongLink", 0o644, len(said), kind, b"") + said + bytes(-len(said) % BLOCK)
 
@@ -152,7 +162,7 @@ def _block(name: bytes, mode: int, size: int, kind: bytes, link: bytes) -> bytes
 
 
 def _checked(block: bytes) -> tuple[bytes, int]:
-    """The type and the size of a header. Raises InvalidValue if it is none."""
+    """Return the type and the size of a header. Raises InvalidValue if the block is no header."""
     told = _octal(block[148:156])
     if told != sum(block[:148]) + sum(block[156:]) + 8 * 0x20:
         raise InvalidValue("archive", block[:16], "a tar, plain or with gzip: here is no header of one")
@@ -161,7 +171,7 @@ def _checked(block: bytes) -> tuple[bytes, int]:
 
 def _name(block: bytes) -> bytes:
     name = block[:100].partition(b"\0")[0]
-    # GNU's own format ("ustar  ") has times where POSIX has the beginning of a long name.
+    # GNU's own format ("ustar ") has times where POSIX has the prefix of a long name.
     prefix = block[345:500].partition(b"\0")[0] if block[257:263] == b"ustar\0" else b""
     return prefix + b"/" + name if prefix else name
 
@@ -174,7 +184,7 @@ def _octal(field: bytes) -> int:
         if not digits.isdigit():
             raise ValueError
         return int(digits, 8)
-    except ValueError:  # also GNU's binary numbers, for what is larger than any bundle
+    except ValueError:  # also GNU's binary numbers, used for sizes larger than any bundle
         raise InvalidValue("archive", field, "numbers in octal digits") from None
 
 
@@ -187,7 +197,7 @@ def _decimal(field: str, digits: bytes, otherwise: int) -> int:
 
 
 def _extended(data: bytes) -> dict[str, bytes]:
-    """What records of the form "LENGTH KEY=VALUE\\n" say of names and sizes; times, owners and comments are nothing."""
+    r"""Return names and sizes from records of the form "LENGTH KEY=VALUE\\n"; times, owners and comments are ignored."""
     said: dict[str, bytes] = {}
     start = 0
     while start < len(data):

@@ -1,8 +1,8 @@
-"""What ramet speaks of WebSocket (RFC 6455), without any I/O: the handshake, and whole binary messages.
+"""The part of WebSocket (RFC 6455) that ramet uses: the handshake, and complete binary messages. No I/O.
 
-Both ends of a line are ours; what stands between them may not be. So this is strict where it listens, and says the
-plainest there is: no extension, no text, no subprotocol, each message in one frame. Messages that something on the way
-has cut into fragments are put together.
+Both ends of a connection are ramet's, but intermediaries may not be. So ramet reads strictly and sends the simplest
+form: no extension, no text, no subprotocol, each message in one frame. Messages that an intermediary split into
+fragments are reassembled.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 from ramet.core.errors import ProtocolError
 
-MAX_HEAD: Final = 8 * 1024  #: bytes of a request's or an answer's head
+MAX_HEAD: Final = 8 * 1024  #: bytes of the head of a request or response
 BINARY: Final = 2
 CLOSE: Final = 8
 PING: Final = 9
@@ -27,14 +27,14 @@ _GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 
 
 class Head(NamedTuple):
-    """The first line of a request or an answer in its three parts, and its headers, names in lower case."""
+    """The first line of a request or a response in its three parts, and its headers, names in lower case."""
 
     start: tuple[str, str, str]
     headers: Mapping[str, str]
 
 
 def read_head(data: bytes) -> Head:
-    """A head, up to and with its empty line. Raises ProtocolError for one that could be read in two ways."""
+    """Parse a head, up to and including its empty line. Raises ProtocolError if the head is malformed or ambiguous."""
     if len(data) > MAX_HEAD or not data.endswith(b"\r\n\r\n") or not data.isascii():
         raise ProtocolError("that is no head of HTTP")
     first, *lines = data[:-4].decode("ascii").split("\r\n")
@@ -51,7 +51,7 @@ def read_head(data: bytes) -> Head:
 
 
 def request(host: str, path: str, nonce: bytes, headers: Mapping[str, str]) -> bytes:
-    """What a client says first; `nonce` is of 16 random bytes."""
+    """Return a client's handshake request; `nonce` is 16 random bytes."""
     return _head(
         f"GET {path} HTTP/1.1",
         {
@@ -66,7 +66,7 @@ def request(host: str, path: str, nonce: bytes, headers: Mapping[str, str]) -> b
 
 
 def nonce_of(head: Head) -> str | None:
-    """What a request's answer must be made of; None if it does not ask for a WebSocket."""
+    """Return the key that the answer must use; None if the request does not ask for a WebSocket."""
     nonce, said = head.headers.get("sec-websocket-key", ""), head.headers
     is_one = head.start[0] == "GET" and head.start[2] == "HTTP/1.1" and len(nonce) == 24
     is_one = is_one and said.get("sec-websocket-version") == "13" and _asks_upgrade(said) and "host" in said
@@ -74,13 +74,13 @@ def nonce_of(head: Head) -> str | None:
 
 
 def answer(nonce: str, headers: Mapping[str, str]) -> bytes:
-    """What a server says who agrees."""
+    """Return a server's response that accepts the handshake."""
     agreed = {"Upgrade": "websocket", "Connection": "Upgrade", "Sec-WebSocket-Accept": _accept(nonce)}
     return _head("HTTP/1.1 101 Switching Protocols", {**agreed, **headers})
 
 
 def check_answer(head: Head, nonce: bytes) -> None:
-    """Whether the server agreed. Raises ProtocolError with its status."""
+    """Check that the server accepted. Raises ProtocolError with its status otherwise."""
     if head.start[:2] != ("HTTP/1.1", "101"):
         raise ProtocolError(f"a WebSocket was refused: {head.start[1][:20]}")
     said = head.headers
@@ -111,14 +111,14 @@ def _head(start: str, headers: Mapping[str, str]) -> bytes:
 
 
 class Message(NamedTuple):
-    """A whole one: BINARY, CLOSE, PING or PONG, and what it brings."""
+    """A complete message: BINARY, CLOSE, PING or PONG, and its data."""
 
     kind: int
     data: bytes
 
 
 def pack(kind: int, data: bytes, mask: bytes | None = None) -> bytes:
-    """A message as one frame. A client masks each with four random bytes of its own, a server never."""
+    """Return a message as one frame. A client masks each frame with four new random bytes, a server never masks."""
     size = len(data)
     bit = 0x80 if mask is not None else 0
     if size < 126:
@@ -131,9 +131,9 @@ def pack(kind: int, data: bytes, mask: bytes | None = None) -> bytes:
 
 
 class MessageReader:
-    """Takes bytes as they come and gives back whole messages. After a ProtocolError it takes nothing more.
+    """A reader that takes bytes and returns complete messages. After a ProtocolError it must not be used.
 
-    A length is checked before anything of it is kept; no more than one message and one read are held.
+    A length is checked before any of its bytes are kept. The reader holds at most one message and one read.
     """
 
     __slots__ = ("_buffer", "_is_server", "_max_size", "_parts", "_size", "announced")
@@ -141,12 +141,12 @@ class MessageReader:
     def __init__(self, *, is_server: bool, max_size: int) -> None:
         self._is_server, self._max_size = is_server, max_size
         self._buffer = bytearray()
-        self._parts: list[bytes] = []  #: of a message in fragments
-        self._size = 0  #: of those
-        self.announced: int | None = None  #: bytes of the message under way, as far as it is known; None: there is none
+        self._parts: list[bytes] = []  #: fragments of the current message
+        self._size = 0  #: bytes of the fragments
+        self.announced: int | None = None  #: known size in bytes of the current message; None: there is none
 
     def feed(self, data: bytes) -> list[Message]:
-        """Take what has arrived; returns the messages that it completes. Raises ProtocolError."""
+        """Add received bytes; return the messages that are now complete. Raises ProtocolError for an invalid frame."""
         messages: list[Message] = []
         buffer, at, self.announced = self._buffer, 0, None
         buffer += data
@@ -176,7 +176,7 @@ class MessageReader:
         return messages
 
     def _read_head(self, buffer: bytearray, at: int) -> tuple[bool, int, int, int, bytes | None] | None:
-        """Whether it is final, its kind, where its payload begins, how long that is, its mask; None if not whole."""
+        """Return whether a frame is final, its kind, payload offset, payload size and mask; None while incomplete."""
         if len(buffer) - at < 2:
             return None
         first, second = buffer[at], buffer[at + 1]
