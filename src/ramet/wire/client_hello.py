@@ -11,9 +11,8 @@ from typing import NamedTuple
 
 from ramet.core.errors import ProtocolError
 
-MAX_HELLO = (
-    64 * 1024
-)  #: maximum number of buffered bytes, including record headers; current clients send hellos of 0.3 to 4 KiB
+#: Maximum number of buffered bytes, including record headers; current clients send hellos of 0.3 to 4 KiB.
+MAX_HELLO = 64 * 1024
 
 _CONTENT_TYPES = range(20, 25)  #: first byte of a record: change_cipher_spec, alert, handshake, data, heartbeat
 _HANDSHAKE, _CLIENT_HELLO, _SERVER_NAME = 22, 1, 0
@@ -25,9 +24,8 @@ class TunnelStart(NamedTuple):
     """The result of parsing the start of a tunnel."""
 
     is_tls: bool
-    server_name: str | None = (
-        None  #: lower case, without a trailing dot; None: not TLS, or the hello has no server name
-    )
+    #: Lower case, without a trailing dot; None: not TLS, or the hello has no server name.
+    server_name: str | None = None
 
 
 class ClientHelloParser:

@@ -72,7 +72,7 @@ class FromProgram(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
 
 
 class Ready(FromProgram, frozen=True, kw_only=True, tag="ready"):
-    """Report readiness for turns; `mail` says that the program reads mail, `operations` lists its further operations."""
+    """Report readiness for turns; `mail` says that the program reads mail, `operations` lists further operations."""
 
     mail: bool = False
     operations: Annotated[tuple[Name, ...], Meta(max_length=100)] = ()

@@ -61,7 +61,7 @@ class FrameReader:
 
     @property
     def allowance_s(self) -> float:
-        """Return how long the current frame may take in total: 10 s, plus 1 s for each MiB that its header announces."""
+        """Return how long the current frame may take: 10 s, plus 1 s for each MiB that its header announces."""
         return 10.0 + (sum(self._need) / 2**20 if self._need else 0.0)
 
     def feed(self, data: bytes) -> list[Frame]:

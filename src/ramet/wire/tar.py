@@ -197,7 +197,7 @@ def _decimal(field: str, digits: bytes, otherwise: int) -> int:
 
 
 def _extended(data: bytes) -> dict[str, bytes]:
-    r"""Return names and sizes from records of the form "LENGTH KEY=VALUE\\n"; times, owners and comments are ignored."""
+    r"""Return names and sizes of records "LENGTH KEY=VALUE\\n"; times, owners and comments are ignored."""
     said: dict[str, bytes] = {}
     start = 0
     while start < len(data):

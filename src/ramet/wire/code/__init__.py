@@ -1,1 +1,1 @@
-"""Functions and their sources on their way into a sandbox."""
+"""The code that moves functions and their sources into a sandbox."""

@@ -1,8 +1,8 @@
-"""The sources of a user's own modules, sent along with a function that needs them, and served from memory inside.
+"""Send the sources of a user's own modules along with a function, and serve them from memory in the sandbox.
 
-A module is the user's own if its file is Python source that was not installed: not of the standard library, not below
-a site-packages folder, not ramet's. Only modules that this process has loaded are taken, and of them only those that
-the function reaches by imports; no other file of the folders that they lie in is ever read.
+A module is the user's own if its file is Python source that was not installed: not of the standard library, not below a
+site-packages folder, not ramet's. The bundle holds only modules that this process has loaded and that the function
+reaches by imports. No other file in their folders is read.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ _STDLIB: Final = pathlib.Path(os.__file__).parent
 
 
 class Source(Struct, frozen=True, array_like=True):
-    """One module."""
+    """The source of one module."""
 
     name: str
-    path: str  #: where its file was, for tracebacks
+    path: str  #: path of the original file, for tracebacks
     package: bool
-    text: str | None  #: None for a folder of packages, without an `__init__` of its own
+    text: str | None  #: None for a namespace package, which has no `__init__`
 
 
 def is_user_module(module: types.ModuleType) -> bool:
-    """Whether a module must travel as source, because no other process has it."""
+    """Return whether a module must be sent as source, because no other process has it."""
     file = getattr(module, "__file__", None)
     return isinstance(file, str) and module.__name__.partition(".")[0] not in _NEVER and _is_own_file(file)
 
@@ -51,7 +51,10 @@ def has_own(names: Iterable[str]) -> bool:
 
 
 def sources(names: Iterable[str]) -> tuple[Source, ...]:
-    """The user's own among the named modules, with their packages and what they import. Raises NotShippable."""
+    """Return the user's own among the named modules, with their packages and imports.
+
+    Raises NotShippable if a source cannot be read.
+    """
     queue, found = list(names), dict[str, Source]()
     while queue:
         name = queue.pop()
@@ -77,10 +80,10 @@ def install_importer(modules: Sequence[Source]) -> None:
 
 @lru_cache(maxsize=1024)
 def imports_of(code: types.CodeType, package: str) -> frozenset[str]:
-    """The modules that a function of a package imports when it runs."""
+    """Return the modules that a function of a package imports when it runs."""
     found, source = set[str](), ""
     if _IMPORT in code.co_code[::2]:
-        last: list[Any] = [0, None]  # what the import takes: how far up it begins, and the names that are wanted
+        last: list[Any] = [0, None]  # operands of the import: the relative level, and the imported names
         for step in dis.get_instructions(code):
             if step.opname == "IMPORT_NAME":
                 source = _absolute(package, last[-2], step.argval)
@@ -95,13 +98,13 @@ def imports_of(code: types.CodeType, package: str) -> frozenset[str]:
 
 
 def imported_by(modules: Sequence[Source]) -> frozenset[str]:
-    """Every module that these name in their imports."""
+    """Return every module that these modules name in their imports."""
     found = (_imports(each.text, each.name, each.package) for each in modules if each.text is not None)
     return frozenset().union(*found)
 
 
 class _Bundle:
-    """A finder of modules and their loader."""
+    """A finder and loader of bundled modules."""
 
     def __init__(self, modules: Sequence[Source]) -> None:
         self._modules = {each.name: each for each in modules}
@@ -109,30 +112,30 @@ class _Bundle:
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, _: types.ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        """As `sys.meta_path` wants it."""
+        """Implement the finder interface of `sys.meta_path`."""
         module = self._modules.get(name)
         if module is None:
             return None
         if module.text is None and (installed := importlib.machinery.PathFinder.find_spec(name, path)):
-            return installed  # Others have put packages into the same folder of packages.
+            return installed  # An installed package uses the same namespace package.
         spec = importlib.machinery.ModuleSpec(name, self, origin=module.path or None, is_package=module.package)  # type: ignore[arg-type]
         spec.has_location = bool(module.path)
         return spec
 
     def create_module(self, _: importlib.machinery.ModuleSpec) -> None:
-        """An ordinary one."""
+        """Return None, so that Python creates an ordinary module."""
 
     def exec_module(self, module: types.ModuleType) -> None:
-        """Run its source."""
+        """Execute the module's source."""
         source = self._modules[module.__name__]
         exec(compile(source.text or "", source.path or "<bundle>", "exec", dont_inherit=True), vars(module))
 
     def get_source(self, name: str) -> str | None:
-        """For tracebacks, `inspect`, and the next bundle."""
+        """Return the source for tracebacks, `inspect`, and a further bundle."""
         return self._modules[name].text
 
     def source(self, name: str) -> Source:
-        """All of it."""
+        """Return the complete source record of a module."""
         return self._modules[name]
 
 
@@ -153,7 +156,7 @@ def _taken(name: str, module: types.ModuleType) -> Source:
         return taken
     file = module.__file__ or ""
     try:
-        state = os.stat(file)  # noqa: PTH116 - a cache's key, on the way of every spawn
+        state = os.stat(file)  # noqa: PTH116 - the key of a cache, used in every spawn
         text = _read(file, state.st_mtime_ns, state.st_size)
     except (OSError, SyntaxError, UnicodeError) as problem:
         raise NotShippable(
@@ -170,10 +173,10 @@ def _read(file: str, _modified: int, _size: int) -> str:
 
 
 def _held(module: types.ModuleType) -> Iterator[str]:
-    """Modules whose functions, classes or selves a module holds, however it came by them."""
+    """Yield the modules referenced by a module: modules it holds, and modules of the functions and classes it holds."""
     for name, value in list(vars(module).items()):
         if isinstance(value, types.ModuleType):
-            if value.__name__ != f"{module.__name__}.{name}":  # Whoever loads a module hangs it into its package.
+            if value.__name__ != f"{module.__name__}.{name}":  # Python sets submodules on packages.
                 yield value.__name__
         elif isinstance(value, type | types.FunctionType) and isinstance(value.__module__, str):
             yield value.__module__
@@ -181,7 +184,6 @@ def _held(module: types.ModuleType) -> Iterator[str]:
 
 @lru_cache(maxsize=1024)
 def _imports(text: str, name: str, package: bool) -> frozenset[str]:
-    """The modules that a source names in its imports, those inside functions too."""
     try:
         tree = parse_module(text)
     except SyntaxError:

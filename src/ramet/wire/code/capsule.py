@@ -1,8 +1,8 @@
-"""A function and its arguments on their way into a sandbox: packed anywhere, opened only inside, after all gates.
+"""Pack a function and its arguments for a sandbox; unpack them only inside it, after all checks.
 
-Functions of installed packages travel by name. Those of `__main__`, of notebooks, and lambdas and closures travel by
-value, with the globals that they use. Those of the user's own modules travel by name, with the sources of these modules
-beside them (`ramet.wire.code.bundle`).
+Functions of installed packages are sent by name. Functions of `__main__`, of notebooks, lambdas and closures are sent
+by value, with the globals that they use. Functions of the user's own modules are sent by name, together with the
+sources of these modules (`ramet.wire.code.bundle`).
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from ramet.wire.code.bundle import Source, imported_by, imports_of, install_impo
 from ramet.wire.code.closure_vars import captured as captured
 from ramet.wire.code.closure_vars import find_unpicklable, is_importable, name_of, parts
 
-#: Bytes of a capsule: function, arguments and sources together.
+#: Maximum bytes of a capsule: function, arguments and sources together.
 MAX_CAPSULE: Final = 16 * 1024 * 1024
-#: Shorter secrets are not looked for: they occur by chance.
+#: Shorter secrets are not searched for: they occur by chance.
 MIN_SECRET: Final = 8
 
 _PROTOCOL: Final = 5
-#: Of ramet, what agents' modules import at no cost; `from ramet import X` is seen as `ramet.X`.
+#: Modules of ramet that are cheap to import; `from ramet import X` is seen as `ramet.X`.
 _LIGHT: Final = (
     "ramet.AbortController",
     "ramet.AgentResult",
@@ -51,7 +51,7 @@ _LIGHT: Final = (
     "ramet.wire",
 )
 _INSIDE: Final = "create it inside the function, or pass what is needed to create it"
-#: Types that belong to this process: module, name, what people call it, what to do. A module not loaded has no objects.
+#: Types bound to this process: module, name, display name, remedy. A module that is not loaded has no objects.
 _BOUND: Final = (
     ("socket", "socket", "a socket", "open it inside the function; the policy says which endpoints it may reach"),
     ("_thread", "LockType", "a lock", _INSIDE),
@@ -72,16 +72,16 @@ _BOUND: Final = (
 
 
 class PackedCall(NamedTuple):
-    """A function with its arguments, as bytes. `tag` names the Python and pickle that made it: no other opens it."""
+    """A function with its arguments, as bytes. Only a Python and pickle with the same `tag` can unpack it."""
 
-    name: str  #: the function's own, for people
+    name: str  #: the function's own name, for display
     tag: str
     data: bytes
-    is_heavy: bool = False  #: opening it imports langchain-core, or ramet's own loop
+    is_heavy: bool = False  #: unpacking imports langchain-core, or ramet's own loop
 
 
 class UnpackedCall(NamedTuple):
-    """What a capsule held."""
+    """The contents of an unpacked capsule."""
 
     function: Callable[..., Any]
     args: tuple[Any, ...]
@@ -95,11 +95,11 @@ class _Content(Struct, frozen=True, array_like=True):
 
 class _Pickled(NamedTuple):
     data: bytes
-    modules: set[str]  #: those that reading it imports
+    modules: set[str]  #: modules that unpickling imports
 
 
 class _Bound(Exception):
-    """An object that belongs to this process."""
+    """An object that is bound to this process."""
 
     def __init__(self, kind: str, remedy: str) -> None:
         super().__init__(kind)
@@ -118,9 +118,9 @@ def pack(
     secrets: tuple[str, ...] = (),
     modules: frozenset[str] = frozenset(),
 ) -> PackedCall:
-    """Make a capsule, with the sources of those of `modules` that are the user's own, and of what the call needs.
+    """Pack a call, with the sources of what the call needs and of the user's own among `modules`.
 
-    Raises NotShippable for what cannot be packed, or holds one of `secrets`, naming the variable or module.
+    Raises NotShippable if a part cannot be packed or contains one of `secrets`; the error names the variable or module.
     """
     if not callable(function):
         raise NotShippable("agent", f"a {type(function).__name__} cannot be called", "pass a function")
@@ -143,7 +143,7 @@ def pack(
 
 @lru_cache(maxsize=4096)
 def _is_heavy(module: str) -> bool:
-    """Whether importing it takes half a second, unless the process was forked from one that has it."""
+    """Return whether importing takes half a second, unless the process was forked from one that has the module."""
     if module.startswith("langchain"):
         return True
     return module.startswith("ramet.") and not module.startswith(_LIGHT)
@@ -151,15 +151,16 @@ def _is_heavy(module: str) -> bool:
 
 @lru_cache(maxsize=1)
 def current_tag() -> str:
-    """The tag of capsules that this process makes and can open."""
+    """Return the tag of capsules that this process packs and can unpack."""
     version = import_module("cloudpickle").__version__
     return f"{sys.version_info.major}.{sys.version_info.minor}/cloudpickle-{version}"
 
 
 def unpack(data: bytes, tag: str) -> UnpackedCall:
-    """Open a capsule: runs its code. Only ever called inside a sandbox. Raises NotShippable for another tag's.
+    """Unpack a capsule, which runs its code. Call only inside a sandbox.
 
-    Whatever its code raises comes out, such as ModuleNotFoundError for a package that is not installed here.
+    Raises NotShippable if the tag differs. Errors of the capsule's code are passed on, such as ModuleNotFoundError for
+    a package that is not installed here.
     """
     if tag != current_tag():
         raise NotShippable(
@@ -175,7 +176,7 @@ def unpack(data: bytes, tag: str) -> UnpackedCall:
 
 @lru_cache(maxsize=1)
 def _pickler() -> Any:
-    """cloudpickle's pickler, which also notes what it meets. Made on first use: cloudpickle costs 10 ms to import."""
+    """Return a cloudpickle pickler that records modules. Created on first use: importing cloudpickle takes 10 ms."""
     cloudpickle = import_module("cloudpickle")
 
     class Pickler(cloudpickle.Pickler):  # type: ignore[name-defined,misc]
@@ -188,7 +189,7 @@ def _pickler() -> Any:
             if isinstance(value, types.ModuleType):
                 self.modules.add(value.__name__)
             elif bound := _bound(kind):
-                if value is not sys.stdout and value is not sys.stderr:  # Inside, these are its own.
+                if value is not sys.stdout and value is not sys.stderr:  # In the sandbox, these are its own.
                     raise _Bound(*bound)
             elif isinstance(value, type | types.FunctionType | types.BuiltinFunctionType):
                 if isinstance(value, types.BuiltinFunctionType) or is_importable(value):
@@ -219,7 +220,7 @@ def _pickled(value: Any) -> _Pickled:
 def _refusal(
     problem: Exception, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> NotShippable:
-    """Why a call cannot be pickled, and which part of it is to blame."""
+    """Return an error that explains why a call cannot be pickled, and which part causes it."""
     part = find_unpicklable(function, args, kwargs, lambda value: _problem_of(value) is not None)
     if part is not None:
         problem = _problem_of(part.value) or problem

@@ -1,4 +1,4 @@
-"""What a function takes along when it travels by value: its globals, its free variables, its defaults."""
+"""Find the data that a function sent by value needs: its globals, its free variables, its defaults."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _GLOBAL_OPS = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLO
 
 
 class Part(NamedTuple):
-    """Something that travels, and what people call it."""
+    """A part of a packed call, and its display name."""
 
     label: str
     value: Any
@@ -28,7 +28,7 @@ class Variable(NamedTuple):
 
 
 def captured(function: Callable[..., Any]) -> tuple[str, ...]:
-    """The names of the globals and free variables that travel by value with a function, and with what it calls."""
+    """Return the names of the globals and free variables that are sent with a function and the functions it calls."""
     found: dict[str, None] = {}
     queue, seen = [function], set[int]()
     while queue:
@@ -44,7 +44,7 @@ def captured(function: Callable[..., Any]) -> tuple[str, ...]:
 def find_unpicklable(
     function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], guilty: Callable[[Any], bool]
 ) -> Part | None:
-    """The smallest part of a call that is `guilty`; None if each is innocent by itself."""
+    """Return the smallest part of a call for which `guilty` is true; None if no single part is."""
     for index, value in enumerate(args):
         if guilty(value):
             return Part(f"args[{index}]", value)
@@ -55,14 +55,14 @@ def find_unpicklable(
 
 
 def parts(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[Part]:
-    """All that a call takes along."""
+    """Yield every part that is sent with a call."""
     yield from (Part(f"args[{index}]", value) for index, value in enumerate(args))
     yield from (Part(f"kwargs[{name!r}]", value) for name, value in kwargs.items())
     yield from _parts_of(function)
 
 
 def name_of(function: Any) -> str:
-    """What people call a function."""
+    """Return the display name of a function."""
     while isinstance(function, partial):
         function = function.func
     return str(getattr(function, "__name__", type(function).__name__))[:200]
@@ -90,7 +90,7 @@ def _parts_of(function: Any) -> Iterator[Part]:
 
 
 def _functions_in(value: Any) -> Iterator[types.FunctionType]:
-    """The functions that travel by value when `value` does."""
+    """Yield the functions that are sent by value with `value`."""
     while isinstance(value, partial):
         value = value.func
     value = getattr(value, "__func__", value)
@@ -108,7 +108,7 @@ def _functions_in(value: Any) -> Iterator[types.FunctionType]:
 
 
 def _variables(function: types.FunctionType) -> Iterator[Variable]:
-    """Those that travel by value."""
+    """Yield the variables of a function that are sent by value."""
     cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
     for name, cell in cells:
         try:
@@ -129,7 +129,7 @@ def _is_name_only(value: Any) -> bool:
 
 
 def is_importable(value: Any) -> bool:
-    """Whether a function or class can be found where its name says."""
+    """Return whether a function or class can be imported by its module and qualified name."""
     module = sys.modules.get(getattr(value, "__module__", None) or "builtins")
     if module is None or module.__name__ == "__main__":
         return False

@@ -1,4 +1,4 @@
-"""Python sources as syntax trees."""
+"""Parse Python sources to syntax trees."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ _turn = threading.RLock()
 
 
 def parse_module(source: str | bytes) -> ast.Module:
-    """Return the tree of a module's source. Raises what `ast.parse` raises.
+    """Return the tree of a module's source. Raises the errors of `ast.parse`.
 
-    CPython 3.11 counts the depth of a tree for all threads together (python/cpython#106905): a thread that parses while
-    another does may raise SystemError. Our own threads take turns, and a tree that other code disturbed is tried again.
+    CPython 3.11 counts the depth of a tree for all threads together (python/cpython#106905). A thread that parses
+    concurrently with another may raise SystemError. Ramet's threads parse one at a time, and a parse disturbed by other
+    code is retried.
     """
     for _ in range(_TRIES - 1):
         with contextlib.suppress(SystemError), _turn:

@@ -1,6 +1,6 @@
-"""What a reader says that it expects: the types that may be built for it, and whether a value fits.
+"""Read annotations of the receiver: the types that may be built for it, and the types of its parameters.
 
-Only the reader's own annotations are resolved here; nothing that came over a channel is looked up or evaluated.
+Only the receiver's own annotations are resolved here; data from a channel is never looked up or evaluated.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from msgspec import Struct
 
 
 def returned_type(function: Callable[..., Any]) -> Any:
-    """The annotation of what a function returns, as `decode` takes it; None where it has none that can be resolved."""
+    """Return the annotation of a function's return value, for `decode`; None if there is none that can be resolved."""
     return _hint(_plain(function), "return")
 
 
 def parameter_types(function: Callable[..., Any]) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
-    """The annotations of a function's parameters, as `decode` takes them: by place, and by name."""
+    """Return the annotations of a function's parameters, for `decode`: by position, and by name."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
@@ -36,7 +36,7 @@ def parameter_types(function: Callable[..., Any]) -> tuple[tuple[Any, ...], Mapp
 
 
 def first_parameter(function: Callable[..., Any]) -> Any:
-    """The annotation of what a function takes first; None where it has none that can be resolved."""
+    """Return the annotation of a function's first parameter; None if there is none that can be resolved."""
     placed, _ = parameter_types(function)
     return placed[0] if placed else None
 
@@ -57,23 +57,23 @@ def _hint(function: Any, name: str) -> Any:
 
 
 def type_name(cls: type) -> str:
-    """The name that a type's values carry."""
+    """Return the name of a type in encoded values."""
     return f"{cls.__module__}.{cls.__qualname__}"
 
 
 def is_namedtuple(cls: type) -> bool:
-    """Whether a type is a NamedTuple, typed or not."""
+    """Return whether a type is a NamedTuple, typed or not."""
     return issubclass(cls, tuple) and hasattr(cls, "_fields")
 
 
 def is_pydantic(cls: type) -> bool:
-    """Whether a type is a pydantic model; pydantic is not imported for it."""
+    """Return whether a type is a pydantic model; the check does not import pydantic."""
     pydantic = sys.modules.get("pydantic")
     return pydantic is not None and issubclass(cls, pydantic.BaseModel)
 
 
 def is_buildable(cls: type) -> bool:
-    """Whether values of a type travel as objects with fields, or as members."""
+    """Return whether values of a type are encoded as objects with fields, or as enum members."""
     return (
         dataclasses.is_dataclass(cls)
         or (issubclass(cls, Struct | enum.Enum) and cls.__module__ not in ("enum", "msgspec"))
@@ -83,7 +83,7 @@ def is_buildable(cls: type) -> bool:
 
 
 def types_in(hint: Any) -> dict[str, type]:
-    """The types of a user's own that occur in an annotation, in their fields too, by `type_name`."""
+    """Return the user's own types in an annotation and in the fields of these types, by `type_name`."""
     found: dict[str, type] = {}
     queue, seen = [hint], set[int]()
     while queue:
@@ -103,7 +103,7 @@ def types_in(hint: Any) -> dict[str, type]:
 
 @lru_cache(maxsize=512)
 def fields_of(cls: type) -> dict[str, Any]:
-    """The fields of a type that have an annotation that can be resolved."""
+    """Return the fields of a type whose annotations can be resolved."""
     if is_pydantic(cls):
         fields: Any = cls.model_fields  # type: ignore[attr-defined]
         return {name: field.annotation for name, field in fields.items()}
@@ -111,7 +111,7 @@ def fields_of(cls: type) -> dict[str, Any]:
         return {}
     try:
         return typing.get_type_hints(cls)
-    except Exception:  # One name that cannot be resolved, such as one of a function's own, costs only its own field.
+    except Exception:  # An unresolvable name, such as a function's local, affects only its own field.
         found = {}
         for base in reversed(cls.__mro__):
             scope = vars(sys.modules.get(base.__module__, types))
@@ -122,7 +122,7 @@ def fields_of(cls: type) -> dict[str, Any]:
 
 @lru_cache(maxsize=512)
 def required_keys(cls: Any) -> frozenset[str]:
-    """The keys that a TypedDict must have. Its own `__required_keys__` is wrong where annotations are text."""
+    """Return the keys that a TypedDict requires. Its own `__required_keys__` is wrong for annotations that are text."""
     try:
         hints = typing.get_type_hints(cls, include_extras=True)
     except Exception:
@@ -136,7 +136,7 @@ def required_keys(cls: Any) -> frozenset[str]:
 
 
 def plain_hint(hint: Any) -> Any:
-    """The annotation without what says nothing about the value: Annotated, NewType, Required, aliases."""
+    """Return the annotation without wrappers that do not affect the value: Annotated, NewType, Required, aliases."""
     while True:
         origin = typing.get_origin(hint)
         if origin in (typing.Annotated, typing.Final, typing.ClassVar, typing.Required, typing.NotRequired):
@@ -166,7 +166,7 @@ def _inner(hint: Any) -> Iterator[Any]:
 
 
 def _resolved(hint: Any, scope: dict[str, Any], local: dict[str, Any]) -> Any:
-    """The annotation with its strings looked up; None if they cannot be."""
+    """Return the annotation with its strings resolved; None if this fails."""
     try:
         return typing.get_type_hints(types.SimpleNamespace(__annotations__={"it": hint}), scope, local)["it"]
     except Exception:

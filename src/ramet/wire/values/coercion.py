@@ -1,4 +1,4 @@
-"""Values made to fit an annotation: lists become the tuples and sets it asks for, fields the objects it names."""
+"""Coerce values to an annotation: lists become tuples and sets, fields become objects of the named types."""
 
 from __future__ import annotations
 
@@ -52,28 +52,28 @@ _DICTS: typing.Final = frozenset({dict, collections.abc.Mapping, collections.abc
 
 
 class _Plan(NamedTuple):
-    """How objects of one type are made."""
+    """The plan for building objects of one type."""
 
     checks: Mapping[str, Check | None]
     make: Callable[[Any, dict[str, Any]], Any] | None  #: None: its constructor takes the fields by name
 
 
 class Coercer:
-    """Fits values to one annotation and builds the types that occur in it."""
+    """A coercer of values to one annotation; it builds the types that occur in the annotation."""
 
     def __init__(self, hint: Any, *, text_keys: bool = False) -> None:
         self.types = types_in(hint)
-        self._text_keys = text_keys  #: every dict is known to have text as keys
+        self._text_keys = text_keys  #: every dict is known to have only text keys
         self._plans: dict[type, _Plan] = {}
         self._keys = Keys()
         self._check = self._checked(hint)
 
     def fit(self, value: Any) -> Any:
-        """The value, as the annotation wants it. Raises Misfit."""
+        """Return the value, coerced to the annotation. Raises TypeMismatch if it does not fit."""
         return fit_one(self._check, value)
 
     def build(self, cls: type, fields: dict[str, Any]) -> Any:
-        """An object of a type of `types`. Raises Misfit."""
+        """Return an object of a type of `types`. Raises TypeMismatch if the fields do not fit."""
         checks, make = self._plan_of(cls)
         lenient = make is _model
         try:
@@ -83,7 +83,7 @@ class Coercer:
                     try:
                         fields[name] = check.fit(value)
                     except TypeMismatch as misfit:
-                        if not lenient:  # a model's own validators have the last word
+                        if not lenient:  # a model's own validators decide
                             misfit.path.append(f".{name}")
                             raise
             if lenient and _needs_hashes(cls) and not can_be_hashed(fields, self._keys):
@@ -91,12 +91,12 @@ class Coercer:
             return cls(**fields) if make is None else make(cls, fields)
         except TypeMismatch:
             raise
-        except Exception as problem:  # the reader's own constructor said no
+        except Exception as problem:  # the receiver's own constructor rejected the fields
             why = summarize_error(problem)
             raise TypeMismatch(fields, f"the fields of {cls.__qualname__} ({type(problem).__name__}: {why})") from None
 
     def member(self, cls: type, name: Any, value: Any) -> Any:
-        """A member of an enumeration of `types`. Raises Misfit."""
+        """Return a member of an enumeration of `types`. Raises TypeMismatch if there is no such member."""
         try:
             return cls[name] if isinstance(name, str) else cls(value)  # type: ignore[index]
         except Exception:
@@ -110,7 +110,7 @@ class Coercer:
         return plan
 
     def _checked(self, hint: Any) -> Check | None:
-        if type(hint).__name__ == "TypeAliasType":  # It may contain itself.
+        if type(hint).__name__ == "TypeAliasType":  # An alias may contain itself.
             return Check(frozenset(), lambda value: fit_one(self._checked(hint.__value__), value))
         hint = plain_hint(hint)
         origin, args = typing.get_origin(hint) or hint, typing.get_args(hint)
@@ -121,7 +121,7 @@ class Coercer:
         if typing.is_typeddict(origin):
             return Check(frozenset(), lambda value: _typed_dict(origin, self._plan_of(origin).checks, value))
         if not isinstance(origin, type) or origin in (object, Any):
-            return None  # Any, a name that could not be resolved: nothing is known
+            return None  # Any, or a name that could not be resolved: no check is possible
         if origin in _LISTS:
             return self._list(origin, args)
         if origin is tuple:
@@ -135,7 +135,7 @@ class Coercer:
         return self._model(origin) if is_pydantic(origin) else instance(origin, self._keys)
 
     def _model(self, cls: type) -> Check:
-        """A model is made of any data that its validators take, whatever type that was where it was sent."""
+        """Return a check that builds a model from any data that its validators accept, whatever type the sender had."""
 
         def fit(value: Any) -> Any:
             if isinstance(value, cls):
@@ -224,7 +224,7 @@ class Coercer:
 
 
 def _member(cls: type[enum.Enum], value: Any) -> enum.Enum:
-    """A member, also by its value alone, which is what is left of one where nobody had named its type."""
+    """Return a member, also by its value alone: a member whose type was not named is decoded to its value."""
     if isinstance(value, cls):
         return value
     try:
@@ -259,7 +259,7 @@ def _dataclass(cls: Any, fields: dict[str, Any]) -> Any:
 
 @lru_cache(maxsize=512)
 def _needs_hashes(cls: Any) -> bool:
-    """Whether a model makes sets, or dicts with numbers for keys, of what is still a list or a text."""
+    """Return whether a model makes sets, or dicts with number keys, from data that is still a list or a text."""
     return needs_hashes(getattr(cls, "__pydantic_core_schema__", None))
 
 

@@ -1,7 +1,7 @@
-"""The reader's half of `ramet.wire.values.values`. What it reads may have been made by an enemy.
+"""Decode values of `ramet.wire.values.values`. The input may be malicious.
 
-Sizes are checked against what has arrived, each binary part is read once and in order, nesting is bounded, and only
-types that the reader's own annotation names are ever built.
+Sizes are checked against the received bytes. Each binary part is read once and in order. Nesting is bounded. Only types
+named by the receiver's own annotation are built.
 """
 
 from __future__ import annotations
@@ -28,12 +28,14 @@ _json = msgspec.json.Decoder()
 
 
 def decode(body: bytes, json_size: int, *, returns: Any = None, what: str = "output", is_bounded: bool = True) -> Any:
-    """The value that `encode` made. Raises ProtocolError for bytes that it cannot have made.
+    """Return the value that `encode` encoded. Raises ProtocolError for bytes that `encode` cannot produce.
 
-    Objects arrive as dicts with "@type" unless their type occurs in `returns`, an annotation: only types that the
-    reader names are ever built. Nothing is imported by name. A value that does not fit the annotation raises
-    InvalidValue, whose `field` is the path inside it, beginning with `what`; so does a value of more than MAX_PARTS
-    parts, unless `is_bounded` is false because the host itself made it.
+    Objects are decoded to dicts with "@type" unless their type occurs in `returns`, an annotation: only types that the
+    receiver names are built. Nothing is imported by name.
+
+    Raises InvalidValue if a value does not fit the annotation; its `field` is the path inside the value, beginning with
+    `what`. Raises InvalidValue if a value has more than MAX_PARTS parts, unless `is_bounded` is false because the host
+    itself encoded the value.
     """
     if not 0 < json_size <= len(body):
         raise ProtocolError(f"a value announces {json_size} bytes of JSON in a body of {len(body)}")
@@ -65,7 +67,7 @@ def _loaded(text: memoryview) -> Any:
     except (msgspec.DecodeError, UnicodeError) as problem:
         raise _bad(str(problem)[:200]) from None
     level = [raw]
-    for _ in range(MAX_DEPTH + 5):  # a tag may add as much to the innermost value
+    for _ in range(MAX_DEPTH + 5):  # a tag may add as many levels to the innermost value
         level = gc.get_referents(*level)  # one level of a tree of lists and dicts, at the speed of C
         if not level:
             return raw
@@ -77,19 +79,22 @@ def _bad(why: str) -> ProtocolError:
 
 
 class _Reader:
-    """Replaces tagged objects by what they stand for."""
+    """A reader that replaces tagged objects by the values that they encode."""
 
     def __init__(self, body: bytes, at: int, fitter: Coercer | None) -> None:
         self._body, self._at, self._fitter = body, at, fitter
         self._keys = Keys()
 
     def finish(self) -> None:
-        """Raises ProtocolError if something of the body was not used."""
+        """Check that every byte of the body was used. Raises ProtocolError otherwise."""
         if self._at != len(self._body):
             raise _bad(f"{len(self._body) - self._at} bytes of it are in no part")
 
     def value(self, raw: Any) -> Any:
-        """The value of JSON data. Raises ProtocolError, Misfit."""
+        """Return the value of JSON data.
+
+        Raises ProtocolError or TypeMismatch if the data is invalid or does not fit.
+        """
         if type(raw) is list:
             return self._list(raw)
         if type(raw) is dict:
@@ -205,7 +210,7 @@ class _Reader:
 
 @cache
 def _numpy() -> Any:
-    """None where it is not installed: looking for it in vain takes long, and a value may name it for each part."""
+    """Return numpy, or None if it is not installed. Cached: a failing import is slow, and every part may need it."""
     try:
         return import_module("numpy")
     except ImportError:

@@ -1,4 +1,4 @@
-"""The guest's half of `ramet.wire.values.values`: a value as what JSON can hold, and its binary parts."""
+"""Encode values of `ramet.wire.values.values` as JSON data and binary parts."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from ramet.wire.values.annotations import is_namedtuple, is_pydantic, type_name
 from ramet.wire.values.encoding_hints import remedy
 from ramet.wire.values.validators import safe_repr
 
-#: Levels of JSON, on both sides of a channel.
+#: Maximum levels of JSON, on both sides of a channel.
 MAX_DEPTH: Final = 200
-#: Those of arrays that may travel: what two machines of different kind agree on.
+#: The dtypes of arrays that can be sent: machines of different kinds agree on them.
 DTYPES: Final = frozenset(
     {"|b1", "|i1", "|u1"}
     | {f"{order}{kind}{size}" for order in "<>" for kind in "iuf" for size in (2, 4, 8)}
@@ -46,12 +46,12 @@ _KEYS: Final = (
 )
 
 
-#: What to do about a value that is too large.
+#: The remedy in errors about values that are too large.
 LEAVE_LESS: Final = "return less, write it to a file in the working directory, or raise max_output_bytes in the policy"
 
 
 class ValueTooLarge(NotShippable):
-    """A value that takes `size` bytes, or would take more, and may take `most`."""
+    """A value that takes at least `size` bytes, where `most` are allowed."""
 
     def __init__(self, what: str, size: int, most: int) -> None:
         self.size, self.most = size, most
@@ -59,19 +59,19 @@ class ValueTooLarge(NotShippable):
 
 
 class Writer:
-    """Turns a value into what JSON can hold, and keeps its binary parts."""
+    """A writer that turns a value into JSON data, and collects its binary parts."""
 
     def __init__(self, what: str, most: int, *, careful: bool = False) -> None:
         self.parts: list[bytes | memoryview] = []
         self._what, self._most, self._careful = what, most, careful
-        self._simple = _LEAVES if careful else _LEAVES | {str, int}  #: types whose values are written as they are
-        self._left = most  #: a lower bound of what is still allowed
+        self._simple = _LEAVES if careful else _LEAVES | {str, int}  #: types whose values are written unchanged
+        self._left = most  #: upper bound of the bytes that are still allowed
         self._path: list[str | int] = []
         self._open: list[int] = []  #: ids of the containers around the current value
-        self._levels = 0  #: of JSON around the current value
+        self._levels = 0  #: levels of JSON around the current value
 
     def data(self, value: Any) -> Any:
-        """The value as JSON data. Raises NotShippable."""
+        """Return the value as JSON data. Raises NotShippable if a part cannot be encoded."""
         kind: Any = type(value)
         if kind in self._simple:
             return value
@@ -91,7 +91,7 @@ class Writer:
 
     @property
     def place(self) -> str:
-        """Where it stands in the value."""
+        """Return the path of the current part in the value."""
         return self._what + "".join(f"[{step}]" if type(step) is int else str(step) for step in self._path)
 
     def _spend(self, size: int) -> None:
@@ -142,7 +142,7 @@ class Writer:
 
     def _enum(self, value: enum.Enum) -> Any:
         kind, plain = type(value), value.value
-        name = value.name if value.name in kind.__members__ else None  # A combination of flags has none.
+        name = value.name if value.name in kind.__members__ else None  # A combination of flags has no name.
         return {"@enum": [type_name(kind), name, self.data(plain if isinstance(plain, str | int | float) else name)]}
 
     # ---- containers
@@ -201,7 +201,7 @@ class Writer:
         for field in fields:
             try:
                 out[field] = getattr(value, field)
-            except AttributeError:  # never set: the reader's constructor decides what it is
+            except AttributeError:  # never set: the receiver's constructor chooses the value
                 continue
         self._leave_fields(out, ".{}")
         return out
@@ -251,7 +251,7 @@ _Way = Callable[[Writer, Any], Any]
 
 @lru_cache(maxsize=1024)
 def _way_of(kind: type) -> _Way | None:
-    """How values of a type are written; None for one that cannot travel."""
+    """Return the method that writes values of a type; None for a type that cannot be sent."""
     if is_pydantic(kind):
         return Writer._model
     if issubclass(kind, Struct) or dataclasses.is_dataclass(kind) or is_namedtuple(kind):
@@ -286,7 +286,7 @@ _WAYS: Final[tuple[tuple[Any, _Way], ...]] = (
 
 @lru_cache(maxsize=1024)
 def _fields_of(kind: Any) -> tuple[str, tuple[str, ...]]:
-    """The name of a type and those of its fields."""
+    """Return the name of a type and the names of its fields."""
     name = type_name(kind)
     if issubclass(kind, Struct):
         return name, kind.__struct_fields__

@@ -1,4 +1,4 @@
-"""What to do with an object that cannot travel, by what it is."""
+"""Remedies for objects that cannot be encoded, by their type."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _VALUES = "return JSON types, bytes, dates, dataclasses, pydantic models or nump
 
 
 def remedy(value: Any) -> str:
-    """What to return in place of a value that is no data."""
+    """Return a remedy for a value that is not data."""
     if isinstance(value, types.CoroutineType):
         return "await it and return what it gives"
     if isinstance(value, Iterator):

@@ -1,6 +1,6 @@
-"""Validators of pydantic that stop at the first error of each list, dict and class.
+"""Build pydantic validators that stop at the first error of each list, dict and class.
 
-pydantic collects all errors of a value, and makes gigabytes of a short text in which nearly everything is wrong.
+pydantic collects all errors of a value, and may need gigabytes for a short text in which nearly everything is wrong.
 """
 
 from __future__ import annotations
@@ -16,36 +16,37 @@ _LISTS = frozenset({"list", "tuple", "set", "frozenset"})
 _CLASSES = frozenset({"model", "dataclass"})
 _OBJECTS = frozenset({"dict", "typed-dict", "call"})
 _FIELDS = frozenset({"model-field", "dataclass-field", "typed-dict-field"})
-#: Parts of a core schema that are no core schemas.
+#: Parts of a core schema that are not core schemas.
 _OPAQUE = frozenset({"metadata", "serialization", "cls", "default", "expected"})
 _has_failed: ContextVar[list[bool]] = ContextVar("has_failed")
 
 
 def stopping_validator(core_schema: Any) -> Any:
-    """Return a validator of a core schema that stops early: what it accepts, the schema accepts, and the other way."""
+    """Return a validator of a core schema that stops early and accepts exactly the values that the schema accepts."""
     return _validator(_stopping(core_schema, is_strict=_has_strict(core_schema)))
 
 
 def _validator(core_schema: Any) -> Any:
-    pydantic_core: Any = sys.modules["pydantic_core"]  # It made the schema; nothing else here needs it.
+    pydantic_core: Any = sys.modules["pydantic_core"]  # The module that made the schema is loaded already.
     try:
-        # Otherwise each model brings the validator that it has, which does not stop.
+        # Otherwise each model uses its prebuilt validator, which does not stop early.
         return pydantic_core.SchemaValidator(core_schema, _use_prebuilt=False)
-    except TypeError:  # of a version that has no such validators
+    except TypeError:  # a version without prebuilt validators
         return pydantic_core.SchemaValidator(core_schema)
 
 
 def _stopping(schema: Any, *, is_strict: bool) -> Any:
-    """A core schema whose lists, dicts and classes stop at the first of their parts that is wrong.
+    """Return a core schema whose lists, dicts and classes stop at their first wrong part.
 
-    Of strict types only lists do: what a function sees is Python, in which a strict type has no dates.
+    For strict types only lists stop early: a wrapping function passes on Python data, in which a strict type accepts no
+    dates.
     """
     if isinstance(schema, list | tuple):
         return type(schema)(_stopping(each, is_strict=is_strict) for each in schema)
     if not isinstance(schema, dict):
         return schema
     kind = schema.get("type")
-    if not isinstance(kind, str):  # fields, or arguments
+    if not isinstance(kind, str):  # the schema of fields, or of arguments
         new = {key: _stopping(value, is_strict=is_strict) for key, value in schema.items()}
         return _one_part(new, "schema") if "mode" in new and not is_strict else new
     new = {key: value if key in _OPAQUE else _stopping(value, is_strict=is_strict) for key, value in schema.items()}
@@ -57,7 +58,7 @@ def _stopping(schema: Any, *, is_strict: bool) -> Any:
         return {**new, "choices": list(map(_labelled, schema["choices"], new["choices"]))}
     if kind in _FIELDS:
         return _one_part(new, "schema")
-    if kind in _CLASSES:  # within, so that the class keeps its name in errors
+    if kind in _CLASSES:  # inside the class, so that errors keep its name
         return {**new, "schema": _wrapped(_object, new["schema"])}
     if kind in _OBJECTS:
         reference = {"ref": new.pop("ref")} if "ref" in new else {}
@@ -66,24 +67,24 @@ def _stopping(schema: Any, *, is_strict: bool) -> Any:
 
 
 def _labelled(choice: Any, stopping: Any) -> Any:
-    """A choice under the name that errors of it have without the functions around it."""
+    """Return a choice of a union with the label that its errors have without the wrapping functions."""
     if isinstance(choice, tuple) or choice.get("type") not in _OBJECTS:
         return stopping
     return stopping, choice["cls"].__name__ if "cls" in choice else choice["type"]
 
 
 def _one_part(schema: dict[str, Any], key: str) -> dict[str, Any]:
-    """A schema that has another one for a part of an object, which is checked unless one before it was wrong."""
+    """Return a schema whose part at `key` is checked only if no earlier part of the object was wrong."""
     part = schema.get(key)
     if not isinstance(part, dict):
         return schema
-    if part.get("type") == "default":  # which its owner has to find
+    if part.get("type") == "default":  # kept outermost, because the owner of the schema looks for it
         return {**schema, key: {**part, "schema": _wrapped(_part, part["schema"])}}
     return {**schema, key: _wrapped(_part, part)}
 
 
 def _has_strict(schema: Any) -> bool:
-    """Whether anything in a core schema is strict."""
+    """Return whether any part of a core schema is strict."""
     if isinstance(schema, dict):
         return schema.get("strict") is True or any(_has_strict(v) for k, v in schema.items() if k != "metadata")
     return isinstance(schema, list | tuple) and any(map(_has_strict, schema))
@@ -112,14 +113,14 @@ def _part(value: Any, validate: Callable[[Any], Any]) -> Any:
         raise
 
 
-_SMALL = 200  #: parts of a value of which all errors may be made
+_SMALL = 200  #: parts of a value up to which all errors may be collected
 _validators: WeakKeyDictionary[type, Any] = WeakKeyDictionary()
 
 
 def check_large(cls: Any, value: Any, **options: Any) -> None:
-    """Raise pydantic's ValidationError for the first error of a large value of a model; small ones are not checked.
+    """Raise pydantic's ValidationError for the first error of a large value of a model; small values are not checked.
 
-    For whoever has pydantic check the value then, which makes all errors. `options` are those of `validate_python`.
+    The caller then has pydantic check the value, which collects all errors. `options` are those of `validate_python`.
     """
     if is_small(value):
         return
@@ -130,7 +131,7 @@ def check_large(cls: Any, value: Any, **options: Any) -> None:
 
 
 def is_small(value: Any) -> bool:
-    """Whether all errors of a value may be made: it has few parts."""
+    """Return whether a value has so few parts that all its errors may be collected."""
     left, seen = [value], 0
     while left:
         part = left.pop()

@@ -1,8 +1,8 @@
-"""Numbers of one hash: a set, or a dict whose keys are numbers, would compare each of them with all others.
+"""Bound the number of values with the same hash: a set or dict would compare each of them with all others.
 
-Hashes of numbers can be foretold, those of texts cannot. The type of JSON data says what becomes of it in Python: a
-text may become a number or a UUID, and a list of numbers a tuple, whose hash can be foretold, too. So all lists and all
-keys of the data are looked at, as if each were a set.
+The hashes of numbers are predictable, the hashes of texts are not. The type of JSON data does not determine the Python
+type: a text may become a number or a UUID, and a list of numbers may become a tuple, whose hash is predictable too. So
+all lists and all keys of the data are checked as if each were a set.
 """
 
 from __future__ import annotations
@@ -15,16 +15,15 @@ from typing import Any
 from ramet.wire.values.validators import Keys
 
 ACCEPTED = "at most 100 different numbers of one hash"
-_FEW = 8  #: are compared with each other in no time
+_FEW = 8  #: a number of values that is compared quickly
 _UUID = re.compile(r"(?:urn:uuid:)?\{?[0-9a-fA-F-]{32,36}\}?")
-_AMBIGUOUS = (
-    0  #: the hash of a text that can be read as a number and as a UUID: one of them is chosen, whichever counts
-)
+#: The hash of a text that can be read as a number and as a UUID: the annotation decides which, so all get one hash.
+_AMBIGUOUS = 0
 _TEXT_KEYS = (None, "str", "any")
 
 
 def needs_hashes(core_schema: Any) -> bool:
-    """Whether a type of pydantic makes sets or dicts of what is not known to be text."""
+    """Return whether a pydantic type makes sets or dicts of values that may not be text."""
     seen, left = set[int](), [core_schema]
     while left:
         part = left.pop()
@@ -43,7 +42,7 @@ def needs_hashes(core_schema: Any) -> bool:
 
 
 def can_be_hashed(data: Any, keys: Keys | None = None) -> bool:
-    """Whether sets and keys of JSON data can be made in time that does not grow with their square.
+    """Return whether sets and keys of JSON data can be built without time that grows with the square of their size.
 
     `keys` counts them together with those of other data.
     """
@@ -58,7 +57,7 @@ class _Count:
         self.is_bounded = True
 
     def hashes(self, value: Any) -> tuple[int, int]:
-        """The hash of a value as it can be foretold, and one that nobody can foretell, which tells values apart."""
+        """Return the predictable hash of a value, and an unpredictable hash that distinguishes values."""
         if isinstance(value, str):
             return _of_text(value), hash(value)
         if isinstance(value, list):

@@ -1,7 +1,7 @@
-"""Values on a record: as JSON that anybody can read, from which the same value is made again.
+"""Encode values for the journal as JSON that any program can read, and decode them to equal values.
 
-They are written as `ramet.wire.values.values` writes them, so that a dataclass is an object with "@type" and its
-fields. What has binary parts, or numbers that not every reader of JSON takes, is in an object with the one key "@body".
+The values are encoded by `ramet.wire.values.values`, so that a dataclass is an object with "@type" and its fields. A
+value with binary parts, or with numbers that some JSON parsers do not accept, is an object with the one key "@body".
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from ramet.core.errors import DefinitionMissing, NotShippable, ProtocolError
 from ramet.wire.values import values
 from ramet.wire.values.encoder import MAX_DEPTH
 
-#: Bytes of a value that is not plain JSON; a larger one is not kept.
+#: Maximum bytes of a value that is not plain JSON; a larger value is refused.
 MAX_BYTES: Final = 1024 * 1024
 _MAX_INT: Final = 2**53
 _BODY: Final = "@body"
 
 
 def to_record(value: Any, *, what: str = "value") -> Any:
-    """The value as JSON data. Raises NotShippable naming the part that is no data."""
+    """Return the value as JSON data. Raises NotShippable, naming the part, if a part is not data or is too large."""
     size, body = values.encode(value, what=what)
     if size == len(body):
         data = msgspec.json.decode(body)
@@ -35,10 +35,10 @@ def to_record(value: Any, *, what: str = "value") -> Any:
 
 
 def from_record(data: Any, returns: Any = None, *, what: str = "value") -> Any:
-    """The value that `to_record` wrote, as the annotation `returns` has it.
+    """Return the value that `to_record` encoded, converted to the annotation `returns`.
 
-    Raises InvalidValue where it does not fit, ProtocolError for what was never written by it, DefinitionMissing for a
-    value that could not be kept.
+    Raises InvalidValue if the value does not fit, ProtocolError for data that `to_record` cannot have written, and
+    DefinitionMissing for a value that could not be kept.
     """
     if isinstance(data, dict):
         if data.keys() == {"@type", "repr"}:
@@ -59,7 +59,7 @@ def _body(packed: Any) -> tuple[int, bytes]:
 
 
 def _is_exact(data: Any) -> bool:
-    """Whether every reader of JSON takes it alike: no number that some of them round."""
+    """Return whether every JSON parser reads the data exactly: it has no number that some parsers round."""
     level = [data]
     for _ in range(MAX_DEPTH + 1):
         below: list[Any] = []

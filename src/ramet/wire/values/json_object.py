@@ -1,4 +1,4 @@
-"""Plain JSON objects as the body of a request: no tags, no binary parts, bounded in size and depth."""
+"""Read and write plain JSON objects as request bodies: no tags, no binary parts, bounded size and depth."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ import msgspec
 from ramet.core.errors import InvalidValue, ProtocolError
 from ramet.wire.values.validators import check_parts
 
-#: Bytes of JSON above which the collector of cycles waits: nothing that JSON makes is a cycle, and looking for them
-#: takes 40 % of the time of a megabyte, or many times as long in a host with many objects of its own.
+#: Size in bytes of JSON above which garbage collection pauses: JSON data contains no cycles, and a search for them
+#: takes 40 % of the time for a megabyte, or many times as long in a host with many objects of its own.
 _LARGE: Final = 64 * 1024
-#: Levels of objects and lists inside each other.
+#: Maximum levels of nested objects and lists.
 MAX_DEPTH: Final = 100
 
 
 @contextmanager
 def paused_gc(size: int) -> Iterator[None]:
-    """Let the collector of cycles wait while JSON of so many bytes is read, if they are many."""
+    """Pause the cyclic garbage collector while a large JSON text of `size` bytes is decoded."""
     pause = size > _LARGE and gc.isenabled()
     if pause:
         gc.disable()
@@ -33,7 +33,7 @@ def paused_gc(size: int) -> Iterator[None]:
 
 
 def json_object(body: bytes, what: str, *, max_bytes: int) -> dict[str, Any]:
-    """Read one. Raises InvalidValue for one above a bound, ProtocolError for what is no JSON object."""
+    """Decode a JSON object. Raises InvalidValue if it exceeds a bound, and ProtocolError if it is no JSON object."""
     if len(body) > max_bytes:
         raise InvalidValue(what, f"{len(body)} bytes", f"at most {max_bytes} bytes of JSON")
     check_parts(body, len(body), what)
@@ -55,7 +55,7 @@ def json_object(body: bytes, what: str, *, max_bytes: int) -> dict[str, Any]:
 
 
 def json_body(said: Mapping[str, Any], what: str) -> bytes:
-    """Write one. Raises InvalidValue for what is no JSON."""
+    """Encode a JSON object. Raises InvalidValue if the data is not JSON data."""
     try:
         return msgspec.json.encode(said)
     except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as problem:

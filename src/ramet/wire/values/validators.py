@@ -1,4 +1,4 @@
-"""How single values meet single annotations, and the rules for what a dict or set may hold."""
+"""Check single values against single annotations, and decide what a dict or set may hold."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from typing import Any, Final, NamedTuple
 from ramet.core.errors import InvalidValue
 from ramet.wire.values.annotations import is_buildable
 
-#: Brackets and commas of a guest's value, those inside of texts aside: each takes up to 100 bytes and 2 µs.
+#: Maximum brackets and commas of a guest's value, outside texts: each takes up to 100 bytes and 2 µs.
 MAX_PARTS: Final = 500_000
 _TEXT: Final = re.compile(rb'"[^"]*"')
 
-#: A whole number is a number, and True is one: as type checkers have it.
+#: A whole number is a number, and True is one, as in type checkers.
 _ALSO: Final[Mapping[type, tuple[type, ...]]] = {int: (bool,), float: (int, bool), complex: (float, int, bool)}
-#: What values of types with these bases arrive as.
+#: The types that values of types with these bases are decoded to.
 _SENT: Final[tuple[tuple[type, type], ...]] = (
     (pathlib.PurePath, str),
     (memoryview, bytes),
@@ -34,14 +34,14 @@ _SENT: Final[tuple[tuple[type, type], ...]] = (
     (int, int),
     (float, float),
 )
-#: Values of one hash that are taken for chance; -1 and -2 have the same, and so do tuples of them.
+#: Number of equal hashes taken for chance; -1 and -2 have equal hashes, and so do tuples of them.
 _CHANCE: Final = 8
-#: Comparisons of other values of one hash: a hundred in one dict, or some in each of several.
+#: Maximum comparisons of further values with equal hashes: a hundred in one dict, or some in each of several.
 _MAX_COMPARED: Final = 10_000
 
 
 class TypeMismatch(Exception):
-    """A value that does not fit. `path` grows from the inside out."""
+    """The error for a value that does not fit. `path` grows from the inside out."""
 
     def __init__(self, value: Any, expected: str) -> None:
         super().__init__(expected)
@@ -50,27 +50,27 @@ class TypeMismatch(Exception):
 
 
 class Check(NamedTuple):
-    """How one annotation is met. None stands for "anything fits"."""
+    """The check of one annotation. None stands for "anything fits"."""
 
-    exact: frozenset[type]  #: values of these types fit as they are
-    fit: Callable[[Any], Any]  #: the value as it fits. Raises Misfit.
+    exact: frozenset[type]  #: values of these types fit unchanged
+    fit: Callable[[Any], Any]  #: returns the coerced value. Raises TypeMismatch.
 
 
 class Keys:
-    """The keys of all dicts and sets of one value.
+    """The count of hash collisions in all dicts and sets of one value.
 
-    Hashes of numbers can be foretold: a megabyte of chosen ones would keep a set busy for minutes, and so would many
-    sets of some chosen ones each.
+    The hashes of numbers are predictable. A megabyte of chosen numbers would keep a set busy for minutes, and so would
+    many sets of some chosen numbers each.
     """
 
     def __init__(self) -> None:
         self._left = _MAX_COMPARED
 
     def can_hold(self, values: Any) -> bool:
-        """Whether one more dict or set can hold these values, in time that does not grow with their square."""
+        """Return whether a further dict or set can hold these values, in time that does not grow with their square."""
         try:
             hashes = list(map(hash, values))
-        except Exception:  # what cannot be hashed, or an object whose own hash fails
+        except Exception:  # a value that cannot be hashed, or an object whose own hash fails
             return False
         if len(set(hashes)) < len(hashes):
             self._left -= sum(each * each for each in collections.Counter(hashes).values() if each > _CHANCE)
@@ -78,13 +78,16 @@ class Keys:
 
 
 def check_parts(body: bytes, size: int, what: str) -> None:
-    """Look at the first `size` bytes, which are JSON, before any of it is built. Raises InvalidValue."""
+    """Check the first `size` bytes, which are JSON, before decoding.
+
+    Raises InvalidValue if there are too many parts.
+    """
     if _parts_of(body, size) <= MAX_PARTS:
         return
     text = body[:size]
     if b"\\" in text:
         text = text.replace(b"\\\\", b"").replace(b'\\"', b"")
-    parts = text.count(b'"') // 4  # Two texts make a part at least: a key and its value.
+    parts = text.count(b'"') // 4  # Two texts form at least one part: a key and its value.
     if parts <= MAX_PARTS:
         outside = _TEXT.sub(b"", text)
         parts = _parts_of(outside, len(outside))
@@ -97,12 +100,12 @@ def _parts_of(body: bytes, size: int) -> int:
 
 
 def fit_one(check: Check | None, value: Any) -> Any:
-    """The value, as a check wants it. Raises Misfit."""
+    """Return the value, coerced by a check. Raises TypeMismatch if it does not fit."""
     return value if check is None or type(value) in check.exact else check.fit(value)
 
 
 def fit_items(check: Check | None, values: list[Any]) -> list[Any]:
-    """All values, as one check wants each. Raises Misfit."""
+    """Return all values, each coerced by the same check. Raises TypeMismatch if one does not fit."""
     if check is None or set(map(type, values)) <= check.exact:
         return values
     return fit_each(count(), repeat(check), values)
@@ -111,7 +114,7 @@ def fit_items(check: Check | None, values: list[Any]) -> list[Any]:
 def fit_each(
     places: Iterable[Any], checks: Iterable[Check | None], values: Iterable[Any], shape: str = "[{!r}]"
 ) -> list[Any]:
-    """Values as a check of its own wants each. Raises Misfit, which tells the place."""
+    """Return values, each coerced by its own check. Raises TypeMismatch, with the place, if one does not fit."""
     fitted = []
     for place, check, value in zip(places, checks, values, strict=False):
         try:
@@ -123,14 +126,14 @@ def fit_each(
 
 
 def listed(value: Any, expected: str) -> list[Any]:
-    """What tuples and sets arrive as. Raises Misfit."""
+    """Return a tuple or list as a list. Raises TypeMismatch for any other type."""
     if isinstance(value, list | tuple):
         return list(value)
     raise TypeMismatch(value, expected)
 
 
 def instance(cls: type, keys: Keys) -> Check:
-    """Values of a class: themselves, or what they arrive as."""
+    """Return a check for values of a class: instances, or the type that they are decoded to."""
     exact = frozenset({cls, *_ALSO.get(cls, ())})
     sent = next((sent for base, sent in _SENT if issubclass(cls, base)), None)
     is_set = issubclass(cls, set | frozenset)
@@ -139,14 +142,14 @@ def instance(cls: type, keys: Keys) -> Check:
         try:
             if isinstance(value, (cls, *_ALSO.get(cls, ()))):
                 return value
-        except TypeError:  # a protocol that cannot be asked at run time
+        except TypeError:  # a protocol that cannot be checked at run time
             return value
         numpy = sys.modules.get("numpy")
         if numpy is not None and isinstance(value, numpy.generic) and type(value.item()) in exact:
             return value.item()
         if type(value) is not sent or is_buildable(cls) or (is_set and not keys.can_hold(value)):
             raise TypeMismatch(value, "None" if cls is types.NoneType else cls.__qualname__)
-        if cls is collections.defaultdict:  # what it defaults to did not travel
+        if cls is collections.defaultdict:  # the default factory was not sent
             return value
         try:
             return cls(value)
@@ -157,7 +160,7 @@ def instance(cls: type, keys: Keys) -> Check:
 
 
 def literal(args: tuple[Any, ...], value: Any) -> Any:
-    """One of some values. Raises Misfit."""
+    """Return the equal value among `args`. Raises TypeMismatch if there is none."""
     for each in args:
         if type(each) is type(value) and each == value:
             return each
@@ -165,7 +168,7 @@ def literal(args: tuple[Any, ...], value: Any) -> Any:
 
 
 def safe_repr(value: Any) -> Any:
-    """What an error message shows of a value: not all of it, and not by a `__repr__` of somebody's own."""
+    """Return a bounded form of a value for an error message, without calling a user's `__repr__`."""
     if value is None or type(value) in (bool, float):
         return value
     if type(value) is int and value.bit_length() < 200:
@@ -176,12 +179,12 @@ def safe_repr(value: Any) -> Any:
 
 
 def format_type(hint: Any) -> str:
-    """An annotation, for people."""
+    """Return an annotation as readable text."""
     return str(hint).replace("typing.", "")[:200]
 
 
 def summarize_error(error: Exception) -> str:
-    """What an error says, in short; never fails."""
+    """Return a short form of an error's message; never raises."""
     try:
         return next(iter(str(error).splitlines()), "")[:200]
     except Exception:

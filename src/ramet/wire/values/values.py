@@ -1,8 +1,8 @@
-"""Values that cross the channel as data: JSON types, bytes, dataclasses, pydantic models, dates, arrays; no pickles.
+"""Encode values as data: JSON types, bytes, dataclasses, pydantic models, dates, arrays; no pickles.
 
-An encoded value is one bytes object: `json_size` bytes of JSON, then the binary parts that the JSON points into, in
-the order in which it names them. Types that JSON lacks are objects with one key that begins with "@"; keys of the
-user's own that begin so are escaped by a second "@".
+An encoded value is one bytes object: `json_size` bytes of JSON, then the binary parts that the JSON refers to, in the
+order of the references. Types that JSON lacks are objects with one key that begins with "@". A user's own key that
+begins with "@" is escaped by a second "@".
 
     {"@type": "module.Name", …fields}   dataclass, NamedTuple, msgspec Struct, pydantic model
     {"@enum": ["module.Name", "NAME" or null, value]}
@@ -12,8 +12,8 @@ user's own that begin so are escaped by a second "@".
     {"@int": hex}, {"@float": "nan"}, {"@complex": [real, imaginary]}, {"@decimal": text}, {"@uuid": hex}
     {"@datetime": iso}, {"@date": iso}, {"@time": iso}, {"@timedelta": [days, seconds, microseconds]}
 
-Tuples and sets are lists, paths are text: the reader's annotation makes them what they were. Integers are JSON numbers
-of any size, and exact; those of thousands of digits are tagged.
+Tuples and sets are encoded as lists, paths as text: the receiver's annotation restores their types. Integers are exact
+JSON numbers of any size; integers of thousands of digits are tagged.
 """
 
 from __future__ import annotations
@@ -32,22 +32,25 @@ from ramet.wire.values.decoder import decode as decode
 from ramet.wire.values.encoder import LEAVE_LESS, MAX_DEPTH, ValueTooLarge, Writer
 
 _PLAIN: Final = frozenset({str, int, float, bool, type(None), list, tuple, dict})
-#: A key that begins with "@", or what may look like one inside a text.
+#: A key that begins with "@", or a text that contains what may look like one.
 _TAG: Final = re.compile(rb'"@(?:[^"\\]|\\.)*":')
-#: Digits of an integer that any reader takes: what Python is set to unless somebody changes it.
+#: Digits of an integer that every reader accepts: Python's default limit.
 _DIGITS: Final = 4300
 _json = msgspec.json.Encoder()
 
 
 class Encoded(NamedTuple):
-    """A value as bytes: JSON first, binary parts behind it."""
+    """A value as bytes: JSON first, then binary parts."""
 
     json_size: int
     body: bytes
 
 
 def encode(value: Any, *, what: str = "result", max_bytes: int | None = None) -> Encoded:
-    """The value as data. Raises NotShippable naming the path inside the value, its type, and what to return instead."""
+    """Return the encoded value.
+
+    Raises NotShippable with the path, the type, and a remedy if a part cannot be encoded.
+    """
     most = MAX_BODY if max_bytes is None else min(max_bytes, MAX_BODY)
     text = _plain_json(value, most)
     parts: Sequence[bytes | memoryview] = ()
@@ -60,7 +63,7 @@ def encode(value: Any, *, what: str = "result", max_bytes: int | None = None) ->
 
 
 def encode_result(value: Any, *, max_bytes: int | None = None) -> Encoded:
-    """The value that a run leaves, as data. Raises OutputTooLarge, and like `encode`."""
+    """Return a run's encoded result. Raises OutputTooLarge if it is too large, and the other errors of `encode`."""
     try:
         return encode(value, max_bytes=max_bytes)
     except ValueTooLarge as refusal:
@@ -68,7 +71,7 @@ def encode_result(value: Any, *, max_bytes: int | None = None) -> Encoded:
 
 
 def result_too_large(size: int, most: int) -> OutputTooLarge:
-    """The refusal of a result of `size` bytes."""
+    """Return the error for a result of `size` bytes."""
     return OutputTooLarge("bytes of the result", size=size, limit=most, remedy=LEAVE_LESS)
 
 
@@ -85,13 +88,13 @@ def _tagged_json(value: Any, what: str, most: int) -> tuple[bytes, Sequence[byte
     except RecursionError:
         why = "it is nested too deeply for the stack that is left"
         raise NotShippable(what, why, "return a flatter value") from None
-    except Exception as problem:  # a property of the user's own, say
+    except Exception as problem:  # for example, a property of the user's own class failed
         why = f"reading it failed with {type(problem).__name__}"
         raise NotShippable(writer.place, why, "return plain data") from problem
 
 
 def _plain_json(value: Any, most: int) -> bytes | None:
-    """The JSON of a value that needs no tags, in a fraction of the time; None for any other."""
+    """Return the JSON of a value that needs no tags, much faster than with tags; None for any other value."""
     nones = _count_nones(value, most)
     if nones is None or not 0 < sys.get_int_max_str_digits() <= _DIGITS:
         return None
@@ -105,7 +108,7 @@ def _plain_json(value: Any, most: int) -> bytes | None:
 
 
 def _count_nones(value: Any, most: int) -> int | None:
-    """How often None occurs in plain data (-1: unimportant, there are no floats); None for what is not plain."""
+    """Return how often None occurs in plain data (-1: irrelevant, without floats); None if the data is not plain."""
     level: list[Any] = [value]
     nones, floats = 0, False
     for _ in range(MAX_DEPTH + 1):
@@ -118,7 +121,7 @@ def _count_nones(value: Any, most: int) -> int | None:
         lists = _of(level, kinds, list) + _of(level, kinds, tuple)
         dicts = _of(level, kinds, dict)
         most -= len(level)
-        if most < sum(map(len, lists)) + sum(map(len, dicts)):  # Shared parts: each time counts.
+        if most < sum(map(len, lists)) + sum(map(len, dicts)):  # Shared parts count each time.
             return None
         if dicts and not set(map(type, set().union(*dicts))) <= {str}:
             return None
