@@ -1,1 +1,1 @@
-"""Waiting: cancellation, mail, slots, time. Knows no agents."""
+"""Waiting: cancellation, mail, slots, time. The package has no knowledge of agents."""

@@ -1,8 +1,8 @@
-"""Stopping: a tree of controllers, from parent to child only.
+"""Cancellation: a tree of controllers, from parent to child only.
 
-A parent refers to its children weakly: whatever finished is forgotten without anybody having to say so. A child refers
-to its parent strongly. A listener that is a bound method lives as long as its object does; any other listener is held
-until the abort, since a lambda or a closure has nobody else.
+A parent refers to its children weakly: a finished child is dropped without a call. A child refers to its parent
+strongly. A listener that is a bound method lives as long as its object. Any other listener is held until the abort,
+because a lambda or a closure has no other owner.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ from ramet.core.errors import Aborted, InvalidValue
 _log = logging.getLogger("ramet.cancel")
 _FEW = 64
 Listener = Callable[["AbortController"], Any]
-#: Returns a listener, or None if its object is gone.
+#: Returns a listener, or None if its object no longer exists.
 _Held = Callable[[], Listener | None]
 
 
 def is_being_cancelled() -> bool:
-    """Whether somebody asked the current task to end; any other CancelledError is the work's own doing."""
+    """Return whether the current task was cancelled from outside; if not, its own work raised CancelledError."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 
 
 class AbortController:
-    """Stops itself and everything below it, once, with a reason. Aborting a child never touches its parent."""
+    """A controller that stops itself and everything below it, once, with a reason. It never affects its parent."""
 
     __slots__ = ("__weakref__", "_children", "_event", "_listeners", "_sweep_at", "deadline", "parent", "reason")
 
     def __init__(self, parent: AbortController | None = None, *, deadline: float | None = None) -> None:
         self.parent = parent
         self.reason: str | None = None  #: set exactly once; not None means aborted
-        self.deadline = deadline  #: on the clock's monotonic scale; the nearest of own and parent's
+        self.deadline = deadline  #: on the clock's monotonic scale; the earlier of its own and its parent's
         self._children: list[weakref.ref[AbortController]] | None = None
-        self._sweep_at = _FEW  #: so many references, and the dead ones among them are dropped
+        self._sweep_at = _FEW  #: number of references at which dead ones are dropped
         self._listeners: list[_Held] | None = None
         self._event: asyncio.Event | None = None
         if deadline is not None and math.isnan(deadline):
@@ -55,17 +55,21 @@ class AbortController:
 
     @property
     def aborted(self) -> bool:
-        """Whether it has been stopped, by itself or from above."""
+        """Return whether the controller was aborted, directly or from above."""
         return self.reason is not None
 
     def child(self, *, deadline: float | None = None) -> AbortController:
-        """A controller below this one; born aborted if this one is."""
+        """Create a controller below this one; it starts aborted if this one is."""
         return AbortController(self, deadline=deadline)
 
     def abort(self, reason: str = "aborted") -> None:
-        """Stop this one and all below it. The first reason stays; a failing listener stops nobody else."""
+        """Abort this controller and all below it.
+
+        The first reason stays; a failing listener does not stop the others.
+        """
         stopped = [self] if self.reason is None else []
-        for controller in stopped:  # It grows as it goes: all are stopped before the first listener hears of it.
+        # The list grows during the loop: all controllers are aborted before the first listener is called.
+        for controller in stopped:
             controller.reason = reason
             if controller._children:
                 living = (reference() for reference in controller._children)
@@ -75,15 +79,15 @@ class AbortController:
             controller._tell()
 
     def raise_if_aborted(self) -> None:
-        """Raise Aborted with the reason, if it has been stopped: the check before a start."""
+        """Raise Aborted with the reason if the controller was aborted: the check before a start."""
         if self.reason is not None:
             raise Aborted(self.reason)
 
     def add_listener(self, listener: Listener) -> None:
-        """Call `listener(self)` once on abort, or now if the abort has happened.
+        """Call `listener(self)` once on abort, or at once if the abort has happened.
 
-        A bound method is held weakly: keep its object alive yourself. A plain function, or any other callable, is held
-        until the abort, or until `remove_listener`. Raises InvalidValue for a listener that cannot be called.
+        A bound method is held weakly: the caller must keep its object alive. A plain function, or any other callable,
+        is held until the abort, or until `remove_listener`. Raises InvalidValue if the listener is not callable.
         """
         if not callable(listener):
             raise InvalidValue("listener", listener, "a function that takes the controller")
@@ -97,12 +101,12 @@ class AbortController:
         self._listeners.append(_held(listener))
 
     def remove_listener(self, listener: Listener) -> None:
-        """Forget a listener; unknown ones are no error."""
+        """Remove a listener; an unknown one is no error."""
         if self._listeners:
             self._listeners = [each for each in self._listeners if each() not in (None, listener)]
 
     async def wait_aborted(self) -> str:
-        """Return the reason, once there is one."""
+        """Wait for the abort, and return its reason."""
         if self.reason is None:
             if self._event is None:
                 self._event = asyncio.Event()
@@ -111,7 +115,10 @@ class AbortController:
         return self.reason
 
     def _adopt(self, child: AbortController) -> None:
-        """Know a child, weakly. A list that is swept now and then costs less than a WeakSet, at births and at ends."""
+        """Add a child, weakly.
+
+        A list with occasional cleanup costs less than a WeakSet, for additions and for removals.
+        """
         if self._children is None:
             self._children = []
         elif len(self._children) >= self._sweep_at:
@@ -136,10 +143,10 @@ class AbortController:
 
 
 def _held(listener: Listener) -> _Held:
-    """Hold a bound method of an object that allows it weakly, and anything else as it is."""
+    """Hold a bound method weakly, if its object allows this, and anything else strongly."""
     if isinstance(listener, types.MethodType):
         try:
             return weakref.WeakMethod(listener)
-        except TypeError:  # An object with __slots__ and no place for weak references.
+        except TypeError:  # The object has __slots__ without a slot for weak references.
             pass
     return lambda: listener

@@ -1,4 +1,4 @@
-"""Time, asked for and never taken: one protocol, the system's clock, and a fake that moves when told."""
+"""Time as a dependency: a protocol, the system's clock, and a fake clock that a test advances."""
 
 from __future__ import annotations
 
@@ -12,42 +12,42 @@ from typing import Protocol
 
 from ramet.core.errors import InvalidValue
 
-#: Turns of the event loop that what `advance` woke gets before time moves on.
+#: Event loop iterations for the tasks that `advance` woke, before time moves on.
 _TURNS = 10
 
 
 class Clock(Protocol):
-    """What the rest of ramet knows of time."""
+    """The time functions that ramet uses."""
 
     def now(self) -> datetime:
-        """The time of day, aware, in UTC."""
+        """Return the time of day, timezone-aware, in UTC."""
 
     def monotonic(self) -> float:
-        """Seconds that never go back; only differences mean something."""
+        """Return monotonic seconds; only differences are meaningful."""
 
     async def sleep(self, seconds: float) -> None:
-        """Return after `seconds`, at once if none are left; cancelling ends the wait. Raises InvalidValue for NaN."""
+        """Return after `seconds`, at once if not positive. Cancelling ends the wait. Raises InvalidValue for NaN."""
 
 
 def seconds_with_suspends() -> float:
-    """Return seconds that never go back, and go on while the machine is suspended; only differences mean something."""
+    """Return monotonic seconds that also count while the machine is suspended; only differences are meaningful."""
     clock = getattr(time, "CLOCK_BOOTTIME", None)
     return time.monotonic() if clock is None else time.clock_gettime(clock)
 
 
 class SystemClock:
-    """The machine's own clock."""
+    """The clock of the machine."""
 
     def now(self) -> datetime:
-        """The time of day, aware, in UTC."""
+        """Return the time of day, timezone-aware, in UTC."""
         return datetime.now(UTC)
 
     def monotonic(self) -> float:
-        """Seconds that never go back."""
+        """Return monotonic seconds."""
         return time.monotonic()
 
     async def sleep(self, seconds: float) -> None:
-        """Return after `seconds`."""
+        """Return after `seconds`. Raises InvalidValue for NaN."""
         await asyncio.sleep(_checked(seconds))
 
 
@@ -61,15 +61,15 @@ class FakeClock:
         self._sleepers: list[tuple[float, int, asyncio.Future[None]]] = []
 
     def now(self) -> datetime:
-        """The time of day as advanced so far."""
+        """Return the start time plus the advanced seconds."""
         return self._start + timedelta(seconds=self._elapsed)
 
     def monotonic(self) -> float:
-        """Seconds advanced so far."""
+        """Return the seconds advanced so far."""
         return self._elapsed
 
     async def sleep(self, seconds: float) -> None:
-        """Return once `advance` has passed the deadline."""
+        """Return once `advance` has reached the deadline. Raises InvalidValue for NaN."""
         if _checked(seconds) <= 0:
             await asyncio.sleep(0)
             return
@@ -79,11 +79,11 @@ class FakeClock:
 
     @property
     def sleeping(self) -> int:
-        """How many are waiting for time to pass."""
+        """Return the number of sleepers."""
         return sum(not waiter.done() for _, _, waiter in self._sleepers)
 
     async def advance(self, seconds: float) -> None:
-        """Move time on, waking each sleeper at its own moment and letting what it woke run. Never moves it back."""
+        """Advance time, wake each sleeper at its deadline, and let the woken tasks run. Never moves time back."""
         if not 0 <= seconds < math.inf:
             raise InvalidValue("seconds", seconds, "a finite number from 0")
         target = self._elapsed + seconds
@@ -97,7 +97,7 @@ class FakeClock:
         self._move_to(target)
 
     def _move_to(self, elapsed: float) -> None:
-        self._elapsed = max(self._elapsed, elapsed)  # Another `advance` may have been further already.
+        self._elapsed = max(self._elapsed, elapsed)  # A concurrent `advance` may have moved further already.
 
     async def _let_run(self) -> None:
         for _ in range(_TURNS):
@@ -105,7 +105,7 @@ class FakeClock:
 
 
 def _checked(seconds: float) -> float:
-    """Refuse NaN: it compares with nothing, so one such sleeper would keep all others from being woken in order."""
+    """Return a number of seconds. Raises InvalidValue for NaN, which would break the order of the sleepers."""
     if math.isnan(seconds):
         raise InvalidValue("seconds", seconds, "a number")
     return seconds

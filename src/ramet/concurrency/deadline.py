@@ -1,4 +1,4 @@
-"""Waiting with an end: until the work is done, the time is up, or the run is stopped."""
+"""Wait until work is done, a time limit is reached, or the run is stopped."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ T = TypeVar("T")
 async def wait_with_timeout(
     work: Awaitable[T], *, clock: Clock, seconds: float | None, abort: AbortController | None = None
 ) -> T:
-    """Return what `work` returns; when this raises, `work` has been cancelled and has ended.
+    """Return the result of `work`; when this raises, `work` has been cancelled and has ended.
 
-    Raises TimeoutError after `seconds`, and Aborted when `abort` fires; one that has fired already prevents the start.
+    Raises TimeoutError after `seconds`, and Aborted when `abort` fires. An already fired `abort` prevents the start.
     """
     if abort is not None and abort.reason is not None:
         if inspect.iscoroutine(work):
@@ -36,7 +36,7 @@ async def wait_with_timeout(
     try:
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         if task.done():
-            if task.cancelled():  # By itself: nobody asked it to, and our caller was not cancelled.
+            if task.cancelled():  # The work cancelled itself: neither it nor our caller was cancelled from outside.
                 raise RuntimeError("it cancelled itself")
             return task.result()
         if stopped is not None and stopped.done():
@@ -47,13 +47,13 @@ async def wait_with_timeout(
             each.cancel()
         await asyncio.wait(waits)
         if task.done() and not task.cancelled():
-            task.exception()  # Seen: what it raised on its way out is nobody's.
+            task.exception()  # Mark the exception as retrieved: an error during cancellation has no receiver.
 
 
 async def run_shielded(work: Awaitable[T]) -> T:
-    """Return what `work` returns. A cancel does not reach it, and is raised when it is done.
+    """Return the result of `work`. A cancellation does not reach `work`, and is raised when `work` is done.
 
-    For a start, which must not lose what it started, and for clean-up that is bounded by its own time.
+    For a start, which must not lose what it started, and for a clean-up with its own time limit.
     """
     task = asyncio.ensure_future(work)
     cancelled: asyncio.CancelledError | None = None
@@ -65,5 +65,5 @@ async def run_shielded(work: Awaitable[T]) -> T:
     if cancelled is None:
         return task.result()
     if not task.cancelled():
-        task.exception()  # Seen: the cancel is what the caller is to hear of.
+        task.exception()  # Mark the exception as retrieved: the caller gets the cancellation.
     raise cancelled

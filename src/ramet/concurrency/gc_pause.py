@@ -1,4 +1,4 @@
-"""The garbage collector, held while many objects are made at once that all stay."""
+"""Pause the garbage collector while many long-lived objects are created."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def gc_paused() -> Iterator[None]:
-    """No collection meanwhile: it would look through everything that was just made, again and again.
+    """Disable garbage collection, which would repeatedly scan all new objects.
 
-    For work that ends by itself: what others leave behind meanwhile stays until then.
+    Use it for work of bounded length: garbage of other tasks stays until the end.
     """
     was_on = gc.isenabled()
     gc.disable()

@@ -1,4 +1,4 @@
-"""Mail for one run: pushed from anywhere in the event loop, drained in order, each piece once."""
+"""Mail for one run: pushed from anywhere in the event loop, drained in order, each message once."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from ramet.core.errors import MailRefused
 
 MAX_MAILS = 1_000
 MAX_BYTES = 256 * 1024
-MAX_UNREAD_BYTES = 4 * 1024 * 1024  #: of all unread mail together, notices aside
-_REMEMBERED = 4_096  #: ids kept to recognise a duplicate
+MAX_UNREAD_BYTES = 4 * 1024 * 1024  #: of all unread mail together, without notices
+_REMEMBERED = 4_096  #: number of ids kept to recognise duplicates
 
-#: A note is the host's own, like a notice: it is read with the next turn, and begins none.
+#: A note is the host's own, like a notice: it is read with the next turn, but does not begin one.
 Kind = Literal["user", "agent", "notice", "note"]
 _OF_THE_HOST = ("notice", "note")
 
@@ -29,26 +29,26 @@ class Mail:
 
 
 class Mailbox:
-    """Unread mail: bounded, in order of arrival (so in order per sender), a repeated id accepted once."""
+    """Unread mail: bounded, in order of arrival (so in order per sender), each id accepted once."""
 
-    # Plain containers: most mailboxes never get any mail, and an empty deque takes 600 bytes.
+    # Plain containers: most mailboxes stay empty, and an empty deque takes 600 bytes.
     __slots__ = ("_bytes", "_seen", "_unread", "closed", "on_push", "owner")
 
     def __init__(self, owner: str, on_push: Callable[[Mail], None] | None = None) -> None:
         self.owner = owner
         self.on_push = on_push
-        self.closed: str | None = None  #: why nothing is accepted any more
+        self.closed: str | None = None  #: reason for refusing mail; None while open
         self._unread: list[Mail] = []
         self._bytes = 0
-        self._seen: dict[str, None] = {}  #: in their order
+        self._seen: dict[str, None] = {}  #: in the order of arrival
 
     def __len__(self) -> int:
         return len(self._unread)
 
     def push(self, mail: Mail) -> bool:
-        """Accept mail; False if this id was accepted before. Raises MailRefused when full, too large or closed.
+        """Add mail; return False if this id was accepted before. Raises MailRefused if full, too large or closed.
 
-        A notice or a note is never refused for size or number: the host makes them, few, and none must be lost.
+        A notice or a note is never refused for size or number: the host creates few of them, and none may be lost.
         """
         if self.closed is not None:
             raise MailRefused(self.owner, self.closed)
@@ -64,7 +64,7 @@ class Mailbox:
         return True
 
     def check_room(self, mail: Mail) -> int:
-        """The bytes it would count, if there is room for it. Raises MailRefused, changing nothing."""
+        """Return the bytes that the mail would count. Raises MailRefused, and changes nothing, if there is no room."""
         if mail.kind in _OF_THE_HOST:
             return 0
         size = len(mail.text.encode("utf-8", "surrogatepass"))
@@ -77,21 +77,21 @@ class Mailbox:
         return size
 
     def has(self, kind: Kind) -> bool:
-        """Whether mail of this kind is unread."""
+        """Return whether mail of this kind is unread."""
         return any(mail.kind == kind for mail in self._unread)
 
     @property
     def wakes(self) -> bool:
-        """Whether something is unread for which a turn is begun: anything but notes."""
+        """Return whether unread mail should begin a turn: any kind except notes."""
         return any(mail.kind != "note" for mail in self._unread)
 
     @property
     def unread(self) -> tuple[Mail, ...]:
-        """What has not been read, oldest first; looking at it does not count as reading."""
+        """Return the unread mail, oldest first, without marking it as read."""
         return tuple(self._unread)
 
     def take(self, mail_id: str) -> Mail | None:
-        """Take one unread mail by its id; None if there is none."""
+        """Remove and return one unread mail by its id; None if there is none."""
         mail = next((each for each in self._unread if each.id == mail_id), None)
         if mail is not None:
             self._unread.remove(mail)
@@ -99,18 +99,18 @@ class Mailbox:
         return mail
 
     def drain(self, *, notes: bool = True) -> list[Mail]:
-        """Take all unread mail, oldest first; notes stay unread if they are not asked for."""
+        """Remove and return all unread mail, oldest first; without `notes`, notes stay unread."""
         taken = [mail for mail in self._unread if notes or mail.kind != "note"]
         self._unread = [] if notes else [mail for mail in self._unread if mail.kind == "note"]
         self._bytes = 0  # Notes do not count.
         return taken
 
     def close(self, why: str) -> None:
-        """Refuse mail from now on, telling senders why; what is unread stays to be drained."""
+        """Refuse mail from now on, with a reason for senders; unread mail can still be drained."""
         self.closed = why
 
     def restore(self, unread: Iterable[Mail], *, seen: Iterable[str]) -> None:
-        """Hold what another process had accepted; an id that it saw is a duplicate here, too."""
+        """Add mail that another process had accepted; ids that it saw count as duplicates here too."""
         self._seen |= dict.fromkeys(seen)
         for mail in unread:
             self._unread.append(mail)

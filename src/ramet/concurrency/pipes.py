@@ -1,7 +1,7 @@
-"""The streams of a process: fed and read by the event loop, and what is kept of them is bounded.
+"""The streams of a process: written and read by the event loop, with bounded captures.
 
-The pipes are our own. One of asyncio's would keep the wait for a process's end waiting for its grandchildren, too, as
-long as they hold it open.
+The pipes are our own. With asyncio's pipes, waiting for a process's end would also wait for its grandchildren that hold
+the pipes open.
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ import os
 from collections.abc import Callable
 
 _CHUNK = 64 * 1024
-_LAST = 16  #: chunks that a pipe may still hold, at most, when nobody writes any more
+_LAST = 16  #: maximum number of chunks read from a pipe at the end
 
 
 class Capture:
-    """Output within bounds: its beginning, its end, and how much lay between."""
+    """A bounded capture of output: its beginning, its end, and the number of bytes between them."""
 
     __slots__ = ("_head", "_head_size", "_stops", "_tail", "_tail_size", "total")
 
     def __init__(self, *, head: int, tail: int = 0, stops: bool = False) -> None:
-        """With `stops`, more than fits is no use to anybody: whoever writes it is ended."""
+        """Create a capture. With `stops`, output beyond the bound is useless: the writing process is ended."""
         self._head_size, self._tail_size, self._stops, self.total = head, tail, stops, 0
         self._head, self._tail = bytearray(), bytearray()
 
     def take(self, data: bytes) -> None:
-        """Keep what is to be kept."""
+        """Add data, and keep it within the bounds."""
         self.total += len(data)
         room = self._head_size - len(self._head)
         if room > 0:
@@ -39,16 +39,16 @@ class Capture:
 
     @property
     def left_out(self) -> int:
-        """How many bytes were not kept."""
+        """Return the number of bytes that were dropped."""
         return self.total - len(self._head) - min(len(self._tail), self._tail_size)
 
     @property
     def is_enough(self) -> bool:
-        """Whether no more is wanted."""
+        """Return whether no more data is wanted."""
         return self._stops and self.left_out > 0
 
     def data(self) -> bytes:
-        """What was kept; if there is a gap before the end, a line says how large it is."""
+        """Return the kept data; a line states the size of a gap before the end."""
         if not self._tail_size:
             return bytes(self._head)
         gap = f"\n… [{self.left_out} bytes left out here] …\n".encode() if self.left_out else b""
@@ -58,9 +58,9 @@ class Capture:
 def reader_pipe(
     capture: Capture, *, enough: Callable[[], object], ours: contextlib.ExitStack, theirs: contextlib.ExitStack
 ) -> int:
-    """Read a new pipe into `capture` until `ours` is closed; returns the end to write to, which `theirs` closes.
+    """Read a new pipe into `capture` until `ours` is closed; return its write end, which `theirs` closes.
 
-    `enough` is called when no more is wanted.
+    `enough` is called when no more data is wanted.
     """
     source, sink = os.pipe()
     theirs.callback(os.close, sink)
@@ -69,7 +69,7 @@ def reader_pipe(
 
 
 def writer_pipe(data: bytes, *, ours: contextlib.ExitStack, theirs: contextlib.ExitStack) -> int:
-    """Write `data` into a new pipe, until `ours` is closed; returns the end to read from, which `theirs` closes."""
+    """Write `data` into a new pipe, until `ours` is closed; return its read end, which `theirs` closes."""
     source, sink = os.pipe()
     theirs.callback(os.close, source)
     ours.callback(_Writer(sink, data).close)
@@ -77,7 +77,7 @@ def writer_pipe(data: bytes, *, ours: contextlib.ExitStack, theirs: contextlib.E
 
 
 class _Reader:
-    """Gives a capture what comes through a pipe, until the end or until it is enough."""
+    """A reader that passes a pipe's data to a capture, until the end or until the capture is full."""
 
     def __init__(self, fd: int, capture: Capture, enough: Callable[[], object]) -> None:
         self._fd, self._capture, self._enough = fd, capture, enough
@@ -86,7 +86,7 @@ class _Reader:
         self._loop.add_reader(fd, self._read)
 
     def _read(self) -> bool:
-        """Take one chunk; False if there is none, or no use for more."""
+        """Read one chunk; return False if there is none, or if no more is wanted."""
         try:
             data = os.read(self._fd, _CHUNK)
         except BlockingIOError:
@@ -100,10 +100,10 @@ class _Reader:
         return False
 
     def close(self) -> None:
-        """Take what is still in the pipe, without waiting for more, and close it."""
+        """Read what is still in the pipe, without waiting for more, and close it."""
         self._loop.remove_reader(self._fd)
         try:
-            for _ in range(_LAST):  # Whoever could not be ended may still write, without end.
+            for _ in range(_LAST):  # A process that could not be ended may write for ever.
                 if not self._read():
                     break
         finally:
@@ -111,7 +111,7 @@ class _Reader:
 
 
 class _Writer:
-    """Writes data into a pipe as fast as it is read, then closes it. What is not read is dropped."""
+    """A writer that fills a pipe as fast as it is read, then closes it. Unread data is dropped."""
 
     def __init__(self, fd: int, data: bytes) -> None:
         self._fd, self._rest, self._open = fd, memoryview(data), True
@@ -124,7 +124,7 @@ class _Writer:
             self._rest = self._rest[os.write(self._fd, self._rest[:_CHUNK]) :]
         except BlockingIOError:
             return
-        except BrokenPipeError:  # Nobody reads it any more.
+        except BrokenPipeError:  # The reader has closed the pipe.
             self._rest = self._rest[:0]
         if not self._rest:
             self.close()

@@ -1,12 +1,12 @@
-"""Who is left of a command, and how they are ended.
+"""Find and terminate the remaining processes of a command.
 
-A command runs in a session of its own and carries a mark in its environment. Left of it are, as long as they live, its
-group, its session, its descendants, and whoever else carries the mark, such as a daemon that left all three. A process
-that also cleared its environment is out of reach of this; holding that in is a sandbox's work.
+A command runs in its own session and has a mark in its environment. Its processes are the living members of its group
+and its session, its descendants, and every process with the mark, such as a daemon that left all three. A process that
+also cleared its environment cannot be found; containing such a process is the task of a sandbox.
 
-A mistake here ends what is not ours. So never touched is a process that is older than the command, or of our own
-session or of session 0; and each is looked up anew before each signal. Without a /proc that shows us our own namespace,
-only the command's group is ended.
+A mistake here would terminate foreign processes. So a process is never signalled if it is older than the command, or
+belongs to our own session or to session 0. Each process is looked up again before each signal. Without a /proc of our
+own PID namespace, only the command's group is terminated.
 """
 
 from __future__ import annotations
@@ -24,36 +24,37 @@ from typing import NamedTuple
 from ramet.concurrency.deadline import run_shielded
 
 MARK = "RAMET_CALL"
-_GONE_S = 5.0  #: how long what is killed may take to be gone: longer only inside the kernel
-_PAUSES_S = (0.002, 0.05)  #: between two looks, first and at most
-_CLEAR_S = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064)  #: before another look at who has no environment
+_GONE_S = 5.0  #: time for killed processes to end: longer only inside the kernel
+_PAUSES_S = (0.002, 0.05)  #: pause between two looks: first, and maximum
+#: pauses before further looks at processes without an environment
+_CLEAR_S = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064)
 _PROC = pathlib.Path("/proc")
 
 
 class ProcessTag:
-    """By what the processes of one command are known. Marks of calls around this one, in other processes, are kept.
+    """The mark that identifies the processes of one command. Marks of enclosing calls in other processes are kept.
 
-    Made before the command is started: whoever is older is not one of its.
+    Create the tag before the command starts: older processes do not belong to it.
     """
 
     def __init__(self) -> None:
         token = secrets.token_hex(8)
         self._value = f"{os.environ.get(MARK, '')}.{token}"
         self._token = token.encode()
-        # The clock that /proc counts by. Where there is no such clock there is no such /proc either.
+        # The clock of /proc's start times. Systems without this clock have no such /proc either.
         clock = getattr(time, "CLOCK_BOOTTIME", None)
         self._born = 0 if clock is None else int(time.clock_gettime(clock) * os.sysconf("SC_CLK_TCK")) - 2
 
     def put_on(self, env: Mapping[str, str]) -> dict[str, str]:
-        """An environment with the mark."""
+        """Return an environment with the mark."""
         return {**env, MARK: self._value}
 
     def is_older(self, ticks: int) -> bool:
-        """Whether a process started before the command did: whatever else it looks like, it is not one of its."""
+        """Return whether a process started before the command, and so cannot belong to it."""
         return ticks < self._born
 
     def is_on(self, pid: int) -> bool | None:
-        """Whether a process carries the mark; None if it has no environment. Raises OSError if that cannot be seen."""
+        """Return whether a process has the mark; None without an environment. Raises OSError if this cannot be read."""
         environ = (_PROC / str(pid) / "environ").read_bytes()
         if not environ:
             return None
@@ -61,9 +62,10 @@ class ProcessTag:
 
 
 async def kill_all(leader: int | None, mark: ProcessTag, *, grace_s: float) -> None:
-    """SIGTERM to everyone who is left of a command, if there is a grace, and SIGKILL after it, until nobody is.
+    """Send SIGTERM to all processes of a command, if there is a grace period, then SIGKILL until none is left.
 
-    A cancel ends the grace: SIGKILL follows at once. `leader` is the command itself, None if its pid is not known.
+    A cancellation ends the grace period: SIGKILL follows at once. `leader` is the command itself, None if its pid is
+    unknown.
     """
     family = _Family(leader, mark)
     left = True
@@ -76,20 +78,20 @@ async def kill_all(leader: int | None, mark: ProcessTag, *, grace_s: float) -> N
 
 
 class _Stat(NamedTuple):
-    """What /proc says of a process."""
+    """The state of a process in /proc."""
 
     pid: int
     lives: bool
     parent: int
     group: int
     session: int
-    born: int  #: in ticks; with the pid, it is this process and no other
+    born: int  #: start time in ticks; identifies the process together with the pid
 
     @classmethod
     def of(cls, pid: str) -> _Stat:
-        """Raises OSError, ValueError or IndexError if it is gone."""
+        """Read the state of a process. Raises OSError, ValueError or IndexError if the process has ended."""
         fields = (_PROC / pid / "stat").read_bytes().rpartition(b")")[2].split()
-        # With more than one thread it lives, even if its first thread has ended.
+        # With several threads the process lives, even if its first thread has ended.
         lives = fields[0] not in (b"Z", b"X") or int(fields[17]) > 1
         return cls(int(pid), lives, int(fields[1]), int(fields[2]), int(fields[3]), int(fields[19]))
 
@@ -99,14 +101,14 @@ class _Family:
 
     def __init__(self, leader: int | None, mark: ProcessTag) -> None:
         self._leader, self._mark = leader, mark
-        self._known: dict[int, int] = {}  #: who was found at some look, and when it was born
-        self._dead: set[tuple[int, int]] = set()  #: who was found to have ended, and when it was born
-        self.unclear = False  #: whether the latest look could not tell of somebody
-        self._groups: set[int] = set()  #: of those who were found at the latest look, and of nobody else
+        self._known: dict[int, int] = {}  #: pids found so far, and their start times
+        self._dead: set[tuple[int, int]] = set()  #: pids and start times of processes found to have ended
+        self.unclear = False  #: the latest look could not identify some process
+        self._groups: set[int] = set()  #: groups of only the processes found at the latest look
 
     async def gone(self, number: int, *, within_s: float) -> bool:
-        """Signal all and wait until nobody lives, for a while."""
-        # Not on a `Clock`: real processes take real time, also where a test's clock stands still.
+        """Signal all processes and wait until none lives; return whether that happened in time."""
+        # No `Clock`: real processes take real time, even if a test's clock stands still.
         loop = asyncio.get_running_loop()
         until = loop.time() + within_s
         pause, longest = _PAUSES_S
@@ -115,14 +117,14 @@ class _Family:
             await asyncio.sleep(pause)
             pause = min(2 * pause, longest)
             left = await self._look()
-            if number == signal.SIGKILL:  # Whoever is new may otherwise be part of cleaning up.
+            if number == signal.SIGKILL:  # With SIGTERM, a new process may be part of the cleanup.
                 self.signal(left, number)
         return not left
 
     async def _look(self) -> set[int]:
-        """Who lives. Looks again if somebody seems to be between two programs, or may just have had a child.
+        """Return the living processes. Look again while a process may be in exec, or may just have forked.
 
-        Some have no environment for good.
+        Some processes never have an environment.
         """
         living = self.living()
         for pause in _CLEAR_S:
@@ -133,9 +135,9 @@ class _Family:
         return living
 
     def signal(self, living: set[int], number: int) -> set[int]:
-        """Signal them; says who that was. What kills goes to their groups, too: then no child can be born meanwhile."""
-        # The command first, then by age: a parent that saw its child end could still do something about it.
-        # PermissionError: it is another user's by now; nothing more can be done from here.
+        """Signal processes and return them. SIGKILL is also sent to their groups, so that no child can escape."""
+        # The command first, then by age: a parent that saw its child end could still react.
+        # PermissionError: the process belongs to another user by now; nothing more can be done.
         for pid in sorted(living, key=lambda pid: (pid != self._leader, pid)):
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, number)
@@ -145,14 +147,14 @@ class _Family:
         return living
 
     def living(self) -> set[int]:
-        """Who lives; takes note of the ends of those that came to us, as to pid 1 of a container: nobody else does."""
+        """Return the living processes; reap those adopted by us as pid 1 of a container, as no one else does."""
         self.unclear = False
         self._groups = set()
         if (names := _names()) is None:
             return self._group()
         found: set[int] = set() if self._leader is None else {self._leader}
         young: dict[int, _Stat] = {}
-        groups, of_others = set(), {0, 1, os.getpgrp()}  # To the kernel 0 is our own group, and 1 is everybody.
+        groups, of_others = set(), {0, 1, os.getpgrp()}  # For the kernel, 0 is our own group, and 1 is every process.
         us, session_of_ours = os.getpid(), os.getsid(0)
         for name in names:
             if not name.isdigit():
@@ -169,9 +171,9 @@ class _Family:
                 elif stat.pid != self._leader and self._take_note_of_death(stat, us):
                     groups.add(stat.group)
             except (FileNotFoundError, ProcessLookupError):
-                self.unclear = True  # Gone since: what it started meanwhile is not in this list.
+                self.unclear = True  # Ended since: a process that it started meanwhile is not in this list.
             except (OSError, ValueError, IndexError):
-                continue  # Another user's.
+                continue  # Another user's process.
         newer = found
         while newer:
             newer = {pid for pid, stat in young.items() if stat.parent in newer and pid not in found}
@@ -183,9 +185,9 @@ class _Family:
         return living
 
     def _take_note_of_death(self, stat: _Stat, us: int) -> bool:
-        """What it started just before may not be in the list that it was found in. Whether it is known as one of us.
+        """Note a dead process, which may have started another after the list was read; return whether it is ours.
 
-        The dead show no mark, so that some are not known.
+        Dead processes show no mark, so some are not recognised.
         """
         is_ours = self._is_of_it(stat)
         if (stat.pid, stat.born) not in self._dead:
@@ -196,7 +198,7 @@ class _Family:
         return is_ours
 
     def _is_of_it(self, stat: _Stat) -> bool:
-        """Whether it is one of the family, but for its descent."""
+        """Return whether a process belongs to the command, apart from its ancestry."""
         if self._leader in (stat.group, stat.session) or self._known.get(stat.pid) == stat.born:
             return True
         marked = self._mark.is_on(stat.pid) if stat.lives else False
@@ -204,7 +206,7 @@ class _Family:
         return marked is True
 
     def _group(self) -> set[int]:
-        """The group as one that can be signalled, if anybody in it lives."""
+        """Return the group as a pid that can be signalled, if any member lives."""
         if self._leader is not None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._leader, 0)
@@ -213,9 +215,9 @@ class _Family:
 
 
 def _names() -> list[str] | None:
-    """What is in /proc, if its pids are those of our own namespace: with others we would signal whoever has the same.
+    """Return the names in /proc; None if its pids are of another namespace, where the same pids are other processes.
 
-    None, too, where we may not look: in a pod, Landlock keeps an agent from a /proc that shows who keeps it.
+    None also if access is denied: in a pod, Landlock keeps an agent from a /proc that shows its supervisor.
     """
     try:
         if os.readlink(_PROC / "self") != str(os.getpid()):  # noqa: PTH115 - a name, not a path

@@ -1,4 +1,4 @@
-"""One command as a child process: bounded in time and output, and gone with all it started when the call is over."""
+"""Run one command as a child process, bounded in time and output; all its processes have ended afterwards."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from ramet.concurrency.deadline import run_shielded, wait_with_timeout
 from ramet.concurrency.pipes import Capture
 
 GRACE_S = 2.0  #: from SIGTERM to SIGKILL
-ALLOWED = frozenset({"PATH", "HOME", "LANG", "LC_*", "TERM", "TMPDIR", "USER"})  #: no keys
-_REAP_S = 5.0  #: how long a killed child may take to be gone: longer only inside the kernel
+ALLOWED = frozenset({"PATH", "HOME", "LANG", "LC_*", "TERM", "TMPDIR", "USER"})  #: contains no keys
+_REAP_S = 5.0  #: time for a killed child to end: longer only inside the kernel
 
 
 def environment(allowed: Collection[str] = ALLOWED, environ: Mapping[str, str] | None = None) -> dict[str, str]:
-    """What a command gets of an environment, by default of ours: the names that are allowed, `LC_*` by prefix."""
+    """Return the variables that a command gets, by default from our environment: allowed names, `LC_*` by prefix."""
     prefixes = tuple(name[:-1] for name in allowed if name.endswith("*"))
     source = os.environ if environ is None else environ
     return {name: value for name, value in source.items() if name in allowed or name.startswith(prefixes)}
 
 
 class Ended(NamedTuple):
-    """How a command came to its end: by itself, by its time limit, or because enough was read."""
+    """The end of a command: by exit, by its time limit, or because enough output was read."""
 
     why: Literal["exit", "timeout", "enough"]
-    code: int  #: its exit status; negative is the signal that ended it
+    code: int  #: exit status; negative is the signal that ended it
 
 
 async def run(
@@ -49,11 +49,11 @@ async def run(
     grace_s: float = GRACE_S,
     forks: bool = True,
 ) -> Ended:
-    """Run a command to its end, in an environment of `env` and a mark; without `stderr`, both streams go to `stdout`.
+    """Run a command to its end, with the environment `env` and a mark. Without `stderr`, both streams go to `stdout`.
 
-    `stdin` is what it reads, or a descriptor; `stdout` may be a descriptor, too. What is cut off gets SIGTERM, and
+    `stdin` is the input, or a descriptor; `stdout` may also be a descriptor. An interrupted command gets SIGTERM, and
     SIGKILL `grace_s` later. Raises OSError if it cannot be started, and Aborted. When this returns or raises, cancelled
-    or not, nothing that the command started is left; `forks=False` says that it starts nothing, and saves the search
+    or not, no process that the command started is left. `forks=False` states that it starts none, and saves the search
     after a normal end.
     """
     if abort is not None:
@@ -85,7 +85,7 @@ async def run(
                     await process_reaper.kill_all(child.pid, mark, grace_s=0 if unwanted else grace_s)
             finally:
                 await child.reap()
-    enough = any(each.is_enough for each in captures)  # Or so it is by now: what was still in the pipes is read.
+    enough = any(each.is_enough for each in captures)  # Checked again: the rest of the pipes has been read meanwhile.
     return Ended("timeout" if timed_out else "enough" if enough else "exit", child.code)
 
 
@@ -95,16 +95,16 @@ class _Child(asyncio.SubprocessProtocol):
     def __init__(self) -> None:
         self._transport: asyncio.SubprocessTransport | None = None
         self.exited = asyncio.Event()
-        self.over = asyncio.Event()  #: it has ended, or need not go on
+        self.over = asyncio.Event()  #: the process has ended, or need not continue
 
     @property
     def pid(self) -> int | None:
-        """None if it never started."""
+        """Return the pid; None if the process never started."""
         return None if self._transport is None else self._transport.get_pid()
 
     @property
     def code(self) -> int:
-        """How it ended; of one that cannot be seen to, how it was told to."""
+        """Return the exit code; for a process that could not be observed, the signal that it was sent."""
         code = None if self._transport is None else self._transport.get_returncode()
         return -signal.SIGKILL if code is None else code
 
@@ -117,8 +117,8 @@ class _Child(asyncio.SubprocessProtocol):
         stdout: int,
         stderr: int,
     ) -> None:
-        """Start it; a cancel waits for that, so that there is no moment at which it runs and nobody owns it."""
-        # asyncio, cancelled, would kill the process, but nobody whom it has started by then.
+        """Start the process. A cancellation waits for the start, so that a running process always has an owner."""
+        # On cancellation, asyncio would kill the process, but not the processes that it had started.
         await run_shielded(
             asyncio.get_running_loop().subprocess_exec(
                 lambda: self,
@@ -133,7 +133,7 @@ class _Child(asyncio.SubprocessProtocol):
         )
 
     async def reap(self) -> None:
-        """Wait for the end of one that was ended, and let go of it."""
+        """Wait for a terminated process to end, and release its transport."""
         if self._transport is None:
             return
         try:
@@ -148,11 +148,11 @@ class _Child(asyncio.SubprocessProtocol):
                 await self.exited.wait()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Called by asyncio once it runs."""
+        """Store the transport; asyncio calls this once the process runs."""
         assert isinstance(transport, asyncio.SubprocessTransport)
         self._transport = transport
 
     def process_exited(self) -> None:
-        """Called by asyncio once it is reaped."""
+        """Set the events of the end; asyncio calls this once the process is reaped."""
         self.exited.set()
         self.over.set()

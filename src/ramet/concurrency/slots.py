@@ -1,4 +1,4 @@
-"""Who may work at once. A run that waits for others holds no slot, so no number of slots can deadlock a tree."""
+"""Limit concurrent work. A run that waits for others holds no slot, so no slot limit can deadlock a tree."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class Slots:
-    """A bounded number of places, given in the order of asking. None is no bound."""
+    """A bounded number of slots, granted in the order of requests. A capacity of None is no bound."""
 
     __slots__ = ("_queue", "capacity", "taken")
 
@@ -25,18 +25,18 @@ class Slots:
 
     @property
     def queued(self) -> int:
-        """How many wait for a place."""
+        """Return the number of waiting requests."""
         return sum(not each.done() for each in self._queue)
 
     def try_take(self) -> bool:
-        """Take a place if one is free and nobody waits."""
+        """Take a slot if one is free and no request waits; return whether it was taken."""
         if self.capacity is not None and (self.taken >= self.capacity or self.queued):
             return False
         self.taken += 1
         return True
 
     async def take(self) -> None:
-        """Take a place, waiting in line; cancelling leaves the line and takes nothing."""
+        """Wait in line for a slot, and take it. A cancelled wait takes nothing."""
         if self.try_take():
             return
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -45,13 +45,13 @@ class Slots:
             await turn
         except BaseException:  # cancelled, or closed with its event loop
             if turn.done() and not turn.cancelled():
-                self.give_back()  # The place was handed over in the same moment: pass it on.
+                self.give_back()  # The slot was granted at the same moment: pass it on.
             elif not turn.done():
                 self._queue.remove(turn)
             raise
 
     def give_back(self) -> None:
-        """Free a place, straight to the first in line. Raises Bug if none is taken."""
+        """Release a slot, directly to the first waiting request. Raises Bug if none is taken."""
         if not self.taken:
             raise Bug("a place was given back that nobody had taken")
         while self._queue:
@@ -63,28 +63,28 @@ class Slots:
 
 
 class Slot:
-    """One run's hold on a place: it is let go while every call in flight only waits for others."""
+    """The slot of one run: it is released while every active call only waits for other runs."""
 
     __slots__ = ("_busy", "_held", "_in_line", "_keyed", "_slots", "_waiting", "on_wait")
 
     def __init__(self, slots: Slots, on_wait: Callable[[bool], None] | None = None) -> None:
         self._slots = slots
-        self.on_wait = on_wait  #: told True when the run comes to wait for others, False when it works again
+        self.on_wait = on_wait  #: called with True when the run begins to wait for others, False when it works again
         self._held = False
-        self._in_line = asyncio.Lock()  #: one of its calls stands in line for all of them
+        self._in_line = asyncio.Lock()  #: one of its calls waits in line for all of them
         self._busy = 0
         self._waiting = 0
         self._keyed: dict[object, int] = {}
 
     @property
     def held(self) -> bool:
-        """Whether this run counts as working."""
+        """Return whether this run holds a slot."""
         return self._held
 
     async def take(self) -> None:
-        """Be among the working, waiting in line if need be. Returns at once if it already is.
+        """Take the slot, waiting in line if necessary. Returns at once if it is held.
 
-        Takes nothing while, for all that is known here, every call in flight waits for others: they may need the place.
+        Takes nothing while every active call waits for other runs, as far as is known: those may need the slot.
         """
         if self._held:
             return
@@ -100,23 +100,23 @@ class Slot:
                 self.on_wait(False)
 
     def let_go(self) -> None:
-        """Stop counting as working; no error if it did not."""
+        """Release the slot; no error if it is not held."""
         if self._held:
             self._held = False
             self._slots.give_back()
 
     def begin_calls(self, count: int = 1) -> None:
-        """So many tool calls are in flight."""
+        """Note `count` further active tool calls."""
         self._busy += count
 
     def end_call(self) -> None:
-        """A tool call is answered."""
+        """Note the end of a tool call."""
         self._busy -= 1
         self._settle()
 
     @contextmanager
     def calls(self, count: int) -> Iterator[Callable[[], None]]:
-        """So many calls in flight, each ended by what is yielded; leaving ends those that never began."""
+        """Note `count` active calls; the yielded function ends one of them, and leaving the context ends the rest."""
         left = count
 
         def end() -> None:
@@ -132,7 +132,7 @@ class Slot:
                 end()
 
     def begin_wait(self, key: object = None) -> None:
-        """One of the calls in flight waits for another run or a person; without a key it is one by itself."""
+        """Note that an active call waits for another run or a person; without a key the wait counts separately."""
         if key is not None:
             self._keyed[key] = self._keyed.get(key, 0) + 1
         if key is None or self._keyed[key] == 1:
@@ -140,7 +140,7 @@ class Slot:
         self._settle()
 
     def end_wait(self, key: object = None) -> None:
-        """That wait is over. The place is taken again before the next step, not here."""
+        """Note the end of a wait. The slot is taken again before the next step, not here."""
         if key is not None:
             left = self._keyed.pop(key) - 1
             if left:
@@ -149,16 +149,16 @@ class Slot:
         self._waiting -= 1
 
     async def while_waiting(self, awaitable: Awaitable[T], *, key: object = None) -> T:
-        """Wait for another run or a person; the last of several such waits takes the place again, failed or not.
+        """Wait for another run or a person; the last of several waits takes the slot again, even after an exception.
 
-        Waits with one `key` belong to one call, which waits only once.
+        Waits with the same `key` belong to one call, which counts as waiting once.
         """
         goes_on = True
         self.begin_wait(key)
         try:
             return await awaitable
         except BaseException as error:
-            goes_on = isinstance(error, Exception)  # One that is being stopped needs no place.
+            goes_on = isinstance(error, Exception)  # A run that is being stopped needs no slot.
             raise
         finally:
             self.end_wait(key)

@@ -1,4 +1,4 @@
-"""Synchronous work beside the event loop, in threads that never keep the process alive."""
+"""Synchronous work next to the event loop, in threads that never keep the process alive."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from concurrent.futures import Future
 from types import FrameType
 from typing import Any, TypeVar
 
-_RETRY_S, _RETRIES = 0.05, 200  #: where no thread can be started: a fork bomb may take all processes for a moment
+_RETRY_S, _RETRIES = 0.05, 200  #: if no thread can be started: a fork bomb may take all processes for a moment
 
 T = TypeVar("T")
-#: In a thread that works for a run: the event loop that the run lives in.
+#: In a thread that works for a run: the event loop of the run.
 home: contextvars.ContextVar[asyncio.AbstractEventLoop | None] = contextvars.ContextVar("ramet_home", default=None)
 
 
 def in_thread(work: Callable[[], T], *, name: str) -> asyncio.Future[T]:
-    """Run `work` in a daemon thread of its own, with the caller's context variables.
+    """Run `work` in a new daemon thread, with the caller's context variables.
 
-    A thread cannot be ended: cancelling the future only stops the waiting. The executor of asyncio is not used
-    because the interpreter joins its threads at exit, so one stuck tool would keep the process. Where the machine
-    has no room for another thread, the start is tried again for ten seconds; the future raises RuntimeError then.
+    A thread cannot be ended: cancelling the future only stops the wait. The executor of asyncio is not used because the
+    interpreter joins its threads at exit, so one stuck tool would keep the process alive. If the machine cannot start a
+    thread, the start is retried for ten seconds; then the future raises RuntimeError.
     """
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
@@ -38,7 +38,7 @@ def in_thread(work: Callable[[], T], *, name: str) -> asyncio.Future[T]:
         elif isinstance(error, Exception) and not isinstance(error, StopIteration):
             future.set_exception(error)
         else:
-            # A future refuses StopIteration; SystemExit would end the event loop, CancelledError look like our own.
+            # A future refuses StopIteration; SystemExit would end the event loop, and CancelledError look like our own.
             future.set_exception(RuntimeError(f"it raised {type(error).__name__}: {error}"))
 
     def body() -> None:
@@ -50,7 +50,7 @@ def in_thread(work: Callable[[], T], *, name: str) -> asyncio.Future[T]:
         try:
             loop.call_soon_threadsafe(deliver, result, error)
         except RuntimeError:
-            pass  # The loop is closed: nobody waits any more.
+            pass  # The loop is closed: no one waits any more.
 
     def start(tries: int) -> None:
         if future.done():
@@ -68,10 +68,10 @@ def in_thread(work: Callable[[], T], *, name: str) -> asyncio.Future[T]:
 
 
 def executor_work(is_meant: Callable[[contextvars.Context], bool]) -> Iterator[Future[Any]]:
-    """Yield what threads of executors work at now that was begun with context variables which are meant.
+    """Yield the futures of current executor work whose context variables satisfy `is_meant`.
 
-    Nothing else tells: a task that was cancelled has let go of its thread. Where an executor is of another make, or
-    work was given to it without a copy of the context variables, nothing is found.
+    No other source has this information: a cancelled task no longer refers to its thread. Nothing is found for another
+    kind of executor, or for work submitted without a copy of the context variables.
     """
     for frame in sys._current_frames().values():
         outer: FrameType | None = frame

@@ -1,1 +1,1 @@
-"""Whom an agent asks: providers by name, scripted and offline models, retries, prices."""
+"""The models that agents use: providers by name, scripted and offline models, retries, prices."""

@@ -1,10 +1,9 @@
-"""One request to a LangChain model, and its reply. Budgets, retries and gates are other people's business.
+"""Send one request to a LangChain model, and return its reply. Budgets, retries and rate limits are handled elsewhere.
 
-Asking through `model.ainvoke` costs 115 µs that are spent on callbacks, tracing, caches and rate limiters, whether
-there are any or not. So each request first finds out (8 µs, by LangChain's own `CallbackManager.configure`) whether
-anybody listens; where nobody does, the model's `_agenerate` or `_astream` is awaited directly, which are the methods
-that LangChain tells authors of models to write. Where somebody does, the public way is taken, and all of it works as
-its owner expects.
+A call of `model.ainvoke` costs 115 µs for callbacks, tracing, caches and rate limiters, whether any are configured or
+not. So each request first checks (8 µs, by LangChain's own `CallbackManager.configure`) whether there are listeners.
+Without listeners, the model's `_agenerate` or `_astream` is awaited directly: LangChain documents these methods for
+authors of models. With listeners, the public method is called, and all of them work as their owner expects.
 """
 
 from __future__ import annotations
@@ -39,35 +38,35 @@ SYSTEM_CLOCK: Final[Clock] = SystemClock()
 
 Tools = Sequence[BaseTool | dict[str, Any]]  # Any: a tool's JSON schema, as LangChain takes it
 
-#: Overriding one of these means wanting to be called by it.
+#: Methods whose override means that the public way must be used.
 _PUBLIC_WAY: Final = ("ainvoke", "agenerate", "agenerate_prompt", "astream", "_agenerate_with_cache", "_convert_input")
-#: Blocks that LangChain rewrites into its current form before a model sees them.
+#: Blocks that LangChain rewrites into its current form before a model gets them.
 _REWRITTEN: Final = frozenset({"image", "audio", "file", "input_audio"})
-#: What the last event of a stream leaves in the metadata: without one, it was cut, however neatly it ended.
+#: Metadata set by the last event of a stream: without it, the stream was cut, even if it ended cleanly.
 _CLOSING: Final = ("stop_reason", "finish_reason", "status", "incomplete_details")
 _CLOSES: Final = frozenset({"anthropic", "openai", "azure", "deepseek", "xai"})
-#: Packages whose models take `max_tokens` with a call only through a field of theirs.
+#: Packages whose models take a `max_tokens` per call only through one of their fields.
 _BY_FIELD: Final = ("langchain_aws", "langchain_google_genai", "langchain_google_vertexai", "langchain_ollama")
 _LIMIT_FIELDS: Final = ("max_tokens", "max_output_tokens", "num_predict")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Bound:
-    """A model with its tools, made once and used for many requests."""
+    """A model with its tools, created once and used for many requests."""
 
     model: BaseChatModel
     name: str
-    streams: bool  #: it can stream; otherwise `ask` is the way
-    offered: bool  #: it was shown the tools: False where it has no `bind_tools`
-    kwargs: Mapping[str, Any]  #: what goes with each call
-    runnable: Runnable[Any, AIMessage] | None  #: what `bind_tools` gave, where that is not the model with some keywords
-    direct: bool  #: it may be awaited without LangChain's machinery while nobody listens
-    run_manager: bool  #: its `_agenerate` insists on being given one
+    streams: bool  #: it can stream; otherwise use `complete`
+    offered: bool  #: the model has the tools: False if it has no `bind_tools`
+    kwargs: Mapping[str, Any]  #: keywords passed with each call
+    runnable: Runnable[Any, AIMessage] | None  #: result of `bind_tools`, if that is not the model with some keywords
+    direct: bool  #: it may be awaited without LangChain's machinery while there are no listeners
+    run_manager: bool  #: its `_agenerate` requires this argument
     payloads: Payloads = field(default_factory=Payloads)  #: encodes requests with long conversations
 
 
 def bind(model: BaseChatModel, tools: Tools = ()) -> Bound:
-    """The model with these tools. Keep what it returns: showing one tool to a model costs twice as much as asking."""
+    """Bind tools to a model. Keep the result: binding one tool costs twice as much as a request."""
     target, kwargs, runnable, offered = model, cast("Mapping[str, Any]", {}), None, not tools
     if tools and type(model).bind_tools is not BaseChatModel.bind_tools:
         shown = model.bind_tools(list(tools))
@@ -92,7 +91,7 @@ def bind(model: BaseChatModel, tools: Tools = ()) -> Bound:
 
 
 def can_stream(model: BaseChatModel) -> bool:
-    """Whether the model streams by itself and nobody switched that off."""
+    """Return whether the model streams natively and streaming is not switched off."""
     cls = type(model)
     if cls._astream is BaseChatModel._astream and cls._stream is BaseChatModel._stream:
         return False
@@ -104,7 +103,7 @@ def can_stream(model: BaseChatModel) -> bool:
 
 
 def output_limit(model: BaseChatModel) -> int | None:
-    """The output tokens that the model itself allows for one reply, if it says."""
+    """Return the output tokens that the model itself allows for one reply; None if unknown."""
     field = _limit_field(model)
     extra = getattr(model, "model_kwargs", None)
     limits = [getattr(model, field, None)] if field else []
@@ -121,9 +120,9 @@ async def complete(
     max_tokens: int | None = None,
     clock: Clock = SYSTEM_CLOCK,
 ) -> AIMessage:
-    """The model's whole reply. ModelFailed for everything that goes wrong at the provider; cancelling passes untouched.
+    """Return the model's complete reply. Raises ModelFailed for every provider error; cancellation passes through.
 
-    `max_tokens` caps the output, where the model can be told; it never raises the model's own limit.
+    `max_tokens` limits the output, if the model supports this; it never raises the model's own limit.
     """
     bound = model if isinstance(model, Bound) else bind(model, tools)
     target, kwargs = _limited(bound, max_tokens)
@@ -159,11 +158,10 @@ async def stream_reply(
     clock: Clock = SYSTEM_CLOCK,
     usage: bool = True,
 ) -> AsyncGenerator[AIMessageChunk, None]:
-    """The model's reply, piece by piece, for models that `can_stream`; put the pieces together with `merge`.
+    """Yield the model's reply in chunks, for models that `can_stream`; join the chunks with `merge`.
 
-    A stream that breaks off is ModelFailed, also where it ends neatly but without the provider's closing event. It is
-    UsageRefused where the endpoint may have refused no more than being asked for usage: then ask again, with `usage`
-    False.
+    Raises ModelFailed if a stream breaks off, even if it ends cleanly without the provider's closing event. Raises
+    UsageRefused if the endpoint may have refused only the request for usage: then ask again, with `usage` False.
     """
     bound = model if isinstance(model, Bound) else bind(model, tools)
     target, kwargs = _limited(bound, max_tokens)
@@ -202,8 +200,10 @@ async def stream_reply(
 
 
 class _Cancelled:
-    """Finds a cancellation that was swallowed on the way: `asyncio.wait_for` of Python 3.11, which ChatOpenAI's streams
-    go through, returns its result instead where both come at once, and the agent would live on.
+    """A check for a swallowed cancellation.
+
+    `asyncio.wait_for` of Python 3.11, used by ChatOpenAI's streams, returns its result if result and cancellation come
+    together. The agent would then continue to run.
     """
 
     __slots__ = ("_before", "_task")
@@ -213,15 +213,15 @@ class _Cancelled:
         self._before = self._task.cancelling() if self._task else 0
 
     def check(self) -> None:
-        """Raise CancelledError if this task was cancelled since and was not told."""
+        """Raise CancelledError if this task was cancelled meanwhile without receiving it."""
         if self._task is not None and self._task.cancelling() > self._before:
             raise asyncio.CancelledError
 
 
 class _Waiting:
-    """Finds out whether a request has given way to the event loop, without which no answer can have come.
+    """A check whether a request has yielded to the event loop; before that, no answer can have arrived.
 
-    What is put in line now runs before anything that the request may wait for.
+    A callback scheduled now runs before anything that the request may wait for.
     """
 
     __slots__ = ("has_waited",)
@@ -235,7 +235,7 @@ class _Waiting:
 
 
 def _failed(bound: Bound, error: Exception, clock: Clock, waiting: _Waiting | None) -> ModelFailed:
-    """Return the failure of a request as ModelFailed. A runnable around the model may have asked more than once."""
+    """Return the failure of a request as ModelFailed. A runnable around the model may have sent several requests."""
     has_waited = waiting is not None and waiting.has_waited
     return translate(error, bound.name, clock.now(), has_waited=has_waited, asks_once=bound.runnable is None)
 
@@ -265,7 +265,10 @@ async def _encoded(
     is_direct: bool,
     streams: bool,
 ) -> BaseChatModel:
-    """Return the model that has the request encoded where it is long. Where others see it first, they may change it."""
+    """Return the model, with the request encoded if it is long.
+
+    Listeners may change the request, so it is not encoded then.
+    """
     if bound.runnable is not None:
         return model
     if not is_direct:
@@ -288,7 +291,7 @@ def _pieces(
 
 
 def _chunk(piece: object) -> AIMessageChunk:
-    """What came off a stream as a chunk: direct streams bring generations, the public way brings messages."""
+    """Return a stream's item as a chunk: direct streams yield generations, the public way yields messages."""
     if isinstance(piece, ChatGenerationChunk):
         chunk = cast("AIMessageChunk", piece.message)
         if piece.generation_info:
@@ -302,7 +305,7 @@ def _chunk(piece: object) -> AIMessageChunk:
 
 
 def _somebody_listens(model: BaseChatModel) -> bool:
-    """Whether anything of LangChain's must see this request: callbacks, tracers, a cache, a rate limiter, v1 output."""
+    """Return whether LangChain must see this request: callbacks, tracers, a cache, a rate limiter, v1 output."""
     if model.rate_limiter is not None or (model.output_version or "v0") != "v0":
         return True
     if model.cache is not False and (model.cache or get_llm_cache() is not None):

@@ -1,9 +1,9 @@
-"""The pieces of one streamed reply, put together once.
+"""Join the chunks of one streamed reply, once.
 
-Adding chunks with + is quadratic, and LangChain's merge then tries to repair tool arguments that are no JSON by cutting
-off one character at a time: 60 kB of malformed arguments took 6.4 s of CPU, and arguments that were cut short became a
-*valid* call with half of its arguments. So the fragments of arguments are joined here and parsed as JSON, strictly;
-what does not parse is an invalid tool call, which the model is told about.
+Adding chunks with + is quadratic. LangChain's merge then tries to repair invalid JSON in tool arguments by removing one
+character at a time: 60 kB of malformed arguments took 6.4 s of CPU, and truncated arguments became a *valid* call with
+half of its arguments. So the fragments of arguments are joined here and parsed strictly as JSON. Arguments that cannot
+be parsed give an invalid tool call, which the model is told about.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from langchain_core.messages.tool import ToolCallChunk, invalid_tool_call, tool_
 from ramet.core.errors import InvalidValue, ModelFailed
 from ramet.models.json_values import clean_text, sanitize, to_json_value
 
-#: Bytes that the arguments of one reply's tool calls may have together.
+#: Maximum bytes of the arguments of one reply's tool calls together.
 MAX_ARGUMENT_BYTES: Final = 1_000_000
 
 
 def merge(chunks: Sequence[AIMessageChunk], model: str = "model") -> AIMessage:
-    """The message that the chunks are pieces of. ModelFailed where there are none, or the arguments are too large."""
+    """Return the message of these chunks. Raises ModelFailed if there are none, or the arguments are too large."""
     if not chunks:
         raise ModelFailed(model, "the stream ended without a single chunk", retryable=True)
     calls = _joined(chunk.tool_call_chunks for chunk in chunks)
@@ -40,9 +40,10 @@ def merge(chunks: Sequence[AIMessageChunk], model: str = "model") -> AIMessage:
 
 
 def validated(message: AIMessage, model: str = "model") -> AIMessage:
-    """`message` with nothing in it that a journal or a provider could choke on, the same object if there was nothing.
+    """Return the message with only data that journals and providers accept; the same object if nothing changes.
 
-    Calls whose arguments are not plain data (an integer above 2^53, NaN) become invalid ones; lone surrogates U+FFFD.
+    Calls whose arguments are not plain data (an integer above 2^53, NaN) become invalid calls; lone surrogates become
+    U+FFFD.
     """
     content = message.content
     if type(content) is not str or not content.isascii():
@@ -67,19 +68,19 @@ def validated(message: AIMessage, model: str = "model") -> AIMessage:
 
 
 def arguments_bytes(chunk: AIMessageChunk) -> int:
-    """How many bytes of tool arguments this chunk brings."""
+    """Return the number of bytes of tool arguments in this chunk."""
     return sum(len((piece["args"] or "").encode("utf-8", "surrogatepass")) for piece in chunk.tool_call_chunks)
 
 
 def check_arguments(size: int, model: str) -> None:
-    """ModelFailed, and no use in asking again, where tool arguments have become too large."""
+    """Raise ModelFailed, not retryable, if tool arguments are too large."""
     if size > MAX_ARGUMENT_BYTES:
         raise ModelFailed(model, f"the arguments of its tool calls are over {MAX_ARGUMENT_BYTES:,} bytes")
 
 
 @dataclass(slots=True)
 class _Call:
-    """One tool call in the making."""
+    """A tool call that is being collected."""
 
     name: str = ""
     id: str | None = None
@@ -88,7 +89,7 @@ class _Call:
 
 
 def _joined(lists: Iterable[Sequence[ToolCallChunk]]) -> list[_Call]:
-    """Pieces with the same index belong together unless their ids differ; a piece without an index stands alone."""
+    """Join pieces with the same index unless their ids differ; a piece without an index stands alone."""
     calls: list[_Call] = []
     latest: dict[int | str, _Call] = {}
     for pieces in lists:
@@ -127,12 +128,12 @@ def _parsed(calls: Iterable[_Call]) -> tuple[list[ToolCall], list[InvalidToolCal
 def _without_calls(chunk: AIMessageChunk) -> AIMessageChunk:
     if not chunk.tool_call_chunks:
         return chunk
-    # model_copy does not validate: the repair of half arguments described above is never run.
+    # model_copy does not validate: the repair described above is never run.
     return chunk.model_copy(update={"tool_call_chunks": [], "tool_calls": [], "invalid_tool_calls": []})
 
 
 def _coalesced(chunks: Sequence[AIMessageChunk]) -> list[AIMessageChunk]:
-    """Runs of chunks that add text to the same block, as one chunk each: what keeps merging lists of blocks linear."""
+    """Join runs of chunks that add text to the same block, so that merging lists of blocks stays linear."""
     result: list[AIMessageChunk] = []
     run: list[str] = []
     key: tuple[Any, ...] | None = None
@@ -158,7 +159,7 @@ _DELTA_KEYS: Final = {"text": "text", "thinking": "thinking", "input_json_delta"
 
 
 def _delta(chunk: AIMessageChunk) -> tuple[tuple[Any, ...], str] | None:
-    """(which block it adds to, what it adds) for a chunk that does nothing else."""
+    """Return the block that a chunk adds to, and the text it adds; None if the chunk does anything else."""
     content = chunk.content
     if isinstance(content, str) or len(content) != 1 or chunk.usage_metadata or chunk.additional_kwargs:
         return None

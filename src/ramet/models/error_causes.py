@@ -1,11 +1,11 @@
-"""The causes of an exception of a provider's client: what went wrong, where, and whether a request was ever sent.
+"""Analyse the causes of an exception of a provider's client: what failed, where, and whether a request was sent.
 
-SDKs wrap what their HTTP library raised, which wraps what the operating system said. The wrappers say "Connection
-error."; the causes say the rest. No package is imported for this: classes are known by package and name.
+SDKs wrap exceptions of their HTTP library, which wrap exceptions of the operating system. The wrappers say "Connection
+error."; the causes have the details. No package is imported for this: classes are recognised by package and name.
 
-A request was never sent if making the connection failed. That is believed only if every cause that Python keeps is one
-of making a connection: a client that has asked elsewhere before has another one among them, and what it sent there may
-have been received.
+A request was never sent if the connection failed. This is assumed only if every cause kept by Python is a connection
+error: a client that has sent a request elsewhere before has another cause among them, and that request may have been
+received.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from socket import gaierror
 from typing import Final
 from urllib.parse import urlsplit
 
-#: Exceptions considered of one failure: a chain is no longer, unless somebody makes it so.
+#: Maximum number of exceptions considered for one failure; ordinary chains are shorter.
 MAX_CAUSES: Final = 50
 _MAX_TEXT: Final = 300
 
 _HTTPX: Final = frozenset({"ConnectError", "ConnectTimeout", "InvalidURL", "PoolTimeout", "ProxyError"})
 _UNSUPPORTED: Final = frozenset({"UnsupportedProtocol"})
-#: Classes that say "there was no connection, or no request to send by it", by package.
+#: Classes that mean "no connection, or no request to send", by package.
 _BEFORE_SENDING: Final[Mapping[str, frozenset[str]]] = {
     **dict.fromkeys(("httpx", "httpx2", "httpcore", "httpcore2"), _HTTPX | _UNSUPPORTED),
     "h11": frozenset({"LocalProtocolError"}),
@@ -33,9 +33,9 @@ _BEFORE_SENDING: Final[Mapping[str, frozenset[str]]] = {
     "requests": frozenset({"ConnectTimeout", "InvalidSchema", "InvalidURL", "MissingSchema"}),
     "urllib3": frozenset({"ConnectTimeoutError", "NameResolutionError", "NewConnectionError"}),
 }
-#: Of those, the ones that say so of the request or its address: no other attempt helps.
+#: Those of them that concern the request or its address: no retry helps.
 _NO_REQUEST: Final = frozenset({"InvalidURL", "InvalidSchema", "LocalProtocolError", "MissingSchema"}) | _UNSUPPORTED
-#: Errors that a program makes, not a wire.
+#: Errors of a program, not of a connection.
 _OF_PROGRAMS: Final = (AssertionError, AttributeError, LookupError, NameError, NotImplementedError, TypeError)
 
 _TIMEOUTS: Final[Mapping[str, str]] = {
@@ -46,23 +46,23 @@ _TIMEOUTS: Final[Mapping[str, str]] = {
     "ReadTimeoutError": "no answer in time",
     "WriteTimeout": "the request could not be written in time",
 }
-#: What SDKs say where only a cause says more.
+#: Texts of SDKs without information; only a cause says more.
 _EMPTY_WORDS: Final = frozenset({"", "Connection error.", "Request timed out.", "All connection attempts failed"})
 
 
 def was_never_sent(error: BaseException) -> bool:
-    """Whether no provider can have received the request, by what is known of the failure."""
+    """Return whether no provider can have received the request, as far as is known of the failure."""
     return _is_of_connecting(error, set())
 
 
 def is_malformed(error: BaseException) -> bool:
-    """Whether the request or its address is none: a header that is not allowed, an address without a protocol."""
+    """Return whether the request or its address is invalid: a forbidden header, an address without a protocol."""
     said = any(not _NO_REQUEST.isdisjoint(_before_sending(each)) for each in causes(error))
     return said and was_never_sent(error)
 
 
 def is_of_program(error: BaseException) -> bool:
-    """Whether an error of a program's own code is at the bottom, whatever it was wrapped in since."""
+    """Return whether the root cause is an error of a program's own code, however it was wrapped."""
     for _ in range(MAX_CAUSES):
         if error.__cause__ is None:
             break
@@ -71,9 +71,9 @@ def is_of_program(error: BaseException) -> bool:
 
 
 def description(error: BaseException) -> str | None:
-    """Return what went wrong at the wire, and with which host, as in "Connection refused 127.0.0.1:9".
+    """Return what failed in the connection, and the host, as in "Connection refused 127.0.0.1:9".
 
-    None where the causes say no more than `error` itself. Never what was sent: headers hold keys.
+    None if the causes say no more than `error` itself. The text never has request data: headers contain keys.
     """
     every = list(causes(error))
     text = next((text for each in reversed(every) if (text := _text(each))), None)
@@ -90,7 +90,7 @@ def description(error: BaseException) -> str | None:
 
 
 def causes(error: BaseException) -> Iterator[BaseException]:
-    """The exception and all that are known to be behind it, each once, the nearest first."""
+    """Yield the exception and all its known causes, each once, the nearest first."""
     seen: set[int] = set()
     waiting = [error]
     while waiting and len(seen) < MAX_CAUSES:
@@ -108,7 +108,7 @@ def _behind(error: BaseException) -> list[BaseException]:
 
 
 def _is_of_connecting(error: BaseException, seen: set[int]) -> bool:
-    """Whether each way from `error` down leads to an error of connecting, and below that to nothing else."""
+    """Return whether each chain of causes leads to a connection error, and below that to nothing else."""
     if id(error) in seen or len(seen) >= MAX_CAUSES:
         return len(seen) < MAX_CAUSES
     seen.add(id(error))
@@ -130,7 +130,7 @@ def _is_part_of_connecting(error: BaseException, seen: set[int]) -> bool:
 
 
 def _before_sending(error: BaseException) -> frozenset[str]:
-    """The names of the classes of `error` that say that nothing was sent."""
+    """Return the names of the classes of `error` that mean that nothing was sent."""
     if isinstance(error, ConnectionRefusedError | gaierror | ssl.SSLCertVerificationError):
         return frozenset({type(error).__name__})
     nothing = frozenset[str]()
@@ -143,7 +143,7 @@ def _package(cls: type) -> str:
 
 
 def _text(error: BaseException) -> str | None:
-    """Return the text of this one exception, if it is one of the wire."""
+    """Return the text of this one exception, if it concerns the connection."""
     name = type(error).__name__
     if name == "LocalProtocolError" and _package(type(error)) == "h11":  # Its text quotes the header.
         return "a header of the request is not allowed (has the key a blank or a newline in it?)"
@@ -165,7 +165,7 @@ def _text(error: BaseException) -> str | None:
 
 
 def _host(error: BaseException) -> str | None:
-    """The host and port that this exception's request was for."""
+    """Return the host and port of this exception's request."""
     request = getattr(error, "_request", None) or getattr(error, "__dict__", {}).get("request")
     url = getattr(request, "url", None)
     if url is None:

@@ -1,4 +1,4 @@
-"""What a provider's exception means to us: one ModelFailed, whichever SDK raised it, without importing any SDK."""
+"""Translate a provider's exception to one ModelFailed, for any SDK, without importing an SDK."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import Final
 from ramet.core.errors import ModelFailed
 from ramet.models.error_causes import description, is_malformed, is_of_program, was_never_sent
 
-#: Statuses after which the same request may succeed. 408 and 409 (lock timeout) are what the SDKs retry, too.
+#: Statuses after which the same request may succeed. The SDKs also retry 408 and 409 (lock timeout).
 RETRYABLE_STATUSES: Final = frozenset({408, 409, 425, 429})
 
-#: Words that providers put into the body of an error, also in the middle of a stream whose status was 200.
+#: Error codes in the body of an error, also in the middle of a stream whose status was 200.
 _WORDS: Final[dict[str, int]] = {
     "overloaded_error": 529,
     "rate_limit_error": 429,
@@ -29,10 +29,10 @@ _WORDS: Final[dict[str, int]] = {
     "not_found_error": 404,
     "invalid_request_error": 400,
 }
-#: HTTP 429 as well, but no wait will help: the account is empty.
+#: HTTP 429 too, but waiting does not help: the account is empty.
 _HOPELESS: Final = frozenset({"insufficient_quota", "billing_hard_limit_reached", "billing_error"})
 
-#: Classes of the HTTP libraries and SDKs that say "the wire failed, not the request".
+#: Classes of HTTP libraries and SDKs that mean "the connection failed, not the request".
 _WIRE: Final = frozenset(
     {
         "APIConnectionError",
@@ -55,11 +55,11 @@ _WIRE: Final = frozenset(
 def translate(
     error: Exception, model: str, now: datetime | None = None, *, has_waited: bool = True, asks_once: bool = True
 ) -> ModelFailed:
-    """`error` as ModelFailed: status, whether asking again may help, and how long the provider asked us to wait.
+    """Return `error` as ModelFailed: status, whether a retry may help, and the provider's requested wait.
 
-    `now` is what an HTTP date in Retry-After is measured against. `has_waited` is whether the model's code has given
-    way to the event loop: before that it cannot have had an answer. `asks_once` is whether it makes one request: of
-    several, `error` tells only of one.
+    `now` is the reference for an HTTP date in Retry-After. `has_waited` is whether the model's code has yielded to the
+    event loop: before that it cannot have received an answer. `asks_once` is whether it sends one request: of several,
+    `error` describes only one.
     """
     words = tuple(_words(error))
     status = _status(error, words)
@@ -71,16 +71,16 @@ def translate(
 
 
 def is_overflow(error: Exception) -> bool:
-    """Whether the request was longer than the model's window: compaction helps where retries do not.
+    """Return whether the request was longer than the model's window: compaction helps where retries do not.
 
-    `error` is a provider's, or the ModelFailed that was made of it.
+    `error` is a provider's, or the ModelFailed made from it.
     """
     cause = error.__cause__ if isinstance(error, ModelFailed) else error
     return cause is not None and any(cls.__name__ == "ContextOverflowError" for cls in type(cause).__mro__)
 
 
 def retry_after_s(headers: Mapping[str, str], now: datetime) -> float | None:
-    """The seconds that Retry-After (seconds or an HTTP date) or retry-after-ms ask for; None where nobody asks."""
+    """Return the seconds of Retry-After (seconds or an HTTP date) or retry-after-ms; None without such a header."""
     for name, unit_s in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
         text = headers.get(name) or headers.get(name.title())
         if text is None:
@@ -125,7 +125,7 @@ def _is_retryable(error: Exception, status: int | None, words: tuple[str, ...]) 
         return should == "true"
     if status is not None:
         return status in RETRYABLE_STATUSES or status >= 500
-    if is_malformed(error) or is_of_program(error):  # An SDK may have wrapped it as a connection's.
+    if is_malformed(error) or is_of_program(error):  # An SDK may have wrapped it as a connection error.
         return False
     return getattr(error, "is_retryable", None) is True or _is_of_wire(error)  # langchain_core.exceptions.ModelError
 
@@ -136,7 +136,7 @@ def _is_of_wire(error: Exception) -> bool:
 
 
 def _words(error: Exception) -> Iterator[str]:
-    """What the error says of itself in one word: `code` and `type`, on the exception or in the body of the answer."""
+    """Yield the error's codes: `code` and `type`, on the exception or in the body of the answer."""
     yield from _said(error.__dict__)
     body = getattr(error, "body", None)
     for part in (body, body.get("error") if isinstance(body, Mapping) else None):

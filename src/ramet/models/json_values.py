@@ -1,7 +1,7 @@
-"""Plain data: what JSON can hold and every reader of it understands alike. Anything else is named by its path.
+"""Plain data: values that JSON can hold and every parser reads alike. Other values are reported with their path.
 
 Refused: bytes, sets, tuples, objects, keys that are not text, NaN and infinities, integers above 2^53 (JavaScript
-rounds them), text that is no Unicode (lone surrogates), and nesting deeper than 100.
+rounds them), invalid Unicode (lone surrogates), and nesting deeper than 100.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ MAX_DEPTH = 100
 
 
 def to_json_value(value: Any, path: str, depth: int = 0) -> Any:
-    """A copy of `value` made of exact JSON types only; InvalidValue names the path of what is not plain."""
+    """Return a copy of `value` made of exact JSON types only. Raises InvalidValue, with the path, for other values."""
     kind = type(value)
     if kind is str:
         if not value.isascii():
@@ -42,7 +42,7 @@ def to_json_value(value: Any, path: str, depth: int = 0) -> Any:
 
 
 def plain_parts(values: dict[Any, Any], path: str, dropped: list[str]) -> dict[str, Any]:
-    """The entries of `values` that are plain; the paths of the others are added to `dropped`."""
+    """Return the plain entries of `values`; the paths of the others are added to `dropped`."""
     kept: dict[str, Any] = {}
     for key, value in values.items():
         try:
@@ -53,19 +53,19 @@ def plain_parts(values: dict[Any, Any], path: str, dropped: list[str]) -> dict[s
 
 
 def clean_text(text: str) -> str:
-    """`text` with what is no Unicode (lone surrogates, as cut emoji leave behind) replaced by U+FFFD."""
+    """Return `text` with invalid Unicode (lone surrogates, for example from cut emoji) replaced by U+FFFD."""
     if text.isascii():
         return text
     try:
         text.encode()
     except UnicodeEncodeError:
-        # Pairs that belong together are joined first: "\ud83d\ude00" is one character that was spelled as two.
+        # Matching surrogates are joined first: "\ud83d\ude00" is one character spelled as two.
         return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
     return text
 
 
 def sanitize(value: Any, depth: int = 0) -> Any:
-    """`value` with `clean_text` applied to every text in it; objects that are neither list nor dict pass."""
+    """Return `value` with `clean_text` applied to every text in it; objects except lists and dicts are unchanged."""
     if isinstance(value, str):
         return clean_text(value)
     if depth < MAX_DEPTH:
@@ -94,7 +94,7 @@ def _check_text(text: str, path: str) -> None:
 
 
 def _exact(value: Any, path: str) -> str | int | float:
-    """The exact JSON value behind a subclass of str, int or float (enums, TextAccessor, numpy floats)."""
+    """Return the exact JSON value of a subclass of str, int or float (enums, TextAccessor, numpy floats)."""
     if isinstance(value, str):
         return str.__str__(value)
     if isinstance(value, int):

@@ -1,4 +1,4 @@
-"""What models that make their replies here share: a reply as the stream it would come in, and the names of tools."""
+"""Functions for models that create their replies locally: a reply as a stream, and the names of tools."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from langchain_core.outputs import ChatGenerationChunk
 
 
 def streamed(reply: AIMessage, texts: Iterable[str] = ()) -> Iterator[ChatGenerationChunk]:
-    """The reply as providers send one: its text (in `texts`, or word by word), its calls, its usage at the end."""
+    """Yield a reply as providers stream it: its text (in `texts`, or word by word), its calls, its usage at the end."""
     if isinstance(reply.content, list):
         yield chunk(content=reply.content)
     else:
@@ -30,13 +30,13 @@ def streamed(reply: AIMessage, texts: Iterable[str] = ()) -> Iterator[ChatGenera
 
 
 def chunk(content: str | list[Any] = "", **fields: Any) -> ChatGenerationChunk:
-    """One piece of a stream."""
+    """Return one chunk of a stream."""
     # Any: LangChain's content blocks and the keywords of its message class.
     return ChatGenerationChunk(message=AIMessageChunk(content=content, **fields))
 
 
 def tool_name(tool: object) -> str:
-    """The name of a tool, in whatever form `bind_tools` is given it."""
+    """Return the name of a tool, in any form that `bind_tools` accepts."""
     if isinstance(tool, str):
         return tool
     if isinstance(tool, dict):
@@ -50,7 +50,7 @@ def _words(text: str) -> list[str]:
 
 
 def _calls(reply: AIMessage) -> Iterator[ToolCallChunk]:
-    """Each call in two pieces, its name and then its arguments; what is no valid call in one."""
+    """Yield each call in two pieces, its name and then its arguments; an invalid call in one piece."""
     for index, call in enumerate(reply.tool_calls):
         yield tool_call_chunk(name=call["name"], args="", id=call["id"], index=index)
         yield tool_call_chunk(name=None, args=json.dumps(call["args"]), id=None, index=index)

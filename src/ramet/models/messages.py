@@ -1,9 +1,9 @@
-"""LangChain messages as plain data and back: the one pair of encode and decode for events, transcripts and the journal.
+"""Encode LangChain messages as plain data and decode them: one codec for events, transcripts and the journal.
 
-What a message *says* (content, tool calls, usage, additional_kwargs, extra fields) is kept whole or refused with its
-path. What only *came along* (response_metadata, a tool's artifact) is kept where it is plain and dropped where it is
-not; the paths of what was dropped stay in the data under "dropped". `langchain_core.load` is never used: decoding
-builds one of four known classes from checked values and imports nothing.
+The *content* of a message (content, tool calls, usage, additional_kwargs, extra fields) is kept completely, or refused
+with its path. The *metadata* (response_metadata, a tool's artifact) is kept where it is plain and dropped otherwise;
+the paths of dropped parts are in the data under "dropped". `langchain_core.load` is never used: decoding builds one of
+four known classes from checked values and imports nothing.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _CLASSES: Final[dict[str, type[BaseMessage]]] = {
     "tool": ToolMessage,
 }
 _KINDS: Final[dict[type[BaseMessage], str]] = {cls: kind for kind, cls in _CLASSES.items()}
-#: Types of messages that `decode` knows.
+#: The types of messages that `decode` knows.
 KINDS: Final = frozenset(_CLASSES)
 _FIELDS: Final = frozenset(
     {"content", "additional_kwargs", "response_metadata", "name", "id", "extra", "dropped", "type"}
@@ -43,15 +43,15 @@ _OWN_FIELDS: Final[dict[str, frozenset[str]]] = {
     "tool": _FIELDS | {"tool_call_id", "status", "artifact"},
 }
 
-#: Tokens that one image may cost at most, unless told otherwise. A 12-megapixel photo at default settings was billed
-#: 14,364 tokens by GPT-6 Astra, 4,005 by Claude Opus 5.5 and 1,065 by Gemini 3 (October 2026). gpt-4o-mini alone goes
-#: higher (2,833 + 5,667 for each of up to 8 tiles).
+#: Default maximum tokens of one image. A 12-megapixel photo at default settings was billed 14,364 tokens by GPT-6
+#: Astra, 4,005 by Claude Opus 5.5 and 1,065 by Gemini 3 (October 2026). Only gpt-4o-mini is higher (2,833 + 5,667 for
+#: each of up to 8 tiles).
 IMAGE_TOKENS: Final = 16_000
-#: Tokens that a file, audio or video may cost which is sent by reference: its size is not known here.
+#: Maximum tokens of a file, audio or video that is sent by reference: its size is unknown here.
 REFERENCE_TOKENS: Final = 100_000
 #: Tokens of role markers and separators around one message.
 MESSAGE_TOKENS: Final = 16
-#: Tokens of the hidden preamble that providers add once tools are given (Anthropic states 290 to 804 by model).
+#: Tokens of the hidden preamble that providers add with tools (Anthropic states 290 to 804 by model).
 TOOLS_TOKENS: Final = 1_024
 
 _IMAGES: Final = frozenset({"image", "image_url", "input_image"})
@@ -59,9 +59,9 @@ _MEDIA: Final = frozenset({"audio", "input_audio", "video", "file", "input_file"
 
 
 def encode(message: BaseMessage) -> dict[str, Any]:
-    """The message as plain data; InvalidValue names the path of what cannot be kept.
+    """Return the message as plain data. Raises InvalidValue, with the path, if a part cannot be kept.
 
-    Fields at their defaults are left out. Chunks are encoded as the message they are part of.
+    Fields with default values are omitted. Chunks are encoded as the message they belong to.
     """
     kind = _KINDS.get(type(message))
     if kind is None:
@@ -98,7 +98,7 @@ def encode(message: BaseMessage) -> dict[str, Any]:
 
 
 def decode(data: Mapping[str, Any]) -> BaseMessage:
-    """The message that `encode` was given. InvalidValue where the data is not something that `encode` writes."""
+    """Return the message that `encode` encoded. Raises InvalidValue for data that `encode` cannot have written."""
     if not isinstance(data, Mapping):
         raise InvalidValue("message", data, "an object with type and content")
     kind = data.get("type")
@@ -121,23 +121,23 @@ def decode(data: Mapping[str, Any]) -> BaseMessage:
 
 
 def unencodable_paths(data: Mapping[str, Any]) -> tuple[str, ...]:
-    """The paths of what `encode` could not keep: parts of response_metadata, or a tool's artifact."""
+    """Return the paths of the parts that `encode` dropped: in response_metadata, or a tool's artifact."""
     return tuple(data.get("dropped", ()))
 
 
 def input_bound(
     messages: Iterable[BaseMessage], tool_schemas_bytes: int = 0, *, image_tokens: int = IMAGE_TOKENS
 ) -> int:
-    """No request with these messages and tools costs more input tokens than this.
+    """Return an upper bound of the input tokens of a request with these messages and tools.
 
-    A token is at least one byte of UTF-8, so the bytes are the bound; images and files count as their stated figures.
+    A token is at least one byte of UTF-8, so the bytes are the bound; images and files count as their fixed numbers.
     """
     preamble = TOOLS_TOKENS + tool_schemas_bytes if tool_schemas_bytes else 0
     return preamble + sum(message_bound(message, image_tokens=image_tokens) for message in messages)
 
 
 def message_bound(message: BaseMessage, *, image_tokens: int = IMAGE_TOKENS) -> int:
-    """What one message adds to `input_bound`: callers with a long history keep a running sum."""
+    """Return the part of one message in `input_bound`: callers with a long history keep a running sum."""
     content = message.content
     bound = MESSAGE_TOKENS
     if isinstance(content, str):
@@ -200,7 +200,7 @@ def _bytes(text: str) -> int:
 
 
 def _json_bytes(value: object) -> int:
-    # ASCII escapes are longer than the UTF-8 they stand for, so this is never less than what is sent.
+    # ASCII escapes are longer than the UTF-8 they represent, so this is never less than the sent size.
     return len(json.dumps(value, default=str))
 
 
@@ -220,7 +220,7 @@ def _block_bound(block: object, image_tokens: int) -> int:
 
 
 def _is_reference(block: Mapping[str, Any]) -> bool:
-    """Whether the block names its data (by address or file id) rather than holding it."""
+    """Return whether the block refers to its data (by address or file id) instead of containing it."""
     for part in (block, block.get("source"), block.get("file")):
         if isinstance(part, Mapping):
             for key in ("url", "file_id", "file_uri", "id"):

@@ -1,9 +1,9 @@
-"""What tokens cost, in US dollars for a million of them, as the providers' price pages said in November 2026.
+"""The prices of tokens in US dollars per million, from the providers' price pages in November 2026.
 
-The table is a value: `{**PRICES, "my-model": Price(1, 5)}` extends it, and goes wherever a table is taken.
-A key stands for its model and for that model's dated versions ("gpt-5" is also "gpt-5-2025-08-07", never "gpt-5-pro");
-a key that ends in * stands for whatever begins like it. The longest key that fits wins, and a name that none fits is
-Unknown: money that nobody can count is not counted as nothing.
+The table is a value: `{**PRICES, "my-model": Price(1, 5)}` extends it, and works wherever a table is accepted. A key
+matches its model and that model's dated versions ("gpt-5" also matches "gpt-5-2025-08-07", never "gpt-5-pro"). A key
+that ends in * matches every name with that prefix. The longest matching key wins. A name without a match raises
+Unknown: uncountable costs are not counted as zero.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from ramet.core.errors import InvalidValue, Unknown
 
-if TYPE_CHECKING:  # LangChain takes 0.4 s to import, and only its type is meant
+if TYPE_CHECKING:  # LangChain takes 0.4 s to import, and only its type is needed
     from langchain_core.messages.ai import UsageMetadata
 
 AS_OF: Final = "2026-11"
@@ -25,14 +25,14 @@ AS_OF: Final = "2026-11"
 
 @dataclass(frozen=True)
 class Price:
-    """US dollars for a million tokens."""
+    """US dollars per million tokens."""
 
     input: float
     output: float
     cache_read: float | None = None  #: None: as `input`
     cache_write: float | None = None  #: None: as `input`
     cache_write_1h: float | None = None  #: None: as `cache_write`
-    above: int | None = None  #: input tokens from which on the whole request costs as `long` says
+    above: int | None = None  #: number of input tokens above which the prices of `long` apply to the whole request
     long: Price | None = None
 
     def __post_init__(self) -> None:
@@ -43,7 +43,7 @@ class Price:
 
 
 def price_of(model: str, prices: Mapping[str, Price] | None = None) -> Price:
-    """The price of this model. Unknown where no key of the table fits its name."""
+    """Return the price of a model. Raises Unknown if no key of the table matches its name."""
     table = PRICES if prices is None else prices
     for name in _spellings(model):
         fitting = [key for key in table if _fits(key, name)]
@@ -53,7 +53,7 @@ def price_of(model: str, prices: Mapping[str, Price] | None = None) -> Price:
 
 
 def cost_usd(usage: UsageMetadata, price: Price) -> float:
-    """What this usage costs. Cached tokens are part of `input_tokens`, as LangChain reports them."""
+    """Return the cost of this usage. Cached tokens are part of `input_tokens`, as LangChain reports them."""
     total = usage["input_tokens"]
     if price.long is not None and price.above is not None and total > price.above:
         price = price.long
@@ -62,7 +62,7 @@ def cost_usd(usage: UsageMetadata, price: Price) -> float:
     for name, tokens in details.items():
         if not isinstance(tokens, int) or tokens <= 0:
             continue
-        if name.endswith("cache_read"):  # OpenAI's service tiers put their name before it
+        if name.endswith("cache_read"):  # OpenAI's service tiers prefix the name
             read += tokens
         elif name == "ephemeral_1h_input_tokens":
             written_1h += tokens
@@ -81,7 +81,7 @@ def cost_usd(usage: UsageMetadata, price: Price) -> float:
 
 
 def most_usd(input_tokens: int, output_tokens: int, price: Price) -> float:
-    """No request with so many tokens costs more, however its input is cached: what a budget reserves."""
+    """Return the maximum cost of a request with these tokens, however its input is cached: a budget reserves this."""
     if price.long is not None and price.above is not None and input_tokens > price.above:
         price = price.long
     dearest = max(price.input, price.cache_write or 0.0, price.cache_write_1h or 0.0, price.cache_read or 0.0)
@@ -104,7 +104,7 @@ def _fits(key: str, name: str) -> bool:
 
 
 def _spellings(model: str) -> tuple[str, ...]:
-    """The name as given, then without what routers and clouds put before it ("us.anthropic.", "openai/", "openai:")."""
+    """Return the name as given, and without prefixes of routers and clouds ("us.anthropic.", "openai/", "openai:")."""
     name = model.strip().lower()
     bare = name.rpartition("/")[2]
     without_provider = bare.partition(":")[2] if ":" in bare and not bare[bare.index(":") + 1 :].isdigit() else bare
@@ -113,7 +113,7 @@ def _spellings(model: str) -> tuple[str, ...]:
 
 
 def _anthropic(input: float, output: float, cache_read: float, long: Price | None = None) -> Price:
-    # Five minutes in the cache cost a quarter more than plain input, an hour twice as much.
+    # Five minutes in the cache cost 25 % more than plain input, an hour twice as much.
     above = None if long is None else 100_000
     return Price(input, output, cache_read, input * 1.25, input * 2, above, long)
 
@@ -123,13 +123,13 @@ def _openai(input: float, output: float, cache_read: float | None, cache_write: 
 
 
 def _openai_long(input: float, output: float, cache_read: float, cache_write: float | None = None) -> Price:
-    # Above 272,000 tokens of input the whole request costs twice for input and half as much again for output.
+    # Above 272,000 tokens of input the whole request costs twice for input and 1.5 times for output.
     double = Price(input * 2, output * 1.5, cache_read * 2, None if cache_write is None else cache_write * 2)
     return Price(input, output, cache_read, cache_write, above=272_000, long=double)
 
 
 def _gemini_pro(input: float, output: float, cache_read: float) -> Price:
-    # Above 200,000 tokens of input: twice for input, half as much again for output.
+    # Above 200,000 tokens of input: twice for input, 1.5 times for output.
     return Price(input, output, cache_read, above=200_000, long=Price(input * 2, output * 1.5, cache_read * 2))
 
 

@@ -1,9 +1,9 @@
-"""One gate for each model, shared by all agents that ask it: who is refused for asking too much closes it for all.
+"""One rate limiter per model, shared by all agents that use it: a 429 for one caller makes all callers wait.
 
-A failed call is tried again by rules, not by hope: only where ModelFailed says that it may help, after a wait that
-grows and is partly left to chance, and never earlier than the provider asked for. While one caller waits out a 429, its
-siblings wait at the gate instead of running into the same answer. Nobody holds a reservation while waiting: an attempt
-is a function of the caller that reserves, asks and settles, and is called once for each request that may go out.
+A failed call is retried by fixed rules: only if ModelFailed says that a retry may help, after a growing, partly random
+wait, and never earlier than the provider asked. While one caller waits out a 429, the others wait at the limiter
+instead of getting the same answer. No caller holds a reservation while it waits: an attempt is a function of the caller
+that reserves, asks and settles, and is called once for each request that may be sent.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from ramet.core.errors import InvalidValue, ModelFailed
 
 T = TypeVar("T")
 
-#: Statuses that say "too many requests" of everybody, not "this one failed".
+#: Statuses that mean "too many requests overall", not "this one failed".
 _CLOSING: Final = frozenset({429, 503, 529})
 
 
 @dataclass(frozen=True, kw_only=True)
 class RetryPolicy:
-    """How often a call is tried, and how long is waited in between."""
+    """The number of attempts of a call, and the waits between them."""
 
-    attempts: int = 4  #: requests that one call may make, the first included
-    base_s: float = 0.5  #: the wait after the first failure; it doubles with each further one
-    max_s: float = 30.0  #: no wait that we choose ourselves is longer
-    jitter: float = 0.5  #: the part of a wait that is left to chance, 0 to 1
-    patience_s: float = 120.0  #: a provider that asks for more is not waited for: the call fails, and says how long
+    attempts: int = 4  #: maximum requests of one call, including the first
+    base_s: float = 0.5  #: wait after the first failure; doubles with each further failure
+    max_s: float = 30.0  #: maximum wait that we choose ourselves
+    jitter: float = 0.5  #: random part of a wait, 0 to 1
+    patience_s: float = 120.0  #: if a provider asks for a longer wait, the call fails, and reports the wait
 
     def __post_init__(self) -> None:
         if self.attempts < 1:
@@ -46,7 +46,7 @@ class RetryPolicy:
                 raise InvalidValue(name, seconds, "seconds, 0 or more")
 
     def wait_s(self, attempt: int, failed: ModelFailed, chance: float) -> float | None:
-        """Seconds to wait after attempt number `attempt`; None where trying again is of no use. `chance` is 0 to 1."""
+        """Return the wait in seconds after attempt number `attempt`; None if a retry is useless. `chance` is 0 to 1."""
         if not failed.retryable or attempt >= self.attempts:
             return None
         own_s = min(self.max_s, self.base_s * 2.0 ** min(attempt - 1, 60))
@@ -55,12 +55,12 @@ class RetryPolicy:
             return own_s
         if failed.retry_after_s > self.patience_s:
             return None
-        # Never earlier than asked; chance spreads those who were all asked to come back at the same moment.
+        # Never earlier than asked; the random part spreads callers that were asked to return at the same moment.
         return failed.retry_after_s + min(own_s, self.base_s) * chance
 
 
 class Retry(NamedTuple):
-    """What a caller is told before a wait: for an event, or a line on a screen."""
+    """The notification before a wait: for an event, or a line on a screen."""
 
     attempt: int  #: the attempt that failed; 1 is the first
     wait_s: float
@@ -68,7 +68,7 @@ class Retry(NamedTuple):
 
 
 class RateLimiter:
-    """Lets calls to one model through: so many at once, none while closed, each tried again as the policy says."""
+    """A limiter of the calls to one model: bounded concurrency, none while closed, retries by the policy."""
 
     def __init__(
         self,
@@ -89,22 +89,22 @@ class RateLimiter:
 
     @property
     def closed_for_s(self) -> float:
-        """Seconds until calls are let through again; 0 while it is open."""
+        """Return the seconds until calls may start again; 0 while the limiter is open."""
         return max(0.0, self._closed_until - self._clock.monotonic())
 
     async def call(
         self, attempt: Callable[[int], Awaitable[T]], *, before_wait: Callable[[Retry], None] | None = None
     ) -> T:
-        """What `attempt(number)` returns, tried until it succeeds or the policy gives up; then its last ModelFailed.
+        """Return the result of `attempt(number)`, retried by the policy; raise the last ModelFailed if it gives up.
 
-        Cancelling ends a wait at once and gives back the place. Any other exception passes.
+        Cancelling ends a wait at once and releases the place. Any other exception passes through.
         """
         number = 1
         while True:
             await self._wait_until_open(spread=number == 1)
             try:
                 async with self._places:
-                    # It may have closed while this call waited for its place.
+                    # The limiter may have closed while this call waited for its place.
                     if self.closed_for_s <= 0:
                         return await attempt(number)
                     continue
@@ -120,19 +120,19 @@ class RateLimiter:
 
     async def _wait_until_open(self, *, spread: bool) -> None:
         while (left_s := self.closed_for_s) > 0:
-            # Those who come later are spread, too; whoever was refused itself has had its share of chance already.
+            # Later callers are spread, too; a refused caller has had a random wait already.
             await self._clock.sleep(left_s + (self.policy.base_s * self._chance() if spread else 0.0))
 
     def _close_after(self, failed: ModelFailed, wait_s: float | None) -> None:
         if failed.retry_after_s is None and failed.status not in _CLOSING:
             return
-        # A provider that asks for more than anybody waits for is believed as long as we are patient, no longer.
+        # A longer wait than our patience is obeyed only for the length of our patience.
         closed_s = min(failed.retry_after_s or wait_s or 0.0, self.policy.patience_s)
         self._closed_until = max(self._closed_until, self._clock.monotonic() + closed_s)
 
 
 class RateLimiters:
-    """The gates of all models, one for each name, made when first asked for."""
+    """The rate limiters of all models, one per name, created on first use."""
 
     def __init__(
         self,
@@ -146,7 +146,7 @@ class RateLimiters:
         self._gates: dict[str, RateLimiter] = {}
 
     def of(self, name: str) -> RateLimiter:
-        """The gate of this model, the same for everybody."""
+        """Return the rate limiter of this model, the same for all callers."""
         gate = self._gates.get(name)
         if gate is None:
             gate = self._gates[name] = RateLimiter(

@@ -1,6 +1,6 @@
-"""`RelayModel`: a BaseChatModel that has no provider of its own but asks whoever can, such as a guest's host.
+"""`RelayModel`: a BaseChatModel without a provider, which forwards requests, for example to a guest's host.
 
-Pieces of a reply cross as data, too; the whole message is what `ramet.models.messages` makes of it.
+Chunks of a reply are also passed as data; the complete message is decoded by `ramet.models.messages`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _CHUNK_FIELDS = frozenset(
 
 
 class Relay(Protocol):
-    """The way to a model elsewhere: yields pieces if they are wanted and there are any, then the whole message."""
+    """The function that calls a remote model: yields chunks, if requested and available, then the complete message."""
 
     def __call__(
         self,
@@ -44,9 +44,9 @@ class Relay(Protocol):
 
 
 class RelayModel(BaseChatModel):
-    """Asks through a `Relay`, which decides what model that is and who pays; made in the event loop that it works in.
+    """A model that asks through a `Relay`, which chooses the model and the payer; create it in its event loop.
 
-    Tools are shown by their schemas. Stop words and a choice of tool cannot be passed on and are refused.
+    Tools are passed as schemas. Stop words and a choice of tool cannot be passed on and are refused.
     """
 
     model_name: str = "relay"
@@ -71,7 +71,7 @@ class RelayModel(BaseChatModel):
         tool_choice: str | None = None,
         **kwargs: Any,
     ) -> Runnable[LanguageModelInput, AIMessage]:
-        """This model with tools. Raises InvalidValue for a choice among them."""
+        """Return this model with tools. Raises InvalidValue for a tool choice."""
         if tool_choice not in (None, "auto"):
             raise InvalidValue("tool_choice", tool_choice, "'auto', or none: the model chooses")
         return self.bind(tools=[_schema(tool) for tool in tools], **kwargs)
@@ -96,7 +96,10 @@ class RelayModel(BaseChatModel):
         run_manager: CallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> ChatResult:
-        """For synchronous tools, in their threads. Raises RametError in the event loop, which would wait for itself."""
+        """Generate for synchronous tools, in their threads.
+
+        Raises RametError in the event loop, which would block itself.
+        """
         try:
             asyncio.get_running_loop()
         except RuntimeError:
@@ -132,24 +135,27 @@ class RelayModel(BaseChatModel):
 
 
 def encode_chunk(chunk: AIMessageChunk) -> bytes:
-    """A piece of a reply as JSON for a guest; what of it is no data is left out: the whole message supersedes it."""
+    """Return a chunk as JSON for a guest.
+
+    Parts that are not data are omitted: the complete message replaces the chunk.
+    """
     fields = redact_for_guest({name: getattr(chunk, name) for name in _CHUNK_FIELDS})
     return msgspec.json.encode({name: value for name, value in plain_parts(fields, "chunk", []).items() if value})
 
 
 def decode_chunk(body: bytes) -> AIMessageChunk:
-    """The piece that `encode_chunk` was given. Raises ProtocolError."""
+    """Return the chunk that `encode_chunk` encoded. Raises ProtocolError if the data is no chunk."""
     try:
         fields = msgspec.json.decode(body, type=dict[str, Any])
         if not fields.keys() <= _CHUNK_FIELDS:
             raise ValueError("a field that no piece has")
         return AIMessageChunk(**{"content": "", **fields})
-    except (ValueError, TypeError) as problem:  # those of msgspec and pydantic are ValueErrors
+    except (ValueError, TypeError) as problem:  # errors of msgspec and pydantic are ValueErrors
         raise ProtocolError(f"no piece of a reply: {problem}") from None
 
 
 def _schema(tool: dict[str, Any] | type | Callable[..., Any] | BaseTool) -> dict[str, Any]:
-    """A tool's name, description and parameters, written out: schemas that refer to themselves are not passed on."""
+    """Return a tool's name, description and parameters, with references resolved; recursive ones are not passed on."""
     function = convert_to_openai_function(tool["function"] if isinstance(tool, dict) and "function" in tool else tool)
     parameters = dict(dereference_refs(function.get("parameters", {})))
     parameters.pop("$defs", None)

@@ -1,8 +1,8 @@
-"""A question to a model as data, from a guest to its host: what is new is told, what both keep is named by its place.
+"""Encode a model request of a guest to its host: new messages as data, shared messages by their position.
 
-A conversation grows at its end. A guest that told all of it each time would send the square of it; so both ends keep
-the same list, the system messages and then the conversation, and a question holds places in that list and messages
-that are not in it. Places rise: nothing that is kept can be said twice.
+A conversation grows at its end. If a guest sent all of it each time, the traffic would be quadratic. So both ends keep
+the same list: the system messages and then the conversation. A request contains positions in that list, and messages
+that are not in it. Positions rise, so no shared message appears twice.
 """
 
 from __future__ import annotations
@@ -19,33 +19,33 @@ from ramet.core.errors import Bug, InvalidValue, ProtocolError
 from ramet.models.json_values import sanitize, to_json_value
 from ramet.models.messages import decode, encode
 
-#: Bytes of a question, or of what is told of a conversation at once; no provider takes a request of more.
+#: Maximum bytes of a request, or of a conversation's messages sent at once; no provider accepts larger requests.
 MAX_BYTES: Final = 32 * 1024 * 1024
-#: Brackets and commas in it: a host that reads JSON needs up to 100 bytes for each, however little was sent.
+#: Maximum brackets and commas: a JSON parser needs up to 100 bytes for each, however little was sent.
 MAX_PARTS: Final = 500_000
-MAX_MESSAGES: Final = 10_000  #: new ones, in one question
+MAX_MESSAGES: Final = 10_000  #: new messages, in one request
 MAX_TOOLS: Final = 128
 MAX_DESCRIPTION: Final = 16 * 1024
-MAX_SCHEMAS_BYTES: Final = 512 * 1024  #: of all tools of a question that are told whole
+MAX_SCHEMAS_BYTES: Final = 512 * 1024  #: of all tools that a request contains as schemas
 
 _TOOL_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
-#: Blocks that say something, or hand back what a model said.
+#: Blocks with content, or parts of a model's reply that are sent back.
 _SPOKEN: Final = frozenset({"text", "tool_use", "thinking", "redacted_thinking", "reasoning", "refusal"})
-#: Blocks that must hold their data: a provider would fetch what they only name, from anywhere and for anybody.
+#: Blocks that must contain their data: a provider would fetch referenced data, from anywhere and for anyone.
 _MEDIA: Final = frozenset(
     {"image", "image_url", "input_image", "audio", "input_audio", "video", "file", "input_file", "document", "media"}
 )
 _NAMES_DATA: Final = frozenset({"url", "image_url", "file_url", "file_id", "file_uri", "uri"})
-#: What comes along with a message and says nothing to a model.
+#: Parts of a message that are not sent to a model.
 _NOT_SAID: Final = frozenset({"response_metadata", "dropped", "artifact"})
 
 
-#: What a guest hears of a reply beside the reply.
+#: Metadata of a reply that a guest gets.
 WHY_IT_STOPPED: Final = frozenset({"finish_reason", "stop_reason"})
 
 
 class EncodedRequest(NamedTuple):
-    """What a guest asks of a model. A tool is one of the run's own, by name, or the schema of another."""
+    """A guest's model request. A tool is one of the run's own, by name, or the schema of another."""
 
     messages: list[BaseMessage]
     tools: list[str | dict[str, Any]]
@@ -61,12 +61,12 @@ class SharedHistory:
         self._places = {id(message): place for place, message in enumerate(self.messages)}
 
     def add(self, message: BaseMessage) -> None:
-        """Keep one more."""
+        """Add a message."""
         self._places[id(message)] = len(self.messages)
         self.messages.append(message)
 
     def told(self, messages: Iterable[BaseMessage]) -> list[int | dict[str, Any]]:
-        """The messages as the other end understands them: places of those that are kept, all others whole."""
+        """Return the messages in encoded form: positions of shared messages, and complete data of all others."""
         said: list[int | dict[str, Any]] = []
         last = -1
         for message in messages:
@@ -79,7 +79,7 @@ class SharedHistory:
         return said
 
     def heard(self, said: object) -> list[BaseMessage]:
-        """The messages that a guest told. Raises ProtocolError for what `told` does not say."""
+        """Return the messages that a guest sent. Raises ProtocolError for data that `told` cannot produce."""
         if not isinstance(said, list):
             raise ProtocolError("messages are told in a list")
         if sum(not isinstance(each, int) for each in said) > MAX_MESSAGES:
@@ -100,12 +100,12 @@ class SharedHistory:
 def encode_question(
     kept: SharedHistory, messages: Sequence[BaseMessage], tools: Sequence[str | Mapping[str, Any]]
 ) -> bytes:
-    """A question as bytes. Raises InvalidValue for a message that is no data."""
+    """Return a request as bytes. Raises InvalidValue if a message is not data."""
     return msgspec.json.encode({"messages": kept.told(messages), "tools": tools})
 
 
 def decode_question(kept: SharedHistory, body: bytes) -> EncodedRequest:
-    """What a guest asks. Raises ProtocolError for what is no question, or not within its bounds."""
+    """Return a guest's request. Raises ProtocolError if it is invalid, or exceeds a bound."""
     data = bounded_json(body)
     if not isinstance(data, dict) or data.keys() != {"messages", "tools"}:
         raise ProtocolError("a question has messages and tools")
@@ -116,7 +116,7 @@ def decode_question(kept: SharedHistory, body: bytes) -> EncodedRequest:
 
 
 def bounded_json(body: bytes, *, most: int = MAX_BYTES) -> Any:
-    """JSON of a guest. Raises ProtocolError for what is too much, or none."""
+    """Return JSON data of a guest. Raises ProtocolError if it is too large, or invalid."""
     if len(body) > most:
         raise ProtocolError(f"{len(body)} bytes of JSON; at most {most} are read")
     if sum(map(body.count, (b"[", b"{", b","))) > MAX_PARTS:
@@ -128,7 +128,7 @@ def bounded_json(body: bytes, *, most: int = MAX_BYTES) -> Any:
 
 
 def as_data(message: BaseMessage) -> dict[str, Any]:
-    """A message as data; half characters in it become whole ones. Raises InvalidValue for other things than data."""
+    """Return a message as data, with lone surrogates replaced if needed. Raises InvalidValue if it is not data."""
     try:
         return encode(message)
     except InvalidValue:
@@ -136,7 +136,7 @@ def as_data(message: BaseMessage) -> dict[str, Any]:
 
 
 def redact_for_guest(data: dict[str, Any]) -> dict[str, Any]:
-    """A message as data, without what a provider said of itself, its account and its machines."""
+    """Return a message as data, without the provider's metadata about itself, its account and its machines."""
     metadata = data.get("response_metadata")
     if metadata is None:
         return data
@@ -144,10 +144,10 @@ def redact_for_guest(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def untrusted_message(data: object) -> BaseMessage:
-    """A message in a guest's own words.
+    """Return a message decoded from a guest's data.
 
-    Raises ProtocolError for what no message is, and for one that names data instead of holding it: the provider would
-    fetch it for a guest that has no network, or from the files of the account.
+    Raises ProtocolError if the data is no message, or if it refers to data instead of containing it: the provider would
+    fetch it for a guest without a network, or from the files of the account.
     """
     if not isinstance(data, dict):
         raise ProtocolError("a message is a place or an object")
@@ -229,7 +229,7 @@ def _refers(schema: object) -> bool:
 
 
 class SchemaOnlyTool(BaseTool):
-    """A tool of which only the schema is here: it can be shown to a model, and runs elsewhere."""
+    """A tool of which only the schema is here: a model can see it, and it runs elsewhere."""
 
     args_schema: Any = None
 
@@ -238,6 +238,6 @@ class SchemaOnlyTool(BaseTool):
 
 
 def shown_tool(schema: Mapping[str, Any]) -> SchemaOnlyTool:
-    """The tool of a schema that `decode_question` returned."""
+    """Return the tool of a schema that `decode_question` returned."""
     parameters = {"type": "object", "properties": {}, **schema["parameters"], "description": ""}
     return SchemaOnlyTool(name=schema["name"], description=schema["description"], args_schema=parameters)

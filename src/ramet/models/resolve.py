@@ -1,7 +1,7 @@
-"""A model by its name: the strings of LangChain's `init_chat_model`, from a table of our own, imported lazily.
+"""Resolve a model by its name: the names of LangChain's `init_chat_model`, from our own table, imported lazily.
 
-`langchain` itself is not needed (it installs langgraph). Bare names are inferred as there, but for "gemini…", which is
-google_genai here: the package of the `google` extra, which reaches Vertex as well.
+`langchain` itself is not needed (it installs langgraph). Bare names are inferred in the same way, except "gemini…",
+which is google_genai here: the package of the `google` extra, which supports Vertex too.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ MAX_NAME: Final = 256
 
 
 class Provider(NamedTuple):
-    """Where a provider's chat model lives and what installs it."""
+    """The module of a provider's chat model, and the package that installs it."""
 
     module: str
     cls: str
     extra: str | None = None  #: an extra of ramet; otherwise the package is named after the module
-    argument: str = "model"  #: what the class calls the model's name
-    maker: str | None = None  #: a class method that makes it, where the class itself is not called
+    argument: str = "model"  #: the class's parameter for the model's name
+    maker: str | None = None  #: a class method that creates the model, if the class itself is not called
 
 
 PROVIDERS: Final[Mapping[str, Provider]] = {
@@ -56,7 +56,7 @@ PROVIDERS: Final[Mapping[str, Provider]] = {
     "xai": Provider("langchain_xai", "ChatXAI"),
 }
 
-#: The short names of agent files, as of November 2026.
+#: The short names of agent files, in November 2026.
 ALIASES: Final[Mapping[str, str]] = {
     "sonnet": "anthropic:claude-sonnet-5-5",
     "opus": "anthropic:claude-opus-5-5",
@@ -79,29 +79,30 @@ _BARE: Final = (
 
 
 class MissingPackage(MissingExtra):
-    """A provider whose package is no extra of ramet; the message holds the line that installs it."""
+    """The error for a provider whose package is no extra of ramet; the message has the install command."""
 
     def __init__(self, feature: str, package: str) -> None:
         super().__init__(feature, package)
         self.package = package
-        # What str() of an ImportError shows is its `msg`.
+        # str() of an ImportError shows its `msg`.
         self.msg = f"{feature} needs a package; install it with: pip install {package}"
         self.args = (self.msg,)
 
 
 class Parsed(NamedTuple):
-    """A model's name taken apart."""
+    """The parts of a model's name."""
 
     provider: str
     model: str
 
 
 def resolve(name: str, *, inherited: BaseChatModel | None = None, **kwargs: Any) -> BaseChatModel:
-    """The model that `name` stands for: "provider:model", a bare model name, an alias, "offline" or "inherit".
+    """Return the model of a name: "provider:model", a bare model name, an alias, "offline" or "inherit".
 
-    `kwargs` go to the provider's class. Its own retries are off: ours reserve each attempt. Raises MissingExtra with
-    the line that installs what is missing, Unknown for a provider that is in no table, InvalidValue for what is no name
-    or no argument of that class, and ModelFailed where the class refuses to be made (no key, usually).
+    `kwargs` go to the provider's class. Its own retries are off: ramet's retries reserve each attempt. Raises
+    MissingExtra, with the install command, if a package is missing. Raises Unknown for an unknown provider, and
+    InvalidValue for an invalid name or argument. Raises ModelFailed if the class cannot be created (usually without a
+    key).
     """
     name = _checked(name)
     if name == "inherit":
@@ -123,7 +124,7 @@ def resolve(name: str, *, inherited: BaseChatModel | None = None, **kwargs: Any)
 
 
 def parse(name: str) -> Parsed:
-    """Which provider, and which of its models. Unknown where no table says."""
+    """Return the provider and its model. Raises Unknown if no table has the provider."""
     name = _checked(name)
     name = ALIASES.get(name, name)
     prefix, colon, rest = name.partition(":")
@@ -138,7 +139,7 @@ def parse(name: str) -> Parsed:
 
 
 def model_name(model: BaseChatModel) -> str:
-    """The name that events and prices know a model by: its own, as far as it has one, else that of its class."""
+    """Return the name of a model for events and prices: its own, if it has one, otherwise that of its class."""
     for attribute in ("model_name", "model", "model_id", "deployment_name", "azure_deployment"):
         value = getattr(model, attribute, None)
         if isinstance(value, str) and value.strip():
@@ -159,7 +160,7 @@ def _imported(feature: str, entry: Provider) -> type[BaseChatModel]:
         module = importlib.import_module(entry.module)
     except ModuleNotFoundError as missing:
         if missing.name is None or missing.name.partition(".")[0] != package:
-            raise  # it is installed, but something that it needs is not: that error says more
+            raise  # it is installed, but one of its dependencies is not: that error says more
         if entry.extra is not None:
             raise MissingExtra(feature, entry.extra) from None
         raise MissingPackage(feature, package.replace("_", "-")) from None

@@ -1,4 +1,4 @@
-"""Models whose SDK retries by itself: a copy that does not, or the number of requests that one call may make."""
+"""Switch off the retries of a model's SDK: a copy without retries, or the number of requests that one call may make."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Any, Final, NamedTuple, Protocol, runtime_checkable
 
 from langchain_core.language_models import BaseChatModel
 
-#: Google's SDK counts attempts, not retries, takes 0 for "as often as usual", and is told the figure with each call.
+#: Google's SDK counts attempts, not retries, takes 0 for its default, and gets the number with each call.
 _COUNTS_ATTEMPTS: Final = ("langchain_google_genai",)
 
 
 class Attempts(NamedTuple):
-    """A model, and how many HTTP requests one call of it may make: what must be charged for."""
+    """A model, and the number of HTTP requests that one of its calls may make: all of them must be charged."""
 
     model: BaseChatModel
     requests: int
@@ -20,23 +20,23 @@ class Attempts(NamedTuple):
 
 @runtime_checkable
 class _Client(Protocol):
-    """What the SDKs of Anthropic, OpenAI, Groq and others have in common (they come from one generator)."""
+    """The common interface of the SDKs of Anthropic, OpenAI, Groq and others (they come from one generator)."""
 
     max_retries: int
 
     def with_options(self, *, max_retries: int) -> Any:
-        """The same client, HTTP connections included, with other settings."""
+        """Return the same client, including its HTTP connections, with other settings."""
 
 
 def off(cls: type[BaseChatModel]) -> int:
-    """The `max_retries` that makes a model of this class ask once."""
+    """Return the `max_retries` with which a model of this class sends one request."""
     return 1 if cls.__module__.startswith(_COUNTS_ATTEMPTS) else 0
 
 
 def without_retries(model: BaseChatModel) -> Attempts:
-    """A copy of `model` that asks once per call; where none can be made, the model itself and 1 + its retries.
+    """Return a copy of `model` that sends one request per call; if impossible, the model itself and 1 + its retries.
 
-    The model given is never changed: it is its owner's, and may be in use elsewhere.
+    The given model is never changed: it belongs to its owner, and may be in use elsewhere.
     """
     if type(model).__module__.startswith(_COUNTS_ATTEMPTS):
         return Attempts(model.model_copy(update={"max_retries": off(type(model))}), 1)
@@ -50,14 +50,14 @@ def without_retries(model: BaseChatModel) -> Attempts:
     copy = model.model_copy(update={"max_retries": 0})
     for name in vars(model):
         if name not in found and isinstance(getattr(type(model), name, None), cached_property):
-            vars(copy).pop(name, None)  # made again when needed, from max_retries=0
+            vars(copy).pop(name, None)  # created again on use, from max_retries=0
     for name, client in found.items():
         vars(copy)[name] = _replaced(vars(model)[name], client.with_options(max_retries=0))
     return Attempts(copy, 1)
 
 
 def _client(value: object) -> _Client | None:
-    """The SDK client that `value` is, or that it is a part of (`client.chat.completions`)."""
+    """Return the SDK client that `value` is, or that it is a part of (`client.chat.completions`)."""
     for candidate in (value, getattr(value, "_client", None)):
         if (
             hasattr(candidate, "max_retries")  # a Protocol's isinstance costs a hundred times as much
@@ -70,12 +70,12 @@ def _client(value: object) -> _Client | None:
 
 
 def _replaced(value: object, client: object) -> object:
-    """`client` where the value was a client; the same part of it where the value was a part."""
+    """Return `client` if the value was a client, or the same part of `client` if the value was a part."""
     if isinstance(value, _Client):
         return client
-    return type(value)(client)  # type: ignore[call-arg]  # resources of these SDKs are made of their client
+    return type(value)(client)  # type: ignore[call-arg]  # resources of these SDKs are created from their client
 
 
 def _makes_clients_later(model: BaseChatModel) -> bool:
-    """Whether the model's clients come from its fields on first use, as ChatAnthropic's do."""
+    """Return whether the model creates its clients from its fields on first use, as ChatAnthropic does."""
     return any(isinstance(getattr(type(model), name, None), cached_property) for name in ("_client", "_async_client"))

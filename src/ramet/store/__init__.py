@@ -1,1 +1,1 @@
-"""What is remembered, and where: one contract, three stores held to one suite. `ramet.store.contract` is the way in."""
+"""Stores: one contract, three implementations, one test suite. `ramet.store.contract` is the entry point."""

@@ -1,4 +1,4 @@
-"""Who asked to be told, in the order in which they asked."""
+"""A list of listeners, called in the order of their registration."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ P = ParamSpec("P")
 
 
 class Listeners(Generic[P]):
-    """Those of one kind of news. Who comes or leaves while they are told does so from the next time on."""
+    """The listeners of one kind of event. Additions and removals during a notification take effect at the next."""
 
     def __init__(self) -> None:
         self._heard: dict[object, Callable[P, None]] = {}
 
     def add(self, heard: Callable[P, None]) -> Callable[[], None]:
-        """Have `heard` called from now on; returns the way out, which may be called twice."""
+        """Add a listener; return a function that removes it, which may be called twice."""
         key = object()
         self._heard[key] = heard
 
@@ -25,12 +25,12 @@ class Listeners(Generic[P]):
         return leave
 
     def tell(self, *args: P.args, **kwargs: P.kwargs) -> None:
-        """Call all of them. The first that raises ends it."""
+        """Call all listeners in order. The first exception stops the calls."""
         for heard in self:
             heard(*args, **kwargs)
 
     def clear(self) -> None:
-        """Nobody listens any more."""
+        """Remove all listeners."""
         self._heard.clear()
 
     def __iter__(self) -> Iterator[Callable[P, None]]:

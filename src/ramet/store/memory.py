@@ -1,4 +1,4 @@
-"""A store that forgets everything when its process ends: for when nothing is to be kept, and a verified fake."""
+"""A store in the memory of a process: for use without persistence, and as a verified fake in tests."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _CURSOR = attrgetter("cursor")
 
 
 class MemoryStore(SoleKernel):
-    """Commits at once: `append` returns with its entry committed and everybody told. No thread, no task, no file."""
+    """A store in memory: `append` commits and notifies listeners before it returns. No thread, no task, no file."""
 
     name = "memory"
     durable_across_processes = False
@@ -28,21 +28,21 @@ class MemoryStore(SoleKernel):
         super().__init__()
         self._why: str | None = "it is not open"
         self._ticket = 0
-        self._cursor = 0  #: never goes back, whatever is forgotten
+        self._cursor = 0  #: never decreases, even after `forget`
         self._events: list[StoredEvent] = []
         self._documents: dict[tuple[str, str], Document] = {}
         self._blobs: dict[str, bytes] = {}
         self._intake, self._news = Intake(), News()
 
     async def open(self) -> Self:
-        """Begin, or go on with what was there before `close`; idempotent."""
+        """Open the store; contents from before `close` are kept. Idempotent."""
         if self._why is not None:
             self._why, self._ticket = None, 0
             self._news.begin(self._head())
         return self
 
     async def close(self) -> None:
-        """End; what was appended stays for the next `open` of this object. Idempotent."""
+        """Close the store; its contents stay for the next `open` of this object. Idempotent."""
         if self._why is None:
             self._why = "it is closed"
             self._news.fail(_WHERE, self._why)
@@ -51,7 +51,7 @@ class MemoryStore(SoleKernel):
     # ---- the journal
 
     def append(self, entry: Entry) -> int:
-        """Take an event in, and have it committed at once."""
+        """Add an event, and commit it at once."""
         if self._why is not None:
             raise StoreFailed(_WHERE, self._why)
         self._intake.check(entry)
@@ -64,25 +64,25 @@ class MemoryStore(SoleKernel):
 
     @property
     def committed(self) -> int:
-        """The newest ticket; 0 before the first."""
+        """Return the newest ticket; 0 before the first."""
         return self._ticket
 
     async def durable(self, ticket: int) -> None:
-        """Return at once: what was appended is as safe as it will ever be here."""
+        """Return at once: an appended event gets no safer in this store."""
         if ticket <= self._ticket:
             return
         self._check()
         raise InvalidValue("ticket", ticket, f"one that was given: 1 to {self._ticket}")
 
     def on_commit(self, heard: Callable[[int], None]) -> Callable[[], None]:
-        """Have `heard` called inside each `append`; returns the way out."""
+        """Call `heard` inside each `append`; return a function that stops this."""
         self._check()
         return self._news.listen(heard)
 
     async def read(
         self, after: int = 0, *, tree: str | None = None, run: str | None = None, limit: int = 1_000
     ) -> list[StoredEvent]:
-        """Events in order of their cursors, from the first behind `after`; at most `limit`."""
+        """Return events in order of their cursors, from the first after `after`; at most `limit`."""
         for field, name in (("tree", tree), ("run", run)):
             if name is not None:
                 checked_name(field, name)
@@ -100,17 +100,17 @@ class MemoryStore(SoleKernel):
         return found
 
     async def head(self) -> int:
-        """The cursor of the newest event; 0 without any."""
+        """Return the cursor of the newest event; 0 if there is none."""
         self._check()
         return self._head()
 
     async def wait(self, after: int, *, timeout_s: float | None = None) -> bool:
-        """Return True once an event behind `after` is there; False when the time is up."""
+        """Wait until there is an event after `after`, and return True; return False at the timeout."""
         self._check()
         return await self._news.wait(after, timeout_s)
 
     async def forget(self, tree: str) -> int:
-        """Remove every event of a tree, for good; says how many."""
+        """Remove every event of a tree permanently; return their number."""
         checked_name("tree", tree)
         self._check()
         kept = [event for event in self._events if event.tree != tree]
@@ -121,12 +121,12 @@ class MemoryStore(SoleKernel):
     # ---- documents
 
     async def get(self, kind: str, key: str) -> Document | None:
-        """The newest version, if there is one."""
+        """Return the newest version; None if the document does not exist."""
         self._check()
         return self._documents.get((checked_name("kind", kind), checked_name("key", key)))
 
     async def list(self, kind: str, *, prefix: str = "") -> list[Document]:
-        """All of a kind whose keys begin like this, in order of their keys."""
+        """Return all documents of a kind whose keys begin with `prefix`, in order of their keys."""
         checked_name("kind", kind), checked_name("prefix", prefix)
         self._check()
         found = (each for each in self._documents.values() if each.kind == kind and each.key.startswith(prefix))
@@ -135,7 +135,7 @@ class MemoryStore(SoleKernel):
     async def put(
         self, kind: str, key: str, data: bytes, *, expected: int | None = None, tree: str | None = None
     ) -> Document:
-        """Write a document. Raises Conflict if it is not of the version `expected`; nothing changed then."""
+        """Write a document. Raises Conflict, and changes nothing, if it does not have the version `expected`."""
         checked_name("kind", kind), checked_name("key", key), checked_data("data", data)
         self._check()
         version = self._version(kind, key, expected)
@@ -145,7 +145,7 @@ class MemoryStore(SoleKernel):
         return document
 
     async def delete(self, kind: str, key: str, *, expected: int | None = None) -> bool:
-        """Remove a document; False if there was none. Raises Conflict like `put`."""
+        """Delete a document; return False if there was none. Raises Conflict like `put`."""
         checked_name("kind", kind), checked_name("key", key)
         self._check()
         self._version(kind, key, expected)
@@ -154,40 +154,43 @@ class MemoryStore(SoleKernel):
     # ---- blobs
 
     async def put_blob(self, data: bytes) -> str:
-        """Keep bytes; their name is the SHA-256 of their content, in hex."""
+        """Store bytes; return their name, the SHA-256 of the content in hex."""
         name = hashlib.sha256(checked_data("data", data)).hexdigest()
         self._check()
         self._blobs[name] = data
         return name
 
     async def get_blob(self, name: str) -> bytes | None:
-        """The bytes of that name."""
+        """Return the bytes with this name; None if there are none."""
         self._check()
         return self._blobs.get(name)
 
     async def get_blobs(self, names: Sequence[str]) -> Mapping[str, bytes]:
-        """The bytes of these names; those that stand for nothing are left out."""
+        """Return the bytes of these names; unknown names are omitted."""
         return self.get_blobs_now(names)
 
     def get_blobs_now(self, names: Sequence[str]) -> Mapping[str, bytes]:
-        """Likewise."""
+        """Return the bytes of these names without awaiting; unknown names are omitted."""
         self._check()
         return {name: self._blobs[name] for name in names if name in self._blobs}
 
     async def list_blobs(self) -> Sequence[str]:
-        """The names of all blobs, in their order."""
+        """Return the names of all blobs, sorted."""
         self._check()
         return sorted(self._blobs)
 
     async def delete_blob(self, name: str) -> bool:
-        """Remove one; False if there was none."""
+        """Delete a blob; return False if there was none."""
         self._check()
         return self._blobs.pop(name, None) is not None
 
     # ---- both
 
     async def put_together(self, blobs: Sequence[bytes], documents: Sequence[DocumentWrite]) -> Sequence[Document]:
-        """Keep bytes and write documents, all of them or none. Raises Conflict, and nothing changed then."""
+        """Store blobs and write documents, all or none.
+
+        Raises Conflict, and changes nothing, if a version is not as expected.
+        """
         checked_together(blobs, documents)
         self._check()
         versions = [self._version(kind, key, expected, over) for kind, key, _, expected, over in documents]

@@ -1,4 +1,4 @@
-"""Who is told that something was committed: listeners, and those who wait for the next event."""
+"""Notification of commits: listeners, and callers that wait for the next event."""
 
 from __future__ import annotations
 
@@ -16,22 +16,25 @@ class News:
     """The listeners and the waiting readers of one store, all on its event loop."""
 
     def __init__(self) -> None:
-        self.head = 0  #: the cursor of the newest committed event
+        self.head = 0  #: cursor of the newest committed event
         self._listeners: Listeners[[int]] = Listeners()
         self._waiting: dict[asyncio.Future[None], int] = {}
         self._newest = self._told = 0
         self._is_telling = False
 
     def begin(self, head: int) -> None:
-        """Start anew, with tickets from 1; whoever listens goes on listening."""
+        """Restart with tickets from 1; listeners stay registered."""
         self.head, self._newest, self._told = head, 0, 0
 
     def listen(self, heard: Callable[[int], None]) -> Callable[[], None]:
-        """Have `heard` called with each newest ticket; returns the way out, which may be called twice."""
+        """Call `heard` with each newest ticket; return a function that stops this and may be called twice."""
         return self._listeners.add(heard)
 
     def tell(self, ticket: int, head: int) -> None:
-        """Tell all of the newest ticket and cursor. A listener that raises is logged and hinders nobody."""
+        """Notify all of the newest ticket and cursor.
+
+        An exception of a listener is logged, and the others are still called.
+        """
         self.head = head
         if not (self._waiting or self._listeners):
             self._told = ticket
@@ -41,7 +44,8 @@ class News:
                 waiter.set_result(None)
         self._newest = ticket
         if self._is_telling:
-            return  # A listener appended something: all are told when all have heard of what came before.
+            # A listener appended something: all are notified of it after all have been notified of the earlier ticket.
+            return
         self._is_telling = True
         try:
             while (told := self._newest) > self._told:
@@ -55,13 +59,13 @@ class News:
             self._is_telling = False
 
     def fail(self, where: object, why: str) -> None:
-        """Whoever waits for an event gets StoreFailed."""
+        """Raise StoreFailed in every call that waits for an event."""
         for waiter in self._waiting:
             if not waiter.done():
                 waiter.set_exception(StoreFailed(where, why))
 
     async def wait(self, after: int, timeout_s: float | None) -> bool:
-        """Return True once there is an event behind `after`, False when the time is up."""
+        """Wait until there is an event after `after`, and return True; return False at the timeout."""
         if self.head > after:
             return True
         waiter = asyncio.get_running_loop().create_future()

@@ -1,4 +1,4 @@
-"""The one kernel of a store that has exactly one: every tree that is at work is its own."""
+"""The kernel part of a store with exactly one kernel, which owns every active tree."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ramet.store.validation import checked_name, checked_number
 
 
 class SoleKernel(ABC):
-    """What such a store says of kernels. Nothing of it is kept: all that it knows ends with its process."""
+    """The kernel methods of such a store. Nothing is persisted: the data ends with the process."""
 
     kernel = "kernel"
     read_only = False
@@ -21,36 +21,36 @@ class SoleKernel(ABC):
         self._owned: set[str] = set()
 
     async def kernels(self) -> Sequence[KernelInfo]:
-        """The one that has it open, where it is this one: whoever only reads knows of none."""
+        """Return this kernel if the store is open for writing; a read-only store knows no kernels."""
         self._check()
         return [self._seat] if not self.read_only else []
 
     async def announce(self, address: str) -> None:
-        """Say where this kernel answers, until the store is closed."""
+        """Record this kernel's address, until the store is closed."""
         self._writes()
         self._address = checked_name("address", address)
 
     def on_kernels(self, heard: Callable[[], None]) -> Callable[[], None]:
-        """Never calls it: there is no other kernel."""
+        """Return a function without effect: `heard` is never called, because there is no other kernel."""
         return self._never()
 
     @property
     def is_away(self) -> bool:
-        """Never: it has no session."""
+        """Return False: there is no session to lose."""
         return False
 
     async def has_left(self, kernel: str, epoch: int) -> bool:
-        """Never: what was here before is not known."""
+        """Return False: earlier kernels are unknown."""
         self._check()
         return False
 
     async def owner_of(self, tree: str) -> KernelInfo | None:
-        """This kernel, for a tree that it has written to or claimed since the store was opened."""
+        """Return this kernel for a tree that it has written to or claimed since the store was opened."""
         self._check()
         return self._seat if checked_name("tree", tree) in self._owned else None
 
     async def claim(self, trees: Sequence[str]) -> Sequence[str]:
-        """Make trees this kernel's: all of them."""
+        """Claim trees: all of them become this kernel's."""
         self._writes()
         self._owned.update(checked_name("tree", tree) for tree in trees)
         return sorted(set(trees))
@@ -58,7 +58,10 @@ class SoleKernel(ABC):
     async def take_over(
         self, kernel: str, trees: Sequence[str], documents: Sequence[DocumentWrite]
     ) -> Sequence[Document] | None:
-        """Claim trees and write documents, of whichever kernel: none but this one lives. Raises Conflict."""
+        """Claim trees and write documents for any kernel, since no other is alive.
+
+        Raises Conflict like `put_together`.
+        """
         checked_name("kernel", kernel)
         names = [checked_name("tree", tree) for tree in trees]
         written = await self.put_together((), documents)
@@ -66,34 +69,34 @@ class SoleKernel(ABC):
         return written
 
     async def claim_fallen(self, limit: int = 16) -> Sequence[str]:
-        """None: there are no other kernels."""
+        """Return an empty list: there are no other kernels."""
         checked_number("limit", limit)
         self._writes()
         return []
 
     async def let_go(self, tree: str) -> None:
-        """Own a tree no longer; idempotent."""
+        """Release a tree; idempotent."""
         self._writes()
         self._owned.discard(checked_name("tree", tree))
 
     def on_tree_loss(self, heard: Callable[[OwnedElsewhere], None]) -> Callable[[], None]:
-        """Never calls it: nobody else takes a tree."""
+        """Return a function without effect: `heard` is never called, because no other kernel takes a tree."""
         return self._never()
 
     def on_loss(self, heard: Callable[[StoreFailed], None]) -> Callable[[], None]:
-        """Never calls it: nobody else can write where there is no file."""
+        """Return a function without effect: `heard` is never called, because nothing else can write without a file."""
         return self._never()
 
     @abstractmethod
     async def put_together(self, blobs: Sequence[bytes], documents: Sequence[DocumentWrite]) -> Sequence[Document]:
-        """Keep bytes and write documents, all of them or none. Raises Conflict."""
+        """Store blobs and write documents, all or none. Raises Conflict if a version is not as expected."""
 
     @abstractmethod
     def _check(self) -> None:
-        """Raises StoreFailed if it is not open."""
+        """Check that the store is open. Raises StoreFailed otherwise."""
 
     def _writes(self) -> object:
-        """Raises StoreFailed if nothing can be written."""
+        """Check that the store can be written. Raises StoreFailed otherwise."""
         return self._check()
 
     def _end_kernel(self) -> None:

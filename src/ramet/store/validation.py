@@ -1,4 +1,4 @@
-"""What stores take in: names and bytes that every one of them can keep and give back unchanged."""
+"""Validation of store input: names and bytes that every store can keep and return unchanged."""
 
 from __future__ import annotations
 
@@ -7,14 +7,17 @@ from collections.abc import Sequence
 from ramet.core.errors import InvalidValue
 from ramet.store.contract import DocumentWrite, Entry
 
-MOST_NAME = 1_000  #: characters of a name
+MOST_NAME = 1_000  #: maximum characters of a name
 MOST_NUMBER = 2**63 - 1
-MOST_DATA = 2**28  #: bytes of one event, document or blob: what every database takes in one piece
+MOST_DATA = 2**28  #: maximum bytes of one event, document or blob: every database accepts them in one piece
 _REMEMBERED = 20_000
 
 
 def checked_name(field: str, value: object) -> str:
-    """Take a name as it is. Raises InvalidValue for what is no text, too long, or cannot be kept as UTF-8."""
+    """Return a name unchanged.
+
+    Raises InvalidValue if it is no text, is too long, has NUL, or cannot be encoded as UTF-8.
+    """
     if not isinstance(value, str) or len(value) > MOST_NAME or "\0" in value:
         raise InvalidValue(field, value, f"text of at most {MOST_NAME} characters, without NUL")
     try:
@@ -25,7 +28,7 @@ def checked_name(field: str, value: object) -> str:
 
 
 def checked_data(field: str, value: object) -> bytes:
-    """Take bytes as they are. Raises InvalidValue for anything else, and for too many of them."""
+    """Return bytes unchanged. Raises InvalidValue if the value has another type or is too long."""
     if not isinstance(value, bytes):
         raise InvalidValue(field, value, "bytes")
     if len(value) > MOST_DATA:
@@ -34,14 +37,14 @@ def checked_data(field: str, value: object) -> bytes:
 
 
 def checked_number(field: str, value: object) -> int:
-    """Take a whole number from 0 that fits into 63 bits. Raises InvalidValue for anything else."""
+    """Return a whole number from 0 that fits into 63 bits. Raises InvalidValue for any other value."""
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MOST_NUMBER:
         raise InvalidValue(field, value, "a whole number from 0 to 2^63 - 1")
     return value
 
 
 def checked_together(blobs: Sequence[bytes], documents: Sequence[DocumentWrite]) -> None:
-    """Take what is to be written together as it is. Raises InvalidValue, for a document that is named twice, too."""
+    """Check data to write together. Raises InvalidValue if a value is invalid or a document is named twice."""
     for data in blobs:
         checked_data("blob", data)
     seen: set[tuple[str, str]] = set()
@@ -57,13 +60,13 @@ def checked_together(blobs: Sequence[bytes], documents: Sequence[DocumentWrite])
 
 
 class Intake:
-    """Looks at entries before they are queued: what is refused later, in the writer, would end the whole store."""
+    """A validator of entries before they are queued: a later refusal, in the writer, would end the whole store."""
 
     def __init__(self) -> None:
         self._known: set[str] = set()
 
     def check(self, entry: Entry) -> None:
-        """Raises InvalidValue, naming the field. Costs next to nothing for names that came before."""
+        """Check an entry. Raises InvalidValue, with the field. Names that were checked before cost almost nothing."""
         tree, run, seq, kind, data = entry
         known = self._known
         if (

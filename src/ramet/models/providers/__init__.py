@@ -1,1 +1,1 @@
-"""What ramet must know of the SDKs of providers."""
+"""Knowledge about the SDKs of providers."""

@@ -1,4 +1,4 @@
-"""Whether a model has the key that it needs, found out before anything is asked."""
+"""Check before any request whether a model has its key."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from pydantic import SecretStr
 from ramet.core.errors import ModelFailed
 from ramet.models.resolve import model_name
 
-#: Headers that take the place of a key.
+#: Headers that replace a key.
 _HEADERS: Final = frozenset({"authorization", "x-api-key"})
-#: Attributes under which models keep the client of their SDK.
+#: Attributes of models that hold the client of their SDK.
 _CLIENTS: Final = ("root_async_client", "_async_client")
 
 
 def check_key(model: BaseChatModel) -> None:
-    """Raise ModelFailed for a model whose key is empty. Most clients refuse to be made so; ChatAnthropic does not."""
+    """Raise ModelFailed for a model whose key is empty. Most clients refuse an empty key; ChatAnthropic does not."""
     for field, variable in model.lc_secrets.items():
         key = getattr(model, field, None)
         if not isinstance(key, SecretStr) or key.get_secret_value().strip() or not field.endswith("api_key"):
@@ -27,7 +27,7 @@ def check_key(model: BaseChatModel) -> None:
 
 
 def _has_header(model: BaseChatModel) -> bool:
-    """Whether the model's client sends a key by a header that it was given, from whatever source."""
+    """Return whether the model's client sends a key in a configured header, from any source."""
     for name in _CLIENTS:
         headers = getattr(getattr(model, name, None), "default_headers", None) or {}
         for header, value in headers.items():

@@ -1,11 +1,11 @@
-"""Payloads of requests with long conversations: encoded in a thread, and not looked through by the SDK of OpenAI.
+"""Payloads of requests with long conversations: encoded in a thread, and not scanned by the SDK of OpenAI.
 
-For 1,100 messages LangChain takes 10 to 80 ms to make a payload, and the SDK of OpenAI 300 to 900 ms to look through it
-for names and dates to rewrite, of which messages have none. Both would stop the event loop, and with it all others.
+For 1,100 messages LangChain takes 10 to 80 ms to create a payload. The SDK of OpenAI takes 300 to 900 ms to scan it for
+names and dates to rewrite, which messages never have. Both would block the event loop for all other tasks.
 
-So the payload is made in a thread, by the model's own method, with the arguments that the model called this method with
-last time; if it calls it with others, it gets what it asked for, made there and then. And what is long of a payload for
-OpenAI goes into `extra_body`, which the SDK sends as it is: the request has the same JSON.
+So the payload is created in a thread, by the model's own method, with the arguments of the last call of this method. If
+the model then passes other arguments, the payload is created again at once. The long parts of a payload for OpenAI go
+into `extra_body`, which the SDK sends unchanged: the request has the same JSON.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from langchain_core.messages import BaseMessage
 
 from ramet.concurrency.threads import in_thread
 
-LONG: Final = 32  #: messages; what is shorter takes less time than a thread would
+LONG: Final = 32  #: messages; shorter conversations take less time than a thread would
 _METHOD: Final = "_get_request_payload"
 _OPENAI: Final = "langchain_openai."
 _PACKAGES: Final = (_OPENAI, "langchain_anthropic.")
 _LONG_FIELDS: Final = ("messages", "input")
-#: In these cases the SDK itself makes something of a payload before it is sent.
+#: In these cases the SDK itself modifies a payload before it is sent.
 _PARSED: Final = ("response_format", "text_format")
 
 _Payload = dict[str, Any]  # as the SDK takes it
 
 
 class _Arguments(NamedTuple):
-    """Arguments of the model's method beside those that the request was made with."""
+    """The difference between the arguments of the model's method and those of the request."""
 
     added: Mapping[str, Any]
     dropped: frozenset[str]
 
 
 class Payloads:
-    """Encoder of the payloads of one model."""
+    """An encoder of the payloads of one model."""
 
     def __init__(self) -> None:
         self._learnt: dict[tuple[object, ...], _Arguments] = {}  #: by the kind of request
@@ -46,10 +46,10 @@ class Payloads:
     async def encode(
         self, model: BaseChatModel, messages: Sequence[BaseMessage], kwargs: Mapping[str, Any], *, streams: bool
     ) -> BaseChatModel:
-        """Encode a request in a thread; return a model that sends it when it is asked for just that.
+        """Encode a request in a thread; return a model that sends the result for exactly this request.
 
-        Returns `model` itself where the conversation is short, or the model is not known to encode by a method of its
-        own. What cannot be encoded is left to fail where the model is asked.
+        Returns `model` itself if the conversation is short, or if the model has no known method for encoding. A request
+        that cannot be encoded fails later, when the model is asked.
         """
         if not _is_long(model, messages):
             return model
@@ -62,7 +62,7 @@ class Payloads:
             work: Callable[[], _Payload] = lambda: _unchecked(model, encode(messages, stop=None, **arguments))  # noqa: E731
             try:
                 made = await in_thread(work, name="ramet-encode")
-            except Exception:  # Whatever it is, the model is going to say it.
+            except Exception:  # The model raises the same error again when it is asked.
                 made = None
 
         def learn(actual: Mapping[str, Any]) -> None:
@@ -73,7 +73,7 @@ class Payloads:
 
 
 def with_unchecked_payload(model: BaseChatModel, messages: Sequence[BaseMessage]) -> BaseChatModel:
-    """Return a model whose SDK sends a long conversation as it is; `model` itself where the conversation is short."""
+    """Return a model whose SDK sends a long conversation unchanged; `model` itself if the conversation is short."""
     return _answering(model, None, None, lambda _: None) if _is_long(model, messages) else model
 
 
@@ -90,7 +90,7 @@ def _answering(
     made: _Payload | None,
     learn: Callable[[Mapping[str, Any]], None],
 ) -> BaseChatModel:
-    """A copy of a model that takes the payload `made` where it would encode with the arguments `expected`."""
+    """Return a copy of a model that uses the payload `made` instead of encoding with the arguments `expected`."""
     encode = getattr(model, _METHOD)
 
     def payload(messages: Any, *, stop: list[str] | None = None, **actual: Any) -> _Payload:
@@ -99,7 +99,8 @@ def _answering(
         learn(actual)
         return _unchecked(model, encode(messages, stop=stop, **actual))
 
-    for name in ("_client", "_async_client"):  # Clients that are made on first use are the model's, not a copy's.
+    # Clients that are created on first use belong to the model, not to a copy.
+    for name in ("_client", "_async_client"):
         if isinstance(getattr(type(model), name, None), cached_property):
             getattr(model, name)
     copy = model.model_copy()
@@ -108,7 +109,7 @@ def _answering(
 
 
 def _unchecked(model: BaseChatModel, payload: _Payload) -> _Payload:
-    """Move what is long of a payload to where the SDK does not look through it."""
+    """Move the long parts of a payload to where the SDK does not scan them."""
     if not any(cls.__module__.startswith(_OPENAI) for cls in type(model).__mro__):
         return payload
     extra = payload.get("extra_body") or {}
@@ -125,7 +126,7 @@ def _unchecked(model: BaseChatModel, payload: _Payload) -> _Payload:
 
 
 def _is_json(value: object) -> bool:
-    """Whether this is made of what JSON has, so that there is nothing to be rewritten before it is sent."""
+    """Return whether the value has only JSON types, so that nothing must be rewritten before it is sent."""
     if isinstance(value, dict):
         return all(type(name) is str and _is_json(each) for name, each in value.items())
     if isinstance(value, list | tuple):

@@ -1,8 +1,8 @@
-"""Whether a streamed reply is asked for its usage, which ChatOpenAI leaves out for any address but OpenAI's own.
+"""Decide whether to request usage with a stream, which ChatOpenAI omits for any address but OpenAI's own.
 
-Chat Completions have a field for that, `stream_options`. Not every endpoint that speaks their format knows the field,
-and some refuse what they do not know. So what an endpoint did is remembered for the life of the process. The Responses
-API reports usage unasked, and its client fails over an argument for it.
+Chat Completions have a field for this, `stream_options`. Not every compatible endpoint knows the field, and some refuse
+unknown fields. So the behaviour of each endpoint is remembered for the lifetime of the process. The Responses API
+reports usage without a request, and its client fails with an argument for it.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from ramet.core.errors import ModelFailed
 from ramet.models.errors import is_overflow
 from ramet.models.resolve import model_name
 
-#: Endpoints that are remembered; the oldest is forgotten first.
+#: Maximum number of remembered endpoints; the oldest is dropped first.
 MAX_REMEMBERED: Final = 1_000
-#: Words by which an endpoint names the field.
+#: Words with which an endpoint names the field.
 _WORDS: Final = ("stream_options", "stream_usage", "include_usage")
-#: Statuses of requests that are refused for what is in them.
+#: Statuses of requests that are refused for their content.
 _REFUSALS: Final = frozenset({400, 422})
 
 
@@ -32,25 +32,25 @@ class Endpoint(NamedTuple):
     address: str
 
 
-#: Whether an endpoint takes the field; one that is not here has not shown it yet.
+#: Whether an endpoint accepts the field; an endpoint that is not here has not shown it yet.
 _known: dict[Endpoint, bool] = {}
 
 
 class UsageRefused(ModelFailed):
-    """A request that asked for usage was refused, perhaps for that: the same may be granted without."""
+    """The error for a refused request with usage: the refusal may have been for that field alone."""
 
 
 def is_asked(model: BaseChatModel, kwargs: Mapping[str, Any], runnable: Runnable[Any, Any] | None = None) -> bool:
-    """Whether `stream_usage` goes with a call of this model with these keywords, by way of `runnable` if there is one.
+    """Return whether to pass `stream_usage` with a call of this model, through `runnable` if given.
 
-    Never where the model's owner has decided it, nor where the Responses API is asked.
+    Never if the model's owner has decided it, nor if the call uses the Responses API.
     """
     if getattr(model, "stream_usage", False) is not None:
         return False
     if runnable is not None:
         bound = _bound_kwargs(runnable)
         if bound is None:
-            return False  # Nobody knows which API will be asked.
+            return False  # It is unknown which API will be used.
         kwargs = {**bound, **kwargs}
     sent = {**kwargs, **(getattr(model, "model_kwargs", None) or {})}
     if "stream_options" in sent:
@@ -62,7 +62,7 @@ def is_asked(model: BaseChatModel, kwargs: Mapping[str, Any], runnable: Runnable
 
 
 def endpoint_of(model: BaseChatModel) -> Endpoint:
-    """Where this model is asked."""
+    """Return the endpoint of this model."""
     for name in ("root_async_client", "root_client"):
         address = getattr(getattr(model, name, None), "base_url", None)
         if address is not None:
@@ -71,10 +71,10 @@ def endpoint_of(model: BaseChatModel) -> Endpoint:
 
 
 def refusal(endpoint: Endpoint, error: Exception, failed: ModelFailed) -> UsageRefused | None:
-    """`failed`, which came of `error`, as the refusal of a request that asked for usage; None if it is another failure.
+    """Return `failed`, caused by `error`, as the refusal of a request for usage; None for any other failure.
 
-    An endpoint that names the field is remembered. One that does not is given the benefit of the doubt once a request,
-    until it has answered one.
+    An endpoint that names the field is remembered. For any other endpoint, a refusal is assumed once per request, until
+    the endpoint has answered one.
     """
     said = str(error).lower()
     if any(word in said for word in _WORDS):
@@ -86,7 +86,7 @@ def refusal(endpoint: Endpoint, error: Exception, failed: ModelFailed) -> UsageR
 
 
 def note(endpoint: Endpoint, *, is_taken: bool) -> None:
-    """Remember of an endpoint that has answered whether it was asked for usage; its first answer counts."""
+    """Remember whether an endpoint has answered a request with usage; only its first answer counts."""
     if endpoint not in _known:
         _known[endpoint] = is_taken
         if len(_known) > MAX_REMEMBERED:
@@ -94,7 +94,7 @@ def note(endpoint: Endpoint, *, is_taken: bool) -> None:
 
 
 def _bound_kwargs(runnable: Runnable[Any, Any]) -> dict[str, Any] | None:
-    """The keywords that bindings around a model add to its calls; None where there is more than bindings."""
+    """Return the keywords that bindings around a model add to its calls; None if there is more than bindings."""
     kwargs: dict[str, Any] = {}
     while isinstance(runnable, RunnableBinding):
         kwargs = {**runnable.kwargs, **kwargs}

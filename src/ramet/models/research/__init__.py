@@ -1,1 +1,1 @@
-"""How the offline model works: rules that decide what to search next, from what was found so far."""
+"""The rules of the offline model: they decide the next search from the results so far."""

@@ -1,4 +1,4 @@
-"""The answer as Markdown: the lines that were found, and no more than those lines show."""
+"""The answer as Markdown: the lines that were found, without further conclusions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lines of files as evidence: each quoted as it stands, and log lines that say the same counted together."""
+"""Lines of files as evidence: each quoted unchanged, and equivalent log lines counted together."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ _VARIES = re.compile(r"\"[^\"]*\"|'[^']*'|\b[0-9a-fA-F]{8,}\b|(?<![\w-])[\w-]*\d
 _LITERAL = re.compile(r"\"((?:\\.|[^\"\\])*)\"|'((?:\\.|[^'\\])*)'|`([^`]*)`")
 _PLACEHOLDER = re.compile(r"%(?:\(\w+\))?[-+#\d.]*[a-zA-Z]|\$?\{[^{}]*\}|\$\w+")
 LOOKED_AT = 500  #: characters of a line of code that are searched for literals
-SHOWN = 200  #: characters of a line that are quoted, and looked at for the words of a question
+SHOWN = 200  #: characters of a line that are quoted, and searched for words of the question
 
 
 class EvidenceLine(NamedTuple):
-    """One line of one file; of a log, also how many lines that were read are like it."""
+    """A line of a file; of a log, also the number of equivalent lines that were read."""
 
     path: str
     number: int
     text: str
-    section: str = ""  #: of a setting: the headings that the line stands under
+    section: str = ""  #: of a setting: the headings above the line
     alike: int = 1
     last: int = 0
 

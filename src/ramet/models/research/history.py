@@ -1,4 +1,4 @@
-"""The content of a conversation for a model that keeps nothing itself: the question, and what was done about it."""
+"""Read a conversation for a model without state: the question, and the calls made for it."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ _REFUSED = re.compile(r"spawn refused|Agent \S+ did not finish|There is no tool 
 
 
 class Done(NamedTuple):
-    """One call that was made for this question, and its result."""
+    """A call that was made for this question, and its result."""
 
-    stage: str  #: why the call was made: see `ramet.models.research.researcher`
+    stage: str  #: reason for the call: see `ramet.models.research.researcher`
     args: dict[str, Any]  # Any: what was sent, and came back in the history
     text: str
     failed: bool
 
 
 class Turn(NamedTuple):
-    """The newest question, what was asked before, and all that was done about the question so far."""
+    """The newest question, earlier questions, and all calls for the question so far."""
 
     asked: str
     earlier: str
@@ -38,7 +38,7 @@ class Turn(NamedTuple):
 def read(messages: Sequence[BaseMessage]) -> Turn:
     """Read a conversation. A question is the newest message of a person, or of an agent that gives a brief."""
     spoken = [(at, str(m.text).strip()) for at, m in enumerate(messages) if isinstance(m, HumanMessage)]
-    spoken = [(at, text) for at, text in spoken if text and not text.startswith("<")]  # mail and notices come in tags
+    spoken = [(at, text) for at, text in spoken if text and not text.startswith("<")]  # mail and notices are in tags
     must_end = len(spoken) > 1 and spoken[-1][0] == len(messages) - 1 and bool(_NO_MORE_TOOLS.search(spoken[-1][1]))
     *earlier, (start, asked) = [(0, ""), *(spoken[:-1] if must_end else spoken)]
     answers, done = {m.tool_call_id: m for m in messages if isinstance(m, ToolMessage)}, []

@@ -1,7 +1,8 @@
-"""A model that needs no key and no network: a researcher that works by rules, and says so in every answer.
+"""A model without a key and a network: a researcher that works by rules, and says so in every answer.
 
-The researcher drives the same loop as any model: it lists a folder, sends `explore` agents to its files, follows names
-and numbers from logs to code and settings, and answers with the lines that were found. It understands no text.
+The researcher uses the same loop as any model. It lists a folder, sends `explore` agents to its files, and follows
+names and numbers from logs to code and settings. Its answer consists of the lines that it found. It understands no
+text.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ from ramet.models.research.researcher import decide
 
 
 class OfflineResearcher(BaseChatModel):
-    """Answers questions about a folder by searching it. Keeps nothing: any number of agents may share one."""
+    """A model that answers questions about a folder by searching it. It has no state: many agents may share one."""
 
     model_name: str = "offline"
-    tool_names: frozenset[str] = frozenset()  #: what it may call; see `bind_tools`
+    tool_names: frozenset[str] = frozenset()  #: tools that it may call; see `bind_tools`
 
     @property
     def _llm_type(self) -> str:
@@ -38,7 +39,7 @@ class OfflineResearcher(BaseChatModel):
         """Return this model, knowing these tools by their names."""
         return self.model_copy(update={"tool_names": frozenset(map(tool_name, tools))})
 
-    # Any: LangChain's stop words and run managers, of which a reply by rules uses none.
+    # Any: LangChain's stop words and run managers, which are not used here.
     def _generate(self, messages: list[BaseMessage], *_: Any, **__: Any) -> ChatResult:
         return ChatResult(generations=[ChatGeneration(message=self._reply(messages))])
 
@@ -63,5 +64,5 @@ class OfflineResearcher(BaseChatModel):
 
 
 def _tokens(text: str) -> int:
-    """Return an estimate that is the same everywhere: a token for every four bytes."""
+    """Return a reproducible estimate: one token for every four bytes."""
     return -(-len(text.encode("utf-8", "replace")) // 4)

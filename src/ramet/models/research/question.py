@@ -1,11 +1,11 @@
-"""A question as words to search for. Any text is a question; at worst it has no words."""
+"""A question as words to search for. Any text is a question, possibly without words."""
 
 from __future__ import annotations
 
 import re
 from typing import NamedTuple
 
-#: Words that report trouble, for a search without regard to case.
+#: Words that report trouble, for a case-insensitive search.
 FAULT = (
     r"\b(fatal|panic\w*|critical|severe|errors?|err|exception|traceback|fail\w*|timed? ?out|timeout|refused|denied|"
     r"exhausted|killed|deadlock\w*|abort\w*|cannot|could not|unable|warn|warning|gave up|invalid|missing|expired)\b|"

@@ -1,7 +1,7 @@
-"""The next step: a pure function from a conversation and the tools at hand to calls, or to the answer.
+"""The next step: a pure function from a conversation and the available tools to calls, or to the answer.
 
-A root surveys the folder, asks why files were passed over, splits the best files between scouts, links what they report
-and answers. A scout looks into its files and reports lines. A root without scouts does their work, too.
+A root surveys the folder, asks why files were skipped, splits the best files between scouts, links their reports and
+answers. A scout searches its files and reports lines. A root without scouts also does their work.
 """
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ from ramet.models.research.evidence import EvidenceLine, kind_of
 from ramet.models.research.history import Turn, read
 from ramet.models.research.question import FAULT, Question, escaped, understand
 
-MOST = {"logs": 6, "settings": 12, "source": 12, "docs": 6}  #: files that are looked into
+MOST = {"logs": 6, "settings": 12, "source": 12, "docs": 6}  #: maximum number of files that are searched, by kind
 MOST_LINES, MOST_REASONS, MOST_KEYS, MOST_REPORTED = 200, 20, 30, 150
-_ODD = re.compile(r"\\(u[0-9a-f]{4}|x[0-9a-f]{2}|[nrt])")  # how the tools show what no name given to them can hold
+# how tools display characters that no tool argument can contain
+_ODD = re.compile(r"\\(u[0-9a-f]{4}|x[0-9a-f]{2}|[nrt])")
 _BOUND = re.compile(r"^… \[(.*?)\]?$", re.MULTILINE)
 
 
 class PlannedCall(NamedTuple):
-    """A tool call that is wanted, and the stage that wants it."""
+    """A tool call to make, and the stage that needs it."""
 
     stage: str
     tool: str
@@ -41,7 +42,7 @@ class Step(NamedTuple):
 
 
 def decide(messages: Sequence[BaseMessage], tools: frozenset[str]) -> Step:
-    """Return the next step. The same conversation always gets the same one."""
+    """Return the next step. Equal conversations give equal steps."""
     turn = read(messages)
     if (missing := {"Glob", "Grep", "Read"} - tools) and not turn.done:
         lacks = f"no tool for that was given to me ({', '.join(sorted(missing))} missing)"
@@ -49,7 +50,7 @@ def decide(messages: Sequence[BaseMessage], tools: frozenset[str]) -> Step:
     if brief := re.fullmatch(r"Question: (.*)\n.*\n(\{.*\})", turn.asked):
         return _Research(turn, understand(brief[1]), tools).scout(json.loads(brief[2]))
     question = understand(turn.asked)
-    if not question.terms and turn.earlier:  # "go on", "and why?": about what was asked before
+    if not question.terms and turn.earlier:  # "go on", "and why?": about the earlier question
         question = understand(turn.earlier)
     return _Research(turn, question, tools).root()
 
@@ -60,7 +61,7 @@ def _grep(stage: str, pattern: str, mode: str = "content", limit: int = MOST_LIN
 
 
 class _Research:
-    """One turn's research, as far as it has come."""
+    """The state of one turn's research."""
 
     def __init__(self, turn: Turn, question: Question, tools: frozenset[str]) -> None:
         self._turn, self._question, self._tools = turn, question, tools
@@ -135,7 +136,7 @@ class _Research:
         return globs + [_grep("survey", pattern, "count", 0, glob=glob) for pattern, glob in counted.items()]
 
     def _why(self) -> list[PlannedCall]:
-        """Ask for the reason where the search passed a file over, and look into folders that seem to be empty."""
+        """Ask for the reason why the search skipped files, and look into folders that seem to be empty."""
         more = len(self._passed) - MOST_REASONS
         self._omit([f"{more} other files that the search passed over"] if more > 0 else [])
         empty = [each for each in self._folders if not any(path.startswith(each) for path in self._files)]
@@ -145,7 +146,7 @@ class _Research:
         ]
 
     def _best(self) -> dict[str, dict[str, int]]:
-        """Return the files to look into by kind, those first that hold most of the rarest words of the question."""
+        """Return the files to search by kind, those with most of the rarest words of the question first."""
         holding = [self._counts.get(pattern, {}) for pattern in self._question.terms.values()]
         faults = self._counts.get(FAULT, {}) if self._question.about_fault else {}
 
@@ -187,7 +188,7 @@ class _Research:
         return calls
 
     def _own(self) -> list[EvidenceLine]:
-        """Return the lines worth a report that this agent has found itself, the best first."""
+        """Return the reportable lines that this agent has found itself, the best first."""
         found, logged, held = list[EvidenceLine](), list[EvidenceLine](), self._question.held_by
         for each in self._turn.of("look"):
             path = each.args.get("file_path") or each.args["path"]
@@ -218,7 +219,7 @@ class _Research:
         return by_weight([*told, *(evidence.group(logged) if self._question.about_fault else [])], self._question)
 
     def _lines(self) -> list[EvidenceLine]:
-        """Return what this agent and its scouts have found."""
+        """Return the lines that this agent and its scouts have found."""
         found = self._own()
         for line in (line for each in self._turn.of("split") for line in each.text.split("\n")):
             if line.startswith('["') and line.endswith("]"):

@@ -1,4 +1,4 @@
-"""Settings in files and in code: a name, a value, and which of them are equal or contradict each other."""
+"""Settings in files and in code: names, values, and which of them are equal or contradict each other."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ _UNITS = {1: "ms millis milliseconds", 1_000: "s sec secs second seconds", 60_00
 _UNITS |= {3_600_000: "h hour hours", 86_400_000: "d day days"}
 _MS = {unit: float(ms) for ms, units in _UNITS.items() for unit in units.split()}
 _FILLER = frozenset("default config settings setting app application spring options option env the self".split())
-#: Words that link nothing by themselves, since many settings have them.
+#: Words that link nothing by themselves, because many settings contain them.
 _COMMON = frozenset(
     "timeout max min limit size count number request connect read write http api time after before no".split()
 ) | {*_MS}
-#: Names of which each place has its own.
+#: Names that every place has separately.
 _OWN = frozenset("name type id key value version title description kind path label image file dir".split())
 
 
@@ -47,19 +47,19 @@ class Setting(NamedTuple):
 
     @property
     def unit(self) -> str:
-        """The unit of time that the key ends with, if it does."""
+        """Return the unit of time at the end of the key, or ""."""
         found = re.search(r"(?<=[a-z])[_.-]?([A-Z]?[a-z]+)\Z|_([A-Z]+)\Z", self.key)
         last = "".join(found.groups("")).lower() if found else ""
         return last if last in _MS else ""
 
     @property
     def words(self) -> frozenset[str]:
-        """The words of the name, without its unit and without words that say nothing."""
+        """Return the words of the name, without its unit and without filler words."""
         return words(self.name) - _FILLER - {self.unit}
 
     @property
     def measure(self) -> tuple[str, float | str]:
-        """The value to compare: in milliseconds, as a number without a unit, or as text."""
+        """Return the value to compare: in milliseconds, as a number without a unit, or as text."""
         text = self.value.strip("\"'")
         found = re.fullmatch(r"(-?\d+(?:\.\d+)?)\s*([A-Za-z]*)", text.replace("_", ""))
         unit = (found[2].lower() or self.unit) if found else "text"
@@ -78,7 +78,7 @@ def words(text: str) -> frozenset[str]:
 
 
 def settings_on(line: EvidenceLine) -> list[Setting]:
-    """Return the settings on a line: of code, only those whose value stands there as it is."""
+    """Return the settings on a line: of code, only those with a literal value."""
     whole = _WHOLE.match(line.text) if line.kind == "settings" else None
     found = []
     for each in [whole] if whole else _LITERAL.finditer(line.text) if line.kind in ("settings", "source") else ():
@@ -89,7 +89,7 @@ def settings_on(line: EvidenceLine) -> list[Setting]:
 
 
 def with_sections(lines: Sequence[EvidenceLine]) -> list[EvidenceLine]:
-    """Return the lines of a settings file, each with the headings that it stands under: by indentation or brackets."""
+    """Return the lines of a settings file, each with the headings above it, by indentation or brackets."""
     above, found = list[tuple[int, str]](), list[EvidenceLine]()
     for line in lines:
         text, indent = line.text.strip(), len(line.text) - len(line.text.lstrip())
@@ -104,10 +104,10 @@ def with_sections(lines: Sequence[EvidenceLine]) -> list[EvidenceLine]:
 
 
 def compare(settings: Iterable[Setting]) -> list[list[Setting]]:
-    """Return groups of settings of one name in several files: of equal values, or of values that contradict.
+    """Return groups of settings of one name in several files, with equal or contradicting values.
 
-    Code takes part with its constants, and with any value whose name a settings file has. A bare name in code stands
-    for a name under a heading only where one heading has it. Values with a unit and without are not compared.
+    Code contributes its constants, and any value whose name a settings file has. A bare name in code matches a name
+    under a heading only if exactly one heading has it. Values with and without a unit are not compared.
     """
     full = {each for each in settings if each.words - _OWN}
     stated = {each.words: words(each.key) - _FILLER - {each.unit} for each in full if each.line.kind == "settings"}
@@ -121,7 +121,7 @@ def compare(settings: Iterable[Setting]) -> list[list[Setting]]:
 
 
 def renamed(lines: Iterable[EvidenceLine], settings: Iterable[Setting]) -> list[str]:
-    """Return names that code reads and no settings file sets, with a setting of a like name that no code names."""
+    """Return names that code reads and no settings file sets, with a similar setting that no code names."""
     code, found = [line for line in lines if line.kind == "source"], dict[str, str]()
     named = {word.lower() for line in code for word in re.findall(r"[\w-]+", line.text)}
     stated = {each.key.lower(): each for each in settings if each.line.kind == "settings"}
@@ -134,7 +134,7 @@ def renamed(lines: Iterable[EvidenceLine], settings: Iterable[Setting]) -> list[
 
 
 def values_shared(line: EvidenceLine, settings: Iterable[Setting]) -> list[tuple[str, Setting]]:
-    """Return the settings whose value a log line states, or a time just above theirs, with what they share."""
+    """Return the settings whose value a log line states, or slightly exceeds, with the shared part."""
     found, said = dict[tuple[str, Setting], None](), message(line.text)
     for setting in settings:
         kind, value = setting.measure
@@ -155,7 +155,7 @@ def values_shared(line: EvidenceLine, settings: Iterable[Setting]) -> list[tuple
 
 
 def longer_times(setting: Setting, lines: Iterable[EvidenceLine]) -> list[str]:
-    """Return lines of documents with a word of a setting's name that state a longer time than the setting."""
+    """Return lines of documents that share a word with a setting's name and state a longer time."""
     kind, value = setting.measure
     found, limit = [], float(value) if kind == "ms" else 0.0
     for line in lines if limit else ():

@@ -1,12 +1,12 @@
-"""A written dialogue: what a scripted model says, step by step, and which dialogue a request belongs to.
+"""A written dialogue: the steps of a scripted model, and the choice of the dialogue for a request.
 
 A script is one of three things:
 
-- a list of steps: each request takes the next one, whoever asks;
-- a mapping {pattern: steps}: a request belongs to the first pattern found in its system prompt, else to one found in
-  its latest human message that has one ("" is found everywhere). The step follows from the request's own history (as
-  many steps as it holds replies since that message), so that any number of agents may be in the same dialogue at once,
-  and a resumed one goes on where it was. Steps that fail are played once each;
+- a list of steps: each request takes the next one, whoever sends it;
+- a mapping {pattern: steps}: a request belongs to the first pattern found in its system prompt, otherwise to one found
+  in its latest human message with a pattern ("" is found everywhere). The step depends on the request's own history:
+  the number of replies since that message. So any number of agents may use the same dialogue concurrently, and a
+  resumed agent continues at its place. Steps that fail are played once each;
 - a function of the messages: it answers every request.
 """
 
@@ -25,13 +25,13 @@ from ramet.core.errors import InvalidValue, ModelFailed
 
 @dataclass(frozen=True, kw_only=True)
 class _Timed:
-    usage: UsageMetadata | None = None  #: as given, or a figure that follows from the texts
+    usage: UsageMetadata | None = None  #: as given, or computed from the texts
     delay_s: float = 0.0  #: before the first chunk
 
 
 @dataclass(frozen=True)
 class Say(_Timed):
-    """Text, with its usage, a delay, and how it is cut into chunks (by word, unless given)."""
+    """A text reply, with its usage, a delay, and its chunks (by word, unless given)."""
 
     text: str
     chunks: tuple[str, ...] | None = None
@@ -39,7 +39,7 @@ class Say(_Timed):
 
 @dataclass(frozen=True)
 class Call:
-    """A tool call. Its id, unless given, follows from the place in the dialogue."""
+    """A tool call. Its id, unless given, is computed from the place in the dialogue."""
 
     tool: str
     args: Mapping[str, Any] = field(default_factory=dict)
@@ -48,7 +48,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Fail:
-    """A failure in place of a reply: an HTTP status, an exception, or a reason that no retry helps against."""
+    """A failure in place of a reply: an HTTP status, an exception, or the reason of a permanent failure."""
 
     error: int | str | Exception
     retry_after_s: float | None = None
@@ -56,7 +56,7 @@ class Fail:
 
 @dataclass(frozen=True)
 class Cut:
-    """A reply whose connection breaks after so many characters."""
+    """A reply whose connection breaks after `after_chars` characters."""
 
     after_chars: int
     text: str = "This reply is cut before its end."
@@ -64,7 +64,7 @@ class Cut:
 
 @dataclass(frozen=True)
 class Hang:
-    """A reply that says so many characters and then nothing more, until it is cancelled."""
+    """A reply that stops after `after_chars` characters and waits until it is cancelled."""
 
     after_chars: int = 0
     text: str = "This reply never comes to its end."
@@ -77,14 +77,14 @@ Script: TypeAlias = "Sequence[Step] | Mapping[str, Sequence[Step]] | Answer"
 
 
 class ResolvedStep(NamedTuple):
-    """One step, resolved: functions were called, and its place is known."""
+    """A resolved step: functions were called, and its place is known."""
 
     step: Spoken
-    place: str  #: e.g. "3" or "searcher/2": what call ids are made of
+    place: str  #: for example "3" or "searcher/2": the base of call ids
 
 
 class Dialogue:
-    """Plays a script: one step for each request."""
+    """A player of a script: one step for each request."""
 
     def __init__(self, script: Script) -> None:
         self._script: Mapping[str, Sequence[Step]] | Sequence[Step] | Answer
@@ -100,7 +100,7 @@ class Dialogue:
         self._failed: Counter[tuple[str, int, str]] = Counter()
 
     def line(self, messages: Sequence[BaseMessage]) -> ResolvedStep:
-        """The step that answers this request. ModelFailed, naming the step, where the script has come to its end."""
+        """Return the step that answers this request. Raises ModelFailed, with the step, if the script has ended."""
         if callable(self._script):
             self._taken += 1
             return ResolvedStep(_played(self._script, messages), str(self._taken))
@@ -116,7 +116,8 @@ class Dialogue:
         said = sum(isinstance(message, AIMessage) for message in messages[opening + 1 :])
         steps = dialogues[pattern]
         label = f"the script of {pattern!r}" if pattern else "the script"
-        # Failures leave no reply in the history: those before this place, and those already played here, are passed.
+        # Failures leave no reply in the history: failures before this place, and those already played here, are
+        # skipped.
         asked = (pattern, said, str(messages[opening].content))
         failures_here = self._failed[asked]
         at = _index_after(steps, said) + failures_here
@@ -140,7 +141,7 @@ def _played(step: Step, messages: Sequence[BaseMessage]) -> Spoken:
 
 
 def _index_after(steps: Sequence[Step], replies: int) -> int:
-    """The index of the first step that comes after so many steps that are replies."""
+    """Return the index of the first step after `replies` steps that are replies."""
     for index, step in enumerate(steps):
         if replies == 0:
             return index
@@ -150,7 +151,7 @@ def _index_after(steps: Sequence[Step], replies: int) -> int:
 
 
 def _opening(dialogues: Mapping[str, Sequence[Step]], messages: Sequence[BaseMessage]) -> tuple[str, int]:
-    """The pattern a request belongs to, and the index of the message that it was found in."""
+    """Return the pattern of a request, and the index of the message that contains it."""
     wanted = [pattern for pattern in dialogues if pattern]
     if messages and isinstance(messages[0], SystemMessage):
         found = _found(wanted, messages[0])
@@ -169,6 +170,6 @@ def _opening(dialogues: Mapping[str, Sequence[Step]], messages: Sequence[BaseMes
 
 def _found(patterns: Sequence[str], message: BaseMessage) -> str | None:
     text = message.content if isinstance(message.content, str) else str(message.content)
-    if text.startswith("<task-notification"):  # quotes what others said; it opens no dialogue
+    if text.startswith("<task-notification"):  # it quotes other agents, and opens no dialogue
         return None
     return next((pattern for pattern in patterns if pattern in text), None)

@@ -26,24 +26,23 @@ __all__ = ["Call", "Cut", "Fail", "Hang", "Request", "Say", "Script", "ScriptedM
 
 
 class Request(NamedTuple):
-    """One request that a scripted model was sent."""
+    """A request that a scripted model received."""
 
     messages: tuple[BaseMessage, ...]
-    tools: tuple[str, ...]  #: the names of the tools that were bound
+    tools: tuple[str, ...]  #: names of the bound tools
     max_tokens: int | None
 
 
 class ScriptedModel(BaseChatModel):
-    """Plays `script` (see `ramet.models.scripted.dialogue`), one step for each request, and keeps the requests it was
-    sent.
+    """A model that plays `script` (see `ramet.models.scripted.dialogue`), one step per request, and keeps requests.
 
     >>> ScriptedModel([Call("grep", {"pattern": "error"}), "Found it."])  # doctest: +SKIP
     """
 
     model_name: str = "scripted"
     max_tokens: int | None = None
-    streaming: bool = True  #: False: `ask` is what reaches it, as with models that cannot stream
-    keep_requests: bool = True  #: False where a benchmark asks a million times
+    streaming: bool = True  #: False: requests use `complete`, as with models that cannot stream
+    keep_requests: bool = True  #: False for a benchmark that sends a million requests
 
     _dialogue: Dialogue = PrivateAttr()
     _clock: Clock = PrivateAttr()
@@ -56,7 +55,7 @@ class ScriptedModel(BaseChatModel):
 
     @property
     def requests(self) -> list[Request]:
-        """What was asked so far, in the order of asking."""
+        """Return the requests received so far, in order."""
         return self._requests
 
     @property
@@ -70,7 +69,7 @@ class ScriptedModel(BaseChatModel):
         tool_choice: str | None = None,
         **kwargs: Any,
     ) -> Runnable[LanguageModelInput, AIMessage]:
-        """This model with tools; their names are kept with each request."""
+        """Return this model with tools; their names are recorded with each request."""
         return self.bind(tools=[tool_name(tool) for tool in tools], **kwargs)
 
     def _generate(
@@ -80,7 +79,7 @@ class ScriptedModel(BaseChatModel):
         run_manager: CallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> ChatResult:
-        """Answers at once: delays are for the asynchronous methods."""
+        """Answer at once: delays apply only to the asynchronous methods."""
         return self._answer(messages, self._next(messages, kwargs))
 
     async def _agenerate(
@@ -142,7 +141,7 @@ class ScriptedModel(BaseChatModel):
 
 
 def reply_of(line: ResolvedStep, messages: Sequence[BaseMessage], model: str) -> AIMessage:
-    """The whole message of a step that is no failure, its usage and call ids filled in."""
+    """Return the complete message of a step that is no failure, with usage and call ids."""
     step = line.step
     metadata = {"model_name": model}
     if isinstance(step, AIMessage):
@@ -165,7 +164,7 @@ def reply_of(line: ResolvedStep, messages: Sequence[BaseMessage], model: str) ->
 
 
 def _usage(messages: Sequence[BaseMessage], reply: AIMessage) -> UsageMetadata:
-    """A figure that follows from the texts alone: a token for every four characters, eight for every tool call."""
+    """Compute usage from the texts alone: one token per four characters, eight per tool call."""
     asked = sum(2 + len(message.content) // 4 for message in messages)
     said = 1 + len(reply.content) // 4 + 8 * len(reply.tool_calls)
     return {"input_tokens": asked, "output_tokens": said, "total_tokens": asked + said}

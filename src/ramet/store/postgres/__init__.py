@@ -1,4 +1,4 @@
-"""The journal on PostgreSQL: `PostgresStore`, and what only it is made of."""
+"""The journal on PostgreSQL: `PostgresStore`, and its parts."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What is to be written, and who waits for it: the half of the group commit that lives on the event loop.
+"""The queue of writes, and the callers that wait for them: the event loop's part of the group commit.
 
-One batch is with the writer at a time. The next is sent when that one is back: at once if somebody waits for it, else
-within five milliseconds of its first event. So the more that is going on, the larger the batches, and nobody who waits
-does so for others. All state belongs to the loop; there are no locks.
+The writer has one batch at a time. The next batch is sent when the writer has returned the last one: at once if a
+caller waits for it, otherwise within five milliseconds of its first event. So batches grow with the load, and no
+waiting caller is delayed to collect more events. All state belongs to the loop; there are no locks.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from ramet.core.errors import Bug, OwnedElsewhere, RametError
 from ramet.store.contract import Entry
 from ramet.store.listeners import Listeners
 
-LINGER_S = 0.005  #: how long events wait for company when nobody waits for them
+LINGER_S = 0.005  #: how long events without a waiting caller are held to collect more
 MAX_EVENTS, MAX_BYTES = 5_000, 8 * 2**20  #: of a batch; one event may be larger
 
 
 class QueuedChange:
-    """Something that is written along with events: a document, a blob, the end of a tree.
+    """A change that is written along with events: a document, a blob, the end of a tree.
 
-    `make` gets the connection, within the transaction; what it returns is the answer, and an error that it returns
-    rather than raises is raised to whoever asked, while the rest of the batch stays.
+    `make` gets the connection, within the transaction, and returns the answer. An error that it returns instead of
+    raising is raised in the caller; the rest of the batch stays.
     """
 
     def __init__(self, make: Callable[[Any], object], asked: asyncio.Future[Any]) -> None:
@@ -33,26 +33,26 @@ class QueuedChange:
 
 
 class Batch:
-    """What becomes durable as one. Its events are written before its changes."""
+    """A group of writes that become durable together. Its events are written before its changes."""
 
     def __init__(self, since: float) -> None:
         self.since = since
         self.events: list[Entry] = []
         self.changes: list[QueuedChange] = []
         self.size = 0  #: in bytes
-        self.last = 0  #: the newest ticket in it
+        self.last = 0  #: newest ticket in the batch
         self.refused: dict[int, OwnedElsewhere] = {}  #: tickets of events that were not written
-        self.is_closed = False  #: what comes now goes into the next one
+        self.is_closed = False  #: later writes go into the next batch
 
 
 class Batches:
-    """The batches of an open store. `send` gives one to the writer, who answers with `written` or `broke`."""
+    """The batches of an open store. `send` passes one to the writer, which answers with `written` or `broke`."""
 
     def __init__(self, send: Callable[[Batch], None]) -> None:
-        self.newest = 0  #: the ticket that was given out last
+        self.newest = 0  #: last ticket given out
         self.committed = 0
-        self.count = 0  #: of batches that were written
-        self.refused: dict[int, OwnedElsewhere] = {}  #: tickets of events that are not there, and never will be
+        self.count = 0  #: number of written batches
+        self.refused: dict[int, OwnedElsewhere] = {}  #: tickets of events that were refused permanently
         self.listeners: Listeners[[int]] = Listeners()
         self._loop = asyncio.get_running_loop()
         self._send = send
@@ -63,7 +63,7 @@ class Batches:
         self._is_hurried = False
 
     def append(self, entry: Entry) -> int:
-        """Take an event in."""
+        """Add an event, and return its ticket."""
         batch = self._open()
         batch.events.append(entry)
         self.newest = batch.last = self.newest + 1
@@ -76,7 +76,10 @@ class Batches:
         return self.newest
 
     async def durable(self, ticket: int) -> None:
-        """Return once this ticket is committed; raises what broke the writer, or kept this event out."""
+        """Return once this ticket is committed.
+
+        Raises the error that stopped the writer, or that refused this event.
+        """
         if ticket <= self.committed:
             if ticket in self.refused:
                 raise _again(self.refused[ticket])
@@ -87,9 +90,9 @@ class Batches:
         await waiter
 
     async def ask(self, make: Callable[[Any], object], size: int, *, alone: bool = False) -> Any:
-        """Have a change made, after all that was appended before; the answer, once it is durable.
+        """Make a change after all earlier appends; return the answer once the change is durable.
 
-        `alone` keeps what is appended later out of its batch.
+        `alone` keeps later appends out of its batch.
         """
         batch = self._open()
         change = QueuedChange(make, self._loop.create_future())
@@ -100,19 +103,19 @@ class Batches:
         return await change.asked
 
     def look(self) -> None:
-        """Have the writer see whether it can still write, though nobody has anything to be written."""
+        """Make the writer check whether it can still write, although nothing is queued."""
         look = QueuedChange(lambda _: None, self._loop.create_future())
-        look.asked.add_done_callback(lambda asked: asked.exception())  # Whoever broke it is told elsewhere.
+        look.asked.add_done_callback(lambda asked: asked.exception())  # The error is reported elsewhere.
         self._open().changes.append(look)
         self._hurry()
 
     async def drained(self) -> None:
-        """Return once nothing is left to be written. Raises what broke the writer."""
+        """Return once nothing is left to write. Raises the error that stopped the writer."""
         while self._writing is not None or self._queue:
             await self.ask(lambda _: None, 0)
 
     def written(self, batch: Batch) -> None:
-        """The writer is done: tell the listeners, then those who wait, then go on."""
+        """Finish a written batch: call the listeners, then complete the waiting callers, then send the next batch."""
         self._writing = None
         self.count += 1
         if batch.events:
@@ -140,7 +143,7 @@ class Batches:
         self._go_on()
 
     def broke(self, error: Callable[[], RametError]) -> None:
-        """The writer has failed for good: whoever waits is told."""
+        """Fail every waiting caller: the writer has failed permanently."""
         batches = [*([self._writing] if self._writing else []), *self._queue]
         waiters: Iterable[asyncio.Future[Any]] = [
             *(waiter for _, waiter in self._waiting),
@@ -159,7 +162,7 @@ class Batches:
         return self._queue[-1]
 
     def _hurry(self) -> None:
-        """Send what there is once those who are running now have had their turn: they may have more."""
+        """Send the queued writes after the currently ready tasks have run: they may add more."""
         if self._writing is None and not self._is_hurried:
             self._quiet()
             self._is_hurried = True
@@ -183,7 +186,7 @@ class Batches:
             self._send(self._writing)
 
     def _go_on(self) -> None:
-        """After a batch: the next at once if somebody waits or it is full, else when its time has come."""
+        """Send the next batch: at once if a caller waits or it is full, otherwise after the linger time."""
         if not self._queue:
             return
         first = self._queue[0]
@@ -203,5 +206,5 @@ def _answer(change: QueuedChange) -> None:
 
 
 def _again(error: OwnedElsewhere) -> OwnedElsewhere:
-    """The same, for another who is told."""
+    """Return a copy of the error, to raise in another caller."""
     return OwnedElsewhere(error.tree, error.kernel, error.address)

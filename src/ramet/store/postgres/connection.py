@@ -1,4 +1,4 @@
-"""A journal on PostgreSQL while it is open: sessions, threads, and what is to be written."""
+"""An open journal on PostgreSQL: sessions, threads, and queued writes."""
 
 from __future__ import annotations
 
@@ -24,14 +24,15 @@ from ramet.store.postgres.writer import PostgresWriter
 T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
-_AT_MOST_S = 5.0  #: how long a thread may be kept waiting that cannot await
-SURE_S = 1.0  #: how long after the server has confirmed it a kernel takes its lock for its own
+_AT_MOST_S = 5.0  #: maximum time to block a thread that cannot await
+SURE_S = 1.0  #: how long after the server's last confirmation a kernel assumes that it still has its lock
 
 
 class OpenStore:
-    """From one `open` to its `close`. Without a kernel it only reads; `broke` is told that writing failed for good.
+    """An open store, from `open` to `close`. Without a kernel it only reads.
 
-    `lost` is told of each tree that became another kernel's, `kernels` that these stand otherwise now.
+    `broke` is called when writing has failed permanently, `lost` for each tree that became another kernel's, and
+    `kernels` when the kernels have changed.
     """
 
     def __init__(
@@ -45,7 +46,7 @@ class OpenStore:
         kernels: Callable[[], None],
     ) -> None:
         self._place, self._patience_s, self._broke, self._lost = place, patience_s, broke, lost
-        self.news = asyncio.Event()  #: set, and replaced by another, when something may be there that was not before
+        self.news = asyncio.Event()  #: set and replaced by a new event when there may be something new
         self.batches = Batches(self._send)
         self.reader = PostgresReader(place, patience_s)
         self._writer = None if kernel is None else PostgresWriter(place, kernel, patience_s)
@@ -55,11 +56,11 @@ class OpenStore:
         self._listener = Listener(place.schema, self.tell, self._own_pid, self._watch_kernels.tell)
         self._listening: asyncio.Task[None] | None = None
         self._vigil = SessionMonitor(self._session_lost)
-        self._resumed = 0  #: as it was when the session that it watches began
+        self._resumed = 0  #: value of the writer's count when the watched session began
         self._is_over = False
 
     async def begin(self) -> None:
-        """Take the lock first: a second kernel changes nothing."""
+        """Take the lock first, so that a second kernel changes nothing, then open the reader."""
         if self._writer is not None:
             await self._write.call(self._writer.open)
             self._watch(self._writer)
@@ -69,20 +70,21 @@ class OpenStore:
 
     @property
     def owning(self) -> TreeOwnership:
-        """Which trees are this kernel's. Only for a store that writes."""
+        """Return the ownership record of this kernel's trees. Only for a store that writes."""
         assert self._writer is not None
         return self._writer.owning
 
     @property
     def is_away(self) -> bool:
-        """Whether its session has ended, and no other has begun."""
+        """Return whether the session has ended and no other has begun."""
         return self._writer is not None and self._writer.is_away
 
     @property
     def is_in_doubt(self) -> bool:
-        """Whether the lock may be another's by now: the session ended, or this process stood still since it was sure.
+        """Return whether another kernel may hold the lock: the session ended, or this process was suspended.
 
-        Asked by who was told that an intent is on record, before acting on it: all that came before may be old.
+        A suspension counts since the last confirmation by the server. Callers ask this after an intent was recorded,
+        and before they act on it: earlier information may be out of date.
         """
         if self._writer is None:
             return False
@@ -90,18 +92,18 @@ class OpenStore:
         return is_old or self._writer.is_away or self._vigil.has_hung_up()
 
     async def make_sure(self) -> None:
-        """Have the server confirm that the lock is still this kernel's, and which of its trees are. Raises StoreFailed.
+        """Ask the server whether the lock and which trees are still this kernel's. Raises StoreFailed.
 
-        What this kernel lost has been told when this returns.
+        Lost trees have been reported when this returns.
         """
         await self.batches.ask(lambda _: None, 0)
 
     def watch_kernels(self) -> None:
-        """Notice kernels that come and go, also where nothing is written."""
+        """Watch for kernels that begin and end, also while nothing is written."""
         self._watch_kernels.start()
 
     async def settle(self) -> None:
-        """Do all of the end that needs the server: write what is left, give the lock back. Raises StoreFailed."""
+        """Do the parts of closing that need the server: write what is queued, release the lock. Raises StoreFailed."""
         settling = asyncio.ensure_future(self._settle())
         while not settling.done():
             before = self.batches.count
@@ -114,7 +116,7 @@ class OpenStore:
         settling.result()
 
     async def end(self) -> None:
-        """End the sessions, the lock last, and the threads."""
+        """End the sessions, the lock's last, and the threads."""
         self._is_over = True
         self.reader.give_up()
         await self._watch_kernels.stop()
@@ -129,12 +131,12 @@ class OpenStore:
         self._write.stop()
 
     def tell(self) -> None:
-        """Wake whoever waits for something new."""
+        """Wake every caller that waits for new events."""
         news, self.news = self.news, asyncio.Event()
         news.set()
 
     async def listen(self) -> None:
-        """See that commits of others are heard."""
+        """Make sure that commits of other processes are received."""
         if self._listener.is_listening:
             return
         if self._listening is None or self._listening.done():
@@ -143,9 +145,9 @@ class OpenStore:
         await asyncio.shield(self._listening)
 
     async def reading(self, work: Callable[[], T]) -> T:
-        """Have the reading thread do something. Raises StoreFailed when the store was closed meanwhile.
+        """Run `work` in the reading thread. Raises StoreFailed if the store was closed meanwhile.
 
-        A kernel that cannot read any more gives its lock back: whatever it has would go on nowhere.
+        A kernel that can no longer read gives its lock back, because it could not continue its work.
         """
         if self._is_over:
             raise self._place.failed("it is closed")
@@ -159,7 +161,10 @@ class OpenStore:
             raise
 
     def reading_now(self, work: Callable[[], T]) -> T:
-        """Likewise, from any thread, which waits for it. Raises StoreFailed when the server keeps it waiting."""
+        """Run `work` in the reading thread, and block the calling thread.
+
+        Raises StoreFailed if the server is too slow.
+        """
         if self._is_over:
             raise self._place.failed("it is closed")
         answer: concurrent.futures.Future[T] = concurrent.futures.Future()
@@ -216,18 +221,18 @@ class OpenStore:
         self.tell()
 
     def _watch(self, writer: PostgresWriter) -> None:
-        """Notice the end of the session also while nothing is to be written. The writer is at rest now."""
+        """Watch for the end of the session, also while nothing is written. The writer is idle now."""
         self._resumed = writer.resumed
-        with contextlib.suppress(StoreFailed, OSError):  # It has ended again: the next write notices.
+        with contextlib.suppress(StoreFailed, OSError):  # The session has ended again: the next write notices.
             self._vigil.watch(writer.line)
 
     def _session_lost(self) -> None:
-        """The lock went with it: see at once whether it can be had back, or somebody else has it."""
+        """Check at once whether the lock, which was lost with the session, can be taken again or has another holder."""
         _log.warning("%s: the session of this kernel has ended; nothing begins before it is back", self._place.where)
         self.batches.look()
 
 
 def _seen(task: asyncio.Task[None]) -> None:
-    """Its error is for those who wait, if anybody still does."""
+    """Mark the exception as retrieved; remaining waiters still see it."""
     if not task.cancelled():
         task.exception()

@@ -1,4 +1,4 @@
-"""Where a journal is on a PostgreSQL server, and how one connects to it."""
+"""The location of a journal on a PostgreSQL server, and connections to it."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from ramet.store.postgres.sql import Queries
 T = TypeVar("T")
 Connection = psycopg.Connection[TupleRow]
 
-_PAUSES_S = (0.02, 0.5)  #: between two attempts to connect, first and at most
-#: Unless the DSN says otherwise: a machine that is gone is noticed within ten seconds. No effect on Unix sockets.
+_PAUSES_S = (0.02, 0.5)  #: between two attempts to connect: first, and maximum
+#: Defaults if the DSN does not set them: a lost machine is noticed within ten seconds. No effect on Unix sockets.
 _DEFAULTS = {
     "connect_timeout": 10,
     "keepalives_idle": 5,
@@ -27,13 +27,13 @@ _DEFAULTS = {
     "keepalives_count": 2,
     "tcp_user_timeout": 10_000,
 }
-#: Of a session, whatever the role or the database has as its own: nothing may end a wait, or the session, behind us.
+#: Settings of every session, whatever the role or the database sets: no timeout may end a wait or the session.
 _SETTINGS = {
     "statement_timeout": "0",
     "lock_timeout": "0",
     "idle_in_transaction_session_timeout": "0",
     "default_transaction_isolation": "read committed",
-    "jit": "off",  # The tables of kernels are small, and their statistics are not there yet: compiling takes a second.
+    "jit": "off",  # The tables of kernels are small and have no statistics yet: JIT compilation takes a second.
     "search_path": "pg_catalog",
     "tcp_keepalives_idle": "5",
     "tcp_keepalives_interval": "2",
@@ -43,7 +43,7 @@ _SETTINGS = {
 
 
 class Place:
-    """A server, a database and a schema. Raises InvalidValue for what cannot be one; never shows a password."""
+    """A server, a database and a schema. Raises InvalidValue for invalid input; never shows a password."""
 
     def __init__(self, dsn: str, schema: str) -> None:
         if not schema or len(schema.encode()) > 63 or "\0" in schema or schema.startswith("pg_"):
@@ -52,7 +52,7 @@ class Place:
             given = conninfo.conninfo_to_dict(dsn)
         except psycopg.Error:
             problem = InvalidValue("dsn", "…", "a connection string such as 'postgresql://user@host/database'")
-            raise problem from None  # libpq quotes what it could not read: that may be the password
+            raise problem from None  # libpq quotes text that it could not parse: maybe the password
         host = given.get("host") or given.get("hostaddr") or "the default host"
         self.where = f"PostgreSQL at {host}, database {given.get('dbname') or 'by default'}, schema {schema}"
         self.schema = schema
@@ -62,9 +62,10 @@ class Place:
     def connect(
         self, application: str, *, writes: bool, made: Callable[[Connection], None] = lambda _: None
     ) -> Connection:
-        """A session in autocommit. Raises psycopg.Error, and StoreFailed for a server that can never do.
+        """Return a session in autocommit. Raises psycopg.Error, and StoreFailed if the server is unsuitable.
 
-        `made` is given it before the server is asked anything: whoever is not to wait for that can sever it.
+        `made` gets the connection before the first query to the server, so that a caller can sever it instead of
+        waiting.
         """
         parameters = {"application_name": application[:63], **self._parameters}
         connection = psycopg.connect(**parameters, autocommit=True)
@@ -88,7 +89,7 @@ class Place:
             "SELECT set_config(n, v, false) FROM unnest(%s::text[], %s::text[]) AS s(n, v)",
             [list(settings), list(settings.values())],
         )
-        if writes:  # What waits for a standby, too, stays.
+        if writes:  # A synchronous_commit that also waits for a standby is kept.
             connection.execute(
                 "SELECT set_config('synchronous_commit', 'on', false) "
                 "WHERE current_setting('synchronous_commit') IN ('off', 'local', 'remote_write')"
@@ -96,12 +97,12 @@ class Place:
         types.register(connection)
 
     def failed(self, error: object) -> StoreFailed:
-        """The same in our own words."""
+        """Return a StoreFailed for an error."""
         return StoreFailed(self.where, " ".join(str(error).split()) or type(error).__name__)
 
 
 def is_lost(connection: Connection, error: psycopg.Error) -> bool:
-    """Whether an error means that the session is gone; then what it was doing may be done or not."""
+    """Return whether an error means that the session is lost; the outcome of its last statement is then unknown."""
     if not isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError)):
         return connection.closed
     state = error.sqlstate
@@ -109,7 +110,7 @@ def is_lost(connection: Connection, error: psycopg.Error) -> bool:
 
 
 class RetryWindow:
-    """How long it is tried again, counted from the first failure."""
+    """The period in which an operation is retried, counted from the first failure."""
 
     def __init__(self, seconds: float, given_up: threading.Event) -> None:
         self._seconds, self._given_up = seconds, given_up
@@ -118,7 +119,7 @@ class RetryWindow:
         self.is_over = False
 
     def is_left(self) -> bool:
-        """Whether to try again; returns after a pause if so."""
+        """Pause, and return whether to retry."""
         now = time.monotonic()
         if self._until is None:
             self._until = now + self._seconds
@@ -130,7 +131,10 @@ class RetryWindow:
 
 
 def retry(work: Callable[[], T], patience: RetryWindow, place: Place) -> T:
-    """What `work` returns once the server is there. Raises StoreFailed when it stays away, or for another reason."""
+    """Return the result of `work`, with retries.
+
+    Raises StoreFailed if the server stays away, or for any other error.
+    """
     while True:
         try:
             return work()

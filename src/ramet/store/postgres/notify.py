@@ -1,4 +1,4 @@
-"""Hearing of what other processes commit: a session that listens, on the event loop, without a thread."""
+"""Receive notifications of commits by other processes: a session that listens, on the event loop, without a thread."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from ramet.store.postgres.dsn import Connection
 
 
 class Listener:
-    """Calls `heard` on the loop whenever somebody else wrote, and when that can no longer be known.
+    """A listener that calls `heard` on the loop when another process wrote, and when the session is lost.
 
-    `kernels` is called when a kernel came, went or said where it answers, this one included, and then, too.
+    `kernels` is called when a kernel, this one included, began, ended or announced its address, and when the session is
+    lost.
     """
 
     def __init__(
@@ -28,11 +29,11 @@ class Listener:
 
     @property
     def is_listening(self) -> bool:
-        """False before the start, and once the session was lost."""
+        """Return whether a session is listening: False before the start, and after the session was lost."""
         return self._connection is not None
 
     def connect(self, connect: Callable[[], Connection]) -> Connection:
-        """Begin a session that listens; blocks, for a thread."""
+        """Open a session that listens. Blocks, so call it in a thread."""
         connection = connect()
         try:
             connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(self._channel)))
@@ -42,14 +43,14 @@ class Listener:
         return connection
 
     def start(self, connection: Connection) -> None:
-        """Watch a session that `connect` began."""
+        """Watch a session that `connect` opened."""
         self._connection = connection
-        # A descriptor of our own: libpq closes its one when the session is lost, and its number may be another's then.
+        # A duplicated descriptor: libpq closes its own when the session is lost, and the number may then be reused.
         self._line = os.dup(connection.fileno())
         self._loop.add_reader(self._line, self._readable, connection)
 
     def stop(self) -> None:
-        """End; idempotent."""
+        """Stop listening; idempotent."""
         connection, self._connection = self._connection, None
         if connection is not None:
             self._loop.remove_reader(self._line)

@@ -1,10 +1,10 @@
-"""Which trees are this kernel's, as its row in the database confirms with every commit.
+"""The trees that this kernel owns, confirmed with every commit by the kernel's row in the database.
 
-A tree's owner is in `trees`. Looking there for every event would cost each commit a lock a tree; instead, whoever takes
-trees from a kernel counts that in the kernel's own row, which every commit of that kernel changes anyway. As long as
-the count is the one that was read here, all that was this kernel's still is. When it is another, this kernel looks,
-before it writes anything, which of its trees are left to it. A tree that was lost is never taken back by writing to it,
-only by a claim: it may be over meanwhile, and have no owner at all.
+The owner of a tree is in `trees`. A lookup there for every event would cost each commit one lock per tree. Instead, a
+kernel that takes trees from another increments a count in the other kernel's row, which every commit of that kernel
+changes anyway. While the count equals the value read here, this kernel still owns all its trees. When it differs, this
+kernel checks which trees it still owns before it writes anything. A lost tree is never regained by a write, only by a
+claim: it may have ended meanwhile, and have no owner.
 """
 
 from __future__ import annotations
@@ -20,35 +20,37 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: What a kernel has, by the server's clock, to come back after the server began anew; as long as for a lost machine.
+#: how long, by the server's clock, a kernel may take to reconnect after the server restarted; equal to the limit for a
+#: lost machine
 GRACE_S = 10.0
 
 
 class _Undo(Exception):
-    """A change that is not to be made after all."""
+    """The error that rolls back a change."""
 
 
 class TreeOwnership:
-    """The trees of one kernel while its store is open. The writer's thread changes it; others may ask for `lost`."""
+    """The trees of one kernel while its store is open. The writer's thread changes it; others may read `lost`."""
 
     def __init__(self, queries: Queries, kernel: str) -> None:
         self._queries, self._kernel = queries, kernel
-        self.losses = 0  #: how often trees were taken from this kernel, as it knows
-        self.epochs: dict[str, int] = {}  #: of trees that are this kernel's
-        self.lost: dict[str, OwnedElsewhere] = {}  #: trees that are known to be another's, or were taken away
+        self.losses = 0  #: known number of times that trees were taken from this kernel
+        self.epochs: dict[str, int] = {}  #: of this kernel's trees
+        #: trees that are known to be another kernel's, or that were taken away
+        self.lost: dict[str, OwnedElsewhere] = {}
         self._news: list[OwnedElsewhere] = []
-        self._gained: dict[str, int] = {}  #: by the transaction that is under way
+        self._gained: dict[str, int] = {}  #: by the current transaction
         self._dropped: set[str] = set()
 
     # ---- a transaction of the writer
 
     def begin(self) -> None:
-        """Nothing of what follows is true before `settle`: it may be rolled back."""
+        """Begin a set of changes, which may be rolled back until `settle`."""
         self._gained.clear()
         self._dropped.clear()
 
     def settle(self) -> None:
-        """What was changed since `begin` is committed."""
+        """Apply the changes since `begin`: they are committed."""
         self.epochs.update(self._gained)
         for tree in self._gained:
             self.lost.pop(tree, None)
@@ -56,15 +58,15 @@ class TreeOwnership:
             self.epochs.pop(tree, None)
 
     def fresh(self, trees: Collection[str]) -> list[str]:
-        """Those of these trees of which is not known whose they are; they are this kernel's if nobody has them."""
+        """Return the trees whose owner is unknown; they become this kernel's if no kernel owns them."""
         return [tree for tree in trees if tree not in self.epochs]
 
     def gained(self, trees: Iterable[str]) -> None:
-        """These became this kernel's, each as its first."""
+        """Note trees that became this kernel's, each in its first epoch."""
         self._gained.update(dict.fromkeys(trees, 1))
 
     def look(self, connection: Connection, asked: Collection[str] = ()) -> None:
-        """See which trees are left to this kernel, and whose those are that it asks about."""
+        """Read which trees this kernel still owns, and the owners of the trees in `asked`."""
         row = connection.execute(self._queries["where_we_are"], {"kernel": self._kernel}).fetchone()
         names = sorted({*self.epochs, *asked})
         found = {each[0]: each for each in self._owners(connection, names)}
@@ -74,18 +76,19 @@ class TreeOwnership:
                 self.epochs[name] = epoch
             elif kernel or name in self.epochs:
                 self._lose(name, kernel, address)
-        # Read before the trees: if any were taken in between, the next commit finds another count, and looks again.
+        # The count was read before the trees: if one was taken in between, the next commit finds another count, and
+        # looks again.
         self.losses = row[2] if row is not None else self.losses
 
     def news(self) -> Sequence[OwnedElsewhere]:
-        """The trees that were found to be another's since this was asked last."""
+        """Return the trees found to be another kernel's since the last call."""
         news, self._news = self._news, []
         return news
 
     # ---- changes, made behind the events of their transaction
 
     def holding(self, tree: str, make: Callable[[Connection], T]) -> Callable[[Connection], T | RametError]:
-        """A change that is only made if the tree is this kernel's, or nobody's: then it becomes this kernel's."""
+        """Return a change that is made only if the tree is this kernel's, or has no owner and becomes this kernel's."""
 
         def made(connection: Connection) -> T | RametError:
             return self._refused(connection, tree) or make(connection)
@@ -93,19 +96,19 @@ class TreeOwnership:
         return made
 
     def claim(self, trees: Sequence[str]) -> Callable[[Connection], Sequence[str]]:
-        """Take trees that are this kernel's, nobody's, or those of dead ones."""
+        """Return a change that claims trees that are this kernel's, have no owner, or belong to dead kernels."""
         from ramet.store.postgres.types import Texts  # psycopg is an extra
 
         return self._taking("claim", {"trees": Texts(trees)})
 
     def claim_fallen(self, limit: int) -> Callable[[Connection], Sequence[str]]:
-        """Take trees of dead kernels."""
+        """Return a change that claims trees of dead kernels."""
         return self._taking("claim_fallen", {"limit": limit})
 
     def take_over(
         self, kernel: str, trees: Sequence[str], put: Callable[[Connection], T | Conflict]
     ) -> Callable[[Connection], T | Conflict | None]:
-        """Claim trees and make another change, if `kernel` does not live, and nobody else that does has a tree."""
+        """Return a change that claims trees and makes `put`, if `kernel` is dead and no live one owns a tree."""
         from ramet.store.postgres.types import Texts  # psycopg is an extra
 
         claiming = {"kernel": self._kernel, "grace_s": GRACE_S, "trees": Texts(trees)}
@@ -134,7 +137,7 @@ class TreeOwnership:
         return made
 
     def let_go(self, tree: str) -> Callable[[Connection], None]:
-        """Have a tree no longer."""
+        """Return a change that releases a tree."""
 
         def make(connection: Connection) -> None:
             connection.execute(self._queries["let_go"], {"tree": tree, "kernel": self._kernel})

@@ -1,9 +1,9 @@
-"""Noticing that another kernel has fallen: a session that waits for the lock of one of them, the next by name.
+"""Detect the end of other kernels: a session waits for the lock of one of them, the next by name.
 
-So each kernel that lives is waited for by one other, and whoever is told first that a lock is free tells all. Who is
-waited for changes when kernels come and go; they tell that, too. One that falls while nobody waits for it is seen by
-who looks next, and told by that one. No clock is asked but the server's: how long a kernel may be away after the server
-itself began anew, when all locks are gone and none says anything.
+So each live kernel is watched by one other, and the first kernel that sees a free lock notifies all. The watched kernel
+changes when kernels begin and end, which they also announce. A kernel that ends unwatched is noticed by the next kernel
+that reads the list, which notifies the others. Only the server's clock is used: it limits how long a kernel may be away
+after the server itself restarted, when all locks are gone.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ from ramet.store.postgres.dsn import Connection, Place
 from ramet.store.postgres.thread import Worker
 from ramet.store.postgres.writer import sever
 
-_AGAIN_S = 0.05  #: between two attempts to interrupt: one that comes before the wait has begun is lost
+_AGAIN_S = 0.05  #: between two attempts to cancel: a cancellation that arrives before the wait has begun is lost
 
 
 class PeerKernel(NamedTuple):
-    """A kernel as the database tells of it."""
+    """A kernel as the database describes it."""
 
     seat: KernelInfo
-    lock: int  #: of its session; 0 once it has ended properly
-    away_s: float | None  #: how long it may still be away, where the server began anew since it was seen last
+    lock: int  #: lock of its session; 0 after a clean end
+    away_s: float | None  #: how long it may still be away, if the server restarted since the kernel was last seen
     has_trees: bool
 
 
 class PeerMonitor:
-    """From `start` to `stop`; `heard` is called on the loop when the kernels are others, or stand otherwise.
+    """A monitor from `start` to `stop`; `heard` is called on the loop when the set or state of kernels has changed.
 
-    `look` says how they stand, `listen` returns while notices of others are heard, and `news` gives the event that is
-    set at the next of them. Any of them may raise StoreFailed: then the store is lost, and so is this.
+    `look` returns the kernels' states. `listen` returns once notifications are received; `tell` reports the next of
+    them. Either may raise StoreFailed: the store is then lost, and the monitor ends.
     """
 
     def __init__(
@@ -61,19 +61,19 @@ class PeerMonitor:
         self._given_up = threading.Event()
         self._serving: asyncio.Task[None] | None = None
         self._seen: list[tuple[KernelInfo, int, bool]] | None = None
-        self._has_news = False  #: one has fallen, and nobody may have told that
+        self._has_news = False  #: a kernel has ended, and possibly no one has notified the others
 
     def start(self) -> None:
-        """Begin; idempotent."""
+        """Start watching; idempotent."""
         if self._serving is None:
             self._serving = asyncio.create_task(self._serve(), name="ramet kernels")
 
     def tell(self) -> None:
-        """Somebody said that the kernels are others now, or nobody could have said so for a while."""
+        """Note that the kernels have changed, or that notifications may have been missed."""
         self._news.set()
 
     async def stop(self) -> None:
-        """End, and wait for that; idempotent."""
+        """Stop watching, and wait for the end; idempotent."""
         self._given_up.set()
         serving, self._serving = self._serving, None
         if serving is not None:
@@ -86,7 +86,7 @@ class PeerMonitor:
             worker.stop()
 
     async def _serve(self) -> None:
-        with contextlib.suppress(StoreFailed):  # The store says so to all who use it.
+        with contextlib.suppress(StoreFailed):  # The store reports the error to all its users.
             while True:
                 self._news.clear()
                 await self._listen()
@@ -98,15 +98,15 @@ class PeerMonitor:
 
     def _compare(self, around: Sequence[PeerKernel]) -> None:
         seen = [(each.seat, each.lock, each.has_trees) for each in around]
-        if seen != self._seen:  # At first, too: whoever listens asked before this looked.
+        if seen != self._seen:  # On the first pass too: a listener may have read the kernels before this look.
             self._heard()
-        if self._seen is not None:  # Nobody waits for one that began and fell between two looks.
+        if self._seen is not None:  # No kernel waits for one that began and ended between two looks.
             known = {(seat.name, lock) for seat, lock, _ in self._seen if not seat.alive}
             self._has_news |= any(not seat.alive and (seat.name, lock) not in known for seat, lock, _ in seen)
         self._seen = seen
 
     async def _pass_on(self) -> None:
-        """Tell all; if that cannot be, once more after the next look."""
+        """Notify all kernels; after a failure, try again after the next look."""
         telling = asyncio.ensure_future(self._thread().call(self._tell_all))
         telling.add_done_callback(_seen)
         await asyncio.wait({telling})
@@ -121,7 +121,7 @@ class PeerMonitor:
         return self._worker
 
     async def _wait(self, around: Sequence[PeerKernel]) -> None:
-        """Until the next kernel falls, one that is away has had its time, or somebody tells something."""
+        """Wait until the next kernel ends, the grace period of an absent one is over, or a notification arrives."""
         next_one = _next(self._kernel, around)
         away = [each.away_s for each in around if each.away_s is not None and each.away_s > 0 and each.seat.alive]
         if next_one is None and not away:
@@ -144,7 +144,7 @@ class PeerMonitor:
     # ---- in the thread
 
     def _block(self, lock: int | None, most_s: float) -> None:
-        """Wait until nobody holds a lock, and tell all; at most so long by the server's clock, 0 for ever."""
+        """Wait until a lock is free, and notify all; at most `most_s` by the server's clock, without limit if 0."""
         try:
             connection = self._connected()
             connection.execute(
@@ -156,7 +156,7 @@ class PeerMonitor:
                 else:
                     connection.execute("SELECT pg_advisory_xact_lock_shared(%s)", [lock])
             except (psycopg.errors.QueryCanceled, psycopg.errors.LockNotAvailable):
-                # What interrupts may come in the moment in which the lock falls, and nobody else waits for that one.
+                # A cancellation may coincide with the release of the lock, and no other kernel waits for this one.
                 if lock is None or not self._whatever_interrupts("SELECT pg_try_advisory_xact_lock_shared(%s)", [lock]):
                     return
         except psycopg.Error:
@@ -172,7 +172,7 @@ class PeerMonitor:
             raise
 
     def _whatever_interrupts(self, query: str | bytes, given: Params) -> Any:
-        """The first value that a short query gives, however often it is cancelled. Raises psycopg.Error."""
+        """Return the first value of a short query, repeated each time it is cancelled. Raises psycopg.Error."""
         while True:
             with contextlib.suppress(psycopg.errors.QueryCanceled):
                 cursor = self._connected().execute(query, given)
@@ -205,13 +205,13 @@ class PeerMonitor:
 
 
 def _seen(waiting: asyncio.Future[None]) -> None:
-    """Its error is for whoever still waits for it."""
+    """Mark the exception as retrieved; remaining waiters still see it."""
     if not waiting.cancelled():
         waiting.exception()
 
 
 def _next(kernel: str, around: Sequence[PeerKernel]) -> PeerKernel | None:
-    """The one that this kernel waits for: the next by name that holds a lock, and after the last one the first."""
+    """Return the kernel that this one watches: the next by name that holds a lock, after the last one the first."""
     others = [each for each in around if each.seat.alive and each.away_s is None and each.seat.name != kernel]
     later = [each for each in others if each.seat.name > kernel]
     return next(iter(later or others), None)

@@ -1,4 +1,4 @@
-"""Reading a journal on PostgreSQL, through a session of its own: it never waits for the writer."""
+"""Read a journal on PostgreSQL, through a separate session that never waits for the writer."""
 
 from __future__ import annotations
 
@@ -20,23 +20,26 @@ from ramet.store.postgres.writer import sever
 
 T = TypeVar("T")
 
-_MAX_NAMES = 100_000  #: kept at hand
+_MAX_NAMES = 100_000  #: maximum number of cached names
 
 
 class PostgresReader:
-    """Asks, and asks again when the session was lost. Used by one thread; only `sever` is for others."""
+    """A reader that repeats queries after a lost session.
+
+    Used by one thread; only `sever` and `give_up` are for others.
+    """
 
     def __init__(self, place: Place, patience_s: float) -> None:
         self._place, self._patience_s = place, patience_s
         self._given_up = threading.Event()
         self._connection: Connection | None = None
-        self._newest: Connection | None = None  #: it may be of the listener, or not be ready yet
+        self._newest: Connection | None = None  #: may belong to the listener, or not be ready yet
         self._is_severed = False
         self._names: dict[int, str] = {}
-        self.gave_up = False  #: the server stayed away for as long as it is waited for
+        self.gave_up = False  #: the server stayed away for the full patience
 
     def open(self) -> None:
-        """Connect. Raises StoreFailed if there is no journal, and Damaged for one that is too new."""
+        """Connect. Raises StoreFailed if there is no journal, and Damaged if it is too new."""
         try:
             self._connection = self.connect()
             schema.require(self._connection, self._place)
@@ -44,7 +47,7 @@ class PostgresReader:
             raise self._place.failed(error) from None
 
     def connect(self) -> Connection:
-        """A session that only reads."""
+        """Open a session that only reads."""
         name = f"ramet reader pid {os.getpid()} on {socket.gethostname()}"
         return self._place.connect(name, writes=False, made=self._note)
 
@@ -55,11 +58,11 @@ class PostgresReader:
             connection.close()
 
     def give_up(self) -> None:
-        """From another thread: a server that is away is not waited for any more."""
+        """Stop waiting for an absent server. Call from another thread."""
         self._given_up.set()
 
     def sever(self) -> None:
-        """From another thread: whatever is waiting for the server fails, and is not tried again."""
+        """Fail every wait for the server, without retry. Call from another thread."""
         self._given_up.set()
         self._is_severed = True
         for each in (self._connection, self._newest):
@@ -71,7 +74,7 @@ class PostgresReader:
             sever(connection)
 
     def persistently(self, work: Callable[[], T]) -> T:
-        """What `work` returns, once the server is there to do it. Raises StoreFailed."""
+        """Return the result of `work`, with retries while the server is away. Raises StoreFailed."""
         patience = RetryWindow(self._patience_s, self._given_up)
         try:
             return retry(work, patience, self._place)
@@ -80,7 +83,7 @@ class PostgresReader:
             raise
 
     def read(self, after: int, tree: str | None, run: str | None, limit: int) -> list[StoredEvent]:
-        """Events behind a cursor."""
+        """Return the events after a cursor."""
         name = "_".join(["read", *(["tree"] if tree is not None else []), *(["run"] if run is not None else [])])
         values = {"after": after, "tree": tree, "run": run, "limit": limit}
 
@@ -92,55 +95,56 @@ class PostgresReader:
                 for cursor, tree, run, seq, type_, data in rows
                 if tree in names and run in names
             ]
-            # Without its name an event was removed between the two queries; "nothing" must mean that nothing follows.
+            # An event without a name was removed between the two queries; an empty result must mean that nothing
+            # follows.
             return found if found or not rows else work(connection)
 
         return self._ask(work)
 
     def head(self) -> int:
-        """The newest cursor."""
+        """Return the newest cursor."""
         return int(self._ask(lambda connection: connection.execute(self._place.queries["head"]).fetchone() or (0,))[0])
 
     def get(self, kind: str, key: str) -> Document | None:
-        """One document."""
+        """Return one document."""
         values = {"kind": kind, "key": key}
         row = self._ask(lambda it: it.execute(self._place.queries["get"], values, binary=True).fetchone())
         return None if row is None else Document(*row)
 
     def documents(self, kind: str, prefix: str) -> list[Document]:
-        """All documents of a kind."""
+        """Return all documents of a kind."""
         values = {"kind": kind, "prefix": prefix}
         rows = self._ask(lambda it: it.execute(self._place.queries["list"], values, binary=True).fetchall())
         return [Document(*row) for row in rows]
 
     def get_blob(self, name: str) -> bytes | None:
-        """The bytes of a name."""
+        """Return the bytes of a name."""
         row = self._ask(lambda it: it.execute(self._place.queries["get_blob"], {"name": name}, binary=True).fetchone())
         return None if row is None else bytes(row[0])
 
     def get_blobs(self, names: Sequence[str]) -> dict[str, bytes]:
-        """The bytes of some names."""
+        """Return the bytes of some names."""
         values = {"names": list(names)}
         rows = self._ask(lambda it: it.execute(self._place.queries["get_blobs"], values, binary=True).fetchall())
         return {name: bytes(data) for name, data in rows}
 
     def list_blobs(self) -> tuple[str, ...]:
-        """All names of blobs."""
+        """Return the names of all blobs."""
         return tuple(row[0] for row in self._ask(lambda it: it.execute(self._place.queries["list_blobs"]).fetchall()))
 
     def neighbours(self) -> list[PeerKernel]:
-        """All kernels of the database, also those that ended long ago."""
+        """Return all kernels of the database, including ones that ended long ago."""
         rows = self._ask(lambda it: it.execute(self._place.queries["kernels"], {"grace_s": GRACE_S}).fetchall())
         return [PeerKernel(KernelInfo(*row[:4]), *row[4:]) for row in rows]
 
     def owner(self, tree: str) -> KernelInfo | None:
-        """Whose a tree is."""
+        """Return the owner of a tree."""
         values = {"tree": tree, "grace_s": GRACE_S}
         row = self._ask(lambda it: it.execute(self._place.queries["owner"], values).fetchone())
         return None if row is None else KernelInfo(*row)
 
     def has_left(self, kernel: str, epoch: int) -> bool:
-        """Whether a kernel closed its store in that epoch, and has not begun again."""
+        """Return whether a kernel closed its store in that epoch and has not begun again."""
         values = {"kernel": kernel, "epoch": epoch}
         return self._ask(lambda it: it.execute(self._place.queries["has_left"], values).fetchone()) is not None
 
@@ -161,7 +165,7 @@ class PostgresReader:
     def _named(self, connection: Connection, ids: set[int]) -> dict[int, str]:
         if len(self._names) > _MAX_NAMES:
             self._names.clear()
-        if missing := ids - self._names.keys():  # An id is never given to a second name.
+        if missing := ids - self._names.keys():  # An id is never reused for a second name.
             found = connection.execute(self._place.queries["names_of_ids"], {"ids": list(missing)}).fetchall()
             self._names.update(found)
         return self._names

@@ -1,4 +1,4 @@
-"""The tables of a journal on PostgreSQL: made and brought up to date by numbered migrations, newer ones left alone."""
+"""Create and migrate the tables of a journal on PostgreSQL by numbered migrations; newer schemas are left unchanged."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ NEWEST = max(migrations())
 
 
 def key_of(*words: str) -> int:
-    """The number of an advisory lock: these words, in the range of a bigint."""
+    """Return the number of an advisory lock: a hash of the words, in the range of a bigint."""
     return int.from_bytes(hashlib.sha256("\0".join(("ramet", *words)).encode()).digest()[:8], signed=True)
 
 
 def version(connection: Connection, place: Place) -> int:
-    """The version of the schema as it is, 0 without any. Raises Damaged for one that is newer than this program."""
+    """Return the current version of the schema, 0 if there is none. Raises Damaged if it is newer than this program."""
     try:
         row = connection.execute(place.queries["newest_version"]).fetchone()
     except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName):
@@ -32,7 +32,10 @@ def version(connection: Connection, place: Place) -> int:
 
 
 def require(connection: Connection, place: Place) -> None:
-    """See that a reader finds what it expects. Raises StoreFailed if a kernel has to come first, and Damaged."""
+    """Check that a reader finds the schema it expects.
+
+    Raises StoreFailed if a kernel must migrate first, and Damaged.
+    """
     found = version(connection, place)
     if found < NEWEST:
         what = f"its journal is of version {found}" if found else "there is no journal yet"
@@ -40,7 +43,7 @@ def require(connection: Connection, place: Place) -> None:
 
 
 def migrate(connection: Connection, place: Place, *, upto: int = NEWEST) -> None:
-    """Make the tables, or bring them up to a version, all or nothing. Raises Damaged, and then changed nothing."""
+    """Create the tables or migrate them to a version, all or nothing. Raises Damaged, without any change."""
     if version(connection, place) >= upto:
         return
     with connection.transaction():

@@ -1,4 +1,4 @@
-"""Hearing that the writer's session has ended, also while nobody writes: with it went the lock of its kernel."""
+"""Detect the end of the writer's session, also while nothing is written: the kernel's lock ends with it."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import contextlib
 import select
 from collections.abc import Callable
 
-#: The other end has hung up; POLLERR, POLLHUP and POLLNVAL (the descriptor is closed) are told without being asked for.
+#: The peer has hung up. POLLERR, POLLHUP and POLLNVAL (the descriptor is closed) are always reported.
 _HUNG_UP = getattr(select, "POLLRDHUP", 0)
 
 
 class SessionMonitor:
-    """Calls `lost` on the loop, once for each session that is watched, when its other end hangs up.
+    """A monitor that calls `lost` on the loop, once per watched session, when the peer hangs up.
 
-    It waits for nothing but that (EPOLLRDHUP), so the loop is not woken by what the writer's thread reads there. Where
-    there is no epoll a lost session is noticed at the next write.
+    It waits only for EPOLLRDHUP, so data read by the writer's thread does not wake the loop. Without epoll, a lost
+    session is noticed at the next write.
     """
 
     def __init__(self, lost: Callable[[], None]) -> None:
@@ -27,14 +27,14 @@ class SessionMonitor:
             self._loop.add_reader(self._poll.fileno(), self._look)
 
     def watch(self, line: int) -> None:
-        """Watch a session, by its descriptor; whoever closes that ends this, too."""
+        """Watch a session by its descriptor; closing the descriptor ends the watch."""
         self._line = line
         if self._poll is not None:
             with contextlib.suppress(FileExistsError):
                 self._poll.register(line, select.EPOLLRDHUP | select.EPOLLONESHOT)
 
     def has_hung_up(self) -> bool:
-        """Whether the session that is watched has ended by now, as far as the system was told: one call, no waiting."""
+        """Return whether the watched session has ended, as far as the system knows: one call, without waiting."""
         if self._line is None:
             return False
         now = select.poll()
@@ -42,7 +42,7 @@ class SessionMonitor:
         return bool(now.poll(0))
 
     def stop(self) -> None:
-        """Watch no more; idempotent."""
+        """Stop watching; idempotent."""
         self._line = None
         poll, self._poll = self._poll, None
         if poll is not None:

@@ -1,4 +1,4 @@
-"""The statements of the PostgreSQL store, by name, and its migrations, by number: all SQL is in `sql/postgres/`."""
+"""The SQL statements of the PostgreSQL store, by name, and its migrations, by number: `sql/postgres/`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _FOLDER = pathlib.Path(__file__).parent.parent / "sql" / "postgres"
 
 
 class Queries:
-    """The statements for one schema, ready to be sent."""
+    """The statements for one schema, ready to send."""
 
     def __init__(self, schema: str) -> None:
         self.schema = sql.Identifier(schema)
@@ -32,14 +32,14 @@ class Queries:
         return self._ready[name]
 
     def migration(self, number: int) -> bytes:
-        """The statements that bring a schema from the version before to this one."""
+        """Return the statements that migrate a schema from the previous version to this one."""
         return self._sent(migrations()[number].read_text())
 
     def _sent(self, text: str) -> bytes:
-        # Our own files: nothing in them came from a caller, and the schema is quoted.
+        # Only our own files: no caller's input is in them, and the schema is quoted.
         return sql.SQL(text.strip()).format(schema=self.schema).as_bytes(None)
 
 
 def migrations() -> dict[int, pathlib.Path]:
-    """The files of all migrations by number, which is the version that each leads to: 1, 2, 3, …"""
+    """Return the files of all migrations by number: the version that each leads to, 1, 2, 3, …"""
     return {int(file.name[:4]): file for file in sorted(_FOLDER.glob("[0-9]*.sql"))}

@@ -1,14 +1,14 @@
-"""The journal on PostgreSQL, for more than one kernel and more than one machine; needs the extra `postgres`.
+"""The journal on PostgreSQL, for several kernels and machines; needs the extra `postgres`.
 
-One thread writes, through a session of its own that also holds the kernel's lock (`writer`: order, exactly
-once, fencing); one reads, so that no reader waits for a commit. Threads, not psycopg's asynchronous connection, because
-of what the event loop pays: a batch for the writer is one put into a queue and one call back (0.12 ms of the loop's CPU
-with all that belongs to a group commit), while psycopg's generators take the loop through the statement step by step
-(0.24 ms for the statement alone), and parameters and rows are converted elsewhere. What comes from other processes is
-heard through LISTEN, by the loop itself; a store that never waits has no such session.
+One thread writes, through a session that also holds the kernel's lock (`writer`: order, exactly once, fencing). Another
+thread reads, so that no reader waits for a commit. Threads are used instead of psycopg's asynchronous connection
+because of the cost to the event loop. A batch for the writer is one put into a queue and one callback: 0.12 ms of the
+loop's CPU for a complete group commit. psycopg's generators step through each statement on the loop: 0.24 ms for the
+statement alone. Parameters and rows are also converted off the loop. Notifications of other processes arrive through
+LISTEN, on the loop itself; a store that never waits has no such session.
 
-`durable` means what the server means by it: `synchronous_commit` is on here, whatever its default, but a server with
-`fsync=off` loses what it promised. Text is UTF-8 without NUL. The id of a run is stored once, and goes with its tree.
+`durable` has the server's meaning: `synchronous_commit` is on here, whatever its default, but a server with `fsync=off`
+can lose committed data. Text is UTF-8 without NUL. The id of a run is stored once, and is removed with its tree.
 """
 
 from __future__ import annotations
@@ -32,17 +32,18 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-MAX_TEXT = 2_600  #: bytes of an id, or of a kind and a key: an entry of an index of PostgreSQL has 2,704
-_FIRST_LOOK_S = 1.0  #: what `wait` gives its first look at least: "nothing" is only said after one
-_HASH_INLINE = 2**16  #: bytes that are hashed at once rather than in a thread
+MAX_TEXT = 2_600  #: maximum bytes of an id, or of a kind and a key: an entry of an index of PostgreSQL has 2,704
+_FIRST_LOOK_S = 1.0  #: minimum time for the first look of `wait`: False is only returned after one
+_HASH_INLINE = 2**16  #: maximum bytes that are hashed on the loop rather than in a thread
 
 
 class PostgresStore:
     """A journal with its documents and blobs in one schema of a PostgreSQL database; see `ramet.store.contract`.
 
-    One kernel of a name at a time: a second `open` raises StoreInUse. `read_only` takes no lock, and refuses to write.
-    A server that is restarted, or whose connection is lost, is waited for `patience_s`; nothing is lost or doubled
-    by that. One that is stopped is waited for until it goes on. Raises MissingExtra without psycopg, and InvalidValue.
+    One kernel per name at a time: a second `open` raises StoreInUse. `read_only` takes no lock, and refuses to write.
+    If the server restarts or the connection is lost, calls wait for it for `patience_s`, without loss or duplication. A
+    suspended server is waited for until it continues. Raises MissingExtra without psycopg, and InvalidValue for an
+    invalid argument.
     """
 
     name = "postgres"
@@ -70,14 +71,17 @@ class PostgresStore:
         self._gate = asyncio.Lock()
         self._open: OpenStore | None = None
         self._failure: str | None = "it is not open"
-        self._committed = 0  #: as it was when it was closed
+        self._committed = 0  #: value at the time of closing
         self._intake = Intake()
         self._losses: Listeners[[StoreFailed]] = Listeners()
         self._tree_losses: Listeners[[OwnedElsewhere]] = Listeners()
         self._watching: Listeners[[]] = Listeners()
 
     async def open(self) -> Self:
-        """Take the lock and bring the schema up to date. Raises StoreInUse, Damaged if it is too new, StoreFailed."""
+        """Take the lock and migrate the schema.
+
+        Raises StoreInUse, Damaged if the schema is too new, and StoreFailed.
+        """
         from ramet.store.postgres.connection import OpenStore
 
         async with self._gate:
@@ -99,10 +103,10 @@ class PostgresStore:
         return self
 
     async def close(self) -> None:
-        """Write what was appended, and end, whoever is cancelled; idempotent.
+        """Write every appended event, and close, even if the caller is cancelled; idempotent.
 
-        Raises StoreFailed, once, if not all of it could be written: then a write had failed, or the server did not
-        answer for `patience_s`.
+        Raises StoreFailed, once, if something could not be written: a write had failed, or the server did not answer
+        for `patience_s`.
         """
         await run_shielded(self._close())
 
@@ -111,7 +115,7 @@ class PostgresStore:
             opened = self._open
             if opened is None:
                 return
-            failure, self._failure = self._failure, "it is closed"  # from here on it takes nothing in
+            failure, self._failure = self._failure, "it is closed"  # nothing is accepted from here on
             try:
                 if failure is not None:
                     raise StoreFailed(self._place.where, failure)
@@ -127,7 +131,10 @@ class PostgresStore:
     # ---- the journal
 
     def append(self, entry: Entry) -> int:
-        """Take an event in, in order, and return its ticket. Raises StoreFailed, InvalidValue for what has no room."""
+        """Add an event, in order, and return its ticket.
+
+        Raises StoreFailed, and InvalidValue for data that is too large.
+        """
         opened = self._writable()
         if (lost := opened.owning.lost) and (loss := lost.get(entry.tree)) is not None:
             raise OwnedElsewhere(loss.tree, loss.kernel, loss.address)
@@ -139,14 +146,14 @@ class PostgresStore:
 
     @property
     def committed(self) -> int:
-        """The newest ticket that survives whatever happens now."""
+        """Return the newest ticket that survives every crash."""
         return self._open.batches.committed if self._open is not None else self._committed
 
     async def durable(self, ticket: int) -> None:
-        """Return once the entry of this ticket, and so all before it, survives a power cut. Raises StoreFailed.
+        """Return once the entry of this ticket, and all before it, survives a power cut. Raises StoreFailed.
 
-        The lock of this kernel is its own by then: where its session ended meanwhile, or the process stood still,
-        listeners of `on_tree_loss` have been called for what was lost.
+        This kernel then still holds its lock. If its session ended meanwhile, or the process was suspended, listeners
+        of `on_tree_loss` have been called for lost trees.
         """
         opened = self._open
         if ticket <= self.committed and (opened is None or not (opened.batches.refused or opened.is_in_doubt)):
@@ -159,29 +166,29 @@ class PostgresStore:
             await opened.make_sure()
 
     def on_commit(self, heard: Callable[[int], None]) -> Callable[[], None]:
-        """Have `heard` called with the newest committed ticket, once per batch; returns the way out."""
+        """Call `heard` with the newest committed ticket, once per batch; return a function that stops this."""
         return self._usable().batches.listeners.add(heard)
 
     def on_loss(self, heard: Callable[[StoreFailed], None]) -> Callable[[], None]:
-        """Have `heard` called once this kernel may have been replaced, also if nobody writes; returns the way out."""
+        """Call `heard` once if this kernel may have been replaced; return a function that stops this."""
         self._usable()
         return self._losses.add(heard)
 
     async def read(
         self, after: int = 0, *, tree: str | None = None, run: str | None = None, limit: int = 1_000
     ) -> builtins.list[StoredEvent]:
-        """Committed events in order of their cursors, from the first behind `after`; at most `limit`."""
+        """Return committed events in order of their cursors, from the first after `after`; at most `limit`."""
         for field, text in (("tree", tree), ("run", run)):
             if text is not None:
                 _checked(field, text)
         return await self._asked(lambda reader: reader.read(after, tree, run, max(limit, 0)))
 
     async def head(self) -> int:
-        """The cursor of the newest committed event; 0 without any."""
+        """Return the cursor of the newest committed event; 0 if there is none."""
         return await self._asked(lambda reader: reader.head())
 
     async def wait(self, after: int, *, timeout_s: float | None = None) -> bool:
-        """Return True once an event behind `after` is there, whichever process wrote it; False when the time is up."""
+        """Wait until any process has written an event after `after`, and return True; return False at the timeout."""
         look = None if timeout_s is None else max(timeout_s, _FIRST_LOOK_S)
         loop = asyncio.get_running_loop()
         until = None if timeout_s is None else loop.time() + timeout_s
@@ -200,25 +207,25 @@ class PostgresStore:
             return False
 
     async def forget(self, tree: str) -> int:
-        """Remove every event of a tree, for good; says how many."""
+        """Remove every event of a tree permanently; return their number."""
         _checked("tree", tree)
         return int(await self._changed(tables.forget(self._place.queries, tree), 0, alone=True))
 
     async def rewrite(self, cursor: int, data: bytes) -> None:
-        """Replace what an event says; the old bytes are gone once PostgreSQL has vacuumed. For maintenance alone."""
+        """Replace the data of an event; the old bytes are gone after PostgreSQL has vacuumed. For maintenance only."""
         checked_data("data", data)
         await self._changed(tables.rewrite(self._place.queries, cursor, data), len(data))
 
     # ---- documents
 
     async def get(self, kind: str, key: str) -> Document | None:
-        """The newest version, if there is one."""
+        """Return the newest version; None if the document does not exist."""
         _checked("kind", kind)
         _checked("key", key, kind)
         return await self._asked(lambda reader: reader.get(kind, key))
 
     async def list(self, kind: str, *, prefix: str = "") -> builtins.list[Document]:
-        """All of a kind whose keys begin like this, in order of their keys."""
+        """Return all documents of a kind whose keys begin with `prefix`, in order of their keys."""
         _checked("kind", kind)
         _checked("prefix", prefix)
         return await self._asked(lambda reader: reader.documents(kind, prefix))
@@ -226,7 +233,7 @@ class PostgresStore:
     async def put(
         self, kind: str, key: str, data: bytes, *, expected: int | None = None, tree: str | None = None
     ) -> Document:
-        """Write a document, durably, after everything that was appended before. Raises Conflict, StoreFailed."""
+        """Write a document, durably, after all earlier appends. Raises Conflict and StoreFailed."""
         _checked("kind", kind)
         _checked("key", key, kind)
         checked_data("data", data)
@@ -240,7 +247,7 @@ class PostgresStore:
         return document
 
     async def delete(self, kind: str, key: str, *, expected: int | None = None) -> bool:
-        """Remove a document; False if there was none. Raises Conflict like `put`."""
+        """Delete a document; return False if there was none. Raises Conflict like `put`."""
         _checked("kind", kind)
         _checked("key", key, kind)
         return bool(await self._changed(tables.delete(self._place.queries, kind, key, expected), 0))
@@ -248,7 +255,7 @@ class PostgresStore:
     # ---- blobs
 
     async def put_blob(self, data: bytes) -> str:
-        """Keep bytes, durably; their name is the SHA-256 of their content, in hex."""
+        """Store bytes durably; return their name, the SHA-256 of the content in hex."""
         checked_data("data", data)
         if len(data) <= _HASH_INLINE:
             name = hashlib.sha256(data).hexdigest()
@@ -257,34 +264,37 @@ class PostgresStore:
         return str(await self._changed(tables.put_blob(self._place.queries, name, data), len(data)))
 
     async def get_blob(self, name: str) -> bytes | None:
-        """The bytes of that name."""
+        """Return the bytes with this name; None if there are none."""
         _checked("name", name)
         return await self._asked(lambda reader: reader.get_blob(name))
 
     async def get_blobs(self, names: Sequence[str]) -> Mapping[str, bytes]:
-        """The bytes of these names, in one look; those that stand for nothing are left out."""
+        """Return the bytes of these names, in one query; unknown names are omitted."""
         checked = [_checked("name", name) for name in names]
         return await self._asked(lambda reader: reader.get_blobs(checked))
 
     def get_blobs_now(self, names: Sequence[str]) -> Mapping[str, bytes]:
-        """Likewise, while the thread waits, for five seconds at most; then StoreFailed is raised."""
+        """Return the bytes of these names, and block the thread, for five seconds at most.
+
+        Raises StoreFailed after that.
+        """
         checked = [_checked("name", name) for name in names]
         opened = self._usable()
         return opened.reading_now(lambda: opened.reader.get_blobs(checked))
 
     async def list_blobs(self) -> Sequence[str]:
-        """The names of all blobs."""
+        """Return the names of all blobs."""
         return await self._asked(lambda reader: reader.list_blobs())
 
     async def delete_blob(self, name: str) -> bool:
-        """Remove one; False if there was none."""
+        """Delete a blob; return False if there was none."""
         _checked("name", name)
         return bool(await self._changed(tables.delete_blob(self._place.queries, name), 0))
 
     # ---- both
 
     async def put_together(self, blobs: Sequence[bytes], documents: Sequence[DocumentWrite]) -> Sequence[Document]:
-        """Keep bytes and write documents, all of them or none, durably. Raises Conflict, StoreFailed."""
+        """Store blobs and write documents, all or none, durably. Raises Conflict and StoreFailed."""
         size = self._size_of(blobs, documents)
         if size <= _HASH_INLINE:
             named = _named(blobs)
@@ -297,36 +307,36 @@ class PostgresStore:
     # ---- kernels
 
     async def kernels(self) -> Sequence[KernelInfo]:
-        """This one, every other that lives, and those that do not and left trees; in order of their names."""
+        """Return this kernel, all other live ones, and dead ones that left trees; in order of their names."""
         around, me = await self._asked(lambda reader: reader.neighbours()), "" if self._read_only else self.kernel
         return [each.seat for each in around if each.seat.alive or each.has_trees or each.seat.name == me]
 
     async def announce(self, address: str) -> None:
-        """Tell all kernels where this one answers, until it ends."""
+        """Publish this kernel's address to all kernels, until it ends."""
         await self._changed(tables.announce(self._place, self.kernel, _checked("address", address)), 0)
 
     def on_kernels(self, heard: Callable[[], None]) -> Callable[[], None]:
-        """Have `heard` called when `kernels` may say something else; returns the way out."""
+        """Call `heard` when `kernels` may have changed; return a function that stops this."""
         self._usable().watch_kernels()
         return self._watching.add(heard)
 
     @property
     def is_away(self) -> bool:
-        """Whether this kernel has lost its session, and its lock with it, and tries to have both back."""
+        """Return whether this kernel has lost its session and lock, and is trying to regain both."""
         return self._open is not None and self._open.is_away
 
     async def has_left(self, kernel: str, epoch: int) -> bool:
-        """Whether a kernel closed its store in that epoch, and has not begun again."""
+        """Return whether a kernel closed its store in that epoch and has not begun again."""
         name = _checked("kernel", kernel)
         return await self._asked(lambda reader: reader.has_left(name, epoch))
 
     async def owner_of(self, tree: str) -> KernelInfo | None:
-        """The kernel that a tree belongs to, alive or not; None for one that is over, let go of, or not known."""
+        """Return the kernel that owns a tree, alive or not; None if the tree has ended, was released, or is unknown."""
         _checked("tree", tree)
         return await self._asked(lambda reader: reader.owner(tree))
 
     async def claim(self, trees: Sequence[str]) -> Sequence[str]:
-        """Make trees this kernel's: its own, those that no kernel has, those of dead ones; those that are its own."""
+        """Claim this kernel's trees, trees without a kernel, and trees of dead ones; return the trees it owns now."""
         names = [_checked("tree", tree) for tree in trees]
         owned: Sequence[str] = await self._changed(self._writable().owning.claim(names), 0) if names else []
         return owned
@@ -334,7 +344,7 @@ class PostgresStore:
     async def take_over(
         self, kernel: str, trees: Sequence[str], documents: Sequence[DocumentWrite]
     ) -> Sequence[Document] | None:
-        """Claim trees and write documents for a kernel that does not live, in one change. Raises Conflict."""
+        """Claim trees and write documents for a dead kernel, in one change. Raises Conflict."""
         names = [_checked("tree", tree) for tree in trees]
         size = self._size_of((), documents)
         put = tables.put_together(self._place.queries, (), documents)
@@ -343,18 +353,18 @@ class PostgresStore:
         return written
 
     async def claim_fallen(self, limit: int = 16) -> Sequence[str]:
-        """Make trees of dead kernels this one's, at most `limit`, and return them."""
+        """Claim at most `limit` trees of dead kernels, and return them."""
         taken: Sequence[str] = await self._changed(
             self._writable().owning.claim_fallen(checked_number("limit", limit)), 0
         )
         return taken
 
     async def let_go(self, tree: str) -> None:
-        """Own a tree no longer, durably; idempotent."""
+        """Release a tree durably; idempotent."""
         await self._changed(self._writable().owning.let_go(_checked("tree", tree)), 0)
 
     def on_tree_loss(self, heard: Callable[[OwnedElsewhere], None]) -> Callable[[], None]:
-        """Have `heard` called once for each tree that became another kernel's; returns the way out."""
+        """Call `heard` once for each tree that became another kernel's; return a function that stops this."""
         self._usable()
         return self._tree_losses.add(heard)
 
@@ -379,7 +389,7 @@ class PostgresStore:
         return await opened.reading(lambda: question(opened.reader))
 
     def _size_of(self, blobs: Sequence[bytes], documents: Sequence[DocumentWrite]) -> int:
-        """The bytes of what is to be written. Raises InvalidValue for what cannot be."""
+        """Return the number of bytes to write. Raises InvalidValue if the data cannot be written."""
         checked_together(blobs, documents)
         for document in documents:
             _checked("key", document.key, document.kind)
@@ -392,7 +402,7 @@ class PostgresStore:
         return self._writable().batches.ask(make, size, alone=alone)
 
     def _broke(self, error: BaseException) -> None:
-        """A write has failed for good."""
+        """Fail the store: a write has failed permanently."""
         self._failure = error.why if isinstance(error, StoreFailed) else f"{type(error).__name__}: {error}"
         if self._open is not None:
             self._open.batches.broke(self._failed)
@@ -404,7 +414,7 @@ class PostgresStore:
 
 
 def _checked(field: str, text: object, beside: str = "") -> str:
-    """Text that PostgreSQL takes, and finds by an index together with what stands beside it. Raises InvalidValue."""
+    """Return text that PostgreSQL accepts and can index together with `beside`. Raises InvalidValue otherwise."""
     text = checked_name(field, text)
     if len(text.encode()) + len(beside.encode()) > MAX_TEXT:
         raise InvalidValue(field, text, f"text of at most {MAX_TEXT} bytes in UTF-8, a kind and its key together")

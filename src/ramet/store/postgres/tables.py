@@ -1,4 +1,4 @@
-"""Documents, blobs and the end of a tree, as changes within a transaction of the writer."""
+"""Changes of documents, blobs and trees within a transaction of the writer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def put(
     queries: Queries, kind: str, key: str, data: bytes, expected: int | None
 ) -> Callable[[Connection], Document | Conflict]:
-    """Write a document if it is of the expected version."""
+    """Return a change that writes a document if it has the expected version."""
     name = "put" if expected is None else "put_over" if expected else "put_new"
     values = {"kind": kind, "key": key, "data": data, "expected": expected}
 
@@ -31,12 +31,12 @@ def put(
 
 
 def delete(queries: Queries, kind: str, key: str, expected: int | None) -> Callable[[Connection], bool | Conflict]:
-    """Remove a document if it is of the expected version."""
+    """Return a change that deletes a document if it has the expected version."""
     values = {"kind": kind, "key": key}
 
     def make(connection: Connection) -> bool | Conflict:
         if expected is not None:
-            # Nobody can change it in between: whoever writes has the row of the journal locked.
+            # No one can change it in between: every writer has the row of the journal locked.
             row = connection.execute(queries["version"], values).fetchone()
             if (row[0] if row else 0) != expected:
                 return _conflict(connection, queries, kind, key, expected)
@@ -46,7 +46,7 @@ def delete(queries: Queries, kind: str, key: str, expected: int | None) -> Calla
 
 
 def put_blob(queries: Queries, name: str, data: bytes) -> Callable[[Connection], str]:
-    """Keep bytes under their name."""
+    """Return a change that stores bytes under their name."""
 
     def make(connection: Connection) -> str:
         connection.execute(queries["put_blob"], {"name": name, "data": data})
@@ -58,12 +58,12 @@ def put_blob(queries: Queries, name: str, data: bytes) -> Callable[[Connection],
 def put_together(
     queries: Queries, blobs: Sequence[tuple[str, bytes]], documents: Sequence[DocumentWrite]
 ) -> Callable[[Connection], Sequence[Document] | Conflict]:
-    """Keep bytes under their names, and write documents if all are of their expected versions."""
+    """Return a change that stores blobs under their names, and writes documents if all have their expected versions."""
 
     def make(connection: Connection) -> Sequence[Document] | Conflict:
         from ramet.store.postgres.types import Blobs, Texts  # psycopg is an extra
 
-        # Nobody can change one in between: whoever writes has the row of the journal locked.
+        # No one can change one in between: every writer has the row of the journal locked.
         for kind, key, _, expected, over in documents:
             if expected is None and over is None:
                 continue
@@ -85,7 +85,7 @@ def put_together(
 
 
 def announce(place: Place, kernel: str, address: str) -> Callable[[Connection], None]:
-    """Say where a kernel answers."""
+    """Return a change that publishes a kernel's address."""
 
     def make(connection: Connection) -> None:
         connection.execute(place.queries["announce"], {"kernel": kernel, "address": address})
@@ -95,12 +95,12 @@ def announce(place: Place, kernel: str, address: str) -> Callable[[Connection], 
 
 
 def delete_blob(queries: Queries, name: str) -> Callable[[Connection], bool]:
-    """Remove bytes."""
+    """Return a change that deletes a blob."""
     return lambda connection: connection.execute(queries["delete_blob"], {"name": name}).fetchone() is not None
 
 
 def rewrite(queries: Queries, cursor: int, data: bytes) -> Callable[[Connection], None]:
-    """Replace what an event says."""
+    """Return a change that replaces the data of an event."""
 
     def make(connection: Connection) -> None:
         connection.execute(queries["rewrite"], {"cursor": cursor, "data": data})
@@ -109,7 +109,7 @@ def rewrite(queries: Queries, cursor: int, data: bytes) -> Callable[[Connection]
 
 
 def forget(queries: Queries, tree: str) -> Callable[[Connection], int]:
-    """Remove the events of a tree, and the names that nothing else uses."""
+    """Return a change that removes the events of a tree, and the names that nothing else uses."""
 
     def make(connection: Connection) -> int:
         row = connection.execute(queries["forget"], {"tree": tree}).fetchone()

@@ -1,4 +1,4 @@
-"""A thread that does one thing after another for an event loop, such as talking through one connection."""
+"""A thread that runs functions in sequence for an event loop, for example on one connection."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class _Work(NamedTuple):
 
 
 class Worker:
-    """Runs functions in order, in one thread. Belongs to the loop that is running when it is made.
+    """A thread that runs functions in order. Belongs to the loop that is running when it is created.
 
-    A daemon: a program that forgets to close its store still ends.
+    The thread is a daemon: a program that forgets to close its store still ends.
     """
 
     def __init__(self, name: str) -> None:
@@ -30,11 +30,11 @@ class Worker:
         self._thread.start()
 
     def post(self, do: Callable[[], T], then: Callable[[T | None, BaseException | None], None]) -> None:
-        """Have something done; `then` is called on the loop with what it returned or raised."""
+        """Queue a function; `then` is called on the loop with its result or exception."""
         self._work.put(_Work(do, then))
 
     async def call(self, do: Callable[[], T]) -> T:
-        """What `do` returns. A cancelled wait does not stop it."""
+        """Return the result of `do`. A cancelled wait does not stop the function."""
         future: asyncio.Future[T] = self._loop.create_future()
 
         def told(result: T | None, error: BaseException | None) -> None:
@@ -49,7 +49,7 @@ class Worker:
         return await future
 
     def stop(self) -> None:
-        """End, once what was asked for is done: waits for that."""
+        """Finish the queued functions and end the thread; blocks until then."""
         self._work.put(None)
         self._thread.join()
 
@@ -60,7 +60,7 @@ class Worker:
                 result = work.do()
             except BaseException as raised:
                 error = raised
-            # RuntimeError: the loop was closed before the store; nobody is left to be told.
+            # RuntimeError: the loop was closed before the store; there is no one to notify.
             with contextlib.suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(work.then, result, error)
-            del work, result, error  # or they would live until there is more to do
+            del work, result, error  # otherwise they would stay referenced until there is more to do

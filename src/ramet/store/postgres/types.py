@@ -1,4 +1,4 @@
-"""Columns as binary arrays: what is appended goes out as one statement, and psycopg's own lists cost more per item."""
+"""Columns as binary arrays: an append is sent as one statement, and psycopg's own lists cost more per item."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _head(element: int, count: int) -> bytes:
 
 
 def register(context: AdaptContext | psycopg.Connection) -> None:
-    """Have a connection understand these columns."""
+    """Register the dumpers of these columns on a connection."""
     for column, dumper in ((Longs, _LongsDumper), (Texts, _TextsDumper), (Blobs, _BlobsDumper)):
         assert context.adapters is not None
         context.adapters.register_dumper(column, dumper)

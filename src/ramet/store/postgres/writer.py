@@ -1,19 +1,20 @@
-"""The one who writes to a journal on PostgreSQL: a session that holds the lock of its kernel, and survives its loss.
+"""The writer of a journal on PostgreSQL: a session that holds its kernel's lock, and is replaced after a loss.
 
-**Order.** The first statement of every transaction moves the cursor in the one row of `journal`, and so holds that row
-until its commit is visible. Cursors therefore become visible in their order, also with several kernels, and a reader
-who follows by cursor misses nothing. PostgreSQL releases row locks only after a commit can be seen.
+**Order.** The first statement of every transaction moves the cursor in the single row of `journal`, and so holds that
+row until its commit is visible. Cursors therefore become visible in order, also with several kernels, and a reader that
+follows by cursor misses nothing. PostgreSQL releases row locks only after a commit is visible.
 
-**Exactly once.** Batches are numbered, and the same statement writes the number of the batch into the row of the
-kernel, if that held the number before. When the session is lost in the middle of a batch, whether it is there can be
-read from that row. Nobody can be at it any more by then: the lock is only free once the old session has ended.
+**Exactly once.** Batches are numbered. The same statement writes the number of the batch into the row of the kernel, if
+that row held the previous number. When the session is lost in the middle of a batch, the row shows whether the batch
+was committed. Nothing can still be writing it then: the lock is only free after the old session has ended.
 
-**Fencing.** Each `open` begins an epoch, in the same row. Who finds a newer one there has been replaced, and fails.
-The same row counts what was taken from this kernel, so a commit of it writes nothing of a tree that it lost
-(`owning`); what it has of other trees is written.
+**Fencing.** Each `open` begins an epoch, in the same row. A kernel that finds a newer epoch there has been replaced,
+and fails. The same row counts the trees taken from this kernel. So a commit writes nothing of a tree that this kernel
+lost (`owning`); its events of other trees are written.
 
-**Life.** Each session holds a lock of its own besides, whose number its kernel's row tells: other kernels wait for that
-one. A session that was lost is followed by one with another lock, so that whoever waited for the first disturbs nobody.
+**Liveness.** Each session also holds a lock of its own, whose number is in the kernel's row: other kernels wait for
+that one. A lost session is followed by one with another lock, so that a kernel that waits for the first lock disturbs
+nothing.
 """
 
 from __future__ import annotations
@@ -37,60 +38,63 @@ from ramet.store.postgres.dsn import Connection, Place, RetryWindow, is_lost, re
 from ramet.store.postgres.ownership import TreeOwnership
 from ramet.store.postgres.types import Blobs, Longs, Texts
 
-_MAX_NAMES = 100_000  #: whose ids are kept at hand
-_REPEATS = 20  #: how often a batch may lose to a deadlock with somebody who is not of ramet
+_MAX_NAMES = 100_000  #: maximum number of names whose ids are cached
+_REPEATS = 20  #: maximum number of retries of a batch after deadlocks with other programs
 
 
 class _Session(NamedTuple):
-    """A session of ours on the server; with its start, the pid means this one and no other."""
+    """A session of ours on the server; the pid together with the start identifies it uniquely."""
 
     pid: int
     began: datetime.datetime
 
 
 class _Disowned(Exception):
-    """Trees were taken from this kernel, or are not its own: `asked` are those that it did not know about."""
+    """The error for trees that are not this kernel's, or no longer; `asked` are trees with an unknown owner."""
 
     def __init__(self, asked: Sequence[str] = ()) -> None:
         self.asked = asked
 
 
 class _Forgotten(Exception):
-    """Somebody removed names meanwhile: ids that were looked up before may mean nothing now."""
+    """The error for names that were removed meanwhile: ids looked up before may be invalid now."""
 
 
 class PostgresWriter:
-    """Writes batches, each in one transaction. Used by one thread; only `sever` is for others."""
+    """A writer of batches, each in one transaction. Used by one thread; only `sever` is for others."""
 
     def __init__(self, place: Place, kernel: str, patience_s: float) -> None:
         self._place, self._kernel, self._patience_s = place, kernel, patience_s
         self.owning = TreeOwnership(place.queries, kernel)
         self._lock = schema.key_of("kernel", place.schema, kernel)
         self._given_up = threading.Event()
-        self._newest: Connection | None = None  #: it may not be ready yet
+        self._newest: Connection | None = None  #: may not be ready yet
         self._is_severed = False
         self._connection: Connection | None = None
         self._session: _Session | None = None
         self._epoch = self._batch = self._forgets = 0
         self.is_away = False  #: the session is lost, and no other has begun
-        self.confirmed_at = 0.0  #: when the server said last that the lock is ours, by `seconds_with_suspends`
-        self.resumed = 0  #: how often a session took the place of one that was lost
+        self.confirmed_at = 0.0  #: when the server last confirmed the lock, by `seconds_with_suspends`
+        self.resumed = 0  #: number of times a session replaced a lost one
         self._ids: dict[str, int] = {}
 
     @property
     def pid(self) -> int:
-        """The server's process that works for us now; 0 for none."""
+        """Return the pid of the server process of our session; 0 if there is none."""
         return self._session.pid if self._session is not None else 0
 
     @property
     def line(self) -> int:
-        """The descriptor of the session, to be asked for while the thread is at rest. Raises StoreFailed."""
+        """Return the descriptor of the session; call only while the thread is idle.
+
+        Raises StoreFailed without a session.
+        """
         if self._connection is None or self._connection.closed:
             raise StoreFailed(self._place.where, "the session has ended")
         return self._connection.fileno()
 
     def open(self) -> None:
-        """Take the lock, bring the schema up to date, begin an epoch. Raises StoreInUse, Damaged, StoreFailed."""
+        """Take the lock, migrate the schema, begin an epoch. Raises StoreInUse, Damaged, StoreFailed."""
         try:
             connection = self._connection = self._connect()
             if not self._locked(connection):
@@ -134,12 +138,12 @@ class PostgresWriter:
                     why = f"the session was lost again and again, and last: {error}"
                     raise self._place.failed(why) from None
                 if retry(self._resume, patience, self._place) == number:
-                    break  # It was committed; only its acknowledgement was lost.
+                    break  # The batch was committed; only its acknowledgement was lost.
         self._batch, self.is_away = number, False
         self.confirmed_at = seconds_with_suspends()
 
     def release(self) -> None:
-        """Give the lock back. The end of the session does so, too, but a moment after we have left."""
+        """Release the lock. The end of the session also does this, but slightly after we have disconnected."""
         if self._connection is not None:
             with contextlib.suppress(psycopg.Error):
                 known = {"kernel": self._kernel, "epoch": self._epoch}
@@ -154,7 +158,7 @@ class PostgresWriter:
             connection.close()
 
     def sever(self) -> None:
-        """From another thread: whatever is waiting for the server fails, and is not tried again."""
+        """Fail every wait for the server, without retry. Call from another thread."""
         self._given_up.set()
         self._is_severed = True
         for each in (self._connection, self._newest):
@@ -173,7 +177,7 @@ class PostgresWriter:
         return connection.execute("SELECT pg_try_advisory_lock(%s)", [self._lock]).fetchone() == (True,)
 
     def _own(self, connection: Connection) -> _Session:
-        """Our session as the server sees it. Raises StoreFailed if something stands between that shares sessions."""
+        """Return our session as the server sees it. Raises StoreFailed if a pooler shares sessions."""
         query = "SELECT pid, backend_start FROM pg_stat_activity WHERE pid = pg_backend_pid()"
         row = connection.execute(query).fetchone()
         if row is None or row[0] != connection.info.backend_pid:
@@ -196,7 +200,7 @@ class PostgresWriter:
         self._ids.clear()
 
     def _resume(self) -> int:
-        """A new session for the lost one; the number of our newest batch that is there."""
+        """Open a new session in place of the lost one; return the number of our newest committed batch."""
         before, self._connection = self._connection, None
         if before is not None:
             before.close()
@@ -206,7 +210,7 @@ class PostgresWriter:
             if holder is not None and holder[0] != self._session:
                 why = f"another kernel began while the connection was lost: {self._described(connection)}"
                 raise StoreFailed(self._place.where, why)
-            if holder is not None:  # The server has not noticed yet that we left it.
+            if holder is not None:  # The server has not noticed yet that our session ended.
                 connection.execute(self._place.queries["end_session"], holder[0]._asdict())
             raise psycopg.OperationalError("our former session still holds the lock")
         session = self._own(connection)
@@ -219,16 +223,16 @@ class PostgresWriter:
         return batch
 
     def _sit_down(self, connection: Connection) -> tuple[int, int, int]:
-        """Show all kernels that this one is alive, in this session: its epoch, its newest batch, what it lost.
+        """Record that this kernel is alive in this session; return its epoch, newest batch and loss count.
 
-        Raises StoreFailed for one that was replaced.
+        Raises StoreFailed if another kernel has replaced this one.
         """
         queries = self._place.queries
         row = connection.execute(queries["take_lock"], {"locks": queries.locks}).fetchone()
         assert row is not None
         known = {"kernel": self._kernel, "epoch": self._epoch, "lock": row[0]}
         with connection.transaction():
-            connection.execute(queries["hold_journal"])  # Nobody claims anything meanwhile.
+            connection.execute(queries["hold_journal"])  # No one claims anything meanwhile.
             connection.execute(queries["see_server"])
             seat = connection.execute(queries["sit_down"], known).fetchone()
             connection.execute(queries["tell_kernels"], {"channel": self._place.schema})
@@ -245,7 +249,7 @@ class PostgresWriter:
         fresh: dict[str, int] = {}
         unowned = owning.fresh({event.tree for event in events})
         owning.begin()
-        # One statement is a transaction of its own; that saves two round trips.
+        # A single statement is its own transaction; that saves two round trips.
         alone = not missing and not unowned and not batch.changes
         try:
             with contextlib.nullcontext() if alone else connection.transaction():
@@ -266,7 +270,7 @@ class PostgresWriter:
                 for change in batch.changes:
                     change.answer = change.make(connection)
         except BaseException as error:
-            for name in fresh:  # What is rolled back takes its new names along.
+            for name in fresh:  # A rollback removes new names.
                 del ids[name]
             if isinstance(error, _Forgotten):
                 self._refresh(connection)
@@ -274,7 +278,7 @@ class PostgresWriter:
         owning.settle()
 
     def _ours(self, batch: Batch) -> list[Entry]:
-        """The events of a batch without those of trees that this kernel lost; these are noted in it."""
+        """Return the events of a batch without those of lost trees, whose tickets are noted in the batch as refused."""
         lost, batch.refused = self.owning.lost, {}
         if not lost:
             return batch.events
@@ -283,7 +287,7 @@ class PostgresWriter:
         return [each for each in batch.events if each.tree not in lost]
 
     def _why_not(self, connection: Connection, number: int) -> Exception:
-        """Why a commit found our row to be another than we know."""
+        """Return the reason why a commit found an unexpected state in our row."""
         row = connection.execute(self._place.queries["where_we_are"], {"kernel": self._kernel}).fetchone()
         if row is not None and row[:2] == (self._epoch, number - 1) and row[2] != self.owning.losses:
             return _Disowned()
@@ -308,7 +312,7 @@ class PostgresWriter:
 
 
 def sever(connection: Connection | None) -> None:
-    """Cut the line of a connection that another thread waits on: its wait fails."""
+    """Shut down the socket of a connection that another thread waits on, so that its wait fails."""
     if connection is None or connection.closed:
         return
     with contextlib.suppress(psycopg.Error, OSError), socket.socket(fileno=os.dup(connection.fileno())) as line:

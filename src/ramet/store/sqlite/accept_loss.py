@@ -1,4 +1,4 @@
-"""A journal that has lost what was committed is gone on with, because somebody says so. Nobody may have it."""
+"""Accept the loss of committed data in a journal, on an operator's request. No process may have the journal open."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from ramet.store.sqlite.tables import Job, Journal
 
 
 class Accepted(NamedTuple):
-    """How far a journal was committed, and how far it is there."""
+    """The recorded position of a journal, and the position that was found."""
 
     committed: Mark
     found: Mark
 
     @property
     def is_loss(self) -> bool:
-        """Whether something was missing."""
+        """Return whether committed data is missing."""
         return self.found.is_behind(self.committed)
 
 
 def accept_loss(path: Path) -> Accepted:
-    """Let a journal be opened again that is behind its mark. Its next cursors are behind those that were lost. Waits.
+    """Make a journal that is behind its mark usable again. New cursors begin after the lost ones. Blocks.
 
-    An empty journal is made where it is missing. Raises StoreInUse, StoreFailed, Damaged for another damage.
+    A missing file is replaced by an empty journal. Raises StoreInUse, StoreFailed, and Damaged for any other damage.
     """
     path = path.resolve()
     check_database(path)

@@ -1,4 +1,4 @@
-"""When the write-ahead log is moved into the file: beside the writer, never between an event and its ack."""
+"""Move the write-ahead log into the database file: concurrently with the writer, never between an event and its ack."""
 
 from __future__ import annotations
 
@@ -6,70 +6,70 @@ import contextlib
 import sqlite3
 from concurrent.futures import Future, ThreadPoolExecutor
 
-_LARGE = 16 * 2**20  #: bytes of log after which it is moved even if nobody is idle
-_EACH = 3 * 4096  #: what a commit writes at least: a page of events and one of each index
-QUIET_S = 1.0  #: nothing to write for so long is being idle
-_AGAIN_S = 30.0  #: until it is tried again to cut the log, where somebody who reads was in the way
+_LARGE = 16 * 2**20  #: bytes of log after which it is moved even under load
+_EACH = 3 * 4096  #: minimum bytes that a commit writes: a page of events and one of each index
+QUIET_S = 1.0  #: time without writes after which the writer counts as idle
+_AGAIN_S = 30.0  #: pause between attempts to truncate the log while a reader blocks them
 
 
 class Checkpoints:
-    """Moves the log with a connection and a thread of its own; the writer only moves what came meanwhile."""
+    """The checkpoints of a log, with a separate connection and thread; the writer moves only what was added since."""
 
     def __init__(self, own: sqlite3.Connection, writers: sqlite3.Connection) -> None:
         self._own, self._writers = own, writers
         self._pool = ThreadPoolExecutor(1, "ramet-store-checkpoint")
-        # The thread starts now: later there may be no room for another one, and the writer must not fail for that.
+        # The thread starts now: later the system may have no thread left, and the writer must not fail for that.
         self._pool.submit(_start).result()
-        own.execute("PRAGMA busy_timeout = 0")  # Whoever reads or writes just now is not waited for.
+        own.execute("PRAGMA busy_timeout = 0")  # Never wait for current readers or writers.
         self._under_way: Future[None] | None = None
-        self._resting: Future[bool] | None = None  #: whether the log is empty now, once all of it was moved
-        self._bytes = 0  #: about as much as is in the log
+        self._resting: Future[bool] | None = None  #: whether the log is empty now, after a complete move
+        self._bytes = 0  #: approximate bytes in the log
 
     @property
     def quiet_s(self) -> float | None:
-        """How long the writer should wait for work before it calls `when_quiet`; None if there is no need to."""
+        """Return how long the writer should wait for work before it calls `when_quiet`; None if no call is needed."""
         if self._bytes:
             return QUIET_S
         is_in_the_way = self._resting is not None and self._resting.done() and not self._resting.result()
         return _AGAIN_S if is_in_the_way else None
 
     def after(self, size: int) -> None:
-        """A batch of so many bytes was committed."""
+        """Note a committed batch of `size` bytes; start or finish a checkpoint if the log is large."""
         self._bytes += size + _EACH
         if self._under_way is None:
             if self._bytes > _LARGE:
                 self._under_way = self._pool.submit(_move, self._own)
         elif self._under_way.done():
-            # The log begins anew with the next commit only if nothing is left in it: this is a little, and quick.
+            # The log restarts with the next commit only if it is empty; the rest is small and moves quickly.
             self._under_way, self._bytes = None, 0
             _move(self._writers)
 
     def when_quiet(self) -> None:
-        """Nobody waits for anything: move all of it, and cut the log, which is as long as it ever was otherwise."""
+        """Move the whole log and truncate it while the writer is idle; otherwise it keeps its greatest length."""
         self._bytes = 0
         if self._under_way is None or self._under_way.done():
             self._under_way = None
             self._resting = self._pool.submit(_move_and_cut, self._own)
 
     def close(self) -> None:
-        """Wait for what is under way."""
+        """Wait for the current checkpoint, and close."""
         self._pool.shutdown(wait=True)
         self._own.close()
 
 
 def _start() -> None:
-    """Do nothing, in the thread that is there from now on."""
+    """Do nothing: the pool's thread starts with this call."""
 
 
 def _move(connection: sqlite3.Connection) -> None:
-    # What cannot be moved now stays in the log, where it is as safe; a disk that is ill will fail the next commit.
+    # What cannot be moved now stays safely in the log; a failing disk will fail the next commit.
     with contextlib.suppress(sqlite3.Error):
         connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
 
 
 def _move_and_cut(connection: sqlite3.Connection) -> bool:
-    """Move the log, and cut it to nothing; False where somebody is in the way."""
-    _move(connection)  # First without a lock: what is left to be done while the writer has to wait is little.
+    """Move and truncate the log; return False if a reader or writer blocks this."""
+    _move(connection)  # First without a lock: little is left to move while the writer must wait.
     try:
         (is_busy, _, _) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
     except sqlite3.Error:

@@ -1,4 +1,4 @@
-"""The event loop's side of the writer: tickets, and who waits for what."""
+"""The event loop's side of the writer: tickets, and the callers that wait for commits."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from ramet.store.sqlite.writer import SqliteWriter
 from ramet.store.validation import Intake
 
 _log = logging.getLogger(__name__)
-LINGER_S = 0.005  #: how long an event that nobody waits for may wait for company
+LINGER_S = 0.005  #: how long an event without a waiting caller is held to collect more
 
 
 class Commits:
-    """One writer, from its start to its end. Everybody who waits is answered: by a commit, or by StoreFailed."""
+    """The commits of one writer, from start to end. Every waiting caller gets a commit, or StoreFailed."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class Commits:
         news: News,
         losses: Listeners[[StoreFailed]],
     ) -> None:
-        self.why: str | None = None  #: why nothing more can be written; None while it can
+        self.why: str | None = None  #: why nothing more can be written; None while writing works
         self.ticket = self.committed = 0
         self._where, self._news, self._losses = where, news, losses
         self._intake = Intake()
@@ -48,7 +48,7 @@ class Commits:
         self._writer = SqliteWriter(journal, checkpoints, self._told, self._ended)
 
     def append(self, entry: Entry) -> int:
-        """Queue an entry. Raises StoreFailed, and InvalidValue for what could not be written."""
+        """Queue an entry. Raises StoreFailed, and InvalidValue if the entry cannot be written."""
         if self.why is not None:
             raise StoreFailed(self._where, self.why)
         self._intake.check(entry)
@@ -59,13 +59,13 @@ class Commits:
         return ticket
 
     def _hurry(self) -> None:
-        """What nobody waits for has waited for company long enough."""
+        """Write events that no caller waits for, after the linger time."""
         self._nudge = None
         if self.committed < self.ticket:
             self._writer.hurry()
 
     async def durable(self, ticket: int) -> None:
-        """Return once a ticket is committed. Raises StoreFailed, and InvalidValue for one that was not given."""
+        """Return once a ticket is committed. Raises StoreFailed, and InvalidValue if the ticket was never returned."""
         if ticket <= self.committed:
             return
         if ticket > self.ticket:
@@ -78,9 +78,9 @@ class Commits:
         await waiter
 
     async def change(self, change: Callable[[Journal], Any], size: int = 0) -> Any:
-        """Have something changed, with all that was appended before; its answer. Raises StoreFailed and Conflict.
+        """Make a change after all earlier appends; return its answer. Raises StoreFailed and Conflict.
 
-        `size` is about how many bytes it writes.
+        `size` is the approximate number of bytes written.
         """
         if self.why is not None:
             raise StoreFailed(self._where, self.why)
@@ -94,7 +94,7 @@ class Commits:
         return job.answer
 
     async def close(self, why: str) -> None:
-        """Write what was added, and end. Raises StoreFailed if it had failed, or does so now."""
+        """Write every queued entry, and end. Raises StoreFailed if the writer had failed, or fails now."""
         if self.why is None:
             self.why = why
         if self._nudge is not None:
@@ -104,7 +104,7 @@ class Commits:
         try:
             await self._over
         finally:
-            self._writer.join()  # Even if we are cancelled: whoever lets go of the file needs it to be over.
+            self._writer.join()  # Even if we are cancelled: the file may only be released after the thread has ended.
         if self._failure is not None:
             raise StoreFailed(self._where, self._failure)
 
@@ -117,13 +117,13 @@ class Commits:
         self._post(self._fell_silent, problem)
 
     def _post(self, heard: Callable[..., None], *told: object) -> None:
-        with contextlib.suppress(RuntimeError):  # The loop was closed and the store was not: nobody is left to hear.
+        with contextlib.suppress(RuntimeError):  # The loop was closed, but not the store: there is no one to notify.
             self._loop.call_soon_threadsafe(heard, *told)
 
     # ---- on the event loop
 
     def _landed(self, written: int, head: int, jobs: Sequence[Job]) -> None:
-        """A batch is on disk: who listens is told first."""
+        """Finish a batch that is on disk: notify listeners first, then complete the waiting callers."""
         self.committed = written
         self._news.tell(written, head)
         waiters, self._waiters = self._waiters, []
@@ -137,10 +137,10 @@ class Commits:
                 answered.set_result(None)
 
     def _fell_silent(self, problem: Exception | None) -> None:
-        """The writer is gone: who still waits must not wait for ever."""
+        """Fail every remaining waiter: the writer has ended."""
         if problem is not None:
             self.why = self._failure = _why(problem)
-            if isinstance(problem, OwnershipLost):  # Before anybody else acts on a failure.
+            if isinstance(problem, OwnershipLost):  # Listeners are called before anything else acts on a failure.
                 self._tell_of_loss(StoreFailed(self._where, self._failure))
             self._news.fail(self._where, self._failure)
             for waiter in (*(waiter for _, waiter in self._waiters), *self._jobs.values()):

@@ -1,8 +1,8 @@
-"""A journal in SQLite is rewritten without its free pages, and gives such pages back from then on. Nobody may have it.
+"""Rewrite a SQLite journal without its free pages, so that it can release pages later. No process may have it open.
 
-Journals of older versions were made without that: what is free in them is used again, and never given back. SQLite
-changes this only by writing the whole file anew, which nobody can write beside. A kill in the middle leaves the journal
-as it was: the new content is one transaction of the write-ahead log.
+Journals of older versions were created without this option: their free pages are reused, but never released. SQLite
+changes the option only by writing the whole file anew, without concurrent writers. A kill in the middle leaves the
+journal unchanged: the new content is one transaction of the write-ahead log.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from ramet.store.sqlite.database_lock import DatabaseLock
 from ramet.store.sqlite.lock import KernelLock, refuse_network
 from ramet.store.sqlite.tables import Journal
 
-_SHARE = 4  #: it is worth while once a part as large as one of so many is free
-_COPIES = 2  #: of what is in use, that are on the disk for a while: the new file, and the log that brings it
+_SHARE = 4  #: compaction is worthwhile once at least one part in four is free
+_COPIES = 2  #: copies of the used data that are on the disk temporarily: the new file, and the log that carries it
 
 
 def compact(path: Path) -> int:
-    """Rewrite a journal of an older ramet in which much is free; the bytes by which it became smaller. Waits.
+    """Rewrite a journal of an older ramet that has much free space; return the bytes saved. Blocks.
 
-    Raises StoreInUse, StoreFailed where the disk has no room for that, Damaged.
+    Raises StoreInUse, Damaged, and StoreFailed if the disk has too little space.
     """
     path = path.resolve()
     check_database(path)
@@ -56,7 +56,7 @@ def compact(path: Path) -> int:
 
 @contextlib.contextmanager
 def _temporary_files_in(folder: Path) -> Iterator[None]:
-    """Have SQLite make its copy where the journal is: whoever may not read that may not read the copy either."""
+    """Make SQLite create its temporary copy in the journal's folder, which gives it the same access protection."""
     before = os.environ.get("SQLITE_TMPDIR")
     os.environ["SQLITE_TMPDIR"] = str(folder)
     try:

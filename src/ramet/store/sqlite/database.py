@@ -1,4 +1,4 @@
-"""A SQLite file, opened: by the one who writes, by those who read; and what its errors mean."""
+"""Open a SQLite file for writing or reading, and explain its errors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ramet.store.sqlite import schema
 from ramet.store.sqlite.descriptors import Connection
 from ramet.store.sqlite.high_water import NOTHING, Mark, loss_of, mark_of
 
-#: How long one waits for another process that recovers the file after a crash.
+#: How long to wait for another process that recovers the file after a crash.
 _BUSY_S = 5.0
 _PLAIN = {
     "SQLITE_FULL": "there is no space left where it lies",
@@ -28,7 +28,7 @@ _DAMAGES = ("SQLITE_CORRUPT", "SQLITE_NOTADB")
 
 
 def plain(error: sqlite3.Error) -> str:
-    """What an error of SQLite means, in words, with what SQLite said."""
+    """Return the meaning of a SQLite error in words, with SQLite's message."""
     name = getattr(error, "sqlite_errorname", "")
     for known, words in _PLAIN.items():
         if name.startswith(known):
@@ -37,40 +37,39 @@ def plain(error: sqlite3.Error) -> str:
 
 
 def is_damage(error: sqlite3.Error) -> bool:
-    """Return whether an error says that a file is not whole."""
+    """Return whether an error says that a file is damaged."""
     return getattr(error, "sqlite_errorname", "").startswith(_DAMAGES)
 
 
 @contextlib.contextmanager
 def opening(path: Path) -> Iterator[None]:
-    """Errors of SQLite as Damaged or StoreFailed."""
+    """Convert errors of SQLite to Damaged or StoreFailed."""
     try:
         yield
     except sqlite3.Error as error:
         if is_damage(error):
             raise Damaged("the journal", path, plain(error)) from None
         raise StoreFailed(path, plain(error)) from None
-    except UnicodeDecodeError as error:  # SQLite says what is wrong with a name that is no text any more.
+    except UnicodeDecodeError as error:  # SQLite's message about an invalid name is not text itself.
         raise Damaged("the journal", path, f"it is damaged ({error.object.decode('utf-8', 'replace')})") from None
     except OSError as error:
         raise StoreFailed(path, error.strerror or str(error)) from None
 
 
 def make(path: Path, *, accepts_loss: bool = False) -> None:
-    """Make an empty file where there is none. Raises StoreFailed, and Damaged for a journal that was there once."""
+    """Create an empty file if there is none. Raises StoreFailed, and Damaged if a journal existed there before."""
     with opening(path):
         if not path.exists():
             if not accepts_loss:
                 _see_that_nothing_is_lost(path, NOTHING)
-            # Private from the first moment; SQLite gives the files beside it the same mode.
+            # Private from the first moment; SQLite gives its other files the same mode.
             os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
 
 
 def open_for_writing(path: Path, *, accepts_loss: bool = False) -> sqlite3.Connection:
-    """The journal in a file, brought up to date. Raises Damaged, having touched nothing, and StoreFailed.
+    """Open the journal in a file, and migrate it. Raises Damaged, without any change, and StoreFailed.
 
-    Damaged is also a journal that is behind its mark, unless the loss is accepted. Only to be called by who holds the
-    locks.
+    Also raises Damaged if the journal is behind its mark, unless the loss is accepted. The caller must hold the locks.
     """
     with opening(path):
         found = _examine(path)
@@ -83,14 +82,15 @@ def open_for_writing(path: Path, *, accepts_loss: bool = False) -> sqlite3.Conne
             if mode != "wal":
                 raise StoreFailed(path, "a write-ahead log is not possible where it lies")
             if not version:
-                # Behind the log: before it this would be a second write with a rollback journal, which is a stranger's.
+                # After enabling WAL: before it, this would be a second write with a rollback journal, which would count
+                # as foreign.
                 connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
-                connection.execute("VACUUM")  # Of an empty file, which else would keep the way it was made.
+                connection.execute("VACUUM")  # Of an empty file, which would otherwise keep its vacuum mode.
             connection.execute("PRAGMA synchronous = FULL")
             connection.execute("PRAGMA wal_autocheckpoint = 0")
             connection.execute("PRAGMA journal_size_limit = 67108864")
             connection.execute("PRAGMA cache_size = -2000")
-            connection.execute("PRAGMA secure_delete = ON")  # what is forgotten is gone
+            connection.execute("PRAGMA secure_delete = ON")  # removed data is overwritten
             schema.migrate(connection, version)
         except BaseException:
             connection.close()
@@ -99,9 +99,9 @@ def open_for_writing(path: Path, *, accepts_loss: bool = False) -> sqlite3.Conne
 
 
 def open_for_reading(path: Path) -> sqlite3.Connection:
-    """The journal as it is, never changed, of this version or an older one.
+    """Open the journal read-only, in this version or an older one.
 
-    Raises Damaged, and StoreFailed where there is none yet.
+    Raises Damaged, and StoreFailed if there is no journal yet.
     """
     with opening(path):
         if not path.exists():
@@ -119,19 +119,20 @@ def open_for_reading(path: Path) -> sqlite3.Connection:
 
 
 def _version_to_read(connection: sqlite3.Connection, path: Path) -> int:
-    """Return the version of a journal; 0 as well where whoever began to make it was killed over that."""
+    """Return the version of a journal; 0 also if the process that created it was killed while doing so."""
     try:
         return schema.version_of(connection, path)
     except sqlite3.OperationalError as error:
-        if error.sqlite_errorname != "SQLITE_READONLY_ROLLBACK":  # The next writer takes back what was begun.
+        # The next writer rolls back the incomplete transaction.
+        if error.sqlite_errorname != "SQLITE_READONLY_ROLLBACK":
             raise
         return 0
 
 
 def connect(path: Path, mode: str) -> sqlite3.Connection:
-    """A bare connection, which commits by itself unless told to begin, for one thread at a time.
+    """Open a plain connection in autocommit mode, for one thread at a time.
 
-    Nothing that a schema holds may call a function with side effects.
+    Objects in the schema cannot call functions with side effects.
     """
     connection = Connection(path, mode, timeout_s=_BUSY_S)
     connection.execute("PRAGMA trusted_schema = OFF")
@@ -139,7 +140,7 @@ def connect(path: Path, mode: str) -> sqlite3.Connection:
 
 
 def position_of(connection: sqlite3.Connection) -> Mark:
-    """Return how far a journal is committed."""
+    """Return the position up to which a journal is committed."""
     named = schema.queries()
     head, forgotten, changes = (
         int(connection.execute(named[each]).fetchone()[0]) for each in ("head", "last_forgotten", "changes")
@@ -153,14 +154,14 @@ def _see_that_nothing_is_lost(path: Path, found: Mark) -> None:
 
 
 def _examine(path: Path) -> Mark:
-    """Look at what is there without leaving a trace, and return how far it is committed.
+    """Check an existing file without modifying anything, and return its committed position.
 
-    Raises Damaged for what must not be opened for writing.
+    Raises Damaged if the file must not be opened for writing.
 
-    Never with `open`: closing a file by hand ends all locks that SQLite has on it in this process.
+    Never use `open` here: closing a file directly releases all locks that SQLite has on it in this process.
     """
     if path.stat().st_size == 0 or path.with_name(path.name + "-journal").exists():
-        return NOTHING  # A beginning that was cut short: SQLite finishes or undoes it.
+        return NOTHING  # An interrupted creation: SQLite finishes or undoes it.
     connection = connect(path, "ro" if _has_log(path) else "ro&immutable=1")
     try:
         found = position_of(connection) if schema.version_of(connection, path) else NOTHING
@@ -171,13 +172,13 @@ def _examine(path: Path) -> Mark:
 
 
 def _see_that_it_is_whole(connection: sqlite3.Connection, path: Path) -> None:
-    """SQLite itself takes what is missing of a last page for zeros. Raises Damaged."""
-    # In one transaction: a kernel that gives pages back meanwhile cannot cut the file before this reader is done.
+    """Check the length of the file: SQLite reads missing bytes of the last page as zeros. Raises Damaged."""
+    # In one transaction: a kernel that releases pages meanwhile cannot truncate the file before this reader is done.
     connection.execute("BEGIN")
     try:
         (pages,) = connection.execute("PRAGMA page_count").fetchone()
         (size,) = connection.execute("PRAGMA page_size").fetchone()
-        # In this order: a kernel that writes meanwhile has a log, or has moved it into the file by now.
+        # In this order: a kernel that writes meanwhile has a log, or has already moved it into the file.
         if not _has_log(path) and (found := path.stat().st_size) < pages * size:
             raise Damaged("the journal", path, f"it is cut short: {found} bytes of {pages * size}")
     finally:

@@ -1,8 +1,8 @@
-"""One kernel per database file, whichever names the file has: a lock on the file itself, beside the lock file.
+"""Allow one kernel per database file, under any name: a lock on the file itself, in addition to the lock file.
 
-A lock file can be removed, and a hard link of the database in another folder has a lock file of its own. So a kernel
-locks a byte of the database, too, far behind those that SQLite locks and behind the file's end, for an open file
-description (`F_OFD_SETLK`). Such a lock conflicts with no lock of SQLite.
+A lock file can be removed, and a hard link of the database in another folder has its own lock file. So a kernel also
+locks a byte of the database, far beyond the bytes that SQLite locks and the end of the file, for an open file
+description (`F_OFD_SETLK`). Such a lock does not conflict with any lock of SQLite.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ _BY_WHOM = "pid unknown: its lock file was removed, or the database has another 
 
 
 class DatabaseLock:
-    """A database that exists, locked from construction to `release`, or to the end of this process."""
+    """A lock on an existing database, from construction to `release`, or to the end of this process."""
 
     def __init__(self, path: Path) -> None:
-        """Raises StoreInUse for a file that a kernel has under whichever name, and StoreFailed. Changes nothing."""
+        """Lock the file. Raises StoreInUse if a kernel has it under any name, and StoreFailed. Changes nothing."""
         with descriptors.guard:
             if (identity := identity_of(path)) in descriptors.held:
-                raise StoreInUse(path, f"pid {os.getpid()}")  # Closing a descriptor of it would end its locks.
+                raise StoreInUse(path, f"pid {os.getpid()}")  # Closing a descriptor of it would release its locks.
             try:
                 self._fd, self.identity = descriptors.open(path, os.O_RDWR)
             except OSError as error:
@@ -49,7 +49,7 @@ class DatabaseLock:
             descriptors.held.add(self.identity)
 
     def release(self) -> None:
-        """Let another kernel have it; idempotent. The connections of this one are closed before."""
+        """Release the lock; idempotent. The kernel's connections must be closed before."""
         with descriptors.guard:
             fd, self._fd = self._fd, -1
             if fd < 0:
@@ -61,7 +61,7 @@ class DatabaseLock:
 
 
 def is_locked(path: Path) -> bool:
-    """Return whether a kernel has this database, under whichever name. Disturbs nobody; False where nothing is."""
+    """Return whether a kernel has this database, under any name. Has no effect on others; False if there is no file."""
     with descriptors.guard:
         if identity_of(path) in descriptors.held:
             return True

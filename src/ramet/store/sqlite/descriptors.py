@@ -1,7 +1,7 @@
-"""Descriptors and connections of this process, by the database files that they are of.
+"""Track descriptors and connections of this process by their database files.
 
-The locks of SQLite are those of a process: closing any descriptor of a file ends all of them. So a descriptor of a
-database is closed only when no connection of this process has the file open; until then it is idle.
+The locks of SQLite belong to the process: closing any descriptor of a file releases all of them. So a descriptor of a
+database is closed only when no connection of this process has the file open; until then it stays open unused.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ _FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
 
 
 class Identity(NamedTuple):
-    """Identity of a file, whichever names it has."""
+    """Identity of a file, independent of its names."""
 
     device: int
     inode: int
 
 
 def identity_of(path: Path) -> Identity | None:
-    """Return what a path leads to; None where nothing is."""
+    """Return the identity of the file at a path; None if there is none."""
     try:
         found = path.stat()
     except OSError:
@@ -34,22 +34,22 @@ def identity_of(path: Path) -> Identity | None:
 
 
 class Descriptors:
-    """The descriptors and connections of this process, by the files that they are of."""
+    """The descriptors and connections of this process, by their files."""
 
     def __init__(self) -> None:
-        self.guard = threading.RLock()  # A connection that is collected may come in anywhere.
+        self.guard = threading.RLock()  # A connection that is garbage-collected may call in at any point.
         self.held: set[Identity] = set()  #: files that a kernel of this process has locked
         self._connections: Counter[Identity] = Counter()
         self._idle: defaultdict[Identity, list[int]] = defaultdict(list)
 
     def open(self, path: Path, mode: int) -> tuple[int, Identity]:
-        """Open a file. Raises OSError."""
+        """Open a file. Raises OSError if this fails."""
         descriptor = os.open(path, mode | _FLAGS)
         found = os.fstat(descriptor)
         return descriptor, Identity(found.st_dev, found.st_ino)
 
     def close(self, descriptor: int, identity: Identity) -> None:
-        """Close a descriptor, now or as soon as no connection has its file open."""
+        """Close a descriptor, at once or as soon as no connection has its file open."""
         with self.guard:
             self._idle[identity].append(descriptor)
             self._close_idle(identity)
@@ -77,13 +77,16 @@ descriptors = Descriptors()
 
 
 class Connection(sqlite3.Connection):
-    """A connection to a database, of which this process knows which file it has open."""
+    """A connection to a database that registers the file it has open."""
 
     def __init__(self, path: Path, mode: str, *, timeout_s: float) -> None:
-        """`mode` is that of a URI (`rw`, `ro`). Transactions begin when they are told to, and threads may change."""
+        """Open a connection; `mode` is a URI mode (`rw`, `ro`).
+
+        Transactions begin explicitly; any thread may use it.
+        """
         self._endings: list[weakref.finalize[Any, Any]] = []
         before = identity_of(path)
-        self._keep_open(before)  # From before it is: nobody closes a descriptor in the middle of this.
+        self._keep_open(before)  # Registered before opening, so that no descriptor is closed in the meantime.
         try:
             super().__init__(
                 f"{path.as_uri()}?mode={mode}",
@@ -100,7 +103,7 @@ class Connection(sqlite3.Connection):
             self._keep_open(after)
 
     def close(self) -> None:
-        """Close it; idempotent."""
+        """Close the connection; idempotent."""
         super().close()
         self._end()
 

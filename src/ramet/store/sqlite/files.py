@@ -1,4 +1,4 @@
-"""The open files of a store in SQLite: its locks, and its connections."""
+"""The open files of a SQLite store: its locks, and its connections."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class SqliteFiles:
-    """Open files of a store, or none at all: the locks, the connections."""
+    """The open files of a store, or none: the locks, the connections."""
 
     def __init__(self, path: Path, read_only: bool, allow_fuse: bool) -> None:
         self.journal: Journal | None = None
@@ -32,7 +32,7 @@ class SqliteFiles:
         self._lock: KernelLock | None = None
         self._database_lock: DatabaseLock | None = None
         self._mark: MarkFile | None = None
-        self.loss: Damaged | None = None  #: what whoever only reads finds missing; nobody writes to such a journal
+        self.loss: Damaged | None = None  #: loss found by a read-only store; no kernel writes to such a journal
         self._connections: list[sqlite3.Connection] = []
         self._path, self._near_lock = path, threading.Lock()
         self._near: SqliteReader | None = None
@@ -48,33 +48,34 @@ class SqliteFiles:
                 with database.opening(path):
                     self.journal = Journal(writes, FileWatch(path, self._database_lock.identity), self._mark)
                     self.checkpoints = Checkpoints(self._kept(database.connect(path, "rw")), writes)
-            marked = mark_of(path)  # Before the journal, which is never behind it.
+            marked = mark_of(path)  # Before the journal, which is never behind its mark.
             reads = self._kept(database.open_for_reading(path))
             self.reader = SqliteReader(reads, path)
             if read_only:
-                with contextlib.suppress(sqlite3.Error):  # Whoever reads such a page is told; other pages may be whole.
+                # Readers of such a page get an error; other pages may be intact.
+                with contextlib.suppress(sqlite3.Error):
                     self.loss = loss_of(path, database.position_of(reads), marked)
         except BaseException:
             self.release()
             raise
 
     def near(self, read: Callable[[SqliteReader], T]) -> T:
-        """What is read in the calling thread, on a connection that is made for that when it is first needed."""
+        """Read in the calling thread, on a connection opened at the first call."""
         with self._near_lock:
             if self._near is None:
                 self._near = SqliteReader(database.open_for_reading(self._path), self._path)
             return read(self._near)
 
     def close_readers(self) -> None:
-        """Let go of what only reads."""
+        """Close the connections that only read."""
         self.reader.close()
         with self._near_lock:
             if self._near is not None:
                 self._near.close()
-            self._near = self.reader  # it is closed, and says so to whoever comes too late
+            self._near = self.reader  # it is closed, and raises for late callers
 
     def release(self) -> None:
-        """Close what is open, in any thread; idempotent."""
+        """Close all open files, from any thread; idempotent."""
         for connection in self._connections:
             connection.close()
         if self._mark is not None:

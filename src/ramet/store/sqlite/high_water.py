@@ -1,8 +1,8 @@
-"""The high-water mark of a journal: how far it was committed, in the file `<journal>.mark` beside it.
+"""The high-water mark of a journal: its committed position, in the file `<journal>.mark` next to it.
 
-It is written after each commit has returned, and never synced: so it is never ahead of what a power cut leaves, and
-may be behind. A journal that is behind its mark has lost what was committed: its write-ahead log was shortened or
-removed, or an older copy was put in its place. A mark that is missing, or cannot be read, says nothing.
+The mark is written after each commit has returned, and never synced. So it is never ahead of the data that survives a
+power cut, and may be behind. A journal that is behind its mark has lost committed data: its write-ahead log was
+truncated or removed, or an older copy replaced it. A missing or unreadable mark means nothing.
 """
 
 from __future__ import annotations
@@ -21,30 +21,30 @@ SUFFIX = ".mark"
 _SIZE = 64  #: bytes
 _LINE = re.compile(rb"ramet ([0-9]{20}) ([0-9]{16}) ([0-9a-f]{8}) *\n")
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
-#: Numbers that no journal comes to: a mark with larger ones is a stranger's.
+#: Limits that no journal reaches: a mark with larger numbers was not written by ramet.
 _MOST_CURSOR, _MOST_CHANGES = 2**62, 10**15
 
 _log = logging.getLogger(__name__)
 
 
 class Mark(NamedTuple):
-    """How far a journal was committed."""
+    """The committed position of a journal."""
 
-    cursor: int  #: the newest that was used
-    changes: int  #: transactions that changed something else than events
+    cursor: int  #: newest cursor that was used
+    changes: int  #: number of transactions that changed something other than events
 
     @property
     def line(self) -> bytes:
-        """Content of the file."""
+        """Return the content of the mark file."""
         said = b"ramet %020d %016d " % self
         return (said + b"%08x" % crc32(said)).ljust(_SIZE - 1) + b"\n"
 
     def is_behind(self, other: Mark) -> bool:
-        """Whether something is missing here that is there."""
+        """Return whether data of the other position is missing here."""
         return self.cursor < other.cursor or self.changes < other.changes
 
     def beside(self, other: Mark) -> Self:
-        """Return what is behind neither of the two."""
+        """Return the larger of both positions, component by component."""
         return type(self)(max(self.cursor, other.cursor), max(self.changes, other.changes))
 
 
@@ -52,7 +52,7 @@ NOTHING = Mark(0, 0)
 
 
 def mark_of(journal: Path) -> Mark:
-    """Return the mark beside a journal; that of an empty journal if there is none that can be read."""
+    """Return the mark of a journal; the mark of an empty journal if none can be read."""
     try:
         found = _LINE.fullmatch(read_regular(journal.with_name(journal.name + SUFFIX), limit=_SIZE))
     except OSError:
@@ -65,7 +65,7 @@ def mark_of(journal: Path) -> Mark:
 
 
 def loss_of(journal: Path, found: Mark, marked: Mark) -> Damaged | None:
-    """Return the error for a journal that is behind its mark; None for another one."""
+    """Return the error for a journal that is behind its mark; None for any other journal."""
     if not found.is_behind(marked):
         return None
     why = (
@@ -78,14 +78,14 @@ def loss_of(journal: Path, found: Mark, marked: Mark) -> Damaged | None:
 
 
 class MarkFile:
-    """The mark of a journal, written by its kernel."""
+    """The mark file of a journal, written by its kernel."""
 
     def __init__(self, journal: Path) -> None:
         self._path, self._fd, self._written = journal.with_name(journal.name + SUFFIX), -1, NOTHING
-        self._has_failed = False  #: when it was written last: that is said once
+        self._has_failed = False  #: the last write failed: logged once
 
     def write(self, mark: Mark) -> None:
-        """Note how far the journal is committed. Never fails: a mark that is behind says less, and nothing wrong."""
+        """Record the committed position. Never raises: an old mark detects less loss, but reports nothing wrong."""
         if mark == self._written:
             return
         try:
@@ -101,7 +101,7 @@ class MarkFile:
             self._written, self._has_failed = mark, False
 
     def close(self) -> None:
-        """Let go of the file; idempotent."""
+        """Close the file; idempotent."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)

@@ -1,4 +1,4 @@
-"""One kernel per file: a lock that ends with its process, and that no child inherits."""
+"""Allow one kernel per file: a lock that ends with its process, and that no child inherits."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ramet.core.errors import InvalidValue, StoreFailed, StoreInUse
 
 _TRIES, _TRY_S = 20, 0.005
 _FUSE = 0x6573_5546
-#: File systems that several machines may have: neither locks nor the shared memory of a write-ahead log hold there.
+#: File systems that several machines may share: neither locks nor the shared memory of a write-ahead log work there.
 NETWORK = {
     0x6969: "NFS",
     0x517B: "SMB",
@@ -35,14 +35,15 @@ NETWORK = {
     0xBACB_ACBC: "vmhgfs, a folder of the host of a VMware machine",
     0x7C7C_6673: "prl_fs, a folder of the host of a Parallels machine",
 }
-#: Says that files on FUSE are on one machine only, where nobody can say so in code.
+#: Declares that files on FUSE are used by one machine only, for use where code cannot pass `allow_fuse`.
 ALLOW_FUSE = "RAMET_STORE_ALLOW_FUSE"
 
 
 def refuse_network(path: Path, *, allow_fuse: bool = False) -> None:
-    """Raise InvalidValue for a file that would lie on a network file system, or on FUSE, which may be one.
+    """Raise InvalidValue if a file is on a network file system, or on FUSE, which may be one.
 
-    Only one machine may use a file on FUSE: `allow_fuse`, or RAMET_STORE_ALLOW_FUSE=1 in the environment, promises it.
+    A file on FUSE may be used by only one machine: `allow_fuse`, or RAMET_STORE_ALLOW_FUSE=1 in the environment,
+    declares this.
     """
     magic = _file_system(path.parent)
     if magic in NETWORK:
@@ -54,10 +55,13 @@ def refuse_network(path: Path, *, allow_fuse: bool = False) -> None:
 
 
 class KernelLock:
-    """`<file>.lock`, held from construction to `release`, or to the end of this process, whatever ends it."""
+    """A lock on `<file>.lock`, held from construction to `release`, or to the end of this process."""
 
     def __init__(self, path: Path) -> None:
-        """Raises StoreInUse, saying by whom, and StoreFailed where no such file can be made. Changes nothing then."""
+        """Take the lock.
+
+        Raises StoreInUse, with the holder, and StoreFailed if the file cannot be created or locked.
+        """
         self.path = path.with_name(path.name + ".lock")
         try:
             self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -70,14 +74,14 @@ class KernelLock:
         except BlockingIOError:
             holder = os.pread(self._fd, 20, 0).strip()
             os.close(self._fd)
-            # It is empty for the moment between locking and writing.
+            # The file is empty for the moment between locking and writing.
             raise StoreInUse(path, f"pid {int(holder)}" if holder.isdigit() else "pid unknown") from None
         except OSError as error:
             os.close(self._fd)
             raise StoreFailed(path, f"{self.path.name} cannot be locked: {error.strerror}") from None
 
     def _take(self) -> None:
-        """Lock it. Whoever only looks whether it is held holds it for a moment: then a dead kernel's pid is in it."""
+        """Lock the file. A process that tests the lock holds it for a moment; the file then has a dead kernel's pid."""
         for _ in range(_TRIES):
             try:
                 return fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -89,7 +93,7 @@ class KernelLock:
         fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     def release(self) -> None:
-        """Let another have it; the file stays, empty, for whoever comes next may have it open already. Idempotent."""
+        """Release the lock; idempotent. The file stays, empty, because another kernel may already have it open."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
             with contextlib.suppress(OSError):
@@ -98,10 +102,10 @@ class KernelLock:
 
 
 def _file_system(folder: Path) -> int:
-    """The magic number of what a folder lies on; 0 where that cannot be told."""
+    """Return the magic number of a folder's file system; 0 if unknown."""
     if sys.platform != "linux":
         return 0
-    buffer = (ctypes.c_long * 32)()  # struct statfs: f_type comes first
+    buffer = (ctypes.c_long * 32)()  # struct statfs: f_type is first
     if ctypes.CDLL(None, use_errno=True).statfs(os.fsencode(folder), buffer):
         return 0
     return int(buffer[0]) & 0xFFFF_FFFF

@@ -1,7 +1,7 @@
-"""A kernel that no longer is the only one to write to its database finds that out at its next commit, and stops.
+"""Detect at the next commit that another kernel writes to the database, and stop.
 
-The database counts the kernels that wrote to it: the newest of them is its owner. A kernel becomes that with its first
-commit. The count is looked at in the transaction itself, so that nothing is written by a kernel that was followed.
+The database counts the kernels that wrote to it: the newest is its owner. A kernel becomes the owner with its first
+commit. The count is checked in the transaction itself, so a kernel that was replaced writes nothing.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from ramet.store.sqlite.descriptors import Identity
 
 
 class OwnershipLost(Exception):
-    """The file is another kernel's, or is not the one that was opened."""
+    """The error for a file that belongs to another kernel, or is not the one that was opened."""
 
 
 class Epoch:
-    """The number of a kernel among those that wrote to a database."""
+    """The number of a kernel among the kernels that wrote to a database."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection, self._queries = connection, schema.queries()
-        self.number = self._newest()  #: that of the kernel before, until this one has taken over
+        self.number = self._newest()  #: number of the previous kernel, until this one has taken over
         self.is_taken = False
 
     def check(self, head: int) -> None:
-        """See at the beginning of a transaction that this kernel may be the newest. Raises OwnershipLost.
+        """Check at the beginning of a transaction that this kernel may be the newest. Raises OwnershipLost.
 
-        `head` is the newest cursor that this kernel knows of: who takes over must know of all that is there.
+        `head` is the newest cursor that this kernel knows: a kernel that takes over must know all existing events.
         """
         if self._newest() != self.number:
             raise another_writes()
@@ -53,9 +53,9 @@ def another_writes() -> OwnershipLost:
 
 
 class FileWatch:
-    """Whether a database and its write-ahead log are still the files that were opened.
+    """A check that a database and its write-ahead log are still the files that were opened.
 
-    It is asked before each commit, so it compares numbers and makes no objects of them.
+    The check runs before each commit, so it compares numbers and creates no objects.
     """
 
     def __init__(self, path: Path, identity: Identity) -> None:
@@ -64,18 +64,18 @@ class FileWatch:
         self._log_inode = 0
 
     def check(self) -> None:
-        """Raise OwnershipLost if one of the two is another file by now, or gone."""
+        """Check both files. Raises OwnershipLost if one was replaced or removed."""
         if _inode_on(self._device, self._path) != self._inode:
             raise OwnershipLost("another file took its place, or it was removed or renamed")
         log = _inode_on(self._device, self._log)
         if log != self._log_inode:
             if self._log_inode:
                 raise OwnershipLost("its write-ahead log was removed or replaced")
-            self._log_inode = log  # SQLite has made it by the first commit.
+            self._log_inode = log  # SQLite has created it by the first commit.
 
 
 def _inode_on(device: int, path: str) -> int:
-    """The inode that a path leads to on a device; 0 where nothing is, or something on another one."""
+    """Return the inode of a path on a device; 0 if there is none, or if it is on another device."""
     try:
         found = os.stat(path)  # noqa: PTH116 - a Path takes twice as long
     except OSError:

@@ -1,4 +1,4 @@
-"""What is read from the tables: on a connection that cannot write, each in a moment, in a thread of its own."""
+"""Read the tables, on a read-only connection in a separate thread, with short transactions."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from ramet.store.sqlite import schema
 from ramet.store.sqlite.database import is_damage, plain
 
 _PAGE = 1_000  #: events of one statement
-_REMEMBERED = 20_000  #: runs whose names are kept in memory
+_REMEMBERED = 20_000  #: maximum number of cached run names
 
 
 class SqliteReader:
-    """The tables of one file, as they are committed. One thread at a time; errors are SQLite's own."""
+    """The committed tables of one file. One thread at a time; errors are SQLite's own."""
 
     def __init__(self, connection: sqlite3.Connection, path: object = "the journal") -> None:
         (version,) = connection.execute("PRAGMA user_version").fetchone()
@@ -27,10 +27,10 @@ class SqliteReader:
         self._types: dict[int, str] = {}
 
     def events(self, after: int, tree: str | None, run: str | None, limit: int) -> list[StoredEvent]:
-        """Events in order of their cursors. Many are read in several moments, so that no transaction is long.
+        """Return events in order of their cursors. Many are read in several transactions, so that none is long.
 
-        Raises DamagedTree for an event of the tree or run that was asked for, if it is not as it was written. Whoever
-        reads those of all trees is given what is there.
+        Raises DamagedTree if an event of the requested tree or run is not as it was written. A read of all trees
+        returns the events unchecked.
         """
         is_checked = run is not None or tree is not None
         given: dict[str, object] = {}
@@ -58,7 +58,7 @@ class SqliteReader:
                 if type(number) is not int and tree is not None:
                     raise DamagedTree(tree, self._path, "it is no event", cursor=cursor)
                 if (names := self._runs.get(number)) is None:
-                    continue  # It was forgotten a moment ago.
+                    continue  # It was removed a moment ago.
                 if is_checked:
                     self._check(names[0], cursor, number, seq, kind, data, checksum)
                 found.append(StoredEvent(cursor, *names, seq, self._types.get(kind, ""), data))
@@ -68,44 +68,44 @@ class SqliteReader:
         return found
 
     def head(self) -> int:
-        """The newest cursor; 0 without any."""
+        """Return the newest cursor; 0 if there is none."""
         return int(self._connection.execute(self._queries["head"]).fetchone()[0])
 
     def document(self, kind: str, key: str) -> Document | None:
-        """The newest version."""
+        """Return the newest version of a document; None if there is none."""
         row = self._connection.execute(self._queries["document"], (kind, key)).fetchone()
         return _document(kind, key, *row) if row else None
 
     def documents(self, kind: str, prefix: str) -> list[Document]:
-        """All of a kind whose keys begin like this, in their order."""
+        """Return all documents of a kind whose keys begin with `prefix`, in order of their keys."""
         return [_document(kind, *row) for row in self._all("documents", {"kind": kind, "prefix": prefix})]
 
     def blob(self, name: bytes) -> bytes | None:
-        """The bytes of that name."""
+        """Return the bytes with this name; None if there are none."""
         row = self._connection.execute(self._queries["blob"], (name,)).fetchone()
         return row[0] if row else None
 
     def blobs_named(self, names: Sequence[bytes]) -> dict[str, bytes]:
-        """The bytes of these names, by their names in hex."""
+        """Return the bytes of these names, by their names in hex."""
         return {name.hex(): data for name in names if (data := self.blob(name)) is not None}
 
     def blobs(self) -> list[str]:
-        """All names, in their order."""
+        """Return the names of all blobs, in order."""
         return [name for (name,) in self._all("blobs")]
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the connection."""
         self._connection.close()
 
     def _check(self, tree: str, cursor: int, run: int, seq: int, kind: int, data: object, checksum: int | None) -> None:
-        """Raise DamagedTree for an event that is not as it was written. Events of version 1 have no checksum."""
+        """Raise DamagedTree if an event is not as it was written. Events of version 1 have no checksum."""
         if type(data) is not bytes or type(seq) is not int or kind not in self._types:
             raise DamagedTree(tree, self._path, "it is no event", cursor=cursor)
         if checksum is not None and checksum != checksum_of(cursor, run, seq, kind, data):
             raise DamagedTree(tree, self._path, "its bytes are not those that were written", cursor=cursor)
 
     def _learn(self, page: list[Any]) -> None:
-        """Have the names of what is on a page."""
+        """Load the names of the runs and types on a page."""
         if len(self._runs) > _REMEMBERED:
             self._runs.clear()
         if unknown := {row[1] for row in page if type(row[1]) is int} - self._runs.keys():
@@ -119,5 +119,5 @@ class SqliteReader:
 
 
 def _document(kind: str, key: str, version: int, data: object) -> Document:
-    """A row of a document. Data that are no bytes are those of a damaged one, which nobody can decode."""
+    """Return a document from its row. Data that is not bytes is damaged, and becomes empty, which cannot be decoded."""
     return Document(kind, key, version, data if type(data) is bytes else b"")

@@ -1,4 +1,4 @@
-"""The tables of a journal in SQLite: named statements, numbered migrations, and whose file it is."""
+"""The tables of a journal in SQLite: named statements, numbered migrations, and the check of a file's origin."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import NamedTuple
 
 from ramet.core.errors import Damaged
 
-APPLICATION = 0x5241_4D45  #: "RAME": what `file` and other programs see in the header
+APPLICATION = 0x5241_4D45  #: "RAME": `file` and other programs see it in the header
 _FOLDER = pathlib.Path(__file__).parent.parent / "sql" / "sqlite"
 
 
 @functools.cache
 def queries() -> Mapping[str, str]:
-    """The statements of `queries.sql` by name; the page of events once for each kind of page."""
+    """Return the statements of `queries.sql` by name; the page of events has one statement per kind of page."""
     text = (_FOLDER / "queries.sql").read_text()
     found = {name: body.strip().removesuffix(";") for name, body in _NAMED.findall(text)}
     page = found.pop("page")
@@ -27,7 +27,7 @@ def queries() -> Mapping[str, str]:
 
 @functools.cache
 def queries_of(version: int) -> Mapping[str, str]:
-    """The statements that read a journal of a version, this one or an older one, as it is."""
+    """Return the statements that read a journal of a version, the current or an older one, unchanged."""
     if version > 1:
         return queries()
     return {name: body.replace(", checksum FROM", ", NULL FROM") for name, body in queries().items()}
@@ -35,14 +35,14 @@ def queries_of(version: int) -> Mapping[str, str]:
 
 @functools.cache
 def migrations() -> tuple[str, ...]:
-    """What leads from version 0, an empty file, to 1, to 2, …"""
+    """Return the migrations: from version 0, an empty file, to 1, to 2, …"""
     files = sorted(_FOLDER.glob("[0-9][0-9][0-9][0-9]_*.sql"))
     assert [int(file.name[:4]) for file in files] == [*range(1, len(files) + 1)], "numbered without gaps"
     return tuple(file.read_text() for file in files)
 
 
 def version_of(connection: sqlite3.Connection, path: pathlib.Path) -> int:
-    """The version of the journal in a file, 0 if it is empty. Raises Damaged for a newer one, or another program's."""
+    """Return the version of the journal in a file, 0 if empty. Raises Damaged if it is newer, or another program's."""
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
@@ -59,7 +59,7 @@ def version_of(connection: sqlite3.Connection, path: pathlib.Path) -> int:
 
 
 class _Object(NamedTuple):
-    """A table, index, view or trigger, with the statement that made it."""
+    """A table, index, view or trigger, with the statement that created it."""
 
     kind: str
     name: str
@@ -68,14 +68,14 @@ class _Object(NamedTuple):
 
 
 def _objects(connection: sqlite3.Connection) -> frozenset[_Object]:
-    """What a database holds, but for what SQLite makes by itself, which has no statement."""
+    """Return the objects of a database, except SQLite's own, which have no statement."""
     rows = connection.execute("SELECT type, name, tbl_name, sql FROM sqlite_master WHERE sql IS NOT NULL").fetchall()
     return frozenset(_Object(*row) for row in rows)
 
 
 @functools.cache
 def _own_objects(version: int) -> frozenset[_Object]:
-    """What a journal of that version holds."""
+    """Return the objects that a journal of a version contains."""
     connection = sqlite3.connect(":memory:")
     try:
         connection.executescript("\n".join(migrations()[:version]))
@@ -85,7 +85,7 @@ def _own_objects(version: int) -> frozenset[_Object]:
 
 
 def migrate(connection: sqlite3.Connection, version: int) -> None:
-    """Bring a journal from a version to the newest: all of it or nothing."""
+    """Migrate a journal from a version to the newest, all or nothing."""
     steps = migrations()[version:]
     if not steps:
         return

@@ -1,8 +1,7 @@
-"""The journal of one kernel in one file: SQLite with a write-ahead log, one thread that writes, one that reads.
+"""The journal of one kernel in one file: SQLite with a write-ahead log, one writing and one reading thread.
 
-Beside the file lie `<file>.lock`, held by the kernel, `<file>.mark`, which says how far it is committed, and SQLite's
-own `-wal` and `-shm`. Other processes read with
-`SqliteStore(path, read_only=True)`, while a kernel runs and without one.
+Next to the file are `<file>.lock`, held by the kernel, `<file>.mark`, the committed position, and SQLite's own `-wal`
+and `-shm`. Other processes read with `SqliteStore(path, read_only=True)`, with or without a running kernel.
 """
 
 from __future__ import annotations
@@ -30,12 +29,12 @@ from ramet.store.validation import MOST_NUMBER, checked_data, checked_name, chec
 
 P = ParamSpec("P")
 T = TypeVar("T")
-_GIVEN = 128  #: pages that are given back in one commit: whoever writes meanwhile waits for some milliseconds
-_FIRST_LOOK_S, _LOOK_S = 0.005, 0.05  #: how often another process looks whether there is something new
+_GIVEN = 128  #: pages released in one commit: concurrent writers wait for some milliseconds
+_FIRST_LOOK_S, _LOOK_S = 0.005, 0.05  #: how often another process polls for new events
 
 
 class SqliteStore(SoleKernel):
-    """Keeps everything in one file; what is durable here survives a power cut."""
+    """A store in one file; durable data survives a power cut."""
 
     name = "sqlite"
     durable_across_processes = True
@@ -47,23 +46,24 @@ class SqliteStore(SoleKernel):
         self._gate = asyncio.Lock()
         self._news = News()
         self._losses: Listeners[[StoreFailed]] = Listeners()
-        self._committed = 0  #: as it was when it was closed
-        self._commits: Commits | None = None  #: None for one that only reads
+        self._committed = 0  #: value at the time of closing
+        self._commits: Commits | None = None  #: None for a read-only store
         self._files: SqliteFiles | None = None
         self._pool: ThreadPoolExecutor | None = None
 
     @property
     def loss(self) -> Damaged | None:
-        """Error for commits that a reader finds missing; None where none are."""
+        """Return the error for missing commits that a reader found; None if there are none."""
         return self._files.loss if self._files is not None else None
 
     async def open(self) -> Self:
-        """Begin. Raises StoreInUse ("pid 1234"), Damaged (newer, too), StoreFailed, InvalidValue; idempotent.
+        """Open the store; idempotent.
 
-        Damaged is also a journal of which what was committed is missing, except for one who only reads: `loss` says so.
+        Raises StoreInUse ("pid 1234"), StoreFailed, InvalidValue, and Damaged if the journal is damaged or too new.
+        Also raises Damaged if committed data is missing; a read-only store opens then, and `loss` has the error.
 
-        A path on a network file system is an InvalidValue: SQLite's locks do not hold there. So is one on FUSE, unless
-        `allow_fuse` promises that no other machine has it.
+        Raises InvalidValue for a path on a network file system: SQLite's locks do not work there. Also raises
+        InvalidValue for a path on FUSE, unless `allow_fuse` declares that no other machine uses it.
         """
         async with self._gate:
             if self._why is not None:
@@ -72,7 +72,7 @@ class SqliteStore(SoleKernel):
                 try:
                     files = await asyncio.wrap_future(opened)
                 except BaseException:
-                    # Whoever is cancelled leaves nothing locked; what has begun ends by itself, in its thread.
+                    # A cancelled caller leaves nothing locked; the started work ends in its thread.
                     opened.add_done_callback(_give_up)
                     pool.shutdown(wait=False)
                     raise
@@ -84,38 +84,38 @@ class SqliteStore(SoleKernel):
         return self
 
     async def close(self) -> None:
-        """Write what was appended, and let go of the file, whoever is cancelled; idempotent.
+        """Write every appended event, and release the file, even if the caller is cancelled; idempotent.
 
-        Raises StoreFailed, once, if the store had failed or does so now; the file is let go all the same.
+        Raises StoreFailed, once, if the store had failed or fails now; the file is released in any case.
         """
         await asyncio.shield(asyncio.ensure_future(self._close()))
 
     # ---- the journal
 
     def append(self, entry: Entry) -> int:
-        """Take an event in, in order; it is written within 5 ms, or at once if somebody waits."""
+        """Add an event, in order; it is written within 5 ms, or at once if a caller waits."""
         ticket = (self._commits or self._writes()).append(entry)
         self._owned.add(entry.tree)
         return ticket
 
     @property
     def committed(self) -> int:
-        """The newest ticket that survives a power cut; 0 before the first."""
+        """Return the newest ticket that survives a power cut; 0 before the first."""
         return self._commits.committed if self._commits else self._committed
 
     async def durable(self, ticket: int) -> None:
-        """Return once the entry of this ticket, and so all before it, is on disk. A cancelled wait undoes nothing."""
+        """Return once the entry of this ticket, and all before it, is on disk. A cancelled wait changes nothing."""
         await (self._commits or self._writes()).durable(ticket)
 
     def on_commit(self, heard: Callable[[int], None]) -> Callable[[], None]:
-        """Have `heard` called on the event loop once per batch, before who waits for it goes on."""
+        """Call `heard` on the event loop once per batch, before callers that wait for the batch continue."""
         self._check()
         return self._news.listen(heard)
 
     def on_loss(self, heard: Callable[[StoreFailed], None]) -> Callable[[], None]:
-        """Have `heard` called once a commit finds that another kernel writes to the file, or that it is another file.
+        """Call `heard` once a commit finds that another kernel writes to the file, or that the file was replaced.
 
-        Returns the way out.
+        Returns a function that stops this.
         """
         self._check()
         return self._losses.add(heard)
@@ -123,21 +123,21 @@ class SqliteStore(SoleKernel):
     async def read(
         self, after: int = 0, *, tree: str | None = None, run: str | None = None, limit: int = 1_000
     ) -> list[StoredEvent]:
-        """Committed events in order of their cursors, from the first behind `after`; at most `limit`."""
+        """Return committed events in order of their cursors, from the first after `after`; at most `limit`."""
         for field, name in (("tree", tree), ("run", run)):
             if name is not None:
                 checked_name(field, name)
         return await self._read(SqliteReader.events, min(after, MOST_NUMBER), tree, run, limit)
 
     async def head(self) -> int:
-        """The cursor of the newest committed event; 0 without any."""
+        """Return the cursor of the newest committed event; 0 if there is none."""
         if self.read_only:
             return await self._read(SqliteReader.head)
         self._check()
         return self._news.head
 
     async def wait(self, after: int, *, timeout_s: float | None = None) -> bool:
-        """Return True once an event behind `after` is there, whichever process wrote it; False when the time is up."""
+        """Wait until any process has written an event after `after`, and return True; return False at the timeout."""
         self._check()
         if not self.read_only:
             return await self._news.wait(after, timeout_s)
@@ -152,44 +152,44 @@ class SqliteStore(SoleKernel):
         return True
 
     async def forget(self, tree: str) -> int:
-        """Remove every event of a tree, for good (its bytes are overwritten); says how many."""
+        """Remove every event of a tree permanently (its bytes are overwritten); return their number."""
         checked_name("tree", tree)
         gone: int = await self._writes().change(lambda journal: journal.forget(tree))
         return gone
 
     async def rewrite(self, cursor: int, data: bytes) -> None:
-        """Replace what an event says, for good: the bytes that it had are overwritten. For maintenance alone."""
+        """Replace the data of an event permanently: the old bytes are overwritten. For maintenance only."""
         checked_data("data", data)
         await self._writes().change(lambda journal: journal.rewrite(cursor, data), len(data))
 
     async def shrink(self) -> Space:
-        """Give free pages back to the file system, a few at a time, between what others write; what is left after that.
+        """Release free pages to the file system, a few at a time, between other writes; return the remaining space.
 
-        The file is smaller once its log is moved, which is when it rests. A journal of an older ramet does not become
-        smaller by this: `ramet.store.sqlite.compaction`.
+        The file shrinks once its log is moved, when the writer is idle. A journal of an older ramet does not shrink by
+        this: use `ramet.store.sqlite.compaction`.
         """
         space: Space = await self._writes().change(lambda journal: journal.space())
         while space.gives_back and space.surplus:
             before = space
             space = await self._writes().change(lambda journal: journal.give_back(_GIVEN), _GIVEN * space.page_size)
-            if space.free >= before.free:  # Others free pages as fast, or there is nothing to be had.
+            if space.free >= before.free:  # Other writers free pages as fast, or none can be released.
                 break
         return space
 
     # ---- documents
 
     async def get(self, kind: str, key: str) -> Document | None:
-        """The newest version, if there is one."""
+        """Return the newest version; None if the document does not exist."""
         return await self._read(SqliteReader.document, checked_name("kind", kind), checked_name("key", key))
 
     async def list(self, kind: str, *, prefix: str = "") -> list[Document]:
-        """All of a kind whose keys begin like this, in order of their keys."""
+        """Return all documents of a kind whose keys begin with `prefix`, in order of their keys."""
         return await self._read(SqliteReader.documents, checked_name("kind", kind), checked_name("prefix", prefix))
 
     async def put(
         self, kind: str, key: str, data: bytes, *, expected: int | None = None, tree: str | None = None
     ) -> Document:
-        """Write a document; on disk when this returns, with all that was appended before. Raises Conflict."""
+        """Write a document; it and all earlier appends are on disk when this returns. Raises Conflict."""
         checked_name("kind", kind), checked_name("key", key), checked_data("data", data)
         version = None if expected is None else checked_number("expected", expected)
         if tree is not None:
@@ -198,7 +198,7 @@ class SqliteStore(SoleKernel):
         return document
 
     async def delete(self, kind: str, key: str, *, expected: int | None = None) -> bool:
-        """Remove a document; False if there was none. Raises Conflict."""
+        """Delete a document; return False if there was none. Raises Conflict like `put`."""
         checked_name("kind", kind), checked_name("key", key)
         version = None if expected is None else checked_number("expected", expected)
         removed: bool = await self._writes().change(lambda journal: journal.delete(kind, key, version))
@@ -207,21 +207,21 @@ class SqliteStore(SoleKernel):
     # ---- blobs
 
     async def put_blob(self, data: bytes) -> str:
-        """Keep bytes, on disk when this returns; their name is the SHA-256 of their content, in hex."""
+        """Store bytes, on disk when this returns; return their name, the SHA-256 of the content in hex."""
         checked_data("data", data)
         name: str = await self._writes().change(lambda journal: journal.put_blob(data))
         return name
 
     async def get_blob(self, name: str) -> bytes | None:
-        """The bytes of that name."""
+        """Return the bytes with this name; None if there are none."""
         return await self._read(SqliteReader.blob, _digest(name))
 
     async def get_blobs(self, names: Sequence[str]) -> Mapping[str, bytes]:
-        """The bytes of these names, in one look; those that stand for nothing are left out."""
+        """Return the bytes of these names, in one query; unknown names are omitted."""
         return await self._read(SqliteReader.blobs_named, [_digest(name) for name in names])
 
     def get_blobs_now(self, names: Sequence[str]) -> Mapping[str, bytes]:
-        """Likewise, in the thread that calls: some microseconds for each that the system has in memory."""
+        """Return the bytes of these names, in the calling thread: some microseconds for each cached by the system."""
         self._check()
         files = self._files
         if files is None:
@@ -232,11 +232,11 @@ class SqliteStore(SoleKernel):
             raise StoreFailed(self.path, database.plain(error)) from None
 
     async def list_blobs(self) -> Sequence[str]:
-        """The names of all blobs, in their order."""
+        """Return the names of all blobs, sorted."""
         return await self._read(SqliteReader.blobs)
 
     async def delete_blob(self, name: str) -> bool:
-        """Remove one; False if there was none."""
+        """Delete a blob; return False if there was none."""
         digest = _digest(name)
         removed: bool = await self._writes().change(lambda journal: journal.delete_blob(digest))
         return removed
@@ -244,7 +244,7 @@ class SqliteStore(SoleKernel):
     # ---- both
 
     async def put_together(self, blobs: Sequence[bytes], documents: Sequence[DocumentWrite]) -> Sequence[Document]:
-        """Keep bytes and write documents, all of them or none, on disk when this returns. Raises Conflict."""
+        """Store blobs and write documents, all or none, on disk when this returns. Raises Conflict."""
         checked_together(blobs, documents)
         size = sum(map(len, blobs)) + sum(len(document.data) for document in documents)
         written: Sequence[Document] = await self._writes().change(
@@ -266,7 +266,7 @@ class SqliteStore(SoleKernel):
         return self._commits
 
     async def _read(self, read: Callable[Concatenate[SqliteReader, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """In the reader's thread. A cancelled wait leaves it to finish there: it is short."""
+        """Read in the reader's thread. A cancelled wait lets the read finish there: it is short."""
         self._check()
         pool, files = self._pool, self._files
         if pool is None or files is None:
@@ -287,7 +287,7 @@ class SqliteStore(SoleKernel):
             pool, files, commits = self._pool, self._files, self._commits
             self._pool = self._files = self._commits = None
             try:
-                # The writer's connection is the last to go: then SQLite puts the file in order.
+                # The writer's connection closes last: then SQLite checkpoints the file.
                 await asyncio.wrap_future(pool.submit(files.close_readers))
             finally:
                 try:
@@ -305,5 +305,5 @@ def _give_up(opened: Future[Any]) -> None:
 
 
 def _digest(name: str) -> bytes:
-    """What a blob is kept under; nothing is kept under what is no name of a blob."""
+    """Return the key of a blob; an invalid name gives a key that no blob has."""
     return bytes.fromhex(name) if re.fullmatch("[0-9a-f]{64}", name) else b""

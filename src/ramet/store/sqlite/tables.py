@@ -1,4 +1,4 @@
-"""What the writer's thread does to the tables: one batch, one transaction."""
+"""The changes that the writer's thread makes to the tables: one batch, one transaction."""
 
 from __future__ import annotations
 
@@ -14,33 +14,33 @@ from ramet.store.sqlite import schema
 from ramet.store.sqlite.high_water import Mark, MarkFile
 from ramet.store.sqlite.ownership import Epoch, FileWatch, another_writes
 
-_CHUNK = 128  #: events of one statement: each statement gives up the interpreter's lock and has to win it back
-_REMEMBERED = 20_000  #: names kept in memory
-KEPT_FREE = 256  #: pages that a file keeps for what is written next
-_INCREMENTAL = 2  #: as SQLite numbers the ways to vacuum
+_CHUNK = 128  #: events of one statement: each statement releases the interpreter lock and must reacquire it
+_REMEMBERED = 20_000  #: maximum number of cached names
+KEPT_FREE = 256  #: free pages that a file keeps for later writes
+_INCREMENTAL = 2  #: SQLite's number for this vacuum mode
 
 
 class Space(NamedTuple):
     """The pages of a file."""
 
-    pages: int  #: all of them
-    free: int  #: that nothing is in: they are used again, or given back
+    pages: int  #: total number
+    free: int  #: unused: they are reused, or released
     page_size: int  #: bytes
-    gives_back: bool  #: False: an older journal, which must be rewritten before it ever becomes smaller
+    gives_back: bool  #: False: an older journal, which must be rewritten before it can shrink
 
     @property
     def surplus(self) -> int:
-        """Free pages beyond those that a file keeps."""
+        """Return the number of free pages beyond those that a file keeps."""
         return max(0, self.free - KEPT_FREE)
 
 
 class Journal:
-    """The tables of one file, changed by one thread. Any error of SQLite ends its use: the batch is rolled back."""
+    """The tables of one file, changed by one thread. Any SQLite error ends its use: the batch is rolled back."""
 
     def __init__(
         self, connection: sqlite3.Connection, watch: FileWatch | None = None, mark: MarkFile | None = None
     ) -> None:
-        """`watch` is asked before each commit, `mark` is written after it; without them nobody looks."""
+        """Open the tables; `watch` is checked before each commit, and `mark` is written after it, if given."""
         self._connection, self._queries = connection, schema.queries()
         self._watch, self._mark = watch, mark
         self._epoch = Epoch(connection)
@@ -53,9 +53,9 @@ class Journal:
         self._changes: int = self._one("changes")
 
     def commit(self, batch: Sequence[Entry | Job]) -> None:
-        """Do all of a batch, in order, and have it on disk. What a job raises of its own is its answer.
+        """Perform a batch, in order, and write it to disk. A Conflict raised by a job is the job's answer.
 
-        Raises OwnershipLost if another kernel writes to the file, or if it is another file by now.
+        Raises OwnershipLost if another kernel writes to the file, or if the file was replaced.
         """
         if self._watch is not None:
             self._watch.check()
@@ -65,11 +65,11 @@ class Journal:
 
     @property
     def position(self) -> Mark:
-        """How far it is committed."""
+        """Return the committed position."""
         return Mark(self._cursor, self._changes)
 
     def accept_loss(self, marked: Mark) -> None:
-        """Go on behind a mark that is ahead: what was lost is lost, and its cursors are not used again."""
+        """Continue after a mark that is ahead: the lost cursors are not used again."""
         self._cursor, self._changes = self.position.beside(marked)
         self._execute("mark_forgotten", self._cursor)
 
@@ -94,7 +94,7 @@ class Journal:
             self._add(entries)
             if self._connection.total_changes != before:
                 self._epoch.take()
-                if any(isinstance(each, Job) for each in batch):  # Events have cursors to tell of them.
+                if any(isinstance(each, Job) for each in batch):  # Events are counted by their cursors.
                     self._changes += 1
                     self._execute("put_changes", self._changes)
             self._connection.execute("COMMIT")
@@ -104,13 +104,13 @@ class Journal:
             raise
 
     def close(self) -> None:
-        """Let go of the file; whoever lets go last has all of it moved out of the write-ahead log."""
+        """Close the connection; the last one to close moves the whole write-ahead log into the file."""
         self._connection.close()
 
     # ---- what jobs do
 
     def forget(self, tree: str) -> int:
-        """Remove the events of a tree, and its name; says how many events."""
+        """Remove the events of a tree, and its name; return the number of events."""
         number = self._one("find_tree", tree)
         if number is None:
             return 0
@@ -124,34 +124,34 @@ class Journal:
         return gone
 
     def rewrite(self, cursor: int, data: bytes) -> None:
-        """Replace what an event says."""
+        """Replace the data of an event."""
         if (numbers := self._execute("numbers_of_event", cursor).fetchone()) is not None:
             run, seq, kind = numbers
             self._execute("rewrite_event", data, checksum_of(cursor, run, seq, kind, data), cursor)
 
     def put(self, kind: str, key: str, data: bytes, expected: int | None) -> Document:
-        """Write a document. Raises Conflict before anything is changed."""
+        """Write a document. Raises Conflict before any change."""
         version = self._version(kind, key, expected) + 1
         self._execute("put_document", {"kind": kind, "key": key, "version": version, "data": data})
         return Document(kind, key, version, data)
 
     def delete(self, kind: str, key: str, expected: int | None) -> bool:
-        """Remove a document. Raises Conflict before anything is changed."""
+        """Delete a document; return whether it existed. Raises Conflict before any change."""
         self._version(kind, key, expected)
         return self._execute("delete_document", kind, key).rowcount > 0
 
     def put_blob(self, data: bytes) -> str:
-        """Keep bytes under the hash of their content."""
+        """Store bytes under the hash of their content."""
         digest = hashlib.sha256(data)
         self._execute("put_blob", digest.digest(), data)
         return digest.hexdigest()
 
     def delete_blob(self, name: bytes) -> bool:
-        """Remove a blob."""
+        """Delete a blob; return whether it existed."""
         return self._execute("delete_blob", name).rowcount > 0
 
     def put_together(self, blobs: Sequence[bytes], documents: Sequence[DocumentWrite]) -> Sequence[Document]:
-        """Keep bytes and write documents. Raises Conflict before anything is changed."""
+        """Store blobs and write documents. Raises Conflict before any change."""
         versions = [self._version(kind, key, expected, over) for kind, key, _, expected, over in documents]
         for start in range(0, len(blobs), _CHUNK):
             chunk = blobs[start : start + _CHUNK]
@@ -166,16 +166,17 @@ class Journal:
         return written
 
     def give_back(self, most: int) -> Space:
-        """Give up to `most` free pages back to the file system, which has them once the log was moved into the file."""
+        """Release up to `most` free pages; the file system has them once the log is moved into the file."""
         space = self.space()
         if not space.gives_back:
             return space
-        for _ in range(min(most, space.free - KEPT_FREE)):  # One page each: nothing steps through a pragma here.
+        # One page each: this connection does not step through a pragma's rows.
+        for _ in range(min(most, space.free - KEPT_FREE)):
             self._connection.execute("PRAGMA incremental_vacuum(1)")
         return self.space()
 
     def space(self) -> Space:
-        """How much of the file is in use."""
+        """Return how much of the file is in use."""
         asked = ("page_count", "freelist_count", "page_size", "auto_vacuum")
         pages, free, size, mode = (self._connection.execute(f"PRAGMA {each}").fetchone()[0] for each in asked)
         return Space(pages, free, size, mode == _INCREMENTAL)
@@ -189,7 +190,7 @@ class Journal:
             self.head = self._cursor
 
     def _add_at_once(self, entries: Sequence[Entry]) -> None:
-        """In one statement, which is a transaction, and writes nothing in another kernel's epoch."""
+        """Insert in one statement, which is its own transaction, and writes nothing in another kernel's epoch."""
         statement, values = self._insert("add_events_in_epoch", len(entries)), self._values(entries)
         if self._connection.execute(statement, [*values, self._epoch.number]).rowcount != len(entries):
             raise another_writes()
@@ -206,7 +207,7 @@ class Journal:
         return values
 
     def _insert(self, query: str, count: int) -> str:
-        """The same text for the same count, so that SQLite need not understand it again."""
+        """Return the same text for the same count, so that SQLite can reuse the prepared statement."""
         if (text := self._inserts.get((query, count))) is None:
             rows = ", ".join(["(?, ?, ?, ?, ?, ?, ?)"] * count)
             text = self._inserts[query, count] = self._queries[query].replace("{rows}", rows)
@@ -216,7 +217,7 @@ class Journal:
         return (entry.tree, entry.run) in self._runs and entry.type in self._types
 
     def _learn(self, entry: Entry) -> None:
-        """Have numbers for the names of an entry."""
+        """Load or create numbers for the names of an entry."""
         if entry.type not in self._types:
             self._types[entry.type] = self._number("type", entry.type)
         if (entry.tree, entry.run) in self._runs:
@@ -227,7 +228,7 @@ class Journal:
         self._runs[entry.tree, entry.run] = tree, self._number("run", entry.run, tree)
 
     def trim(self) -> None:
-        """Between two batches: forget names that were kept for speed only."""
+        """Clear name caches that are too large; call between two batches."""
         for names in (self._trees, self._runs, self._types):
             if len(names) > _REMEMBERED:
                 names.clear()
@@ -255,7 +256,7 @@ class Journal:
 
 
 class Job:
-    """A change that somebody waits for; its answer, or what it raised, is there once its batch is on disk."""
+    """A change with a waiting caller; its answer, or its Conflict, is set once its batch is on disk."""
 
     def __init__(self, change: Callable[[Journal], Any], size: int = 0) -> None:
         self._change, self.size = change, size

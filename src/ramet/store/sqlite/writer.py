@@ -1,4 +1,4 @@
-"""The one thread that writes: it takes what is there, commits it as one batch, and tells, once per batch."""
+"""The single writing thread: it takes the queued entries, commits them as one batch, and reports once per batch."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from ramet.store.contract import Entry
 from ramet.store.sqlite.checkpoint import Checkpoints
 from ramet.store.sqlite.tables import Job, Journal
 
-_MOST = 10_000  #: entries of one transaction
+_MOST = 10_000  #: maximum entries of one transaction
 
 
 class SqliteWriter:
-    """Adaptive group commit. `add`, `hurry` and `close` belong to the event loop, and never wait.
+    """A writer with adaptive group commit. `add`, `hurry` and `close` belong to the event loop, and never wait.
 
-    `told` is called in the thread after each batch with the number of entries written so far, the newest cursor, and
-    the jobs that were done; `ended` once, with what ended it, or None after `close`.
+    `told` is called in the thread after each batch, with the number of entries written so far, the newest cursor, and
+    the finished jobs. `ended` is called once, with the exception that ended the writer, or None after `close`.
     """
 
     def __init__(
@@ -32,30 +32,31 @@ class SqliteWriter:
         self._queue: deque[Entry | Job] = deque()
         self._bell = _Bell()
         self._is_closing = False
-        self._asked = self._wanted = 0  # entries and jobs that were ever added; up to which somebody waits
-        self._taken = 0  # how many of them the thread has taken
-        # A daemon: a program that forgets to close its store must be able to end. It loses what nobody waited for.
+        self._asked = self._wanted = 0  # total number of entries and jobs added; number up to which a caller waits
+        self._taken = 0  # number of them that the thread has taken
+        # A daemon: a program that forgets to close its store must be able to end. It loses entries that no caller
+        # waited for.
         self._thread = threading.Thread(target=self._run, name="ramet-store-writer", daemon=True)
         self._thread.start()
 
     def add(self, each: Entry | Job) -> None:
-        """Queue something; it is written when somebody is in a hurry. Rings no bell: waking a thread costs."""
+        """Queue an entry or job; it is written when a caller waits. Rings no bell: waking a thread costs time."""
         self._asked += 1
         self._queue.append(each)
 
     def hurry(self) -> None:
-        """Somebody waits for what was added: it is written at once."""
+        """Write everything queued at once, because a caller waits."""
         if self._wanted != self._asked:
             self._wanted = self._asked
             self._bell.ring()
 
     def close(self) -> None:
-        """Write what was added, and end."""
+        """Write everything queued, and end."""
         self._is_closing = True
         self._bell.ring()
 
     def join(self) -> None:
-        """Wait for the thread, which has said that it ended."""
+        """Wait for the thread, which has reported its end."""
         self._thread.join()
 
     # ---- in the thread
@@ -85,7 +86,7 @@ class SqliteWriter:
         self._ended(problem)
 
     def _has_work(self) -> bool:
-        """Wait for something to write that somebody is in a hurry for; False: it is over."""
+        """Wait for entries that a caller waits for; return False at the end."""
         while not self._queue:
             if self._is_closing:
                 return bool(self._queue)
@@ -97,9 +98,9 @@ class SqliteWriter:
 
 
 class _Bell:
-    """Wakes one thread that waits; rung by one other, it costs that one no waiting and hardly any time.
+    """A signal that wakes one waiting thread; ringing it from another thread never waits and takes almost no time.
 
-    A ring that nobody waits for is kept for the next wait. Five times as quick as threading.Event.
+    A ring without a waiting thread is kept for the next wait. Five times as fast as threading.Event.
     """
 
     def __init__(self) -> None:
@@ -107,10 +108,10 @@ class _Bell:
         self._lock.acquire()
 
     def ring(self) -> None:
-        """Wake the one who waits, or who will."""
+        """Wake the waiting thread, or the next one to wait."""
         if self._lock.locked():
             self._lock.release()
 
     def wait(self, timeout_s: float | None) -> bool:
-        """Whether it rang in time."""
+        """Wait for a ring; return False at the timeout."""
         return self._lock.acquire(timeout=-1 if timeout_s is None else timeout_s)

@@ -1,1 +1,1 @@
-"""Versioned state: values by key, as commits that share what did not change. `versioned` is the way in."""
+"""Versioned state: values by key, as commits that share unchanged parts. `versioned` is the entry point."""

@@ -1,7 +1,7 @@
-"""What is read of a store's blobs, awaited or at once, and what is kept of it in memory.
+"""Read a store's blobs, awaited or blocking, with a cache in memory.
 
-Whatever walks through a tree is a generator that yields what it wants to read next, and is given that: the same walk
-serves `await` and plain calls.
+A function that walks through a tree is a generator: it yields what it needs to read next, and receives that. The same
+walk serves `await` and plain calls.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from ramet.store.contract import Store
 from ramet.store.state.nodes import name_of
 
 T = TypeVar("T")
-_MOST_BYTES = 16 * 2**20  #: of blobs that are kept in memory, decoded
-_MOST_EACH = 64 * 1024  #: larger ones are not
+_MOST_BYTES = 16 * 2**20  #: maximum bytes of cached blobs, counted before decoding
+_MOST_EACH = 64 * 1024  #: larger blobs are not cached
 
 
 class MissingBlob(NamedTuple):
-    """Blobs by their names, and what makes something of each."""
+    """A request for blobs by name, and the function that decodes each."""
 
     names: Sequence[str]
     read: Callable[[bytes], Any]
@@ -32,7 +32,7 @@ Steps = Generator[MissingBlob, list[Any], T]
 
 
 class BlobCache:
-    """The blobs of one store. What is on it never changes, so that it may be shared."""
+    """The blobs of one store. Decoded blobs never change, so they may be shared."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -40,7 +40,7 @@ class BlobCache:
         self._bytes = 0
 
     def now(self, steps: Steps[T]) -> T:
-        """What a walk finds, while this thread waits for the store."""
+        """Return the result of a walk; blocks this thread for reads of the store."""
         walk = _Walk(steps)
         while (want := walk.want) is not None:
             missing = self._missing(want)
@@ -48,7 +48,7 @@ class BlobCache:
         return walk.result
 
     async def wait(self, steps: Steps[T]) -> T:
-        """What a walk finds."""
+        """Return the result of a walk."""
         walk = _Walk(steps)
         while (want := walk.want) is not None:
             missing = self._missing(want)
@@ -56,7 +56,7 @@ class BlobCache:
         return walk.result
 
     def keep(self, name: str, made: Any, data: bytes) -> None:
-        """Have at hand what was just written."""
+        """Cache a blob that was just written."""
         if len(data) <= _MOST_EACH and name not in self._kept:
             self._kept[name] = made, len(data)
             self._bytes += len(data)
@@ -97,7 +97,7 @@ class BlobCache:
 
 
 class _Walk(Generic[T]):
-    """A generator and where it is: what it wants, or its result."""
+    """A generator and its state: its current request, or its result."""
 
     def __init__(self, steps: Steps[T]) -> None:
         self._steps = steps

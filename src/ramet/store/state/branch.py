@@ -1,8 +1,8 @@
-"""One branch of a state, followed by one working copy: what is written, and who was first.
+"""One branch of a state, followed by one working copy: writes, and detection of concurrent commits.
 
-A branch is a document that names its newest commit, and is changed by compare-and-swap; everything else is blobs, each
-under the hash of its content. So a commit writes what changed and the few nodes above it, a fork writes one document,
-and whoever is second learns it before anything of theirs is written.
+A branch is a document that names its newest commit, and is changed by compare-and-swap. Everything else is blobs, named
+by the hash of their content. So a commit writes the changed values and the few nodes above them, and a fork writes one
+document. A writer that loses the race is told before any of its data is written.
 """
 
 from __future__ import annotations
@@ -28,30 +28,30 @@ KIND = "state"  #: of the documents of branches
 
 
 class BranchHead(NamedTuple):
-    """Where a branch is: its newest commit, and the version of its document; None and 0 before there is one."""
+    """The position of a branch: its newest commit, and its document's version; None and 0 before the first commit."""
 
     head: Commit | None
     version: int
 
     @property
     def root(self) -> str:
-        """Of the tree of its keys."""
+        """Return the root of the tree of its keys."""
         return self.head.root if self.head is not None else tree.EMPTY
 
 
 class Branch:
-    """A branch of a state, as it was when it was last looked at, with changes that are not committed yet."""
+    """A branch of a state as last read, with changes that are not committed yet."""
 
     def __init__(self, shelf: BlobCache, name: str, branch: str, *, author: str, clock: Clock) -> None:
         self.shelf, self.name, self.branch = shelf, checked_name("state", name), checked_name("branch", branch)
         self.author, self._clock = author, clock
         self.place = BranchHead(None, 0)
-        self.is_detached = False  #: at a commit that was checked out, and not following its branch
+        self.is_detached = False  #: at a checked-out commit, not following its branch
         self.copy = WorkingCopy(shelf, tree.EMPTY)
         self._turn = asyncio.Lock()
 
     def twin(self, branch: str, *, author: str | None = None) -> Branch:
-        """The same at another branch, at the same commit, without changes."""
+        """Return another branch of the same state, at the same commit, without changes."""
         author = self.author if author is None else author
         line = Branch(self.shelf, self.name, branch, author=author, clock=self._clock)
         line.place = BranchHead(self.place.head, 0)
@@ -61,24 +61,27 @@ class Branch:
     # ---- going there
 
     async def checkout(self, ref: Commit | str | None) -> Commit | None:
-        """Be at a commit, or with None at the newest of the branch. Raises UnsavedChanges, Unknown."""
+        """Move to a commit, or with None to the newest of the branch. Raises UnsavedChanges and Unknown."""
         async with self._turn:
             self._refuse_unsaved("checkout")
             place = await self.newest() if ref is None else BranchHead(await self.found(ref), 0)
-            self._refuse_unsaved("checkout")  # nor what was set meanwhile
+            self._refuse_unsaved("checkout")  # nor changes set meanwhile
             self.is_detached = ref is not None
             self._be_at(place)
             return place.head
 
     async def newest(self) -> BranchHead:
-        """Where the branch is now."""
+        """Return the current position of the branch."""
         document = await self.shelf.store.get(KIND, self._key())
         if document is None:
             return BranchHead(None, 0)
         return BranchHead(await self.shelf.wait(commits.load(self._head_in(document))), document.version)
 
     async def found(self, ref: Commit | str) -> Commit:
-        """The commit of an id, or the newest of a branch. Raises Unknown, and InvalidValue for another state's."""
+        """Return the commit of an id, or the newest of a branch.
+
+        Raises Unknown, and InvalidValue for another state's.
+        """
         if isinstance(ref, str) and not is_commit(ref):
             document = await self.shelf.store.get(KIND, self._key(checked_name("branch", ref)))
             if document is None:
@@ -95,7 +98,7 @@ class Branch:
     # ---- writing
 
     async def commit(self, message: str, on_conflict: str, resolve: Resolve | None, mutated: str) -> Commit:
-        """Write what was changed. Raises Conflict, MergeConflict, UnsavedChanges."""
+        """Write the changes as a commit. Raises Conflict, MergeConflict, UnsavedChanges."""
         async with self._turn:
             if self.is_detached:
                 why = "this is at an older commit, where no branch follows"
@@ -128,7 +131,10 @@ class Branch:
         on_conflict: str,
         resolve: Resolve | None,
     ) -> dict[str, bytes | None]:
-        """What becomes of my changes beside theirs. Raises Conflict, having dropped mine if that was asked."""
+        """Return the resolved values for our changes.
+
+        Raises Conflict, and drops our changes, if `on_conflict` is "abandon".
+        """
         if on_conflict == "abandon":
             self.copy.discard()
             expected = self.place.version
@@ -138,7 +144,7 @@ class Branch:
         return await self._resolved(ours, theirs, resolve if on_conflict == "merge" else None, place.version)
 
     async def merge(self, other: Commit, resolve: Resolve | None, message: str) -> Commit:
-        """Take in what another branch has changed since both were one. Raises MergeConflict, UnsavedChanges."""
+        """Merge the changes of another branch since the common base. Raises MergeConflict, UnsavedChanges."""
         async with self._turn:
             self._refuse_unsaved("merge")
             self._refuse_detached("merge")
@@ -147,7 +153,7 @@ class Branch:
                 base = None
                 if place.head is not None:
                     base = await self.shelf.wait(commits.merge_base(place.head, other))
-                if base is not None and base.id == other.id:  # It is in there already: once is enough.
+                if base is not None and base.id == other.id:  # It is merged already: once is enough.
                     return place
                 root = base.root if base else tree.EMPTY
                 return await self._three_way(place, root, other.root, resolve, message, (other,))
@@ -155,7 +161,7 @@ class Branch:
             return await self._on_top(merged)
 
     async def revert(self, undone: Commit, resolve: Resolve | None, message: str) -> Commit:
-        """Undo what one commit changed, by another one. Raises MergeConflict, UnsavedChanges."""
+        """Undo the changes of one commit by a new commit. Raises MergeConflict, UnsavedChanges."""
         async with self._turn:
             self._refuse_unsaved("revert")
             self._refuse_detached("revert")
@@ -165,7 +171,7 @@ class Branch:
             return await self._on_top(lambda place: self._three_way(place, undone.root, before, resolve, message, ()))
 
     async def _on_top(self, change: Callable[[BranchHead], Awaitable[BranchHead]]) -> Commit:
-        """Have a change made on top of what others have committed by then. Raises MergeConflict."""
+        """Make a change on top of the newest commit, with retries after concurrent commits. Raises MergeConflict."""
         place = self.place
         while True:
             try:
@@ -175,7 +181,7 @@ class Branch:
                 raise
             except Conflict:
                 place = await self._after_conflict()
-        # What was set meanwhile stays, on top of it.
+        # Changes set meanwhile stay, on top of the commit.
         self.place, self.copy.root = place, place.root
         assert place.head is not None
         return place.head
@@ -213,7 +219,7 @@ class Branch:
     async def _write(
         self, place: BranchHead, updated: tree.Updated, blobs: list[bytes], parents: tuple[Commit, ...], message: str
     ) -> BranchHead:
-        """One more commit. Raises Conflict if somebody was there first."""
+        """Write a new commit. Raises Conflict if another commit was written first."""
         above = (*((place.head,) if place.head else ()), *parents)
         commit, data = commits.finalize(
             Commit(
@@ -235,7 +241,7 @@ class Branch:
         return BranchHead(commit, document.version)
 
     async def fork(self, branch: str, *, author: str | None, with_changes: bool) -> Branch:
-        """A new branch from here. Raises Conflict if there is one of that name, and UnsavedChanges."""
+        """Create a branch here. Raises Conflict if the name is taken, and UnsavedChanges."""
         async with self._turn:
             if not with_changes:
                 self._refuse_unsaved("fork", " or fork(branch, with_changes=True)")
@@ -252,20 +258,20 @@ class Branch:
             return line
 
     async def delete(self) -> None:
-        """Remove the branch. Raises Conflict if it has commits that were not seen here."""
+        """Delete the branch. Raises Conflict if it has commits that were not seen here."""
         async with self._turn:
             await self.shelf.store.delete(KIND, self._key(), expected=None if self.is_detached else self.place.version)
 
     # ---- looking
 
     async def branches(self, begins: str = "") -> dict[str, str]:
-        """The newest commit of every branch whose name begins like this, by name."""
+        """Return the newest commit of every branch whose name begins with `begins`, by name."""
         prefix = f"{self.name}/"
         found = await self.shelf.store.list(KIND, prefix=prefix + begins)
         return {document.key[len(prefix) :]: self._head_in(document) for document in found}
 
     async def diff(self, before: Commit | None, after: Commit | None) -> list[Change]:
-        """What is different, in the order of keys."""
+        """Return the differences between two commits, in the order of keys."""
         roots = [each.root if each is not None else tree.EMPTY for each in (before, after)]
         found = await self.shelf.wait(differences(*roots))
         return [
@@ -286,12 +292,15 @@ class Branch:
             raise Damaged("a state", self.shelf.store.name, f"the branch {document.key!r}: {error}") from None
 
     def _blobs(self, changes: Mapping[str, bytes | None]) -> list[bytes]:
-        """The large values among some changes that are not in the store yet."""
+        """Return the large values among the changes that are not in the store yet."""
         names = {name for cell in changes.values() if cell is not None and (name := nodes.blob_of(cell))}
         return [self.copy.blobs[name] for name in names if name in self.copy.blobs]
 
     async def _after_conflict(self) -> BranchHead:
-        """Where the branch is by now. Raises Conflict if it was removed, or is another one: none aliases another."""
+        """Return the new position of the branch.
+
+        Raises Conflict if the branch was deleted or replaced by another one.
+        """
         place, before = await self.newest(), self.place.head
         goes_on = place.head is not None and (
             before is None or await self.shelf.wait(commits.merge_base(place.head, before)) == before
@@ -306,7 +315,7 @@ class Branch:
         self.copy.discard()
 
     def _committed(self, place: BranchHead, written: Mapping[str, bytes | None]) -> None:
-        """What was written is no change any more; what was set meanwhile still is."""
+        """Remove the written changes from the working copy; changes set meanwhile stay."""
         self.place, copy = place, self.copy
         copy.root = place.root
         copy.changes = {kept: cell for kept, cell in copy.changes.items() if written.get(kept, b"") != cell}
@@ -329,5 +338,5 @@ class Branch:
 
 
 def _pointing(head: Commit) -> bytes:
-    """The document of a branch whose newest commit this is."""
+    """Return the document of a branch whose newest commit is `head`."""
     return b'{"head":"%s"}' % head.id.encode()

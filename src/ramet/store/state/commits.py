@@ -1,4 +1,4 @@
-"""Commits: data that names a tree and the commits before it, and walks through a history of them."""
+"""Commits, which refer to a tree and to earlier commits, and walks through their history."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ _encode = msgspec.json.Encoder(order="sorted").encode
 
 
 class Commit(Struct, frozen=True, kw_only=True):
-    """A state as it was once; `id` is the SHA-256 of all the rest."""
+    """A past version of a state; `id` is the SHA-256 of all other fields."""
 
     state: str
-    parents: tuple[str, ...]  #: none for the first, two for a merge
-    height: int  #: one more than that of its highest parent
-    root: str  #: of the tree of its keys; "" without any
+    parents: tuple[str, ...]  #: none for the first commit, two for a merge
+    height: int  #: one more than the highest parent's
+    root: str  #: of the tree of its keys; "" if empty
     at: datetime
     message: str
-    author: str  #: the id of the run that made it, if one did
-    id: str = ""  #: not part of what is kept
+    author: str  #: id of the run that created it, if any
+    id: str = ""  #: not part of the stored data
 
 
 class Change(NamedTuple):
     """One difference between two commits; MISSING stands for no value."""
 
     key: str
-    entry: str | None  #: the name, where the key is a directory
+    entry: str | None  #: the name, if the key is a directory
     before: object | Missing
     after: object | Missing
 
 
 def finalize(commit: Commit) -> tuple[Commit, bytes]:
-    """A commit with its id, and the blob that it is kept as."""
+    """Return a commit with its id, and the blob that stores it."""
     kept = msgspec.structs.asdict(commit)
     del kept["id"]
     data = _encode(kept)
@@ -48,14 +48,14 @@ def finalize(commit: Commit) -> tuple[Commit, bytes]:
 
 
 def load(id: str) -> Steps[Commit]:
-    """The commit of an id."""
+    """Return the commit of an id."""
     (commit,) = yield MissingBlob([id], read)
     found: Commit = commit
     return found
 
 
 def history(head: Commit, limit: int) -> Steps[list[Commit]]:
-    """A commit and those before it, whatever way, none before one that came after it."""
+    """Return a commit and its ancestors over all parents; no commit comes before its descendants."""
     found: list[Commit] = []
     ahead = _Ahead()
     ahead.add(head)
@@ -68,7 +68,7 @@ def history(head: Commit, limit: int) -> Steps[list[Commit]]:
 
 
 def history_below(head: Commit, limit: int, below: str, most: int) -> Steps[list[Commit]]:
-    """Those among the `most` newest that changed a key which begins like this; what a merge took in, it changed."""
+    """Return those of the `most` newest commits that changed a key with this prefix; a merge counts as a change."""
     found: list[Commit] = []
     for commit in (yield from history(head, most)):
         if len(found) == limit:
@@ -82,7 +82,7 @@ def history_below(head: Commit, limit: int, below: str, most: int) -> Steps[list
 
 
 def is_before(head: Commit, ref: str, most: int) -> Steps[Commit | None]:
-    """The commit of this id, if it is in the history of another one; None if it is in none of its `most` newest."""
+    """Return the commit with this id if it is among the `most` newest of `head`'s history; otherwise None."""
     ahead = _Ahead()
     ahead.add(head)
     for _ in range(most):
@@ -95,8 +95,8 @@ def is_before(head: Commit, ref: str, most: int) -> Steps[Commit | None]:
 
 
 def merge_base(ours: Commit, theirs: Commit) -> Steps[Commit | None]:
-    """The newest commit that is in the history of both; None for two histories that have nothing in common."""
-    # From the highest down: when a commit is looked at, all that came after it have been.
+    """Return the newest commit in the history of both; None if the histories have nothing in common."""
+    # In order of decreasing height: when a commit is examined, all its descendants have been.
     seen = {ours.id: {"ours"}}
     seen.setdefault(theirs.id, set()).add("theirs")
     ahead = _Ahead()
@@ -112,7 +112,7 @@ def merge_base(ours: Commit, theirs: Commit) -> Steps[Commit | None]:
 
 
 class _Ahead:
-    """Commits that are still to be looked at, each once, the highest first."""
+    """A queue of commits to examine, each once, the highest first."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, str]] = []
@@ -128,5 +128,5 @@ class _Ahead:
 
 
 def read(data: bytes) -> Commit:
-    """A commit of the blob that it is kept as."""
+    """Return a commit from the blob that stores it."""
     return msgspec.structs.replace(msgspec.json.decode(data, type=Commit), id=nodes.name_of(data))

@@ -1,4 +1,4 @@
-"""What is different between two trees: parts that are equal have equal names, and are not read."""
+"""Compute the differences between two trees: equal parts have equal names, and are not read."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ramet.store.state.nodes import BranchNode, Leaf, Node, position
 
 
 class Difference(NamedTuple):
-    """The cell of a key in one tree and in the other; None where there is none."""
+    """The cell of a key in one tree and in the other; None if absent."""
 
     before: bytes | None
     after: bytes | None
@@ -23,7 +23,7 @@ _MOST_AT_ONCE = 256
 
 
 def differences(before: str, after: str) -> Steps[dict[str, Difference]]:
-    """The cells of all keys that are not the same in both."""
+    """Return the cells of all keys that differ between the trees."""
     found: dict[str, Difference] = {}
     todo: list[tuple[_Item, _Item]] = [(before, after)]
     while todo:
@@ -49,7 +49,7 @@ def differences(before: str, after: str) -> Steps[dict[str, Difference]]:
 
 
 def _below(left: Node, right: Node, found: dict[str, Difference]) -> Iterator[tuple[_Item, _Item]]:
-    """What is to be compared next, for two nodes of which one is a branch at least."""
+    """Yield the pairs to compare next, for two nodes of which at least one is a branch."""
     if isinstance(left, Leaf):
         assert isinstance(right, BranchNode)
         for mine, theirs in _dealt(right, left):
@@ -77,7 +77,7 @@ def _below(left: Node, right: Node, found: dict[str, Difference]) -> Iterator[tu
 def _around(
     wide: BranchNode, narrow: BranchNode | None, found: dict[str, Difference], *, is_left: bool
 ) -> Iterator[tuple[_Item, _Item]]:
-    """A branch, and another that is within one of its children at most: each child, and what the other has of it."""
+    """Yield each child of a branch with its part of the other node; `narrow` fits into at most one child."""
     if wide.here is not None:
         _note_one(found, nodes.key_at(wide.at), wide.here, is_left=is_left)
     inside = narrow.at[len(wide.at)] if narrow is not None else ""
@@ -86,7 +86,7 @@ def _around(
 
 
 def _dealt(branch: BranchNode, leaf: Leaf) -> Iterator[tuple[_Item, _Item]]:
-    """Each child of a branch with the entries of a leaf that would be there."""
+    """Yield each child of a branch with the entries of a leaf that belong there."""
     dealt: dict[str, dict[str, bytes]] = {}
     for key, kept in leaf.entries.items():
         place = position(key)
@@ -97,7 +97,7 @@ def _dealt(branch: BranchNode, leaf: Leaf) -> Iterator[tuple[_Item, _Item]]:
 
 
 def _rest(leaf: Leaf, branch: BranchNode, found: dict[str, Difference], *, is_left: bool) -> None:
-    """The entries of a leaf that are in no child of a branch, and the entry of the branch itself."""
+    """Note the entries of a leaf that belong to no child of a branch, and the entry of the branch itself."""
     here = nodes.key_at(branch.at) if branch.here is not None else None
     for key, kept in leaf.entries.items():
         if key != here and (not (place := position(key)).startswith(branch.at) or place == branch.at):

@@ -1,4 +1,4 @@
-"""Which blobs of a store its states hold: all commits of all branches, back to the first, with all that they kept."""
+"""Find the blobs that states refer to: all commits of all branches, back to the first, with all their data."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _AT_ONCE = 256
 
 
 async def reachable(store: Store) -> set[str]:
-    """The names of all blobs that no collection of garbage may remove. Raises Damaged if one of them is not there."""
+    """Return the names of all blobs that a garbage collection must keep. Raises Damaged if one of them is missing."""
     heads = []
     for document in await store.list(KIND):
         try:

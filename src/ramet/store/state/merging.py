@@ -1,4 +1,4 @@
-"""Two sides that changed the same beginning: what is to be done to ours, so that both are in it."""
+"""Merge two sides with a common base: find conflicts, and resolve them."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from ramet.store.state.validation import is_directory, shown
 from ramet.store.state.values import MISSING
 from ramet.store.state.working_copy import MARK, WorkingCopy
 
-#: Decides one key that both sides changed: resolve(key, base, ours, theirs) -> value, MISSING for none.
+#: A function that decides one key changed by both sides: resolve(key, base, ours, theirs) -> value, MISSING for none.
 Resolve = Callable[[str, Any, Any, Any], Any]
 
 
 def conflicts(ours: Mapping[str, Difference], theirs: Mapping[str, Difference]) -> list[str]:
-    """What both sides changed, and not to the same."""
+    """Return the keys that both sides changed to different values."""
     both = ours.keys() & theirs.keys()
     return sorted(kept for kept in both if ours[kept].after != theirs[kept].after)
 
 
 def is_mark(kept: str, difference: Difference) -> bool:
-    """Whether it is only that a directory came or went: its entries tell all."""
+    """Return whether only the mark of a directory was added or removed: its entries tell all."""
     return is_directory(kept) and {difference.before, difference.after} <= {MARK, None}
 
 
 class UnresolvedConflict(Exception):
-    """Raised by a `resolve` that has not decided yet; it is asked for the other keys, and nothing is written."""
+    """The error of a `resolve` that has not decided yet; it is called for the other keys, and nothing is written."""
 
 
 async def resolved(
@@ -36,7 +36,7 @@ async def resolved(
     ours: Mapping[str, Difference],
     theirs: Mapping[str, Difference],
 ) -> dict[str, bytes | None]:
-    """The cells that `resolve` decides for; their values are kept by the working copy. Raises what it raises."""
+    """Return the cells that `resolve` decides; the working copy keeps their values. Raises the errors of `resolve`."""
     decided: dict[str, bytes | None] = {}
     undecided: UnresolvedConflict | None = None
     for kept in conflicts(ours, theirs):
@@ -53,7 +53,7 @@ async def resolved(
 
 
 async def told(copy: WorkingCopy, kept: str, cell: bytes | None) -> Any:
-    """The value in a cell, made anew; MISSING for none."""
+    """Return a new copy of the value in a cell; MISSING for none."""
     if cell is None:
         return MISSING
     return values.decode(await copy.raw_of(cell), shown(kept))

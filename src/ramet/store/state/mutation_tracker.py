@@ -1,4 +1,4 @@
-"""Objects that `get` gave out: whether somebody has changed one since, and whether anybody still could."""
+"""Track objects that `get` returned: detect changes, and drop objects without other references."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-_FEW = 64  #: how many are kept before it is looked which of them nobody has any more
+_FEW = 64  #: number of objects kept before unreferenced ones are dropped
 
 
 class _Given(NamedTuple):
     kept: str
     value: Any
-    raw: bytes  #: what it was when it was given out
-    as_: Any  #: the type that it was asked for as; None for lists and dicts, of which it can be seen who holds a part
+    raw: bytes  #: encoding at the time it was returned
+    as_: Any  #: the requested type; None for lists and dicts, whose parts' references can be counted
     encode: Callable[[Any], bytes]
 
 
 class Changed(NamedTuple):
-    """Something that is not as it was: under which key it was found, and as what."""
+    """An object that was changed, with its key and its requested type."""
 
     kept: str
     value: Any
@@ -26,27 +26,27 @@ class Changed(NamedTuple):
 
 
 class Fetched:
-    """Lists, dicts and objects that were given out. What nobody else holds, and is as it was, is let go."""
+    """The lists, dicts and objects that were returned. Unchanged objects without other references are dropped."""
 
     def __init__(self) -> None:
         self._given: list[_Given] = []
         self._look_at = _FEW
 
     def add(self, kept: str, value: Any, as_: Any, encode: Callable[[Any], bytes]) -> None:
-        """Something is given out."""
+        """Register an object that is returned."""
         if len(self._given) >= self._look_at:
             self._given = [each for each in self._given if not _is_alone(each) or _is_changed(each)]
             self._look_at = max(_FEW, 2 * len(self._given))
         self._given.append(_Given(kept, value, encode(value), as_, encode))
 
     def changed(self) -> Iterator[Changed]:
-        """What is not as it was."""
+        """Yield the objects that were changed."""
         for each in self._given:
             if _is_changed(each):
                 yield Changed(each.kept, each.value, each.as_)
 
     def written(self, kept: str, value: Any) -> None:
-        """A key has another value: objects of the old one are its writer's business; that one is as it was written."""
+        """Note a new value of a key: objects of the old value are dropped, and the new one counts as unchanged."""
         self._given = [
             each._replace(raw=each.encode(value)) if each.value is value else each
             for each in self._given
@@ -54,30 +54,30 @@ class Fetched:
         ]
 
     def leave(self) -> None:
-        """Forget those that were changed."""
+        """Forget the changed objects."""
         self._given = [each for each in self._given if not _is_changed(each)]
 
     def clear(self) -> None:
-        """Forget all."""
+        """Forget all objects."""
         self._given = []
 
 
 def _is_changed(each: _Given) -> bool:
     try:
         return each.encode(each.value) != each.raw
-    except Exception:  # it was given a part that cannot be written: changed, whatever else it is
+    except Exception:  # a part that cannot be encoded was added: the object changed
         return True
 
 
 def _is_alone(each: _Given) -> bool:
-    """Whether nobody but us holds it, or a part of it that could be changed."""
+    """Return whether no other code holds the object, or a mutable part of it."""
     if each.as_ is not None or sys.getrefcount(each.value) > _ALONE:
         return False
     return _most_holders(each.value) <= _ALONE_INSIDE
 
 
 def _most_holders(value: Any) -> int:
-    """The most references to any list or dict inside."""
+    """Return the highest reference count of any list or dict inside."""
     most, todo = 0, [value]
     while todo:
         outer = todo.pop()
@@ -88,7 +88,7 @@ def _most_holders(value: Any) -> int:
     return most
 
 
-# Counted by the same code on what certainly nobody else holds, since how many are on the way is Python's own affair.
+# Measured by the same code on unshared objects, because the count of temporary references depends on Python.
 _SAMPLE = _Given("", [[], {}], b"", None, bytes)
 _ALONE = (lambda each: sys.getrefcount(each.value))(_SAMPLE)
 _ALONE_INSIDE = _most_holders(_SAMPLE.value)

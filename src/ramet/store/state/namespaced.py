@@ -7,7 +7,7 @@ from ramet.store.state.versioned import Versioned
 
 
 class Namespaced(Versioned):
-    """The keys of a state below a path, which no sibling sees; commits and branches are those of the whole state."""
+    """The keys of a state below a path, isolated from siblings; commits and branches are those of the whole state."""
 
     def __init__(self, state: Versioned, path: str) -> None:
         checked_key(path, field="path")
@@ -17,5 +17,5 @@ class Namespaced(Versioned):
 
     @property
     def path(self) -> str:
-        """From the whole state to here."""
+        """Return the path from the whole state to here."""
         return self._below[:-1]

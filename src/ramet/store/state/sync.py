@@ -1,4 +1,4 @@
-"""Waiting for a coroutine where nothing runs an event loop."""
+"""Wait for a coroutine in code without a running event loop."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 def done(work: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop | None, name: str) -> T:
-    """What a coroutine returns: in its loop, which runs in another thread, or here if it never waits for anything."""
+    """Return the result of a coroutine: in its loop, which runs in another thread, or here if it never waits."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -29,7 +29,7 @@ def done(work: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop | None, n
 
 
 def run_nowait(work: Coroutine[Any, Any, T]) -> T:
-    """What a coroutine returns that never waits for anything, as those of a store in memory."""
+    """Return the result of a coroutine that never waits, such as a method of a store in memory."""
     try:
         work.send(None)
     except StopIteration as end:

@@ -1,6 +1,6 @@
-"""Walks through a tree of nodes: to a key, over keys that begin alike, and a new tree for an old one with changes.
+"""Walk through a tree of nodes: find a key, scan a prefix, and build a changed tree.
 
-No walk calls itself: how deep a tree is belongs to whoever chooses the keys.
+No walk is recursive, because the user's keys determine the depth of a tree.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from ramet.store.state import nodes
 from ramet.store.state.blob_cache import MissingBlob, Steps
 from ramet.store.state.nodes import MOST, BranchNode, Child, Leaf, Node, position
 
-EMPTY = ""  #: the root of a tree without entries
+EMPTY = ""  #: the root of an empty tree
 
 
 def find(root: str, key: str) -> Steps[bytes | None]:
-    """The cell of a key."""
+    """Return the cell of a key; None if there is none."""
     place = position(key)
     while root:
         (node,) = yield MissingBlob([root], nodes.decode)
@@ -32,10 +32,10 @@ def find(root: str, key: str) -> Steps[bytes | None]:
 
 
 def scan(root: str, prefix: str = "", *, cut: str = "", limit: int | None = None) -> Steps[dict[str, bytes | None]]:
-    """Cells of the keys that begin like this, in order, up to a limit.
+    """Return cells of the keys that begin with `prefix`, in order, up to a limit.
 
-    With `cut`, keys with one of its characters behind the prefix end there: all that are the same up to it, it
-    included, are one, without a cell, and what is below is not read.
+    With `cut`, keys that contain one of its characters after the prefix are shortened to end with that character. Equal
+    shortened keys appear once, without a cell, and the nodes below are not read.
     """
     found: dict[str, bytes | None] = {}
     place = position(prefix)
@@ -69,7 +69,7 @@ def scan(root: str, prefix: str = "", *, cut: str = "", limit: int | None = None
         if node.here is not None:
             take(nodes.key_at(node.at), node.here)
         children = [str(child.node) for _, child in sorted(node.children.items())]
-        if limit is None:  # all of them at once; with a limit one after another
+        if limit is None:  # all children at once; with a limit one after another
             todo += reversed((yield MissingBlob(children, nodes.decode)))
         else:
             todo += reversed(children)
@@ -77,21 +77,21 @@ def scan(root: str, prefix: str = "", *, cut: str = "", limit: int | None = None
 
 
 def shortened(key: str, start: int, cut: str) -> str:
-    """A key up to the first of some characters behind `start`, it included."""
+    """Return a key up to and including the first of the characters `cut` after `start`."""
     ends = [end for each in cut if (end := key.find(each, start)) >= 0]
     return key[: min(ends) + 1] if ends else key
 
 
 class Updated(NamedTuple):
-    """A tree with changes: its root, and the blobs that it has and the old one had not."""
+    """A changed tree: its root, and the blobs that the old tree did not have."""
 
     root: str
     blobs: dict[str, bytes]
-    nodes: dict[str, Node]  #: what they are
+    nodes: dict[str, Node]  #: the decoded blobs
 
 
 def update(root: str, changes: Mapping[str, bytes | None]) -> Steps[Updated]:
-    """The tree with other cells for some keys, and without those for which the cell is None."""
+    """Return the tree with new cells for some keys, and without the keys whose cell is None."""
     if len(changes) > 1:
         yield from _warm(root, map(position, changes))
     top: Node | str = root
@@ -101,7 +101,7 @@ def update(root: str, changes: Mapping[str, bytes | None]) -> Steps[Updated]:
 
 
 def _warm(root: str, places: Iterable[str]) -> Steps[None]:
-    """Have the nodes on the way to many keys read together, level by level."""
+    """Read the nodes on the paths to many keys together, level by level."""
     level = {root: list(places)} if root else {}
     while level:
         found = yield MissingBlob(list(level), nodes.decode)
@@ -115,7 +115,7 @@ def _warm(root: str, places: Iterable[str]) -> Steps[None]:
 
 
 def _opened(node: Node | str) -> Steps[Node]:
-    """A node that may be changed."""
+    """Return a node that may be changed."""
     if not isinstance(node, str):
         return node
     if not node:
@@ -156,7 +156,7 @@ def _changed(top: Node | str, key: str, kept: bytes | None) -> Steps[Child]:
 
 
 def _above(node: BranchNode, place: str, leaf: Leaf) -> BranchNode:
-    """A branch with a node and one more entry that does not begin like it."""
+    """Return a branch of a node and a further entry that does not share the node's prefix."""
     at = _shared(node.at, place)
     branch = BranchNode(at, None, {node.at[len(at)]: Child(nodes.count(node), node)})
     if place == at:
@@ -167,7 +167,7 @@ def _above(node: BranchNode, place: str, leaf: Leaf) -> BranchNode:
 
 
 def _settled(node: Node) -> Steps[Child]:
-    """What a node is after a change: itself, or what its new number of entries makes of it."""
+    """Return a node after a change in the form that fits its new number of entries."""
     many = nodes.count(node)
     if isinstance(node, Leaf):
         return Child(many, _split(node) if many > MOST else node if many else EMPTY)
@@ -197,7 +197,7 @@ def _split(leaf: Leaf) -> BranchNode:
 
 
 def _shared(one: str, other: str) -> str:
-    """The beginning that two positions share."""
+    """Return the common prefix of two positions."""
     for at, (a, b) in enumerate(zip(one, other, strict=False)):
         if a != b:
             return one[:at]
@@ -205,7 +205,7 @@ def _shared(one: str, other: str) -> str:
 
 
 def _sealed(top: Node | str) -> Updated:
-    """Give every new node its name, those below first."""
+    """Encode every new node, children first, and name it."""
     if isinstance(top, str):
         return Updated(top, {}, {})
     blobs: dict[str, bytes] = {}

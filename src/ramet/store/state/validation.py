@@ -1,4 +1,4 @@
-"""What keys, states and branches may be called, and how the entry of a directory is told from other keys."""
+"""The names of keys, states and branches, and the encoding of directory entries as keys."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from typing import TypeGuard
 
 from ramet.core.errors import InvalidValue
 
-MOST_KEY = 1_024  #: characters of a key, and of the name of an entry
+MOST_KEY = 1_024  #: characters of a key, and of an entry's name
 _MOST_NAME = 200  #: characters of the name of a state or a branch
-_ENTRY = "\0"  #: between the key of a directory and the name of an entry: no key holds it
+_ENTRY = "\0"  #: between the key of a directory and the name of an entry: no key contains it
 _KEY = f"text of 1 to {MOST_KEY} characters without NUL, its parts between '/' not empty, '.' or '..'"
 _ID = re.compile("[0-9a-f]{64}")
 
 
 def checked_key(key: object, *, field: str = "key") -> str:
-    """Take a key as it is. Raises InvalidValue."""
+    """Return a key unchanged. Raises InvalidValue if it is invalid."""
     if not _is_text(key, MOST_KEY) or any(part in ("", ".", "..") for part in key.split("/")):
         raise InvalidValue(field, key, _KEY)
     return key
 
 
 def checked_prefix(prefix: object) -> str:
-    """Take the beginning of a key. Raises InvalidValue."""
+    """Return a key prefix unchanged. Raises InvalidValue if it is invalid."""
     if prefix == "":
         return ""
     if not _is_text(prefix, MOST_KEY):
@@ -31,7 +31,7 @@ def checked_prefix(prefix: object) -> str:
 
 
 def checked_name(field: str, name: object) -> str:
-    """Take the name of a state or a branch. Raises InvalidValue."""
+    """Return the name of a state or a branch unchanged. Raises InvalidValue if it is invalid."""
     if not _is_text(name, _MOST_NAME) or any(part in ("", ".", "..") for part in name.split("/")):
         raise InvalidValue(field, name, f"text of 1 to {_MOST_NAME} characters without NUL, or parts joined by '/'")
     if field == "state" and "/" in name:
@@ -42,18 +42,18 @@ def checked_name(field: str, name: object) -> str:
 
 
 def is_commit(text: str) -> bool:
-    """Whether a text has the form of a commit's id."""
+    """Return whether a text has the form of a commit's id."""
     return _ID.fullmatch(text) is not None
 
 
 def is_directory(key: str) -> bool:
-    """Whether a key holds entries by name, each kept by itself: its last part begins and ends with two underscores."""
+    """Return whether a key is a directory of separately stored entries: its last part looks like `__name__`."""
     last = key.rpartition("/")[2]
     return len(last) > 4 and last.startswith("__") and last.endswith("__")
 
 
 def checked_directory(key: object) -> str:
-    """Take the key of a directory. Raises InvalidValue."""
+    """Return the key of a directory unchanged. Raises InvalidValue if it is invalid."""
     key = checked_key(key)
     if not is_directory(key):
         raise InvalidValue("key", key, "the key of a directory, such as '__local_agent_registry__'")
@@ -61,20 +61,20 @@ def checked_directory(key: object) -> str:
 
 
 def entry_key(key: str, name: object) -> str:
-    """What an entry of a directory is kept under. Raises InvalidValue for what cannot be its name."""
+    """Return the stored key of a directory entry. Raises InvalidValue if the name is invalid."""
     if not _is_text(name, MOST_KEY):
         raise InvalidValue(f"{key}: entry", name, f"text of 1 to {MOST_KEY} characters without NUL")
     return f"{key}{_ENTRY}{name}"
 
 
 def parted(kept: str) -> tuple[str, str | None]:
-    """The key, and the name of the entry if it is one, of what is kept."""
+    """Return the key, and the entry's name or None, of a stored key."""
     key, mark, name = kept.partition(_ENTRY)
     return key, name if mark else None
 
 
 def shown(kept: str) -> str:
-    """The same for people: `key`, or `key[entry]`."""
+    """Return a stored key for display: `key`, or `key[entry]`."""
     key, name = parted(kept)
     return key if name is None else f"{key}[{name}]"
 

@@ -1,4 +1,4 @@
-"""Values as data: what may be kept, its one form as JSON, and other types by a type that the caller names."""
+"""Values as data: the accepted types, their canonical JSON, and other types by a type that the caller names."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import msgspec
 
 from ramet.core.errors import InvalidValue, RametError
 
-MOST_DEPTH: Final = 100  #: lists and dicts within each other
+MOST_DEPTH: Final = 100  #: levels of nested lists and dicts
 MOST_SIZE: Final = 16 * 2**20  #: bytes of one value as JSON
 _MOST_INT: Final = 2**53
 _ACCEPTED: Final = "None, bool, int, float, str, list, or dict with keys of str; other types by as_=Type"
@@ -19,7 +19,7 @@ _json = msgspec.json.Encoder(order="sorted")
 
 
 class Missing(Enum):
-    """Stands for no value, where None is one."""
+    """A marker for no value, since None is a value."""
 
     MISSING = "missing"
 
@@ -31,7 +31,10 @@ MISSING: Final = Missing.MISSING
 
 
 def encode(value: Any, where: str, as_: Any = None) -> bytes:
-    """The one JSON of a value: equal data, equal bytes. Raises InvalidValue, which names the path inside the value."""
+    """Return the canonical JSON of a value: equal data, equal bytes.
+
+    Raises InvalidValue, with the path in the value.
+    """
     if as_ is not None:
         return _typed(value, where, as_)
     _Look(where).at(value)
@@ -46,7 +49,7 @@ def _sized(data: Any, where: str) -> bytes:
 
 
 def decode(raw: bytes, where: str, as_: Any = None) -> Any:
-    """The value, made anew. Raises InvalidValue if it does not fit the type."""
+    """Return a new value from its JSON. Raises InvalidValue if it does not fit the type."""
     if as_ is None:
         return msgspec.json.decode(raw)
     try:
@@ -62,29 +65,29 @@ def _typed(value: Any, where: str, as_: Any) -> bytes:
         data = msgspec.to_builtins(value, order="deterministic", str_keys=True, enc_hook=_of_model)
     except RametError:
         raise
-    except Exception as problem:  # a model's own serialiser, a cycle
+    except Exception as problem:  # a model's own serialiser failed, or there is a cycle
         raise InvalidValue(where, value, f"{accepted}: {_first_line(problem)}") from None
     _Look(where, tuples=True).at(data)
     raw = _sized(data, where)
     back = decode(raw, where, as_)
-    # Whoever reads it must find what was written: neither less, nor another type.
+    # A reader must find what was written: no less, and no other type.
     if type(back) is not type(value) or encode_plain(back) != raw:
         raise InvalidValue(where, value, accepted)
     return raw
 
 
 def encode_entries(entries: Mapping[str, Any], where: str) -> bytes:
-    """What tells entries of a directory from others: each is a value of its own, however many they are."""
+    """Return bytes that identify the entries of a directory; each entry is encoded separately."""
     return b"\n".join(_json.encode(name) + encode(each, f"{where}[{name}]") for name, each in sorted(entries.items()))
 
 
 def encode_plain(value: Any) -> bytes:
-    """The JSON of what was taken as a value before, whatever its type is; anything else may raise any error."""
+    """Return the JSON of a value that was accepted before, of any type; other values may raise any error."""
     return _json.encode(msgspec.to_builtins(value, order="deterministic", str_keys=True, enc_hook=_of_model))
 
 
 def _of_model(value: Any) -> Any:
-    """A pydantic model, known by what it can do: nothing here imports pydantic."""
+    """Return the data of a pydantic model, recognised by its methods: nothing here imports pydantic."""
     if callable(dump := getattr(value, "model_dump_json", None)):
         return msgspec.json.decode(dump())
     raise NotImplementedError(f"{type(value).__name__} is not data")
@@ -98,13 +101,13 @@ def _from_model(kind: Any, data: Any) -> Any:
 
 
 class _Look:
-    """Looks at every part of a value, with the way to it at hand for an error."""
+    """A validator of every part of a value, which keeps the current path for an error."""
 
     def __init__(self, where: str, *, tuples: bool = False) -> None:
         self._where, self._lists = where, (list, tuple) if tuples else (list,)
         self._way: list[str | int] = []
         self._above: set[int] = set()
-        self._left = MOST_SIZE  #: parts that are shared count each time, as they will be written
+        self._left = MOST_SIZE  #: shared parts count each time, because each is written
 
     def at(self, value: Any) -> None:
         kind = type(value)

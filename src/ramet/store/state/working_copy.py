@@ -1,4 +1,4 @@
-"""A commit's keys with changes that are not committed yet: what `set`, `get` and the like work on."""
+"""A commit's keys with uncommitted changes: the basis of `set`, `get` and similar methods."""
 
 from __future__ import annotations
 
@@ -20,51 +20,51 @@ from ramet.store.state.validation import (
 )
 from ramet.store.state.values import MISSING
 
-MARK = b"[{}]"  #: the cell of a directory's own key: it is there, even without entries
+MARK = b"[{}]"  #: cell of a directory's own key: the directory exists, even without entries
 _ATOMS = (str, int, float, bool, type(None), bytes)
 
 
 class WorkingCopy:
-    """Changes over a tree. Keys here are what is kept: an entry of a directory has one of its own."""
+    """Changes over a tree. Keys here are stored keys: an entry of a directory has its own."""
 
     def __init__(self, shelf: BlobCache, root: str) -> None:
         self.shelf, self.root = shelf, root
-        self.changes: dict[str, bytes | None] = {}  #: cells; None for what is removed
-        self.blobs: dict[str, bytes] = {}  #: of values that are too large for a cell
+        self.changes: dict[str, bytes | None] = {}  #: cells; None for a removed key
+        self.blobs: dict[str, bytes] = {}  #: values that are too large for a cell
         self.fetched = Fetched()
 
     # ---- changes
 
     def unsaved_shown(self) -> list[str]:
-        """The same for people."""
+        """Return the keys that differ from the commit, for display."""
         return [shown(kept) for kept in self.unsaved()]
 
     def unsaved(self) -> list[str]:
-        """The keys that are not as they were, in their order."""
+        """Return the keys that differ from the commit, in order."""
         there = self.shelf.now(_cells(self.root, list(self.changes)))
         return sorted(key for key, kept in self.changes.items() if there[key] != kept)
 
     def discard(self) -> None:
-        """Have it as it was."""
+        """Undo all changes."""
         self.changes.clear()
         self.blobs.clear()
         self.fetched.clear()
 
     def put(self, kept: str, value: Any, as_: Any = None) -> None:
-        """Another value. Raises InvalidValue, which names the path inside it, and nothing changed."""
+        """Set a stored key. Raises InvalidValue, with the path inside the value, and then changes nothing."""
         raw = values.encode(value, shown(kept), as_)
         self.changes[kept] = self.celled(raw)
         self.fetched.written(kept, value)
 
     def celled(self, raw: bytes) -> bytes:
-        """The cell for a value as JSON, which is kept until it is committed."""
+        """Return the cell for a value's JSON; a large value is kept until it is committed."""
         kept = nodes.cell(raw)
         if name := nodes.blob_of(kept):
             self.blobs[name] = raw
         return kept
 
     def drop(self, kept: str) -> bool:
-        """Without it; False if it was not there."""
+        """Remove a stored key; return False if it did not exist."""
         was_there = self.cell(kept) is not None
         if was_there:
             self.changes[kept] = None
@@ -72,7 +72,7 @@ class WorkingCopy:
         return was_there
 
     def settle_fetched(self, mutated: str) -> None:
-        """Decide what becomes of objects that were changed since they were read. Raises UnsavedChanges."""
+        """Handle objects that were changed since they were read. Raises UnsavedChanges."""
         changed = list(self.fetched.changed())
         if not changed or mutated == "leave":
             self.fetched.leave()
@@ -92,51 +92,51 @@ class WorkingCopy:
     # ---- what is kept
 
     def cell(self, kept: str) -> bytes | None:
-        """The cell of a key."""
+        """Return the cell of a stored key; None if there is none."""
         if kept in self.changes:
             return self.changes[kept]
         return self.shelf.now(tree.find(self.root, kept))
 
     def raw(self, cell: bytes) -> bytes:
-        """The value in a cell, as JSON."""
+        """Return the value in a cell, as JSON."""
         name = nodes.blob_of(cell)
         if name is None:
             return nodes.inline(cell)
         return self.blobs[name] if name in self.blobs else self.shelf.now(_blob(name))
 
     async def raw_of(self, cell: bytes) -> bytes:
-        """Likewise, awaited."""
+        """Return the value in a cell, as JSON, without blocking."""
         name = nodes.blob_of(cell)
         if name is None:
             return nodes.inline(cell)
         return self.blobs[name] if name in self.blobs else await self.shelf.wait(_blob(name))
 
     def give(self, kept: str, default: Any, as_: Any) -> Any:
-        """The value, made anew, and seen to."""
+        """Return a new copy of the value, and track changes of it."""
         cell = self.cell(kept)
         return default if cell is None else self._given(kept, self.raw(cell), as_)
 
     async def read(self, kept: str, default: Any, as_: Any) -> Any:
-        """Likewise, awaited."""
+        """Return a new copy of the value like `give`, without blocking."""
         if kept in self.changes:
             return self.give(kept, default, as_)
         cell = await self.shelf.wait(tree.find(self.root, kept))
         return default if cell is None else self._given(kept, await self.raw_of(cell), as_)
 
     async def read_key(self, key: str, default: Any, as_: Any) -> Any:
-        """The value of a key, awaited."""
+        """Return the value of a key, without blocking."""
         key = checked_key(key)
         if not is_directory(key):
             return await self.read(key, default, as_)
-        await self.shelf.wait(tree.scan(self.root, f"{key}\0"))  # What is in memory then is not waited for.
+        await self.shelf.wait(tree.scan(self.root, f"{key}\0"))  # The following read finds these nodes in memory.
         return self.get_key(key, default, as_)
 
     async def read_entry(self, key: str, name: str, default: Any, as_: Any) -> Any:
-        """One entry, awaited."""
+        """Return one entry, without blocking."""
         return await self.read(entry_key(checked_directory(key), name), default, as_)
 
     async def entry_json(self, key: str, name: str) -> bytes | None:
-        """One entry as the JSON that it is kept as: nothing that could be changed, so nothing that is seen to."""
+        """Return one entry as its stored JSON: it is immutable, so changes need not be tracked."""
         kept = entry_key(checked_directory(key), name)
         cell = self.changes[kept] if kept in self.changes else await self.shelf.wait(tree.find(self.root, kept))
         return None if cell is None else await self.raw_of(cell)
@@ -149,7 +149,7 @@ class WorkingCopy:
         return value
 
     def scan(self, prefix: str, *, cut: str = "", limit: int | None = None) -> dict[str, bytes | None]:
-        """Cells of keys that begin like this, in their order; with `cut` as `tree.scan` has it."""
+        """Return cells of keys that begin with `prefix`, in order; `cut` is as in `tree.scan`."""
         mine = {key: cell for key, cell in self.changes.items() if key.startswith(prefix)}
         gone = {key for key, cell in mine.items() if cell is None}
         most = None if limit is None else limit + len(gone)
@@ -161,7 +161,7 @@ class WorkingCopy:
                 found[key] = cell
             else:
                 found.pop(key, None)
-        # What is read of the tree does not say whether all of it was removed since.
+        # The scan of the tree does not show whether everything below was removed since.
         for short in {tree.shortened(key, len(prefix), cut) for key in gone} - gone:
             if short in found and not self._is_any_left(short):
                 del found[short]
@@ -172,13 +172,13 @@ class WorkingCopy:
         return bool(self.scan(prefix, limit=1))
 
     async def look_ahead(self, prefix: str, cut: str = "\0") -> None:
-        """Have in memory what a scan will read, so that it does not wait."""
+        """Read the nodes of a later scan into memory, so that it does not block."""
         await self.shelf.wait(tree.scan(self.root, prefix, cut=cut))
 
     # ---- keys as people know them
 
     def set_key(self, key: str, value: Any, as_: Any = None) -> None:
-        """Another value for a key; for a directory other entries, all of them."""
+        """Set a key; for a directory, replace all its entries."""
         key = checked_key(key)
         if not is_directory(key):
             self.put(key, value, as_)
@@ -203,7 +203,7 @@ class WorkingCopy:
             self.changes[key] = MARK
 
     def get_key(self, key: str, default: Any = None, as_: Any = None) -> Any:
-        """The value of a key; of a directory all entries by name."""
+        """Return the value of a key; for a directory, all entries by name."""
         key = checked_key(key)
         if not is_directory(key):
             return self.give(key, default, as_)
@@ -215,31 +215,31 @@ class WorkingCopy:
         return whole
 
     def has_key(self, key: str) -> bool:
-        """Whether a key has a value."""
+        """Return whether a key has a value."""
         key = checked_key(key)
         return self.cell(key) is not None or (is_directory(key) and self._is_any_left(f"{key}\0"))
 
     def remove_key(self, key: str) -> bool:
-        """Without a key; of a directory, without its entries. False if it was not there."""
+        """Remove a key, and the entries of a directory. Return False if it did not exist."""
         key = checked_key(key)
         was_there = self.drop(key)
         return (self.remove_below(f"{key}\0") > 0 or was_there) if is_directory(key) else was_there
 
     def remove_below(self, prefix: str) -> int:
-        """Without what begins like this; how many."""
+        """Remove all keys that begin with `prefix`; return their number."""
         found = self.scan(prefix)
         for kept in found:
             self.drop(kept)
         return len(found)
 
     def keys(self, prefix: str, *, recursive: bool = True, within: int = 0) -> list[str]:
-        """Keys that begin like this, in their order; unless `recursive`, without a "/" behind `within` characters."""
-        # A directory is marked, or has entries: what stands before them is its key.
+        """Return keys with a prefix, in order; if not `recursive`, only without "/" after `within` characters."""
+        # A directory has a mark or entries: the part before the separator is its key.
         found = dict.fromkeys(key.rstrip("\0") for key in self.scan(prefix, cut="\0"))
         return [key for key in found if recursive or "/" not in key[within:]]
 
     def namespaces(self, prefix: str, *, recursive: bool = False) -> list[str]:
-        """What stands before a "/" behind the prefix: the next level, or all below."""
+        """Return the parts before a "/" after the prefix: the next level, or all levels below."""
         if not recursive:
             return sorted(path[:-1] for path in self.scan(prefix, cut="/\0") if path.endswith("/"))
         found = set[str]()
@@ -251,20 +251,20 @@ class WorkingCopy:
     # ---- entries of directories
 
     def give_entry(self, key: str, name: str, default: Any, as_: Any) -> Any:
-        """One entry."""
+        """Return one entry."""
         return self.give(entry_key(checked_directory(key), name), default, as_)
 
     def set_entry(self, key: str, name: str, value: Any, as_: Any) -> None:
-        """Another value for one entry."""
+        """Set one entry."""
         self.put(entry_key(checked_directory(key), name), value, as_)
         self._mark(key)
 
     def remove_entry(self, key: str, name: str) -> bool:
-        """Without one entry; False if it was not there."""
+        """Remove one entry; return False if it did not exist."""
         return self.drop(entry_key(checked_directory(key), name))
 
     def entries(self, key: str, prefix: str, limit: int | None, as_: Any) -> dict[str, Any]:
-        """Some entries, in the order of their names."""
+        """Return some entries, in the order of their names."""
         if len(prefix) > MOST_KEY:
             raise InvalidValue("prefix", prefix, "the beginning of a name")
         if limit is not None and limit < 0:
@@ -278,7 +278,7 @@ class WorkingCopy:
 
 
 def _seen(as_: Any, plain: Callable[[Any], bytes]) -> Callable[[Any], bytes]:
-    """How it is seen whether an object was changed."""
+    """Return the function that encodes an object to detect changes."""
     return plain if as_ is None else values.encode_plain
 
 
