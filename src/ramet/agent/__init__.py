@@ -1,1 +1,1 @@
-"""Thinking: definitions, the loop, contexts, hooks, compaction. Knows no disk outside `agent.files`."""
+"""Agents: definitions, the loop, contexts, hooks, compaction. Only `agent.files` accesses the disk."""

@@ -1,10 +1,10 @@
-"""The agents that are always there, until a definition of the same name takes their place."""
+"""The built-in agents, which a definition of the same name replaces."""
 
 from __future__ import annotations
 
 from ramet.agent.definition import Agent
 
-#: What reads and cannot write; no Agent tool either, so a reader starts nobody who could.
+#: Tools that read and cannot write; without the Agent tool, so a reader cannot spawn an agent that writes.
 READING = ("Read", "Glob", "Grep")
 
 _GENERAL = """You are an agent that was given one task by another agent. Do it completely, and nothing beside it.
@@ -38,7 +38,7 @@ and why you refused the alternatives, what could go wrong, and what you could no
 
 
 def builtin_agents() -> tuple[Agent, ...]:
-    """`general-purpose`, `explore` and `plan`; the last two can only read, by the tools they get."""
+    """Return `general-purpose`, `explore` and `plan`; the last two have only reading tools."""
     return (
         Agent(
             name="general-purpose",

@@ -1,4 +1,4 @@
-"""What a child knows at birth: nothing but its brief (fresh), or all that its parent knew (fork)."""
+"""The initial conversation of a child: only its brief (fresh), or its parent's whole conversation (fork)."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ FORK_PENDING = "This call is being worked on; its result belongs to the agent yo
 
 
 def fork(history: Sequence[BaseMessage]) -> list[BaseMessage]:
-    """The parent's conversation as its model saw it, the spawning reply unchanged, every open call answered.
+    """Return the parent's conversation as its model saw it, unchanged, with every open call answered.
 
-    The messages before the answers are the parent's own objects, so that a provider's prompt cache holds for them.
+    The messages before the answers are the parent's own objects, so that a provider's prompt cache applies to them.
     """
     answered = {each.tool_call_id for each in history if isinstance(each, ToolMessage)}
     open_ids = [
@@ -31,22 +31,23 @@ def fork(history: Sequence[BaseMessage]) -> list[BaseMessage]:
 
 
 def fork_brief(brief: str) -> HumanMessage:
-    """What a fork is told after the conversation that it shares."""
+    """Return the message with a fork's brief, which follows the shared conversation."""
     return HumanMessage(content=FORK_BRIEF + brief)
 
 
 def calls_of(message: AIMessage) -> list[ToolCall]:
-    """All calls of a reply that need an answer: those whose arguments could not be read carry an `error`."""
+    """Return all calls of a reply that need an answer; calls with unreadable arguments have an `error`."""
     calls = list(message.tool_calls)
     for broken in message.invalid_tool_calls:
         call = ToolCall(name=broken["name"] or "", args={}, id=broken["id"], type="tool_call")
-        call["error"] = broken["error"] or "not valid JSON"  # type: ignore[typeddict-unknown-key]  # read by the dispatcher
+        # read by the dispatcher
+        call["error"] = broken["error"] or "not valid JSON"  # type: ignore[typeddict-unknown-key]
         calls.append(call)
     return calls
 
 
 def is_silent(message: BaseMessage) -> bool:
-    """Whether it is a reply that neither says nor calls anything."""
+    """Return whether the message is a reply without text and calls."""
     if not isinstance(message, AIMessage) or message.tool_calls or message.invalid_tool_calls:
         return False
     content = message.content
@@ -58,7 +59,7 @@ def is_silent(message: BaseMessage) -> bool:
 
 
 def without_calls(message: AIMessage) -> AIMessage:
-    """The text of the reply alone: its calls, in whatever form the provider keeps them, would need answers."""
+    """Return a reply with its text alone: its calls, in any form that the provider keeps them, would need answers."""
     kwargs = {
         key: value for key, value in message.additional_kwargs.items() if key not in ("tool_calls", "function_call")
     }
@@ -67,7 +68,7 @@ def without_calls(message: AIMessage) -> AIMessage:
 
 
 def with_call_ids(message: AIMessage, step: str) -> AIMessage:
-    """The reply, its calls named apart: some providers leave ids out or repeat them, and an answer needs one."""
+    """Return the reply with unique call ids: some providers omit or repeat ids, and an answer needs one."""
     seen: set[str] = set()
     number = 0
     for call in (*message.tool_calls, *message.invalid_tool_calls):

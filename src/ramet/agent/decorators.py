@@ -1,6 +1,6 @@
-"""Decorators that make a definition of a function, or add to one: each says something else, so their order is nothing.
+"""Decorators that turn a function into a definition, or change one. Their order has no effect.
 
-What is said twice is refused, naming both: which one would win depended on the order.
+A value that is stated twice is refused, with both decorators' names: the winner would depend on the order.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from ramet.core.errors import InvalidValue
 from ramet.core.ids import safe_name
 from ramet.core.policy.policy import Policy
 
-#: What can be decorated.
+#: The objects that can be decorated.
 Target = Agent | Callable[..., Any]
 Decorator = Callable[[Target], Agent]
-#: Where a definition keeps what `@agent` said; an object's own, so that `replace` and `with_…` begin anew.
+#: The attribute with the arguments of `@agent`; set on the object, so that `replace` and `with_…` drop it.
 _SAID = "_said_by_agent"
 _FIELDS = frozenset(each.name for each in dataclasses.fields(Agent)) - {"function", "scope", "source"}
 
@@ -29,9 +29,9 @@ def agent(function: Callable[..., Any], /) -> Agent: ...
 @overload
 def agent(function: None = None, /, **fields: Any) -> Decorator: ...
 def agent(function: Callable[..., Any] | None = None, /, **fields: Any) -> Agent | Decorator:
-    """Make an agent of a function: `@agent`, or `@agent(name=…, …)` with the fields of `ramet.Agent`.
+    """Turn a function into an agent: `@agent`, or `@agent(name=…, …)` with the fields of `ramet.Agent`.
 
-    Without a name it has the function's, without a description the first line of its docstring.
+    The default name is the function's name, and the default description the first line of its docstring.
     """
     for name in fields:
         if name not in _FIELDS:
@@ -54,7 +54,10 @@ def agent(function: Callable[..., Any] | None = None, /, **fields: Any) -> Agent
 
 
 def policy(policy: Policy | None = None, /, **fields: Any) -> Decorator:
-    """Say what the agent's sandbox may do: a `Policy`, or some fields of one. With one it works in a sandbox."""
+    """Set what the agent's sandbox may do: a `Policy`, or some fields of one.
+
+    With a policy the agent runs in a sandbox.
+    """
     if policy is not None and not isinstance(policy, Policy):
         raise InvalidValue("policy", policy, "ramet.Policy, or its fields by name")
     asked = changed_policy(policy, **fields)
@@ -64,7 +67,10 @@ def policy(policy: Policy | None = None, /, **fields: Any) -> Decorator:
 
 
 def resources(*, cpu: float | None = None, **fields: Any) -> Decorator:
-    """Say what the agent's sandbox may use: `cpu`, `memory_mb`, `pids`, sizes. With any it works in a sandbox."""
+    """Set what the agent's sandbox may use: `cpu`, `memory_mb`, `pids`, sizes.
+
+    Any of them makes it run in a sandbox.
+    """
     asked = changed_policy(None, **resource_fields(cpu, fields))
     if asked is None:
         raise InvalidValue("resources", None, "cpu=, memory_mb= or another resource of a policy")
@@ -72,7 +78,7 @@ def resources(*, cpu: float | None = None, **fields: Any) -> Decorator:
 
 
 def timeout(seconds: float) -> Decorator:
-    """Say how long a run of the agent may take, wherever it works."""
+    """Set how long a run of the agent may take, in a sandbox or in the host."""
     if seconds is None:
         raise InvalidValue("timeout", seconds, "a number of seconds")
     asked = Limits(seconds=seconds)
@@ -80,7 +86,7 @@ def timeout(seconds: float) -> Decorator:
 
 
 def retry(count: int, *, delay_seconds: float | None = None) -> Decorator:
-    """Say how often the agent is tried again after an attempt that failed, each time in a clean sandbox."""
+    """Set how often the agent is retried after a failed attempt, each time in a clean sandbox."""
     asked = Policy(retry_count=count, retry_delay_seconds=delay_seconds)
     if asked.retry_count is None:
         raise InvalidValue("retry", count, "a whole number")
@@ -88,7 +94,7 @@ def retry(count: int, *, delay_seconds: float | None = None) -> Decorator:
 
 
 def cache(*, ttl_seconds: float) -> Decorator:
-    """Say how long a result of the agent stands for the next call with the same inputs."""
+    """Set how long a result of the agent is reused for calls with the same inputs."""
     Agent(name="checked", cache_ttl_seconds=ttl_seconds)
     if ttl_seconds is None:
         raise InvalidValue("cache", ttl_seconds, "ttl_seconds above 0")

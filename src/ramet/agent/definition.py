@@ -1,4 +1,4 @@
-"""What an agent is, as data: checked when written down, so that a bad one never starts."""
+"""The definition of an agent, as data: checked when it is created, so that an invalid agent never starts."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
     from langchain_core.tools import BaseTool
 Scope = Literal["managed", "call", "project", "user", "plugin", "builtin"]
-#: Who wins when two definitions share a name: the first.
+#: Precedence of definitions with the same name: the first wins.
 PRECEDENCE: tuple[Scope, ...] = ("managed", "call", "project", "user", "plugin", "builtin")
 MAX_TEXT = 256 * 1024
 ISOLATIONS = ("inline", "worktree")
@@ -39,21 +39,21 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, kw_only=True)
 class Agent(DeclaresCapabilities, Generic[T], metaclass=KnownFields):
-    """A definition: who it is, what it may use, how long it may go on.
+    """A definition: an agent's identity, what it may use, and its limits.
 
-    `tools=None` inherits the parent's, an empty tuple means none; entries are tools, functions with a docstring, names
-    of the parent's tools, or `Agent(a, b)` to say which types it may spawn. `model=None`
-    inherits. `function` makes it a plain (async) function instead of a model.
+    `tools=None` inherits the parent's, an empty tuple means none. Entries are tools, functions with a docstring, names
+    of the parent's tools, or `Agent(a, b)` to list the types it may spawn. `model=None` inherits. `function` makes it a
+    plain (async) function instead of a model.
     """
 
     name: str
     description: str = ""
-    primer: str = ""  #: stands before the instructions; who it is, in an agent that was written by another
+    primer: str = ""  #: precedes the instructions; describes its role, in an agent that another agent created
     instructions: str = ""
     model: str | BaseChatModel | None = None
     tools: Sequence[str | BaseTool | Callable[..., Any]] | None = None
     disallowed_tools: Sequence[str] = ()
-    read_only: bool = False  #: keeps only tools that say they read: a file's `permissionMode: plan`
+    read_only: bool = False  #: keeps only tools that declare to be read-only: a file's `permissionMode: plan`
     max_turns: int | None = None
     limits: Limits = field(default_factory=Limits)
     output: type[T] | Mapping[str, Any] | None = None  #: pydantic model, dataclass or JSON schema of the final answer
@@ -62,19 +62,20 @@ class Agent(DeclaresCapabilities, Generic[T], metaclass=KnownFields):
     hooks: Mapping[str, Any] | None = None
     background: bool = False
     isolation: str | None = None
-    policy: Policy | None = None  #: with one, it works in a sandbox
+    policy: Policy | None = None  #: with a policy, it runs in a sandbox
     initial_prompt: str = ""
     function: Callable[..., Any] | None = None
-    cache_ttl_seconds: float | None = None  #: how long a result stands for the next call with the same inputs
+    cache_ttl_seconds: float | None = None  #: how long a result is reused for calls with the same inputs
     capabilities: tuple[Capability, ...] = ()  #: what its code may use, by name: `.module`, `.fn`, `.cls`, `.tool`
-    source_modules: Sequence[str] = field(default=(), compare=False, repr=False)  #: of these, sources go along inside
-    setup: str = ""  #: Python that runs in its sandbox before it begins a turn, and is no turn itself
-    concludes: bool = False  #: has task_success, task_fail and task_clarify, as an agent at a task has
+    #: modules whose sources are sent into the sandbox
+    source_modules: Sequence[str] = field(default=(), compare=False, repr=False)
+    setup: str = ""  #: Python that runs in its sandbox before a turn, and is no turn itself
+    concludes: bool = False  #: it has task_success, task_fail and task_clarify, like an agent that performs a task
     scope: Scope = "call"
     source: pathlib.Path | None = None
     tasks: Mapping[str, Task] = field(default_factory=dict, compare=False, repr=False)  #: declared with `@agent.task`
     types: Types = field(default_factory=dict, compare=False, repr=False)  #: classes of its tasks, as data
-    ref: AgentRef | None = field(default=None, compare=False)  #: its handle, if another agent made it
+    ref: AgentRef | None = field(default=None, compare=False)  #: its handle, if another agent created it
 
     def __post_init__(self) -> None:
         checked_name("name", self.name)
@@ -92,7 +93,7 @@ class Agent(DeclaresCapabilities, Generic[T], metaclass=KnownFields):
             raise InvalidValue("source_modules", self.source_modules, "a list of names")
         if self.tools is not None and not all(isinstance(each, str) for each in self.tools):
             object.__setattr__(self, "tools", _brought(self.tools))
-        if self.model == "inherit":  # as agent files spell it
+        if self.model == "inherit":  # the form in agent files
             object.__setattr__(self, "model", None)
         check_model("model", self.model)
         for each in ("read_only", "background", "concludes"):
@@ -122,14 +123,14 @@ class Agent(DeclaresCapabilities, Generic[T], metaclass=KnownFields):
             raise InvalidValue("scope", self.scope, " or ".join(PRECEDENCE))
 
     def replace(self, **changes: Any) -> Agent[T]:
-        """The same agent with some fields changed, checked again."""
+        """Return the agent with some fields changed, validated again."""
         return dataclasses.replace(self, **changes)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any], *, scope: Scope = "call") -> Agent:
-        """Read the dict that deepagents and langchain users write: `system_prompt`, `subagents`-style keys included.
+        """Create an agent from the dict of deepagents and langchain, including keys such as `system_prompt`.
 
-        Raises InvalidValue for a key that means nothing here, naming it.
+        Raises InvalidValue, with the key, for an unknown key.
         """
         renamed = {"system_prompt": "instructions", "prompt": "instructions", "response_format": "output"}
         known = {each.name for each in dataclasses.fields(cls)} - {"tasks", "types", "ref", "source_modules"}
@@ -144,60 +145,60 @@ class Agent(DeclaresCapabilities, Generic[T], metaclass=KnownFields):
         return cls(**fields)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the function that it is, as plain code. Raises InvalidValue for an agent that is none."""
+        """Call the agent's function as plain code. Raises InvalidValue if the agent has no function."""
         if self.function is None:
             raise InvalidValue("agent", self.name, "an agent that is a function; a runtime or session runs any other")
         return self.function(*args, **kwargs)
 
-    # ---- the same agent, changed: each returns a new one, checked again
+    # ---- changed copies of the agent: each method returns a new one, validated again
 
     def with_name(self, name: str) -> Agent[T]:
-        """The same agent under another name."""
+        """Return the agent with another name."""
         return self.replace(name=name)
 
     def with_description(self, description: str) -> Agent[T]:
-        """The same agent, described to those who choose among agents."""
+        """Return the agent with another description, which helps others to choose among agents."""
         return self.replace(description=description)
 
     def with_instructions(self, instructions: str) -> Agent[T]:
-        """The same agent with other instructions."""
+        """Return the agent with other instructions."""
         return self.replace(instructions=instructions)
 
     def with_model(self, model: str | BaseChatModel | None) -> Agent[T]:
-        """The same agent on another model; None inherits."""
+        """Return the agent with another model; None inherits."""
         return self.replace(model=model)
 
     def with_tools(self, *tools: str | BaseTool) -> Agent[T]:
-        """The same agent with exactly these tools; none at all is none."""
+        """Return the agent with exactly these tools; no argument means no tools."""
         return self.replace(tools=tools)
 
     def with_output(self, output: type[R] | Mapping[str, Any] | None) -> Agent[R]:
-        """The same agent with another contract of its final answer."""
+        """Return the agent with another contract of its final answer."""
         return cast("Agent[R]", self.replace(output=output))
 
     def with_policy(self, policy: Policy | None = None, **fields: Any) -> Agent[T]:
-        """The same agent under another policy; fields alone change these of the policy that it has."""
+        """Return the agent with another policy; fields without a policy change the existing one."""
         return self.replace(policy=changed_policy(self.policy if policy is None and fields else policy, **fields))
 
     def with_resources(self, *, cpu: float | None = None, **fields: Any) -> Agent[T]:
-        """The same agent with these resources in its policy: `cpu`, `memory_mb`, `pids`, sizes."""
+        """Return the agent with these resources in its policy: `cpu`, `memory_mb`, `pids`, sizes."""
         return self.replace(policy=changed_policy(self.policy, **resource_fields(cpu, fields)))
 
     def with_timeout(self, seconds: float | None) -> Agent[T]:
-        """The same agent with this much time for a whole run; None is no limit of its own."""
+        """Return the agent with this time limit for a whole run; None sets no own limit."""
         return self.replace(limits=dataclasses.replace(self.limits, seconds=seconds))
 
     def with_retry(self, count: int, *, delay_seconds: float | None = None) -> Agent[T]:
-        """The same agent, tried again so often after an attempt that failed, each time in a clean sandbox."""
+        """Return the agent with this number of retries after a failed attempt, each in a clean sandbox."""
         fields = {"retry_count": count} | ({} if delay_seconds is None else {"retry_delay_seconds": delay_seconds})
         return self.replace(policy=changed_policy(self.policy, **fields))
 
     def with_cache(self, ttl_seconds: float | None) -> Agent[T]:
-        """The same agent whose results stand this long for calls with the same inputs; None keeps none."""
+        """Return the agent with results reused this long for calls with the same inputs; None disables the cache."""
         return self.replace(cache_ttl_seconds=ttl_seconds)
 
     def with_limits(self, limits: Limits | None = None, **fields: Any) -> Agent[T]:
-        """The same agent with other limits; fields alone change these of the limits that it has."""
+        """Return the agent with other limits; fields without limits change the existing ones."""
         if limits is None:
             limits = self.limits if fields else Limits()
         if not isinstance(limits, Limits):
@@ -205,15 +206,15 @@ class Agent(DeclaresCapabilities, Generic[T], metaclass=KnownFields):
         return self.replace(limits=dataclasses.replace(limits, **fields))
 
 
-#: What `resources` and `with_resources` may say, as a policy spells it.
+#: Fields of `resources` and `with_resources`, as a policy spells them.
 RESOURCE_FIELDS = ("cpu_cores", "memory_mb", "pids", "tmpfs_size_mb", "workspace_size_mb", "max_output_bytes")
 
 
 def check_model(field: str, model: object) -> None:
-    """Raise InvalidValue for what is no model: a chain around one, say, which nobody can give tools or charge."""
+    """Raise InvalidValue if the value is no model; a chain around one, for example, cannot get tools or be charged."""
     if model is None or isinstance(model, str):
         return
-    from langchain_core.language_models import BaseChatModel  # Who has such an object has loaded it.
+    from langchain_core.language_models import BaseChatModel  # A caller with such an object has imported the module.
 
     if not isinstance(model, BaseChatModel):
         accepted = "a LangChain chat model itself (no chain or binding around it), or a name as 'provider:model'"
@@ -221,8 +222,8 @@ def check_model(field: str, model: object) -> None:
 
 
 def _brought(entries: Sequence[Any]) -> tuple[str | BaseTool, ...]:
-    """The entries, in which every function is a tool. Raises InvalidValue for what cannot be one."""
-    from ramet.tools.functions import as_tool  # Only now: it is costly, and most definitions bring names.
+    """Return the entries, with functions turned into tools. Raises InvalidValue if an entry cannot be a tool."""
+    from ramet.tools.functions import as_tool  # Imported late: it is slow, and most definitions list names.
 
     return tuple(
         entry if isinstance(entry, str) else as_tool(entry, f"tools[{place}]") for place, entry in enumerate(entries)
@@ -230,7 +231,7 @@ def _brought(entries: Sequence[Any]) -> tuple[str | BaseTool, ...]:
 
 
 def resource_fields(cpu: float | None, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields of a policy that are resources. Raises InvalidValue for one that is none."""
+    """Return resource fields of a policy. Raises InvalidValue for a field that is no resource."""
     for name in fields:
         if name not in RESOURCE_FIELDS:
             raise InvalidValue("resources", name, f"cpu, {', '.join(RESOURCE_FIELDS)}")
@@ -238,7 +239,7 @@ def resource_fields(cpu: float | None, fields: Mapping[str, Any]) -> dict[str, A
 
 
 def changed_policy(policy: Policy | None, **fields: Any) -> Policy | None:
-    """A policy with some fields changed, checked as a whole. Raises InvalidValue for a field that there is not."""
+    """Return a policy with some fields changed, validated as a whole. Raises InvalidValue for an unknown field."""
     if not fields:
         return policy
     for name in fields:
@@ -249,7 +250,7 @@ def changed_policy(policy: Policy | None, **fields: Any) -> Policy | None:
 
 
 def as_agent(given: Any) -> Agent:
-    """A definition from what a caller in code hands over: an Agent, a dict of one, or a plain function."""
+    """Return a definition from a caller's value: an Agent, a dict of its fields, or a plain function."""
     if isinstance(given, Agent):
         return given
     if isinstance(given, Mapping):

@@ -1,4 +1,4 @@
-"""A definition made again from its recipe, in a process that never saw its code."""
+"""Rebuild a definition from its recipe, in a process that does not have its code."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ramet.core.recipe import Recipe
 
 
 def agent_of(recipe: Recipe, **more: Any) -> Agent:
-    """A definition with the tasks of a recipe; what it may use is what its caller says. Raises InvalidValue."""
+    """Return a definition with the tasks of a recipe; the caller sets what it may use. Raises InvalidValue."""
     known = {each.name for each in dataclasses.fields(Limits)}
     unknown = sorted(set(recipe.limits) - known)
     if unknown:
@@ -31,7 +31,7 @@ def agent_of(recipe: Recipe, **more: Any) -> Agent:
     }
     agent = Agent(**{**fields, **more})
     types = TypeReader(recipe.types)
-    with counted(len(recipe.canonical())):  # the checks of all defaults together
+    with counted(len(recipe.canonical())):  # limits the checks of all defaults together
         tasks = {name: Task.of_data(agent, name, each, types) for name, each in recipe.tasks.items()}
     object.__setattr__(agent, "tasks", tasks)
     return agent

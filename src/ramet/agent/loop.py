@@ -1,4 +1,4 @@
-"""THE loop: ask the model, run the tools it asks for, until it asks for none."""
+"""The agent loop: ask the model and run the requested tools, until it requests none."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from ramet.tools.context import DeclaredResult, ModelRequest, ToolUseContext
 from ramet.tools.dispatch import run_tools
 
 MAX_TURNS = 100
-OUTPUT_TRIES = 3  #: final answers that may miss their schema, or be empty, before that is a failure
-STOP_HOOK_LIMIT = 8  #: how often a Stop or SubagentStop hook may make an agent go on
-#: Sizes at which a last word is tried when the whole conversation does not fit into the reserve.
+OUTPUT_TRIES = 3  #: maximum final answers that miss their schema or are empty, before the run fails
+STOP_HOOK_LIMIT = 8  #: maximum times that a Stop or SubagentStop hook may make an agent continue
+#: Sizes of a last request if the whole conversation does not fit into the reserve.
 DIGEST_BYTES = (16_000, 4_000, 1_000)
 LAST_WORD = (
     "Your budget is used up ({reason}). Do not call tools any more. Answer now with what you have found so far, and "
@@ -38,7 +38,7 @@ LAST_WORD = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class QueryParams:
-    """One prompt's work: whose it is, what is new, and how far it may go."""
+    """The work of one prompt: its run, its new messages, and its bounds."""
 
     context: ToolUseContext
     messages: Sequence[BaseMessage] = ()
@@ -46,21 +46,21 @@ class QueryParams:
     compaction: Compaction | None = None
     output: OutputContract | None = None
     resumes: bool = False  #: the history may end in the middle of a turn that another process began
-    replied: int = 0  #: so often the model had there
-    objected: int = 0  #: so often it was told there, instead of ending, to go on
+    replied: int = 0  #: number of model replies in that turn
+    objected: int = 0  #: number of times in that turn that the agent was told to continue instead of ending
 
 
 async def query(params: QueryParams) -> AsyncGenerator[AIMessageChunk | Event]:
-    """Yield the model's chunks as they come and every message once it is recorded; return when the answer stands.
+    """Yield the model's chunks as they arrive, and every message after it is recorded; return at the final answer.
 
-    The answer is the last message of `context.history`. Raises BudgetExceeded after the last word that the budget's
-    owner is granted, ModelFailed when the provider does not answer, OutputInvalid when no answer fits, Aborted when
-    the run was stopped.
+    The answer is the last message of `context.history`. Raises BudgetExceeded after the final answer that the budget's
+    owner is granted, ModelFailed if the provider does not answer, OutputInvalid if no answer fits, and Aborted if the
+    run was stopped.
     """
     context, ending = params.context, StopCheck(params)
     context.concluded = None
     if params.resumes and context.exhausted is not None:
-        raise context.exhausted  # Its last word was said in another process.
+        raise context.exhausted  # Its final answer was given in another process.
     for message in params.messages:
         yield record_message(context, message)
     calls = open_calls(context.history) if params.resumes else None
@@ -72,7 +72,7 @@ async def query(params: QueryParams) -> AsyncGenerator[AIMessageChunk | Event]:
             if calls is None:
                 for event in [
                     deliver_mail(context, mail) for mail in context.mailbox.drain()
-                ]:  # All of it, whoever leaves.
+                ]:  # Drain all mail, even if the consumer stops.
                     yield event
                 if params.compaction is not None and params.compaction.needed(context):
                     await params.compaction.compact(context)
@@ -108,7 +108,7 @@ async def query(params: QueryParams) -> AsyncGenerator[AIMessageChunk | Event]:
 
 
 def open_calls(history: Sequence[BaseMessage]) -> list[ToolCall] | None:
-    """Calls of the newest reply without an answer, none if it calls nothing; None if the model is to be asked next."""
+    """Return the unanswered calls of the newest reply, empty if it has none; None if the model must be asked next."""
     answered: set[str] = set()
     for message in reversed(history):
         if isinstance(message, AIMessage):
@@ -121,13 +121,13 @@ def open_calls(history: Sequence[BaseMessage]) -> list[ToolCall] | None:
 
 
 async def _answers(context: ToolUseContext, calls: Sequence[ToolCall]) -> list[Event]:
-    """Run the calls of the newest reply: every answer is in the history, in the order of the calls, and on record."""
+    """Run the calls of the newest reply: every answer is added to the history, in call order, and recorded."""
     if context.durable is None:
         return [record_message(context, answer) for answer in await run_tools(context, calls)]
     events: list[Event] = []
 
     def note(answer: ToolMessage) -> ToolMessage:
-        """On record the moment it exists: what has been done must not be done again."""
+        """Record an answer at once: a finished call must not be repeated."""
         kept, data = ensure_encodable(answer)
         assert isinstance(kept, ToolMessage), "an answer stays one"
         events.append(context.emit(MessageRecorded, message=data, call_id=kept.tool_call_id))
@@ -140,26 +140,26 @@ async def _answers(context: ToolUseContext, calls: Sequence[ToolCall]) -> list[E
 
 
 def in_order(reply: BaseMessage, answers: Sequence[BaseMessage]) -> list[BaseMessage]:
-    """Answers in the order of the calls that they belong to."""
+    """Return answers in the order of their calls."""
     places = {call["id"]: place for place, call in enumerate(calls_of(reply))} if isinstance(reply, AIMessage) else {}
     return sorted(answers, key=lambda each: places.get(getattr(each, "tool_call_id", None), len(places)))
 
 
 def build_request(context: ToolUseContext) -> ModelRequest:
-    """The next model call: exactly what is sent."""
+    """Return the next model request, exactly as it is sent."""
     return ModelRequest(messages=conversation(context), tools=context.tools, step=context.next_step())
 
 
 def conversation(context: ToolUseContext) -> list[BaseMessage]:
-    """What a model sees: all that was said, but for replies that said nothing, which no provider takes back."""
+    """Return the messages for the model: all except empty replies, which no provider accepts."""
     return [*context.system_messages, *(message for message in context.history if not is_silent(message))]
 
 
 async def _made_room(params: QueryParams, failed: ModelFailed) -> bool:
-    """Whether the conversation was longer than the model takes, and is shorter now: then asking again may help."""
+    """Return whether the conversation exceeded the model's window and was shortened, so that a retry may help."""
     if params.compaction is None or not is_overflow(failed):
         return False
-    # Whatever was thought of the window, it is smaller than this conversation.
+    # Whatever the assumed window, the real one is smaller than this conversation.
     size = estimated_tokens([*params.context.system_messages, *params.context.history])
     tighter = replace(params.compaction, window_tokens=max(LEAST_WINDOW, min(size, params.compaction.window_tokens)))
     return await tighter.compact(params.context, trigger="manual")
@@ -172,13 +172,13 @@ async def ask_model(context: ToolUseContext, request: ModelRequest) -> AsyncGene
             if isinstance(piece, AIMessageChunk):
                 yield piece
             else:
-                if request.last_word:  # Nobody will answer calls any more.
+                if request.last_word:  # No calls will be answered any more.
                     piece = without_calls(piece)
                 yield record_message(context, with_call_ids(piece, request.step), request.step)
 
 
 async def final_answer(context: ToolUseContext, refusal: BudgetExceeded) -> AsyncGenerator[AIMessageChunk | Event]:
-    """Let the owner of a spent budget say what it found, from the reserve kept for that, if that is enough."""
+    """Let the owner of a spent budget report its findings, from the reserve kept for that, if that suffices."""
     notice = LAST_WORD.format(reason=f"{refusal.resource}: {refusal.left:g} left")
     whole = ModelRequest(
         messages=[*conversation(context), HumanMessage(content=notice)],
@@ -199,12 +199,12 @@ async def final_answer(context: ToolUseContext, refusal: BudgetExceeded) -> Asyn
         except BudgetExceeded as second:
             refusal = second
         except ModelFailed:
-            return  # That the budget is spent is what counts; what was found so far is kept.
+            return  # The spent budget is the relevant error; results so far are kept.
     context.note(refusal)
 
 
 def digest(history: Sequence[BaseMessage], size: int, notice: str) -> list[BaseMessage]:
-    """The conversation as one message of about `size` bytes, for a small reserve: its brief and its newest parts."""
+    """Return the conversation as one message of about `size` bytes, for a small reserve: its brief and newest parts."""
     brief = history[0].text[: size // 4] if history else ""
     parts: list[str] = []
     room = size - len(brief.encode())
@@ -219,7 +219,7 @@ def digest(history: Sequence[BaseMessage], size: int, notice: str) -> list[BaseM
 
 
 def record_message(context: ToolUseContext, message: BaseMessage, step: str | None = None) -> Event:
-    """Put a message into the history and on record."""
+    """Add a message to the history and record it."""
     message, data = ensure_encodable(message)
     context.history.append(message)
     return context.emit(
@@ -233,11 +233,12 @@ def record_message(context: ToolUseContext, message: BaseMessage, step: str | No
 
 
 def ensure_encodable(message: BaseMessage) -> tuple[BaseMessage, dict[str, Any]]:
-    """The message, and as data; a tool's result that cannot be kept as data becomes an error that says so."""
+    """Return the message, and its data; a tool result that cannot be encoded becomes an error that says so."""
     try:
         return message, encode(message)
     except InvalidValue:
-        message = message.model_copy(update={"content": sanitize(message.content)})  # Half a character is no text.
+        # A lone surrogate is no valid text.
+        message = message.model_copy(update={"content": sanitize(message.content)})
         try:
             return message, encode(message)
         except InvalidValue as refusal:
@@ -249,21 +250,21 @@ def ensure_encodable(message: BaseMessage) -> tuple[BaseMessage, dict[str, Any]]
 
 
 def deliver_mail(context: ToolUseContext, mail: Mail) -> Event:
-    """Put mail into the conversation, as data in the user's channel."""
+    """Add mail to the conversation, as data in the user's channel."""
     context.emit(MailDelivered, mail_id=mail.id, sender=mail.sender, kind=mail.kind)
     text = framed(mail.text, sender=mail.sender, mail_id=mail.id) if mail.kind == "agent" else mail.text
     return record_message(context, HumanMessage(content=text))
 
 
 def last_reply(context: ToolUseContext) -> AIMessage:
-    """The newest message, which is the model's: `reply` has just put it there."""
+    """Return the newest message, which is the model's reply."""
     newest = context.history[-1]
     assert isinstance(newest, AIMessage)
     return newest
 
 
 def stop_events(context: ToolUseContext) -> tuple[str, ...]:
-    """The hooks' events that come before the run's answer stands. A child with a name of its own is a teammate."""
+    """Return the hook events before the run's answer is accepted. A named child counts as a teammate."""
     if not context.run.depth:
         return ("Stop",)
     has_name = not context.run.path.rpartition("/")[2].isdecimal()
@@ -271,7 +272,7 @@ def stop_events(context: ToolUseContext) -> tuple[str, ...]:
 
 
 class StopCheck:
-    """Whether an answer may stand: it says something, fits its contract, and no hook wants more."""
+    """A check whether an answer is accepted: it has text, fits its contract, and no hook objects."""
 
     __slots__ = ("_context", "_held_back", "_output", "_tries")
 
@@ -281,7 +282,7 @@ class StopCheck:
         self._held_back = params.objected - self._tries
 
     def _past_tries(self, history: Sequence[BaseMessage], objected: int) -> int:
-        """How often, of `objected` times, an answer was refused for its form in another process."""
+        """Return how many of the `objected` objections in another process were about the answer's form."""
         tries = 0
         for at in reversed(range(1, len(history))):
             if tries == objected:
@@ -293,9 +294,9 @@ class StopCheck:
         return tries
 
     async def objection(self, concluded: DeclaredResult | None) -> str | None:
-        """What the agent is told instead of ending; None if the answer stands. Raises OutputInvalid after the tries.
+        """Return the message that makes the agent continue; None if the answer is accepted.
 
-        Raises TaskFailed and NeedsInput for an agent that says so itself.
+        Raises OutputInvalid after the last try. Raises TaskFailed and NeedsInput if the agent declares them.
         """
         if concluded is not None and concluded.kind == "fail":
             raise TaskFailed(concluded.text)

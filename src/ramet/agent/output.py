@@ -1,8 +1,8 @@
-"""The agreed form of a final answer: told to the model, checked when the answer comes, given to the caller as a value.
+"""The contract of a final answer: stated to the model, checked on the answer, and returned to the caller as a value.
 
 The form is a pydantic model, a dataclass, any other type pydantic understands, or a JSON schema. The answer's JSON may
-stand alone, in a fenced block, or in prose; what counts is that a part of it fits. pydantic and jsonschema are imported
-when a contract is made, not before.
+stand alone, in a fenced block, or in prose; the answer is accepted if one such part fits. pydantic and jsonschema are
+imported when a contract is created, not before.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from ramet.agent.typed.validation import DoesNotFitType, Validation
 from ramet.core.errors import InvalidValue, RametError
 from ramet.models.json_values import to_json_value
 
-MAX_ANSWER = 1 << 20  #: characters of an answer that are looked at
+MAX_ANSWER = 1 << 20  #: characters of an answer that are read
 MAX_PROBLEM = 2_000
-MAX_CANDIDATES = 200  #: values in prose, and fenced blocks, that are held against the form: the last ones
-_MAX_TRIES = 50  #: brackets in prose that turn out to open nothing
-_MAX_WALKS = 5  #: through the text, that brackets which open nothing may cost together
+MAX_CANDIDATES = 200  #: values in prose, and fenced blocks, that are checked: the last ones
+_MAX_TRIES = 50  #: maximum brackets in prose that open no JSON
+_MAX_WALKS = 5  #: maximum passes through the text for such brackets together
 _OPENING = re.compile(r"[\[{]")
 
 _INSTRUCTIONS = """\
@@ -37,7 +37,7 @@ Answer again with the JSON value only, corrected. The schema is in your instruct
 
 
 class DoesNotFit(RametError):
-    """An answer that is not in the agreed form. `problem` is what the model should be told of it."""
+    """The error for an answer without the agreed form. `problem` is the text for the model."""
 
     def __init__(self, problem: str) -> None:
         self.problem = problem if len(problem) <= MAX_PROBLEM else problem[:MAX_PROBLEM] + "…"
@@ -45,19 +45,19 @@ class DoesNotFit(RametError):
 
 
 class _Form(Protocol):
-    """What checks data: a type or a schema."""
+    """A checker of data: a type or a schema."""
 
     schema: Mapping[str, Any]
 
     def value(self, data: Any) -> Any:
-        """The data as the caller gets it. Raises DoesNotFit, TooManySteps."""
+        """Return the data as the caller gets it. Raises DoesNotFit or TooManySteps."""
 
     def data(self, value: Any) -> Any:
-        """The value as plain JSON, for records."""
+        """Return the value as plain JSON, for records."""
 
 
 class OutputContract:
-    """What a final answer must look like. Raises InvalidValue when made of something that no answer could fit."""
+    """The contract of a final answer. Raises InvalidValue if no answer could fit the specification."""
 
     __slots__ = ("_form", "_schema_text")
 
@@ -69,19 +69,19 @@ class OutputContract:
 
     @property
     def schema(self) -> Mapping[str, Any]:
-        """The JSON schema of the answer."""
+        """Return the JSON schema of the answer."""
         return self._form.schema
 
     def instructions(self) -> str:
-        """What the system prompt says of the form."""
+        """Return the part of the system prompt about the form."""
         return _INSTRUCTIONS.format(schema=self._schema_text)
 
     def parse(self, text: str) -> Any:
-        """The answer's value: an instance of the type, or data for a schema. Raises DoesNotFit."""
+        """Return the answer's value: an instance of the type, or data for a schema. Raises DoesNotFit if none fits."""
         if len(text) > MAX_ANSWER:
             raise DoesNotFit(f"it has {len(text)} characters; at most {MAX_ANSWER} are read")
         first: DoesNotFit | None = None
-        with counted(len(text)):  # all candidates together
+        with counted(len(text)):  # limits all candidates together
             for candidate in _candidates(text):
                 try:
                     return self._form.value(to_json_value(candidate, "answer"))
@@ -94,7 +94,7 @@ class OutputContract:
         raise first or DoesNotFit(_no_json(text))
 
     def problem(self, text: str) -> str | None:
-        """What the model is told if its answer does not fit; None if it does."""
+        """Return the message to the model if its answer does not fit; None if it does."""
         try:
             self.parse(text)
         except DoesNotFit as refusal:
@@ -102,7 +102,7 @@ class OutputContract:
         return None
 
     def data(self, value: Any) -> Any:
-        """A parsed value as plain JSON again, as journals and other processes take it."""
+        """Return a parsed value as plain JSON, for journals and other processes."""
         return self._form.data(value)
 
 
@@ -159,7 +159,7 @@ def _place(steps: tuple[int | str, ...]) -> str:
 
 
 def _candidates(text: str) -> Iterator[Any]:
-    """The JSON values of an answer, the likeliest first: all of it, fenced blocks, prose; of several, the last."""
+    """Yield the JSON values of an answer, the likeliest first: all of it, fenced blocks, prose; the last ones first."""
     for part in [text, *reversed(_fenced(text))]:
         try:
             value = _decoder.decode(part.strip())
@@ -172,7 +172,7 @@ def _candidates(text: str) -> Iterator[Any]:
 
 
 def _fenced(text: str) -> Sequence[str]:
-    """The contents of the last fenced blocks; one that never closes reaches to the end."""
+    """Return the contents of the last fenced blocks; an unclosed block ends at the end of the text."""
     blocks: deque[str] = deque(maxlen=MAX_CANDIDATES)
     fence, lines = "", list[str]()
     for line in text.splitlines():
@@ -190,7 +190,7 @@ def _fenced(text: str) -> Sequence[str]:
 
 
 def _in_prose(text: str) -> Sequence[Any]:
-    """The last objects and arrays between words."""
+    """Return the last objects and arrays in prose."""
     found: deque[Any] = deque(maxlen=MAX_CANDIDATES)
     at, tries, left = 0, 0, _MAX_WALKS * len(text)
     while tries < _MAX_TRIES and left >= 0 and (opening := _OPENING.search(text, at)) is not None:
@@ -205,7 +205,7 @@ def _in_prose(text: str) -> Sequence[Any]:
 
 
 def _walked(problem: Exception, end: int) -> int:
-    """Where a decoder stopped, or `end` if it does not say: an unterminated string is named by its beginning."""
+    """Return where a decoder stopped, or `end` if unknown: an unterminated string is reported by its start."""
     if isinstance(problem, json.JSONDecodeError) and not problem.msg.startswith("Unterminated"):
         return problem.pos
     return end

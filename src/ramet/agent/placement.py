@@ -1,4 +1,4 @@
-"""Decides which agents may work in the host: those that touch nothing of the machine."""
+"""Decide which agents may run in the host: those that use nothing of the machine."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from ramet.agent.tool_entry import parse_entry
 from ramet.core.policy.capabilities import is_code
 from ramet.tools.agents.task_result import CLARIFY, FAIL, SUCCESS
 
-#: Tools that end a task and do nothing else. Whatever is not among them counts as touching the machine.
+#: Tools that only end a task. Every other tool counts as using the machine.
 HARMLESS: Final = frozenset({SUCCESS, FAIL, CLARIFY})
 
 
 def needs_sandbox(agent: Agent) -> bool:
-    """Whether files, processes, the network or code of others are touched by an agent of this definition.
+    """Return whether an agent of this definition uses files, processes, the network or foreign code.
 
-    So does an agent that leads others (`tools=None` is every tool of its root), since they may.
+    An agent that leads others counts too (`tools=None` is every tool of its root), because they may use these.
     """
     if agent.function is not None or agent.memory is not None or agent.isolation is not None or agent.setup:
         return True

@@ -1,4 +1,4 @@
-"""What an agent left, as its record has it, and back: the value that its function or its contract promises."""
+"""Encode an agent's result for its record, and decode it to the type that its function or contract declares."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ramet.wire.values.journal_values import from_record, to_record
 
 
 def recorded(agent: Agent, value: Any) -> Any:
-    """A value as JSON for the record: an answer by its contract, data as data, anything else as what it is."""
+    """Return a value as JSON for the record: an answer by its contract, data as data, other values as type and repr."""
     if value is not None and agent.output is not None and agent.function is None:
         return OutputContract(agent.output).data(value)
     try:
@@ -29,9 +29,9 @@ def recorded(agent: Agent, value: Any) -> Any:
 
 
 def value_of(agent: Agent, data: Any) -> Any:
-    """The value again. Raises InvalidValue, ProtocolError or DoesNotFit where the definition promises another one now.
+    """Return the decoded value. Raises InvalidValue, ProtocolError or DoesNotFit if the type has changed.
 
-    DefinitionMissing is raised for a value that was no data.
+    Raises DefinitionMissing for a value that was not data.
     """
     if agent.function is not None:
         return from_record(data, returned_type(agent.function))

@@ -1,7 +1,7 @@
-"""The modules of a program that go along, as source, into the sandbox of an agent whose code may use them.
+"""Select the modules of a program that are sent, as source, into the sandbox of an agent whose code may use them.
 
-Only a program can say so, by `.module`, `.fn` and `.cls` of an agent: whoever asks a server for an agent names modules,
-too, and gets none of the host's. An agent that another one wrote down has those of the agent at the top.
+Only a program can declare them, by `.module`, `.fn` and `.cls` of an agent. A client of a server may also name modules,
+but gets none of the host's. An agent that another agent created has those of the agent at the top.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from ramet.core.policy.capabilities import Capability
 
 
 def source_modules(agent: Agent) -> frozenset[str]:
-    """Return the names of the modules that an agent's capabilities are found in, of those that a program declared.
+    """Return the modules of an agent's capabilities that a program declared.
 
-    A package comes with the modules of it that this process has loaded, as far as the capability shows them.
+    A package includes those of its modules that this process has loaded and the capability shows.
     """
     declared = frozenset(agent.source_modules)
     found = set[str]()
@@ -36,6 +36,6 @@ def _loaded_below(capability: Capability) -> Iterable[str]:
 
 
 def _is_shown(capability: Capability, parts: Sequence[str]) -> bool:
-    """Whether code is shown a module of the package: each part on the way, those within another one as all of it."""
+    """Return whether code may see a module: each part on its path, and everything in an included module."""
     inner = replace(capability, include=None)
     return capability.has(parts[0]) and all(map(inner.has, parts[1:]))

@@ -1,4 +1,4 @@
-"""One entry of a tool list as people write it: `Read`, or `Agent(explore, plan)`."""
+"""Parse an entry of a tool list: `Read`, or `Agent(explore, plan)`."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from typing import NamedTuple
 
 from ramet.core.errors import InvalidValue
 
-#: The tool that starts other agents, and its older spelling.
+#: The tool that spawns agents, and its older name.
 SPAWNERS = frozenset({"Agent", "Task"})
 EVERYTHING = "*"
 _ENTRY = re.compile(r"\s*([^\s(),]+)\s*(?:\((.*)\))?\s*\Z", re.DOTALL)
 
 
 class ToolEntry(NamedTuple):
-    """A tool's name, and what stood in parentheses behind it: None if there were none."""
+    """A tool's name, and the arguments in parentheses; None without parentheses."""
 
     name: str
     arguments: tuple[str, ...] | None = None
 
     @property
     def spawns(self) -> bool:
-        """Whether the arguments are types of agents."""
+        """Return whether the arguments are types of agents."""
         return self.name in SPAWNERS
 
 
 def parse_entry(text: str, *, field: str = "tools") -> ToolEntry:
-    """Read one entry. Raises InvalidValue for what has no name or unbalanced parentheses."""
+    """Parse one entry. Raises InvalidValue if it has no name, or unbalanced parentheses."""
     found = _ENTRY.match(text)
     if found is None or not _balanced(text):
         raise InvalidValue(field, text, "a tool's name, or Agent(type, …)")
@@ -37,7 +37,7 @@ def parse_entry(text: str, *, field: str = "tools") -> ToolEntry:
 
 
 def split_entries(text: str) -> tuple[str, ...]:
-    """Cut `Read, Agent(a, b), Bash` at the commas that stand outside of parentheses."""
+    """Split `Read, Agent(a, b), Bash` at the commas outside of parentheses."""
     entries, depth, start = [], 0, 0
     for at, char in enumerate(text):
         if char == "(":

@@ -1,4 +1,4 @@
-"""Which of the tools that exist an agent gets: a pure decision, made once at its birth."""
+"""Select the tools that an agent gets: a pure decision, made once at its spawn."""
 
 from __future__ import annotations
 
@@ -14,33 +14,33 @@ if TYPE_CHECKING:
     from langchain_core.tools import BaseTool
 
 AGENT = "Agent"
-#: Tools that a read-only agent keeps although they do not say `read_only` in their metadata.
+#: Tools that a read-only agent keeps although their metadata lacks `read_only`.
 READERS = frozenset({"Read", "Glob", "Grep", "TaskOutput", "ListAgents"})
 
 
 class Toolset(NamedTuple):
-    """What was decided, and what came of the entries that led to no tool."""
+    """The selected tools, and the entries that gave no tool."""
 
-    tools: tuple[BaseTool, ...]  #: in the order of what was available, then what the definition brought
-    spawnable: frozenset[str] | None = None  #: the only types it may spawn; None is every type
+    tools: tuple[BaseTool, ...]  #: in the order of the available tools, then those of the definition
+    spawnable: frozenset[str] | None = None  #: the only types it may spawn; None: every type
     unknown: tuple[str, ...] = ()  #: entries, allowed or denied, that name no tool here
-    not_spawnable: frozenset[str] = frozenset()  #: types it may not spawn: stronger than `spawnable`
+    not_spawnable: frozenset[str] = frozenset()  #: types it may not spawn: takes precedence over `spawnable`
     withheld: tuple[str, ...] = ()  #: tools that exist but not for this run: depth, children, read-only
 
     def may_spawn_type(self, name: str) -> bool:
-        """Whether a child of this type may be asked for."""
+        """Return whether a child of this type may be requested."""
         return name not in self.not_spawnable and (self.spawnable is None or name in self.spawnable)
 
 
 def resolve_tools(
     agent: Agent, available: Sequence[BaseTool], *, may_spawn: bool, is_child: bool, own: Sequence[BaseTool] = ()
 ) -> Toolset:
-    """Decide: deny first, then allow; `tools=None` inherits all that is available, an empty list means none.
+    """Select the tools: deny first, then allow; `tools=None` inherits every available tool, an empty list means none.
 
-    `own` is what the definition asks for by other words (`memory: project`): it needs no entry in the list, may be
-    denied, and takes the place of the parent's tool of that name. Names are case-sensitive. At the depth limit
-    (`may_spawn=False`) the Agent tool is withheld; a fork does not come here, its list stays its parent's. Raises
-    NoToolsLeft if a non-empty list led to no tool at all, InvalidValue for an entry that cannot be read.
+    `own` has tools that the definition requests in another way (`memory: project`). They need no entry in the list, may
+    be denied, and replace the parent's tool of the same name. Names are case-sensitive. At the depth limit
+    (`may_spawn=False`) the Agent tool is withheld. Forks are not resolved here: they keep their parent's list. Raises
+    NoToolsLeft if a non-empty list gave no tool at all, and InvalidValue if an entry cannot be parsed.
     """
     mine = _by_name(own)
     here = {name: tool for name, tool in _by_name(available).items() if name not in mine} | mine
@@ -76,9 +76,9 @@ class _Denials(NamedTuple):
 
 
 def _denials(agent: Agent, here: Mapping[str, BaseTool]) -> _Denials:
-    """Names denied, types that may not be spawned, and entries that name nothing.
+    """Return the denied names, the types that may not be spawned, and the entries that name nothing.
 
-    `Bash(rm:*)` denies Bash altogether: we know no part of a tool, and half a denial would be none.
+    `Bash(rm:*)` denies Bash completely: a tool has no parts here, and a partial denial would deny nothing.
     """
     names: set[str] = set()
     types: set[str] = set()
@@ -102,7 +102,7 @@ class _Allowances(NamedTuple):
 
 
 def _allowances(agent: Agent, here: Mapping[str, BaseTool], *, is_child: bool) -> _Allowances:
-    """The tools that the list names, the types it restricts spawning to, and entries that name nothing."""
+    """Return the tools in the list, the types it restricts spawning to, and the entries that name nothing."""
     if agent.tools is None:
         return _Allowances(dict(here), None)
     chosen: dict[str, BaseTool] = {}
@@ -116,7 +116,7 @@ def _allowances(agent: Agent, here: Mapping[str, BaseTool], *, is_child: bool) -
             if entry.name == EVERYTHING and entry.arguments is None:
                 chosen = {**here, **chosen}
                 continue
-            if entry.spawns and entry.arguments is not None:  # Any restriction holds, also beside a plain `Agent`.
+            if entry.spawns and entry.arguments is not None:  # Any restriction applies, even next to a plain `Agent`.
                 types = (types or set()) | set(entry.arguments)
             tool = _named(entry, here)
         if tool is None:
@@ -128,7 +128,7 @@ def _allowances(agent: Agent, here: Mapping[str, BaseTool], *, is_child: bool) -
 
 
 def _brought(agent: Agent, tool: BaseTool, here: Mapping[str, BaseTool], *, is_child: bool) -> BaseTool | None:
-    """A tool object is the host's own word; any other definition may at most mean the tool of that name."""
+    """Return a tool object from the host's code; any other definition only selects the available tool of that name."""
     if agent.scope == "call" or not is_child:
         return tool
     return here.get(tool.name)
@@ -136,7 +136,7 @@ def _brought(agent: Agent, tool: BaseTool, here: Mapping[str, BaseTool], *, is_c
 
 def _named(entry: ToolEntry, here: Mapping[str, BaseTool]) -> BaseTool | None:
     if entry.arguments is not None and not entry.spawns:
-        return None  # `Bash(git:*)` asks for less than Bash; giving all of it would be more than was written.
+        return None  # `Bash(git:*)` asks for less than Bash; the whole tool would be more than requested.
     return here.get(entry.name) or here.get(ALIASES.get(entry.name, entry.name))
 
 

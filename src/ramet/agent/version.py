@@ -1,7 +1,7 @@
-"""What a definition is, as one short text: another whenever its code, its words or what it may do are others.
+"""The version of a definition, as a short text: it changes with the code, the prompts and the permissions.
 
-Of a function that is its code, its defaults, what it closes over, and the functions and data of its own module that it
-names. What other modules do, and what it reads from disk or network, is not seen.
+The version of a function covers its code, its defaults, its closure, and the functions and data of its own module that
+it names. It does not cover other modules, and data read from disk or network.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ from ramet.wire.values.journal_values import to_record
 
 
 def version_of(agent: Agent, *about: Any) -> str:
-    """The version of a definition; `about` is data that belongs to it. Raises InvalidValue for what has none.
+    """Return the version of a definition; `about` is further data. Raises InvalidValue if there can be none.
 
-    That is a function which closes over an object that is no data: two of them look alike and are not.
+    There is none for a function that closes over an object that is not data: two such functions may look alike and
+    differ.
     """
     digest = hashlib.sha256(canonical(list(about)))
     for function in _functions(agent):
@@ -32,12 +33,12 @@ def version_of(agent: Agent, *about: Any) -> str:
 
 
 def canonical(value: Any) -> bytes:
-    """Data as JSON that is the same for equal data. Raises NotShippable for what is no data."""
+    """Return data as canonical JSON. Raises NotShippable if the value is not data."""
     return msgspec.json.encode(to_record(value), order="deterministic")
 
 
 def code_digest(function: Callable[..., Any]) -> str:
-    """A name for what a function does. Raises InvalidValue for what cannot be seen."""
+    """Return a digest of a function's behaviour. Raises InvalidValue for parts that cannot be inspected."""
     digest = hashlib.sha256()
     _digest(function, digest, set())
     return digest.hexdigest()
@@ -88,7 +89,7 @@ def _digest(function: Any, digest: hashlib._Hash, seen: set[int]) -> None:
 
 
 def _name(name: str, value: Any, of: types.FunctionType, digest: hashlib._Hash, seen: set[int], *, must: bool) -> None:
-    """What a name in a function stands for: code of its own module, data, or something known by name alone."""
+    """Add the meaning of a name in a function: code of its own module, data, or an object known only by name."""
     if isinstance(value, Agent) and value.function is not None:
         value = value.function
     digest.update(name.encode())
@@ -118,7 +119,7 @@ def _data(what: str, value: Any) -> bytes:
 
 
 def _code(code: types.CodeType) -> bytes:
-    """Instructions, names and constants; no file and no line."""
+    """Return instructions, names and constants, without file and line."""
     parts = [code.co_code, repr((code.co_names, code.co_varnames, code.co_argcount, code.co_flags)).encode()]
     for each in code.co_consts:
         if isinstance(each, types.CodeType):

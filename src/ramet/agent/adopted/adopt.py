@@ -1,4 +1,4 @@
-"""`adopt`: a chain, a LangGraph graph, a deep agent, or any other Runnable becomes an agent."""
+"""`adopt`: turn a chain, a LangGraph graph, a deep agent, or any other Runnable into an agent."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from ramet.core.errors import InvalidValue, NeedsInput, RametError
 from ramet.core.ids import safe_name
 from ramet.tools.context import ToolUseContext, current
 
-#: The key under which LangGraph says what a graph that was interrupted asks.
+#: The key with which LangGraph reports the questions of an interrupted graph.
 _INTERRUPTS = "__interrupt__"
 
 
 def adopt(runnable: Runnable[Any, Any], *, name: str | None = None, description: str = "") -> Agent:
     """Make an agent of a Runnable of any framework: `adopt(create_deep_agent(…))`, a compiled graph, `prompt | model`.
 
-    The agent works in the host. Its requests of models and its tool calls are reserved from the run's budget, pass the
-    tree's gates and are on record; the run is cancelled like any other. A prompt becomes the first message of a graph
-    that has messages, and the input of any other Runnable. `name` is the Runnable's own by default.
+    The agent runs in the host. Its model requests and tool calls are reserved from the run's budget, pass the tree's
+    gates and are recorded; the run is cancelled like any other. A prompt becomes the first message of a graph that has
+    messages, and the input of any other Runnable. The default `name` is the Runnable's own.
 
-    Raises InvalidValue for what is no Runnable.
+    Raises InvalidValue if the value is no Runnable.
     """
     if not isinstance(runnable, Runnable):
         raise InvalidValue("runnable", runnable, "a Runnable of LangChain: a chain, a compiled graph, an agent")
@@ -37,17 +37,17 @@ def adopt(runnable: Runnable[Any, Any], *, name: str | None = None, description:
 
 
 class AdoptedRunnable(Adopted):
-    """The function of an adopted agent: invokes its Runnable, with a ledger of what that uses."""
+    """The function of an adopted agent: it invokes its Runnable, with a ledger of the usage."""
 
     def __init__(self, runnable: Runnable[Any, Any], name: str) -> None:
         self.runnable = runnable
         self.__name__ = self.__qualname__ = name
 
     async def __call__(self, given: Any) -> Any:
-        """Invoke the Runnable; return what it left.
+        """Invoke the Runnable; return its result.
 
-        Raises BudgetExceeded, Denied or Aborted for a refusal that ended it, NeedsInput for a graph that is
-        interrupted, and whatever the Runnable raises.
+        Raises BudgetExceeded, Denied or Aborted for a refusal that ended it, NeedsInput for an interrupted graph, and
+        every error of the Runnable.
         """
         context = _context()
         ledger = Ledger(context)
@@ -62,7 +62,7 @@ class AdoptedRunnable(Adopted):
         return _value(left)
 
     async def _input(self, given: Any, config: RunnableConfig) -> Any:
-        """Return what the Runnable is given; None for a graph that goes on in the middle of this very run."""
+        """Return the Runnable's input; None for a graph that continues in the middle of this run."""
         if not isinstance(given, str):
             return given
         if getattr(self.runnable, "checkpointer", None) and hasattr(self.runnable, "aget_state"):
@@ -72,11 +72,11 @@ class AdoptedRunnable(Adopted):
         return {"messages": [HumanMessage(given)]} if self._has_messages() else given
 
     def _has_messages(self) -> bool:
-        """Whether the input is a dict with messages: known of a graph by its channels, of a chain by its schema."""
+        """Return whether the input is a dict with messages, by the channels of a graph or the schema of a chain."""
         channels = getattr(self.runnable, "channels", None)
         if isinstance(channels, Mapping):
             return "messages" in channels
-        with suppress(Exception):  # Schemas are made of annotations of anybody's.
+        with suppress(Exception):  # Schemas are created from arbitrary annotations.
             return "messages" in self.runnable.get_input_jsonschema().get("properties", {})
         return False
 
@@ -89,7 +89,7 @@ def _context() -> ToolUseContext:
 
 
 def _value(left: Any) -> Any:
-    """Return the value of what a Runnable left: of messages, the text of the last."""
+    """Return the value of a Runnable's result: of messages, the text of the last."""
     if isinstance(left, BaseMessage):
         return str.__str__(left.text)
     if not isinstance(left, Mapping):

@@ -1,12 +1,11 @@
-"""The use of an adopted agent, by LangChain's callbacks: reserved before, settled after, refused where it does not fit.
+"""Meter an adopted agent by LangChain's callbacks: reserve before each call, settle after it, refuse if over budget.
 
-LangChain tells its callbacks of each request of a model and each tool call, before and after, at any depth. Two ways
-lead here. What is awaited in the run's event loop reaches `Gatekeeper` first, which may wait: for the gates, for a
-person, for the record. What is called synchronously, in whichever thread, reaches `Bookkeeper`, which hops to the loop
-for the same. In the loop itself a synchronous call cannot wait: it is reserved all the same, and refused where a gate
-would have to be asked.
+LangChain calls its callbacks before and after each model request and tool call, at any depth. There are two paths. A
+call awaited in the run's event loop reaches `Gatekeeper` first, which may wait: for the gates, for a person, for the
+record. A synchronous call, in any thread, reaches `Bookkeeper`, which uses the loop for the same steps. In the loop
+itself a synchronous call cannot wait: it is reserved, and refused if a gate would have to be asked.
 
-The ledger lives in the event loop alone. Everything here that may raise raises before the effect.
+The ledger is used only in the event loop. Everything here that may raise raises before the effect.
 """
 
 from __future__ import annotations
@@ -37,9 +36,9 @@ from ramet.tools.context import Charge, OrphanedThread, ToolUseContext, current_
 from ramet.tools.foreign_calls import has_gates, pass_gates
 
 T = TypeVar("T")
-#: Characters of a tool's result that are on record.
+#: Recorded characters of a tool's result.
 PREVIEW_CHARS = 2_000
-#: A thread waits so long for the event loop to hear of its call: one that waits for the thread would never.
+#: How long a thread waits until the event loop handles its call: a loop that waits for the thread never would.
 BLOCKED_S = 30.0
 _BLOCKED_BY = "perhaps by a synchronous call that waits for this one: await `ainvoke` or `abatch` instead"
 
@@ -51,24 +50,27 @@ class _ToolCall(NamedTuple):
 
 
 class Ledger:
-    """The requests and tool calls of one adopted run. All methods are for the event loop of the run."""
+    """The model requests and tool calls of one adopted run. All methods must be called in the run's event loop."""
 
     def __init__(self, context: ToolUseContext) -> None:
         self.context = context
         self.loop = asyncio.get_running_loop()
         self.thread = threading.get_ident()
-        self.refusal: RametError | None = None  #: the newest refusal: why the framework may have failed
-        self.refused: dict[UUID, Exception] = {}  #: by the gatekeeper: for the bookkeeper to raise
+        self.refusal: RametError | None = None  #: newest refusal: why the framework may have failed
+        self.refused: dict[UUID, Exception] = {}  #: refusals of the gatekeeper, for the bookkeeper to raise
         self._charges: dict[UUID, Charge] = {}
         self._calls: dict[UUID, _ToolCall] = {}
         self._is_closed = False
 
     def knows(self, key: UUID) -> bool:
-        """Whether a request or a tool call was admitted."""
+        """Return whether a request or a tool call was admitted."""
         return key in self._charges or key in self._calls
 
     def reserve(self, key: UUID, serialized: Any, messages: Sequence[BaseMessage], about: Any) -> None:
-        """Reserve what a request of a model may use. Raises BudgetExceeded, Aborted, Unknown for a price."""
+        """Reserve the possible usage of a model request.
+
+        Raises BudgetExceeded, Aborted, and Unknown without a price.
+        """
         self._check_open()
         meter = self.context.meter
         if meter is None:
@@ -78,12 +80,12 @@ class Ledger:
             self._charges[key] = meter(self.context, request)
 
     def settle(self, key: UUID, reply: AIMessage) -> None:
-        """Count what a request has used."""
+        """Book the usage of a request."""
         if (charge := self._charges.pop(key, None)) is not None:
             charge.settle(reply)
 
     def fail(self, key: UUID, error: BaseException) -> None:
-        """Count a request that brought nothing."""
+        """Book a request that failed."""
         if (charge := self._charges.pop(key, None)) is not None:
             charge.fail(error)
 
@@ -95,18 +97,18 @@ class Ledger:
         self.begin(key, tool, args, call_id)
 
     def begin(self, key: UUID, tool: str, args: dict[str, Any], call_id: CallId) -> None:
-        """Count a tool call, and put it on record. Raises BudgetExceeded, Aborted."""
+        """Count and record a tool call. Raises BudgetExceeded, Aborted."""
         self._check_open()
         context = self.context
         with self._refusals():
             hold = context.budget.reserve(Amount(tool_calls=1))
         context.emit(ToolStarted, call_id=call_id, tool=tool, step_id=context.next_step(), args=args)
-        hold.settle(Amount(tool_calls=1))  # From here on it counts, however it ends.
+        hold.settle(Amount(tool_calls=1))  # From here on the call counts, however it ends.
         context.spend(Usage(tool_calls=1))
         self._calls[key] = _ToolCall(call_id, tool, context.clock.monotonic())
 
     def end(self, key: UUID, status: str, preview: str) -> None:
-        """Put the end of a tool call on record."""
+        """Record the end of a tool call."""
         if (call := self._calls.pop(key, None)) is not None:
             elapsed = round((self.context.clock.monotonic() - call.began) * 1000, 3)
             self.context.emit(
@@ -119,7 +121,7 @@ class Ledger:
             )
 
     def close(self) -> None:
-        """Let nothing more begin; settle what is still open, as cut off."""
+        """Prevent further calls, and settle open ones as cut off."""
         self._is_closed = True
         cut = Aborted(self.context.abort.reason or "its run is over")
         for key in list(self._charges):
@@ -128,7 +130,7 @@ class Ledger:
             self.end(key, "cancelled", "")
 
     def name_threads(self) -> None:
-        """Name the threads that still work for this run: nobody can end them, and nothing more begins in them."""
+        """Register the threads that still work for this run: they cannot be ended, but begin no further call."""
         for number, work in enumerate(executor_work(self._is_ours)):
             self._name(f"{self.context.run.id}:thread:{number}", work)
 
@@ -138,7 +140,7 @@ class Ledger:
         def came_back(late: asyncio.Future[Any]) -> None:
             left.pop(key, None)
             if not late.cancelled():
-                late.exception()  # Fenced: what it returns or raises now is nobody's.
+                late.exception()  # Fenced: its late result or exception has no receiver.
 
         left[key] = OrphanedThread(self.context.run.agent, thread)
         thread.add_done_callback(came_back)
@@ -157,7 +159,7 @@ class Ledger:
 
 
 class _Refusals:
-    """Notes the refusal that is raised inside: a framework may wrap or swallow it."""
+    """A context that records a refusal raised inside: a framework may wrap or swallow it."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
@@ -173,7 +175,7 @@ class _Refusals:
 
 
 class _Handler:
-    """Base of both handlers: whose calls are theirs, and that their refusals hold."""
+    """The base of both handlers: it selects the calls they handle, and makes their refusals effective."""
 
     raise_error = True
     run_inline = True
@@ -184,33 +186,33 @@ class _Handler:
 
     @property
     def is_elsewhere(self) -> bool:
-        """Whether it was inherited by a run below, which counts for itself."""
+        """Return whether the handler was inherited by a run below, which meters itself."""
         handler, call = _bookkeeper.get(), current_call.get(None)
-        if handler is None:  # A thread without the run's context variables, which was told of the handler.
+        if handler is None:  # A thread without the run's context variables, which got the handler explicitly.
             return False
         return handler.ledger is not self.ledger or call is None or call.context is not self.ledger.context
 
 
 class Gatekeeper(_Handler, AsyncCallbackHandler):
-    """Stands before what is awaited in the event loop of the run, and may wait.
+    """The handler of awaited calls in the event loop of the run; it may wait.
 
-    A refusal is raised by the bookkeeper, which is the last: LangChain has made a coroutine for each handler by now,
-    and would leave those behind the one that raises.
+    A refusal is raised by the bookkeeper, which runs last: LangChain has created a coroutine for each handler by now,
+    and would not await those after the handler that raises.
     """
 
     @property
     def ignore_llm(self) -> bool:
-        """Whether requests of models are not for this handler."""
+        """Return whether to skip model requests."""
         return self._is_deaf
 
     @property
     def ignore_chat_model(self) -> bool:
-        """Whether requests of chat models are not for this handler."""
+        """Return whether to skip requests of chat models."""
         return self._is_deaf
 
     @property
     def ignore_agent(self) -> bool:
-        """Whether tool calls are not for this handler."""
+        """Return whether to skip tool calls."""
         return self._is_deaf
 
     @property
@@ -218,7 +220,7 @@ class Gatekeeper(_Handler, AsyncCallbackHandler):
         return self.is_elsewhere or threading.get_ident() != self.ledger.thread
 
     async def on_chat_model_start(self, serialized: Any, messages: Any, *, run_id: UUID, **about: Any) -> None:
-        """Reserve, and have it on record."""
+        """Reserve a request, and record it."""
         if asyncio.get_running_loop() is self.ledger.loop:
             try:
                 self.ledger.reserve(run_id, serialized, _first(messages), about)
@@ -227,11 +229,11 @@ class Gatekeeper(_Handler, AsyncCallbackHandler):
                 self.ledger.refused[run_id] = refusal
 
     async def on_llm_start(self, serialized: Any, prompts: Any, *, run_id: UUID, **about: Any) -> None:
-        """Reserve, and have it on record."""
+        """Reserve a request, and record it."""
         await self.on_chat_model_start(serialized, _messages(prompts), run_id=run_id, **about)
 
     async def on_tool_start(self, serialized: Any, input_str: str, *, run_id: UUID, **about: Any) -> None:
-        """Ask the gates, count, and have it on record."""
+        """Ask the gates about a tool call, count it, and record it."""
         if asyncio.get_running_loop() is self.ledger.loop:
             try:
                 await self.ledger.admit(run_id, *_tool_call(serialized, input_str, run_id, about))
@@ -241,25 +243,25 @@ class Gatekeeper(_Handler, AsyncCallbackHandler):
 
 
 class Bookkeeper(_Handler, BaseCallbackHandler):
-    """Stands before synchronous calls, in any thread, and hears of every end."""
+    """The handler of synchronous calls, in any thread, and of the end of every call."""
 
     @property
     def ignore_llm(self) -> bool:
-        """Whether requests of models are not for this handler."""
+        """Return whether to skip model requests."""
         return self.is_elsewhere
 
     @property
     def ignore_chat_model(self) -> bool:
-        """Whether requests of chat models are not for this handler."""
+        """Return whether to skip requests of chat models."""
         return self.is_elsewhere
 
     @property
     def ignore_agent(self) -> bool:
-        """Whether tool calls are not for this handler."""
+        """Return whether to skip tool calls."""
         return self.is_elsewhere
 
     def on_chat_model_start(self, serialized: Any, messages: Any, *, run_id: UUID, **about: Any) -> None:
-        """Reserve, unless the gatekeeper has."""
+        """Reserve a request, unless the gatekeeper has."""
         ledger = self.ledger
 
         async def reserve() -> None:
@@ -272,19 +274,19 @@ class Bookkeeper(_Handler, BaseCallbackHandler):
             ledger.reserve(run_id, serialized, _first(messages), about)
 
     def on_llm_start(self, serialized: Any, prompts: Any, *, run_id: UUID, **about: Any) -> None:
-        """Reserve, unless the gatekeeper has."""
+        """Reserve a request, unless the gatekeeper has."""
         self.on_chat_model_start(serialized, _messages(prompts), run_id=run_id, **about)
 
     def on_llm_end(self, response: LLMResult, *, run_id: UUID, **_: Any) -> None:
-        """Count what was used."""
+        """Book the usage of a request."""
         self._tell(lambda: self.ledger.settle(run_id, _reply(response)))
 
     def on_llm_error(self, error: BaseException, *, run_id: UUID, **_: Any) -> None:
-        """Count what may have been used."""
+        """Book the possible usage of a failed request."""
         self._tell(lambda: self.ledger.fail(run_id, error))
 
     def on_tool_start(self, serialized: Any, input_str: str, *, run_id: UUID, **about: Any) -> None:
-        """Ask the gates and count, unless the gatekeeper has."""
+        """Ask the gates and count a tool call, unless the gatekeeper has."""
         ledger, call = self.ledger, _tool_call(serialized, input_str, run_id, about)
 
         async def admit() -> None:
@@ -300,25 +302,26 @@ class Bookkeeper(_Handler, BaseCallbackHandler):
             ledger.begin(run_id, *call)
 
     def on_tool_end(self, output: Any, *, run_id: UUID, **_: Any) -> None:
-        """Put the end on record."""
+        """Record the end of a tool call."""
         text = output.text if isinstance(output, ToolMessage) else str(output)
         is_error = isinstance(output, ToolMessage) and output.status == "error"
         self._tell(lambda: self.ledger.end(run_id, "error" if is_error else "ok", str.__str__(text)))
 
     def on_tool_error(self, error: BaseException, *, run_id: UUID, **_: Any) -> None:
-        """Put the end on record."""
+        """Record the end of a failed tool call."""
         self._tell(lambda: self.ledger.end(run_id, "error", f"{type(error).__name__}: {error}"))
 
     def _has_passed(self, key: UUID) -> bool:
-        """Whether the gatekeeper has let it through. Raises what it was refused with."""
+        """Return whether the gatekeeper admitted the call. Raises its refusal otherwise."""
         if (refusal := self.ledger.refused.pop(key, None)) is not None:
             raise refusal
         return self.ledger.knows(key)
 
     def _wait(self, work: Coroutine[Any, Any, T]) -> T:
-        """Do something in the run's event loop, and wait for it.
+        """Run a coroutine in the run's event loop, and block until it is done.
 
-        Raises Aborted where the loop is gone, and RametError where it is blocked, perhaps by who waits for this thread.
+        Raises Aborted if the loop is gone, and RametError if it is blocked, possibly by a call that waits for this
+        thread.
         """
         loop = self.ledger.loop
         try:
@@ -328,7 +331,7 @@ class Bookkeeper(_Handler, BaseCallbackHandler):
             raise Aborted("its event loop is gone") from gone
         while True:
             turned = threading.Event()
-            with suppress(RuntimeError):  # Where the loop is gone, what was asked of it is not done either.
+            with suppress(RuntimeError):  # If the loop is gone, the coroutine will not finish either.
                 loop.call_soon_threadsafe(turned.set)
             if wait([asked], BLOCKED_S).done:
                 return asked.result()
@@ -338,7 +341,7 @@ class Bookkeeper(_Handler, BaseCallbackHandler):
                 raise blocked
 
     def _tell(self, do: Callable[[], None]) -> None:
-        """Do something in the run's event loop, now or soon; where the loop is gone, `close` has done it."""
+        """Call a function in the run's event loop, now or soon; if the loop is gone, `close` has done its work."""
         if threading.get_ident() == self.ledger.thread:
             return do()
         try:
@@ -347,7 +350,7 @@ class Bookkeeper(_Handler, BaseCallbackHandler):
             pass
 
 
-#: The handlers of the run that works here. LangChain adds them to the callbacks of whatever is called, in this order.
+#: The handlers of the current run. LangChain adds them to the callbacks of every call, in this order.
 _gatekeeper: ContextVar[Gatekeeper | None] = ContextVar("ramet_gatekeeper", default=None)
 _bookkeeper: ContextVar[Bookkeeper | None] = ContextVar("ramet_bookkeeper", default=None)
 register_configure_hook(_gatekeeper, inheritable=True)
@@ -356,7 +359,7 @@ register_configure_hook(_bookkeeper, inheritable=True)
 
 @contextmanager
 def metered(ledger: Ledger) -> Iterator[None]:
-    """Have whatever LangChain does inside reserved and settled by a ledger, which is closed at the end."""
+    """Meter all LangChain calls inside with a ledger, which is closed at the end."""
     tokens = _gatekeeper.set(Gatekeeper(ledger)), _bookkeeper.set(Bookkeeper(ledger))
     try:
         yield
@@ -370,7 +373,7 @@ def metered(ledger: Ledger) -> Iterator[None]:
 
 
 def _first(messages: Sequence[Sequence[BaseMessage]]) -> Sequence[BaseMessage]:
-    """Return the messages of a request: LangChain tells of each in a list of its own."""
+    """Return the messages of a request: LangChain passes each request's in a separate list."""
     return messages[0] if messages else ()
 
 
@@ -379,7 +382,7 @@ def _messages(prompts: Sequence[str]) -> list[list[BaseMessage]]:
 
 
 def _reply(response: LLMResult) -> AIMessage:
-    """Return the reply that says what was used; an empty one where none does."""
+    """Return the reply with usage data; an empty reply if there is none."""
     for generations in response.generations:
         for each in generations:
             message = getattr(each, "message", None)

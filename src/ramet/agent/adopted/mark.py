@@ -1,4 +1,4 @@
-"""The mark of a function that is an agent of another framework, for those who must not load that framework."""
+"""The mark of a function that is an agent of another framework, for code that must not import that framework."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from ramet.core.errors import Bug
 
 
 class Adopted:
-    """The function of an adopted agent: asynchronous, and always in the host, where its objects are."""
+    """The function of an adopted agent: asynchronous, and always in the host, because its objects are there."""
 
     async def __call__(self, given: Any) -> Any:
-        """Work, and return what it left."""
+        """Run the agent, and return its result."""
         raise Bug("an adopted agent does something")

@@ -1,4 +1,4 @@
-"""Facts that a callback of LangChain has of a request before it is made: whose, how long, and how often it is sent."""
+"""Read the facts of a request from a LangChain callback before it is sent: its model, its size, and its retries."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from ramet.core.ids import StepId
 from ramet.models.retries import off
 from ramet.tools.context import ForeignRequest
 
-#: Names under which providers take the most that a reply may be long.
+#: Providers' names for the maximum length of a reply.
 _LIMITS: Final = ("max_tokens", "max_completion_tokens", "max_output_tokens", "max_new_tokens", "num_predict")
-#: How often an SDK asks again that has not been told how often.
+#: Number of retries of an SDK without a setting.
 _USUAL_RETRIES: Final = 2
 
 
 def foreign_request(
     step: StepId, serialized: Mapping[str, Any], messages: Sequence[BaseMessage], about: Mapping[str, Any]
 ) -> ForeignRequest:
-    """Return what is known of a request before it is made. `about` is what the callback was given by name."""
+    """Return what is known of a request before it is sent. `about` has the callback's keyword arguments."""
     metadata, params = about.get("metadata") or {}, about.get("invocation_params") or {}
     own = serialized.get("kwargs") or {}
     name = next(
@@ -46,7 +46,7 @@ def foreign_request(
 
 
 def _requests(class_id: tuple[str, ...], retries: object) -> int:
-    """Return how many HTTP requests one call may make, as its client's SDK repeats them by itself."""
+    """Return how many HTTP requests one call may send, including the retries of its client's SDK."""
     kind = _class_of(class_id)
     if retries is ...:
         field = kind.model_fields.get("max_retries") if kind is not None else None
@@ -61,7 +61,7 @@ def _requests(class_id: tuple[str, ...], retries: object) -> int:
 
 @lru_cache(maxsize=256)
 def _class_of(class_id: tuple[str, ...]) -> type[BaseLanguageModel[Any]] | None:
-    """Return the class of models that LangChain writes down like this, or None."""
+    """Return the model class with this LangChain id; None if there is none."""
     for kind in _below(BaseLanguageModel):
         if tuple(kind.lc_id()) == class_id or (*kind.__module__.split("."), kind.__name__) == class_id:
             return kind

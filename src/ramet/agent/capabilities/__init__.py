@@ -1,1 +1,1 @@
-"""What an agent may use and can be asked."""
+"""The capabilities and tasks of an agent."""

@@ -1,7 +1,7 @@
-"""What an agent may use and can be asked, declared on it with `.module`, `.fn`, `.cls`, `.tool` and `@agent.task`.
+"""Declare the capabilities and tasks of an agent, with `.module`, `.fn`, `.cls`, `.tool` and `@agent.task`.
 
-Objects are taken by name, never kept: a capability is a symbolic reference that another process can follow, or refuse
-to. An agent on which something was declared can be found by its name in this process, as the root of handles.
+Objects are stored by name only: a capability is a symbolic reference that another process can resolve, or refuse. An
+agent with declarations can be found by its name in this process, as the root of handles.
 """
 
 from __future__ import annotations
@@ -33,19 +33,17 @@ F = TypeVar("F", bound=Callable[..., Any])
 C = TypeVar("C", bound=type)
 T = TypeVar("T", bound="str | BaseTool")
 
-#: `ramet.Agent` itself: who has it may make agents.
+#: `ramet.Agent` itself: code with this class may create agents.
 AGENT_CLASS = "Agent"
 _known: dict[str, list[weakref.ref[DeclaresCapabilities]]] = {}
-_newest: dict[
-    str, DeclaresCapabilities
-] = {}  #: the last one that was declared under a name stays, whoever else lets go of it
-#: The same of agents on which nothing was declared: made with capabilities, or copies as runs have them.
+_newest: dict[str, DeclaresCapabilities] = {}  #: the last agent declared under a name stays referenced here
+#: The same for agents without declarations: created with capabilities, or copied for runs.
 _met: dict[str, list[weakref.ref[DeclaresCapabilities]]] = {}
 _newest_met: dict[str, DeclaresCapabilities] = {}
 
 
 class DeclaresCapabilities:
-    """The half of `ramet.Agent` that is declared on it after it was made."""
+    """The part of `ramet.Agent` that is declared after the agent was created."""
 
     if TYPE_CHECKING:
         name: str
@@ -63,7 +61,7 @@ class DeclaresCapabilities:
 
     @property
     def tool_entries(self) -> tuple[str | BaseTool, ...] | None:
-        """`tools`, in which every function is a tool by now."""
+        """Return `tools`, in which every function has been converted to a tool."""
         return cast("tuple[str | BaseTool, ...] | None", self.tools)
 
     def module(
@@ -74,9 +72,9 @@ class DeclaresCapabilities:
         exclude: Sequence[str] = (),
         visibility: Visibility = "medium",
     ) -> Self:
-        """Let its code use a module, or the names of it that fit `include` and not `exclude`. Raises InvalidValue.
+        """Let the agent's code use a module, or its names that match `include` and not `exclude`. Raises InvalidValue.
 
-        The source of a module that is not installed goes along into the sandbox: see `ramet.agent.source_modules`.
+        The source of a module that is not installed is sent into the sandbox: see `ramet.agent.source_modules`.
         """
         add_capability(
             self,
@@ -85,7 +83,7 @@ class DeclaresCapabilities:
         return self
 
     def fn(self, function: F, *, visibility: Visibility = "medium") -> F:
-        """Let its code call a function of an importable module; usable as a decorator. Raises InvalidValue.
+        """Let the agent's code call a function of an importable module; usable as a decorator. Raises InvalidValue.
 
         A task of another agent is such a function: `@lead.fn` above `@specialist.task`.
         """
@@ -100,12 +98,15 @@ class DeclaresCapabilities:
         exclude: Sequence[str] = (),
         visibility: Visibility = "medium",
     ) -> C:
-        """Let its code use a class; `Agent` itself lets it make agents. Usable as a decorator. Raises InvalidValue."""
+        """Let the agent's code use a class; `Agent` itself lets it create agents.
+
+        A decorator too. Raises InvalidValue.
+        """
         add_capability(self, capability_of("class", kind, visibility=visibility, include=include, exclude=exclude))
         return kind
 
     def tool(self, tool: T, *, visibility: Visibility = "medium") -> T:
-        """Let it use a tool, an object or a name. Raises InvalidValue."""
+        """Let the agent use a tool, an object or a name. Raises InvalidValue if it is neither."""
         add_capability(self, capability_of("tool", tool, visibility=visibility))
         object.__setattr__(self, "tools", (*(self.tool_entries or ()), tool))
         return tool
@@ -115,11 +116,11 @@ class DeclaresCapabilities:
         return declare(self, function)
 
     def recipe(self) -> Recipe:
-        """It as data, with its content hash. Raises InvalidValue for what cannot be written down."""
+        """Return the agent as data, with its content hash. Raises InvalidValue if a part cannot be recorded."""
         return recipe_of(self)
 
     def __enter__(self) -> Self:
-        """Declare its capabilities and tasks inside; an agent that makes another one keeps it when this ends."""
+        """Begin declaring capabilities and tasks; at the end, an agent that creates another one records it."""
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -135,7 +136,10 @@ def capability_of(
     include: Sequence[str] | None = None,
     exclude: Sequence[str] = (),
 ) -> Capability:
-    """The name under which something is found again. Raises InvalidValue for what is found nowhere, saying why."""
+    """Return a capability with the name of an object.
+
+    Raises InvalidValue, with the reason, if it has no importable name.
+    """
     if isinstance(include, str) or isinstance(exclude, str):
         raise InvalidValue("include", include, "a list of names or patterns")
     return Capability(
@@ -177,13 +181,13 @@ def _name(kind: Kind, thing: Any) -> str:
 
 
 def _is_being_bound(module: Any, name: object) -> bool:
-    """Whether a decorator is at work at the top level of a module that is being imported: the name comes behind it."""
+    """Return whether a decorator runs at the top level of a module under import: the name is bound after it."""
     is_initializing = getattr(getattr(module, "__spec__", None), "_initializing", False)
     return bool(is_initializing) and isinstance(name, str) and name.isidentifier() and not hasattr(module, name)
 
 
 def add_capability(agent: DeclaresCapabilities, capability: Capability) -> None:
-    """Let an agent have one more capability; one that it has already is replaced."""
+    """Add a capability to an agent; an existing one with the same key is replaced."""
     kept = [each for each in agent.capabilities if each.key != capability.key]
     object.__setattr__(agent, "capabilities", (*kept, capability))
     if capability.module:
@@ -193,7 +197,7 @@ def add_capability(agent: DeclaresCapabilities, capability: Capability) -> None:
 
 
 def declare(agent: DeclaresCapabilities, function: Callable[..., Any]) -> Task:
-    """Give an agent one more task. Raises InvalidValue for what is no task, and for a second one of its name."""
+    """Add a task to an agent. Raises InvalidValue for an invalid task, or a repeated name."""
     types_of_it: Types = dict(agent.types)
     task = Task.declared(agent, function, types_of_it)
     if task.name in agent.tasks:
@@ -205,7 +209,7 @@ def declare(agent: DeclaresCapabilities, function: Callable[..., Any]) -> Task:
 
 
 def recipe_of(agent: DeclaresCapabilities) -> Recipe:
-    """An agent as data. Raises InvalidValue for what cannot be written down."""
+    """Return an agent as data. Raises InvalidValue if a part cannot be recorded."""
     model = agent.model if isinstance(agent.model, str) else None
     limits = {name: value for name, value in dataclasses.asdict(agent.limits).items() if value is not None}
     tools = [each if isinstance(each, str) else each.name for each in agent.tool_entries or ()]
@@ -226,7 +230,7 @@ def recipe_of(agent: DeclaresCapabilities) -> Recipe:
 
 
 def register_agent(agent: DeclaresCapabilities) -> None:
-    """Let handles find it: as long as it lives, and until another one of its name is declared."""
+    """Make an agent available to handles, as long as it exists, and until another one of its name is declared."""
     if agent.ref is None:
         _newest[agent.name] = agent
     kept = [each for each in _known.get(agent.name, ()) if each() is not None and each() is not agent]
@@ -234,10 +238,10 @@ def register_agent(agent: DeclaresCapabilities) -> None:
 
 
 def meet(agent: DeclaresCapabilities) -> None:
-    """Let handles find an agent that makes others, and on which nothing was declared.
+    """Make an agent without declarations, which creates others, available to handles.
 
-    One that was declared goes before it. Agents of a server's clients and of guests make none and have no tasks: their
-    names stand for nobody.
+    A declared agent takes precedence. Agents of a server's clients and of guests that create none and have no tasks are
+    not registered.
     """
     makes_agents = any(each.type == "class" and each.name == AGENT_CLASS for each in agent.capabilities)
     if agent.ref is not None or not (makes_agents or agent.tasks):
@@ -250,12 +254,12 @@ def meet(agent: DeclaresCapabilities) -> None:
 
 
 def find_registered(name: str) -> DeclaresCapabilities | None:
-    """The agent of that name that code of this process declared last."""
+    """Return the agent of this name that code of this process declared last."""
     return _newest.get(name) or _newest_met.get(name)
 
 
 def handle_of(agent: DeclaresCapabilities) -> AgentRef:
-    """An agent's handle; one that is declared in code is the root of its own. Raises InvalidValue for no recipe."""
+    """Return an agent's handle; an agent declared in code is its own root. Raises InvalidValue without a recipe."""
     if agent.ref is not None:
         return agent.ref
     version = recipe_of(agent).version
@@ -263,10 +267,10 @@ def handle_of(agent: DeclaresCapabilities) -> AgentRef:
 
 
 def root_agent(name: str, version: str, handle: str) -> DeclaresCapabilities:
-    """The agent of that name that this process declares, by its version, or by its identity.
+    """Return the agent of this name declared in this process, with this version or identity.
 
-    Of several with one identity the newest that was declared counts: what it may use is what the agent at the top may
-    use now. Raises AgentNotResolved: never another one.
+    Of several with one identity, the newest declared counts: its capabilities are the current ones of the agent at the
+    top. Raises AgentNotResolved if none matches; never returns another agent.
     """
     living = [agent for agent in (*_living(_met, name), *_living(_known, name)) if agent.ref is None]
     for agent in reversed(living):
@@ -283,5 +287,5 @@ def root_agent(name: str, version: str, handle: str) -> DeclaresCapabilities:
 
 
 def _living(known: Mapping[str, list[weakref.ref[DeclaresCapabilities]]], name: str) -> list[DeclaresCapabilities]:
-    """Return those of a name that are still there, oldest first."""
+    """Return the agents of a name that still exist, oldest first."""
     return [agent for each in known.get(name, ()) if (agent := each()) is not None]

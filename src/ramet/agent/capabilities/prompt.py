@@ -1,4 +1,4 @@
-"""What an agent may use, as its primer lists it: as much of each as its visibility says."""
+"""List an agent's capabilities for its primer, each in the detail of its visibility."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ MAX_PARTS: Final = 200  #: names of one module or class
 
 
 def catalogue(resolved: Iterable[tuple[Capability, Any]], *, max_chars: int = MAX_LISTING) -> str:
-    """Capabilities with what they stand for, as text: high with signature and docstring, medium with signature, low by
-    name. What no longer fits is listed by its name, and then only counted.
+    """Return capabilities with their objects as text, in the detail of their visibility.
+
+    High has signature and docstring, medium the signature, low only the name. A capability that does not fit is listed
+    by name, and further ones are only counted.
     """
     lines: list[str] = []
     room, left = max_chars, 0
@@ -33,7 +35,7 @@ def catalogue(resolved: Iterable[tuple[Capability, Any]], *, max_chars: int = MA
 
 
 def _within(room: int, lines: Iterable[str]) -> str | None:
-    """The lines as text, if there is room for them."""
+    """Return the lines as text; None if there is no room for them."""
     text = ""
     for line in lines:
         text += f"\n{line}" if text else line
@@ -58,12 +60,12 @@ def _lines(capability: Capability, thing: Any) -> Iterator[str]:
 
 
 def _parts(capability: Capability, thing: Any, high: bool) -> Iterator[str]:
-    """What is meant of a module, or of a class of which not all is."""
+    """Yield the included names of a module, or of a partially included class."""
     names = [each for each in sorted(set(dir(thing))) if capability.has(each)]
     for name in names[:MAX_PARTS]:
         try:
             part = getattr(thing, name)
-        except Exception:  # a module that makes its names when they are asked for, and fails
+        except Exception:  # a module that creates its names on access, and fails
             continue
         if isinstance(part, ModuleType) and not (capability.include and name in capability.include):
             continue
@@ -76,7 +78,7 @@ def _parts(capability: Capability, thing: Any, high: bool) -> Iterator[str]:
 def _tool(capability: Capability, tool: Any, high: bool) -> str:
     try:
         arguments = ", ".join(tool.args)
-    except Exception:  # a tool whose schema cannot be made
+    except Exception:  # a tool whose schema cannot be created
         arguments = "…"
     said = f"- tool {capability.name}({arguments})"
     description = getattr(tool, "description", "") or ""
@@ -86,7 +88,7 @@ def _tool(capability: Capability, tool: Any, high: bool) -> str:
 def _signature(thing: Any) -> str:
     try:
         text = str(inspect.signature(thing))
-    except Exception:  # much of what is built in has none, and a class of the user's may fail in any way
+    except Exception:  # many built-ins have none, and a user's class may fail in any way
         return "(…)" if callable(thing) else ""
     return text if len(text) <= MAX_SIGNATURE else "(…)"
 

@@ -1,7 +1,7 @@
-"""Tasks: what an agent can be asked as if it were a function: the docstring says what, the signature in which form.
+"""Tasks: requests to an agent in the form of a function: the docstring states the work, the signature its types.
 
-A task is declared with `@agent.task` on a function with an empty body. Calling it checks the arguments, has the agent
-work, and gives a value of the annotated type; what the agent answers in another form it is told, and tries again.
+A task is declared with `@agent.task` on a function with an empty body. A call checks the arguments, runs the agent, and
+returns a value of the annotated type. If the agent's answer has another form, the agent is told so, and tries again.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from ramet.core.agent_ref import AgentRef
 from ramet.core.errors import InvalidValue
 from ramet.core.recipe import TaskDefinition, checked_task_name
 
-#: What the compiler makes of a body that does nothing, in a function or a coroutine, in Python 3.11 to 3.14.
+#: Bytecode of a body that does nothing, in a function or a coroutine, in Python 3.11 to 3.14.
 _NOTHING = frozenset(
     "RESUME LOAD_CONST LOAD_SMALL_INT RETURN_VALUE RETURN_CONST NOP COPY_FREE_VARS CACHE RETURN_GENERATOR POP_TOP "
     "CALL_INTRINSIC_1 RERAISE".split()
 )
 _KINDS = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-#: Items of a `map` that are at work at a time, unless it says otherwise.
+#: Default number of concurrent items of a `map`.
 MAX_PARALLEL = 8
 
 
 class Owner(Protocol):
-    """Whose task it is: a `ramet.Agent`."""
+    """The owner of a task: a `ramet.Agent`."""
 
     @property
     def name(self) -> str: ...
@@ -42,7 +42,7 @@ class Owner(Protocol):
 
 
 class Task:
-    """One task of one agent: called, or awaited in async code; `submit`, `map` and `stream` do the same otherwise."""
+    """A task of an agent: call it, or await it in async code; `submit`, `map` and `stream` run it in other ways."""
 
     def __init__(
         self, agent: Owner, name: str, definition: TaskDefinition, hints: Mapping[str, Any], returns: Any
@@ -67,7 +67,10 @@ class Task:
 
     @classmethod
     def declared(cls, agent: Owner, function: Callable[..., Any], types: Types) -> Task:
-        """What a function with an empty body says. Raises InvalidValue for a body, a type that is no data, no word."""
+        """Return the task of a function.
+
+        Raises InvalidValue for a body, a missing docstring, or a type that is no data.
+        """
         name = checked_task_name(getattr(function, "__name__", None))
         if not inspect.isfunction(function) or not _is_empty(function):
             raise InvalidValue(
@@ -97,7 +100,7 @@ class Task:
 
     @classmethod
     def of_data(cls, agent: Owner, name: str, definition: TaskDefinition, types: TypeReader) -> Task:
-        """A task of a recipe: its types are made anew. Raises InvalidValue for forms that are none."""
+        """Return a task of a recipe, with new types. Raises InvalidValue for invalid schemas."""
         where = f"task {name}"
         hints = {each: types.hint(schema, f"{where}.{each}") for each, schema in definition.parameters.items()}
         returns = None if definition.returns is None else types.hint(definition.returns, f"{where} -> ")
@@ -109,46 +112,46 @@ class Task:
     # ---- calling
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Have the agent do it: the value, or in an event loop an awaitable of it.
+        """Run the task: return the value, or in an event loop an awaitable of it.
 
-        Raises InvalidValue for arguments that do not fit, TaskFailed, NeedsInput.
+        Raises InvalidValue for arguments that do not fit, TaskFailed, and NeedsInput.
         """
         return performer().call(self, self.bind(*args, **kwargs))
 
     def submit(self, *args: Any, **kwargs: Any) -> Any:
-        """Begin, and go on: what can be waited for, with `result()` and `exception()`. Raises InvalidValue."""
+        """Start the task; return an object to wait for, with `result()` and `exception()`. Raises InvalidValue."""
         return performer().submit(self, self.bind(*args, **kwargs))
 
     def stream(self, *args: Any, **kwargs: Any) -> Any:
-        """Begin, and follow: an async iterator of the run's events, with `result()` and `exception()` beside it."""
+        """Start the task; return an async iterator of the run's events, which also has `result()` and `exception()`."""
         return performer().stream(self, self.bind(*args, **kwargs))
 
     def map(self, *columns: Iterable[Any], max_parallel: int = MAX_PARALLEL) -> Any:
-        """One run for each row of the columns, at most `max_parallel` at a time; what has come of each, in order.
+        """Run the task for each row of the columns, at most `max_parallel` at once; return the outcomes in order.
 
-        One that fails loses none of the others: each has `result()` and `exception()`. Raises InvalidValue before
-        anything begins.
+        A failed run does not affect the others: each outcome has `result()` and `exception()`. Raises InvalidValue
+        before any run begins.
         """
         if not isinstance(max_parallel, int) or isinstance(max_parallel, bool) or max_parallel < 1:
             raise InvalidValue("max_parallel", max_parallel, "a whole number from 1")
         return performer().map(self, [self.bind(*row) for row in zip(*columns, strict=True)], max_parallel=max_parallel)
 
     def answer(self, token: str, text: str) -> Any:
-        """Answer what it asked back (`NeedsInput.token`), in this process or a later one: its value, like a call.
+        """Answer a question of the agent (`NeedsInput.token`), even in a later process; return the value, like a call.
 
-        The agent goes on with all that it knew. A second answer to one question raises BusyError, unless it says the
-        same: then it is that run's value again.
+        The agent continues with its whole conversation. A second answer to the same question raises BusyError, unless
+        it is equal: then the value of that run is returned again.
         """
         return performer().answer(self, token, text)
 
     def on_branch(self) -> Task:
-        """The same task, done on a branch of the caller's state, which sees nothing of it until it merges."""
+        """Return the task on a branch of the caller's state, which is unchanged until the caller merges."""
         other = copy.copy(self)
         other.branch = True
         return other
 
     def for_agent(self, agent: Owner) -> Task:
-        """Return the same task, done by another definition of its agent; this one stays as it is."""
+        """Return the task with another definition of its agent; this object is unchanged."""
         other = copy.copy(self)
         other.agent = agent
         return other
@@ -156,7 +159,7 @@ class Task:
     # ---- what goes in and comes out
 
     def bind(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """The arguments as JSON data. Raises InvalidValue, naming the parameter."""
+        """Return the arguments as JSON data. Raises InvalidValue, with the parameter."""
         try:
             bound = self.__signature__.bind(*args, **kwargs)
         except TypeError as problem:
@@ -174,7 +177,7 @@ class Task:
         return data
 
     def take(self, arguments: object) -> dict[str, Any]:
-        """Arguments that came as data, such as from a sandbox: checked, in the order of the parameters."""
+        """Return arguments that arrived as data, such as from a sandbox: checked, in the order of the parameters."""
         if not isinstance(arguments, Mapping):
             raise InvalidValue(f"task {self.name}", arguments, "an object of arguments")
         unknown = sorted(set(arguments) - set(self.definition.parameters))
@@ -194,18 +197,18 @@ class Task:
 
     @property
     def gives_task(self) -> bool:
-        """Whether its result is itself a task, of an agent that was made on the way."""
+        """Return whether the result is itself a task, of an agent created during the run."""
         return self.definition.returns is not None and self.definition.returns.get("format") == TASK
 
     @property
     def output(self) -> Any:
-        """The form of the agent's answer, as a definition has it; None for plain text, or for nothing."""
+        """Return the form of the agent's answer, for a definition; None for plain text, or for no result."""
         if self.definition.returns is None or self.gives_task or self.returns in (str, Any):
             return None
         return self.returns
 
     def prompt(self, arguments: Mapping[str, Any]) -> str:
-        """What the agent is asked: the instruction, then the arguments as JSON."""
+        """Return the agent's prompt: the instruction, then the arguments as JSON."""
         if not arguments:
             return self.definition.docstring
         said = json.dumps(arguments, ensure_ascii=False, indent=1)
@@ -216,7 +219,7 @@ class Task:
 
 
 def handle_of(value: Any, where: str) -> str:
-    """The handle of a task that is itself a value. Raises InvalidValue for what is none."""
+    """Return the handle of a task that is itself a value. Raises InvalidValue if the value is no such task."""
     if not isinstance(value, Task) or value.agent.ref is None:
         raise InvalidValue(where, value, "a task of an agent that is kept in a registry")
     return f"{value.agent.ref}:{value.name}"

@@ -1,6 +1,6 @@
-"""Who does the work of a task that is called: the host's runtime, or, inside a sandbox, the channel to it.
+"""The runner of called tasks: the host's runtime, or, inside a sandbox, the channel to it.
 
-Recursion passes through this value: whoever calls a task knows nothing of what stands behind it.
+Recursive calls use this value: the caller of a task does not know the runner behind it.
 """
 
 from __future__ import annotations
@@ -14,39 +14,39 @@ from ramet.core.agent_ref import AgentRef
 
 
 class TaskRunner(Protocol):
-    """What a `Task` asks, and an `Agent` that was declared inside another. Arguments are JSON data that was checked."""
+    """The operations that a `Task`, or an `Agent` declared inside another, needs. Arguments are checked JSON data."""
 
     def create(self, agent: Any) -> AgentRef | None:
-        """Keep an agent that was declared inside another one, in that one's registry; None where there is none."""
+        """Record an agent that was declared inside another one, in that agent's registry; return None without one."""
 
     def call(self, task: Any, arguments: Mapping[str, Any]) -> Any:
-        """The task's value; in an event loop an awaitable of it. Raises TaskFailed, NeedsInput."""
+        """Return the task's value; in an event loop an awaitable of it. Raises TaskFailed and NeedsInput."""
 
     def submit(self, task: Any, arguments: Mapping[str, Any]) -> Any:
-        """Begin, and return what can be waited for."""
+        """Start the task, and return an object to wait for."""
 
     def stream(self, task: Any, arguments: Mapping[str, Any]) -> Any:
-        """Begin, and follow what happens: an async iterator of events, with `result()` beside it."""
+        """Start the task; return an async iterator of its events, which also has `result()`."""
 
     def map(self, task: Any, several: list[Mapping[str, Any]], *, max_parallel: int) -> Any:
-        """One run for each, at most so many at a time; results in order, each a value or an error."""
+        """Start one run for each item, at most `max_parallel` at once; results in order, each a value or an error."""
 
     def answer(self, task: Any, token: str, text: str) -> Any:
-        """Go on with a run that asked back; its value, as `call` gives it."""
+        """Continue a run that asked a question; return its value, like `call`."""
 
 
-#: Set where an agent's own code runs; elsewhere the host's, which is started by its name.
+#: Set while an agent's own code runs; elsewhere the host's, which is imported by name.
 current: ContextVar[TaskRunner | None] = ContextVar("ramet_performer", default=None)
 _default = ["ramet.host.tasks.performer", "HOST"]
 
 
 def use_runner(module: str, name: str) -> None:
-    """Who does the work in this process from now on, found by its name: a sandbox has no host in it."""
+    """Set the runner of this process, by name: a sandbox does not contain the host."""
     _default[:] = [module, name]
 
 
 def performer() -> TaskRunner:
-    """Who does the work here."""
+    """Return the runner of the current context."""
     found = current.get()
     if found is None:
         module, name = _default

@@ -1,1 +1,1 @@
-"""Agents made of agents: one after the other, side by side, or along the edges of a graph."""
+"""Agents composed of agents: in a chain, in parallel, or along the edges of a graph."""

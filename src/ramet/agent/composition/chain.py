@@ -1,4 +1,4 @@
-"""One step after the other: what one leaves is what the next one takes."""
+"""Run steps in sequence: the result of each is the input of the next."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ from ramet.agent.composition.steps import Composed, composition_input, step_cont
 from ramet.agent.definition import Agent, as_agent
 from ramet.core.errors import InvalidValue
 
-#: What can be a step.
+#: The objects that can be a step.
 Step = Agent | Mapping[str, Any] | Callable[..., Any]
 
 
 @dataclass(frozen=True)
 class Chain(Composed):
-    """Steps in a row. A step that fails ends the chain with StepFailed."""
+    """Steps in sequence. A step that fails ends the chain with StepFailed."""
 
     steps: tuple[Agent, ...]
 
     async def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Have every step done; what the last one leaves."""
+        """Run every step; return the result of the last."""
         here, value = step_context(), composition_input(args, kwargs)
         for number, step in enumerate(self.steps):
             value = await here.do(step, value, key=f"{number}:")
         return value
 
     def parts(self) -> tuple[Agent, ...]:
-        """Its steps, in their order."""
+        """Return the steps, in order."""
         return self.steps
 
 
 def chain(*steps: Step, name: str = "chain", description: str = "") -> Agent:
-    """An agent that does its steps one after the other: what each leaves is the prompt, or argument, of the next.
+    """Return an agent that runs its steps in sequence: the result of each is the prompt, or argument, of the next.
 
-    Steps are agents, dicts of their fields, functions, and compositions. Raises InvalidValue for none.
+    Steps are agents, dicts of their fields, functions, and compositions. Raises InvalidValue without steps.
     """
     if not steps:
         raise InvalidValue("steps", steps, "one step or more")

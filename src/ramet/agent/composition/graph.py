@@ -1,6 +1,6 @@
-"""A graph at work: a state goes from node to node, along edges that are fixed or decided by a function of the state.
+"""Run a graph: a state moves from node to node, along edges that are fixed or chosen by a function of the state.
 
-What a node was is on record with its run, so that after a restart nobody is asked again which way was taken.
+Each run's node is recorded with the run, so that a restart follows the recorded path without new decisions.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from ramet.core.errors import InvalidValue, RametError, StepFailed, StepsExceede
 from ramet.core.outcome import Status
 from ramet.tools.workers.thread_tools import run_in_thread
 
-#: Where a graph begins and ends, as LangGraph spells it.
+#: The entry and the end of a graph, as LangGraph spells them.
 START: Final = "__start__"
 END: Final = "__end__"
 
 
 @dataclass(frozen=True)
 class Node:
-    """A step with a name of its own. `input` is the key of the state that it is given, `output` that it writes."""
+    """A named step. `input` is the key of the state that it receives, `output` the key that it writes."""
 
     name: str
     agent: Agent
@@ -34,7 +34,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Route:
-    """A decision: a function of the state says what comes next, itself or through a mapping of what it returns."""
+    """A decision: a function of the state returns the next node, directly or through a mapping."""
 
     function: Callable[..., Any]
     targets: Mapping[Any, str] | None = None
@@ -42,17 +42,17 @@ class Route:
 
 @dataclass(frozen=True)
 class Graph(Composed):
-    """A graph as it was compiled: checked, and never changed again."""
+    """A compiled graph: validated and immutable."""
 
     name: str
     nodes: Mapping[str, Node]
     edges: Mapping[str, str | Route]
     max_steps: int
-    keys: tuple[str, ...] = ()  #: of the state; none named: any
+    keys: tuple[str, ...] = ()  #: of the state; empty: any
     reducers: Mapping[str, Callable[[Any, Any], Any]] = field(default_factory=dict)
 
     async def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Go from the entry to END; the state there. Raises StepFailed, StepsExceeded."""
+        """Run from the entry to END; return the state. Raises StepFailed and StepsExceeded."""
         here, state = step_context(), self._first_state(composition_input(args, kwargs))
         at = START
         for number in range(self.max_steps + 1):
@@ -69,11 +69,11 @@ class Graph(Composed):
         raise StepsExceeded(self.name, node=at, max_steps=self.max_steps)
 
     def parts(self) -> tuple[Agent, ...]:
-        """Its nodes' agents, in the order in which they were added."""
+        """Return the nodes' agents, in the order in which they were added."""
         return tuple(node.agent for node in self.nodes.values())
 
     def deciders(self) -> tuple[Callable[..., Any], ...]:
-        """Its routes' functions, and what puts a change into the state."""
+        """Return the functions of the routes, and the reducers of the state."""
         routes = (edge.function for edge in self.edges.values() if isinstance(edge, Route))
         return (*routes, *self.reducers.values())
 
@@ -103,7 +103,7 @@ class Graph(Composed):
         return str(target)
 
     def _changed(self, node: Node, state: Any, left: Any) -> Any:
-        """The state behind a node. Raises StepFailed for what changes nothing that there is."""
+        """Return the state after a node. Raises StepFailed for a change of unknown keys."""
         if not isinstance(state, dict):
             return left
         if node.output is not None:
@@ -126,7 +126,7 @@ class Graph(Composed):
 
 
 async def _decided(here: StepContext, route: Route, state: Any) -> Any:
-    """What a route's function says; a synchronous one is asked in a thread."""
+    """Return the result of a route's function; a synchronous one runs in a thread."""
     name = getattr(route.function, "__name__", "route")
     try:
         if inspect.iscoroutinefunction(route.function):

@@ -1,4 +1,4 @@
-"""Steps side by side: results in the order of the steps, whichever ends first."""
+"""Run steps in parallel: results are in the order of the steps, whichever ends first."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OnFailure = Literal["keep", "stop"]
 
 @dataclass(frozen=True)
 class Parallel(Composed):
-    """Steps that are given the same value, or one step that is given each item of a list."""
+    """Steps that receive the same value, or one step that receives each item of a list."""
 
     branches: tuple[Agent, ...]
     for_each: bool = False
@@ -28,7 +28,7 @@ class Parallel(Composed):
     on_failure: OnFailure = "keep"
 
     async def __call__(self, *args: Any, **kwargs: Any) -> list[Any]:
-        """Have every branch done; what each leaves, or its StepFailure, in their order."""
+        """Run every branch; return the result of each, or its StepFailure, in order."""
         here, value = step_context(), composition_input(args, kwargs)
         jobs = self._jobs(value)
         room = asyncio.Semaphore(self.max_parallel)
@@ -70,7 +70,7 @@ class Parallel(Composed):
                 raise
 
     def parts(self) -> tuple[Agent, ...]:
-        """Its branches, in their order."""
+        """Return the branches, in order."""
         return self.branches
 
 
@@ -82,11 +82,11 @@ def parallel(
     name: str = "parallel",
     description: str = "",
 ) -> Agent:
-    """An agent that does its branches side by side, at most `max_parallel` at once; it leaves a list in their order.
+    """Return an agent that runs its branches in parallel, at most `max_parallel` at once; its result is a list.
 
-    Each is given the same input; with `for_each` there is one branch, given each item of a list. A branch that fails
-    has a `StepFailure` in its place and costs no other one; only if all fail, it fails. `on_failure="stop"` ends the
-    others with the first that fails. Raises InvalidValue.
+    Each receives the same input. With `for_each` there is one branch, which receives each item of a list. A failed
+    branch gives a `StepFailure` and does not affect the others; the agent fails only if all fail. `on_failure="stop"`
+    ends the others with the first failure. Raises InvalidValue for an invalid argument.
     """
     if not branches:
         raise InvalidValue("branches", branches, "one branch or more")

@@ -1,4 +1,4 @@
-"""`StateGraph`: a graph is put together, with the names that LangGraph's users know, and compiled to an agent."""
+"""`StateGraph`: build a graph with the method names of LangGraph, and compile it to an agent."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from ramet.agent.definition import Agent, as_agent
 from ramet.core.errors import InvalidValue, Unknown
 from ramet.core.ids import checked_name
 
-#: What LangGraph takes without being told.
+#: LangGraph's default.
 MAX_STEPS = 25
 
 
 class StateGraph:
-    """A graph that is being put together. `compile` checks it and makes an agent of it.
+    """A graph under construction. `compile` validates it and returns an agent.
 
-    With a `state_schema`, a TypedDict or another class with annotations, its keys are all that a node may change, and
-    `Annotated[list, operator.add]` says how a change is put to what is there. Without one the state is a dict of any
-    keys, or any one value that each node replaces.
+    With a `state_schema`, a TypedDict or another class with annotations, nodes may change only its keys, and
+    `Annotated[list, operator.add]` sets how a change is combined with the current value. Without one the state is a
+    dict of any keys, or any one value that each node replaces.
     """
 
     def __init__(self, state_schema: type[Any] | None = None) -> None:
@@ -38,8 +38,8 @@ class StateGraph:
     ) -> StateGraph:
         """Add a step under a name, or under its own: an agent, a function, or a composition.
 
-        A function takes the state, or its key `input`, and returns a dict of changes; under `output` whatever it
-        returns is kept. What an agent answers is kept under `output`, or its name. Raises InvalidValue.
+        A function receives the state, or its key `input`, and returns a dict of changes; with `output` its return value
+        is stored under that key. An agent's answer is stored under `output`, or its name. Raises InvalidValue.
         """
         if isinstance(node, str):
             if action is None:
@@ -58,7 +58,10 @@ class StateGraph:
         return self
 
     def add_edge(self, start_key: str, end_key: str) -> StateGraph:
-        """Go from a node, or START, always to that one, or END. Raises InvalidValue for a second way out of a node."""
+        """Add a fixed edge from a node, or START, to a node, or END.
+
+        Raises InvalidValue for a second edge of a node.
+        """
         return self._leads(start_key, end_key)
 
     def add_conditional_edges(
@@ -67,7 +70,7 @@ class StateGraph:
         path: Callable[..., Any],
         path_map: Mapping[Hashable, str] | Sequence[str] | None = None,
     ) -> StateGraph:
-        """Go from a node to the one that `path` says of the state: its name, or what `path_map` has for that."""
+        """Add a conditional edge: `path` gets the state and returns the next node, or a key of `path_map`."""
         if not callable(path):
             raise InvalidValue("path", path, "a function of the state")
         if path_map is not None and not isinstance(path_map, Mapping):
@@ -75,23 +78,23 @@ class StateGraph:
         return self._leads(source, Route(path, dict(path_map) if path_map is not None else None))
 
     def set_entry_point(self, key: str) -> StateGraph:
-        """Begin at this node."""
+        """Set the first node."""
         return self._leads(START, key)
 
     def set_conditional_entry_point(
         self, path: Callable[..., Any], path_map: Mapping[Hashable, str] | Sequence[str] | None = None
     ) -> StateGraph:
-        """Begin at the node that `path` says of the state."""
+        """Set the function that chooses the first node from the state."""
         return self.add_conditional_edges(START, path, path_map)
 
     def set_finish_point(self, key: str) -> StateGraph:
-        """End behind this node, as behind any that leads nowhere."""
+        """End after this node, as after any node without an edge."""
         return self._leads(key, END)
 
     def compile(self, *, name: str = "graph", description: str = "", max_steps: int = MAX_STEPS) -> Agent:
-        """An agent that goes through the graph. Raises InvalidValue or Unknown for a graph that cannot be gone through.
+        """Return an agent that runs the graph. Raises InvalidValue or Unknown for an invalid graph.
 
-        Behind `max_steps` nodes it fails with StepsExceeded, which names the one that would have been next.
+        After `max_steps` nodes the agent fails with StepsExceeded, which names the next node.
         """
         if isinstance(max_steps, bool) or not isinstance(max_steps, int) or max_steps < 1:
             raise InvalidValue("max_steps", max_steps, "a whole number from 1")
@@ -121,7 +124,7 @@ class StateGraph:
         return self
 
     def _reached(self) -> set[str]:
-        """Nodes to which a way leads from the start; a route without a map may lead to any."""
+        """Return the nodes that can be reached from the start; a route without a map may lead to any."""
         reached, queue = set[str](), [START]
         while queue:
             edge = self._edges.get(queue.pop(), END)

@@ -1,8 +1,8 @@
-"""One step of a composition: an agent that is born below it, is given a value, and leaves one.
+"""One step of a composition: an agent that is spawned below it, receives a value, and returns one.
 
-What passes between steps is data (`ramet.wire.values.values`), whether they work in the host or in sandboxes, and
-whether the value has just come or was on record: so a composition does the same after a restart. Types come from
-annotations: of what a function returns, then of what the next one takes.
+Values between steps are data (`ramet.wire.values.values`), whether the steps run in the host or in sandboxes, and
+whether the value is new or recorded. So a composition behaves the same after a restart. The types come from
+annotations: first of a function's return value, then of the next function's parameter.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ from ramet.wire.values.journal_values import to_record
 
 
 class _Nothing:
-    """No input at all, which is something else than None."""
+    """The absence of an input, which differs from None."""
 
     def __repr__(self) -> str:
         return "NOTHING"
 
 
 NOTHING: Final = _Nothing()
-#: How the key of an object's type is written where it is a key of a dict. In a text its quotes would be escaped.
+#: The encoded key of an object's type where it is a key of a dict. In a text its quotes would be escaped.
 _ESCAPED: Final = b'"@@type":'
 
 
 @dataclass(frozen=True)
 class StepContext:
-    """The run that a composition is, as its steps need it."""
+    """The run of a composition, as its steps need it."""
 
     context: ToolUseContext
     tree: Tree
 
     async def begin(self, step: Agent, value: Any, *, key: str, name: str = "") -> SpawnHandle:
-        """Give birth to a step, or find the one that was born under this key before a restart."""
+        """Spawn a step, or find the one that was spawned under this key before a restart."""
         args, kwargs, prompt = _input(step, value)
         request = SpawnRequest(
             agent=step,
@@ -58,21 +58,24 @@ class StepContext:
         return await self.tree.spawn(self.context, request)
 
     async def do(self, step: Agent, value: Any, *, key: str, name: str = "") -> Any:
-        """Have a step done; what it left. Raises StepFailed, SpawnRefused, InvalidValue for what does not fit."""
+        """Run a step; return its result.
+
+        Raises StepFailed, SpawnRefused, and InvalidValue for a value that does not fit.
+        """
         handle = await self.begin(step, value, key=key, name=name)
         return step_output(step, handle, await handle.result())
 
 
 @dataclass(frozen=True)
 class Call:
-    """Arguments as a composition was called with, for its first step."""
+    """The arguments of a composition's call, for its first step."""
 
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
 
 
 def step_context() -> StepContext:
-    """Where a composition is being run. Raises RametError where it is called like a plain function."""
+    """Return the context of the running composition. Raises RametError if it is called like a plain function."""
     try:
         context = current()
     except LookupError:
@@ -85,14 +88,14 @@ def step_context() -> StepContext:
 
 
 def composition_input(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """The input of a composition: nothing, one value, or a call's arguments as they are."""
+    """Return the input of a composition: nothing, one value, or the arguments of the call."""
     if not args and not kwargs:
         return NOTHING
     return args[0] if len(args) == 1 and not kwargs else Call(args, kwargs)
 
 
 def step_output(step: Agent, handle: SpawnHandle, result: Result) -> Any:
-    """What a step left, as the type that it promises. Raises StepFailed."""
+    """Return a step's result, in its declared type. Raises StepFailed if the step failed or the value does not fit."""
     if result.status is not Status.COMPLETED:
         why = result.error.message if result.error is not None else "it says nothing of why"
         raise StepFailed(step.name, status=result.status, path=handle.path, reason=why)
@@ -103,18 +106,18 @@ def step_output(step: Agent, handle: SpawnHandle, result: Result) -> Any:
 
 
 def typed(step: Agent, value: Any) -> Any:
-    """A value as its step's annotation has it, and a copy: what one step does with it is nothing to another.
+    """Return a copy of a value in the type of its step's annotation, so that steps do not share objects.
 
-    Raises NotShippable for what is no data, InvalidValue for what does not fit.
+    Raises NotShippable if the value is not data, InvalidValue if it does not fit.
     """
     if step.function is None:
-        return value  # Text, or what its contract has checked.
+        return value  # Text, or a value checked by its contract.
     returns = None if isinstance(step.function, Composed) else returned_type(step.function)
     return copied(value, returns, what="output")
 
 
 def copied(value: Any, hint: Any, *, what: str) -> Any:
-    """A value as data, and back as what `hint` says: also an object that came this far as a dict with "@type"."""
+    """Return a value encoded and decoded to `hint`; a dict with "@type" becomes an object again."""
     size, body = values.encode(value, what=what)
     if _ESCAPED in body:
         text = body[:size].replace(_ESCAPED, _ESCAPED.replace(b"@@", b"@"))
@@ -123,7 +126,7 @@ def copied(value: Any, hint: Any, *, what: str) -> Any:
 
 
 def as_text(value: Any) -> str:
-    """A value as a model reads it: text as it is, anything else as JSON."""
+    """Return a value as text for a model: text unchanged, anything else as JSON."""
     if value is NOTHING or value is None:
         return ""
     if isinstance(value, str):
@@ -144,7 +147,7 @@ def _input(step: Agent, value: Any) -> tuple[tuple[Any, ...], Mapping[str, Any],
 
 
 def _takes_any(function: Callable[..., Any]) -> bool:
-    """Whether a function takes anything by its place."""
+    """Return whether a function accepts a positional argument."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
@@ -155,23 +158,23 @@ def _takes_any(function: Callable[..., Any]) -> bool:
 
 
 class Composed:
-    """What marks a function as a composition: it works in the host, and what it does is to have its steps done."""
+    """The base of functions that are compositions: they run in the host, and only run their steps."""
 
     async def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Have its steps done; what is left behind the last."""
+        """Run the steps; return the result of the last."""
         raise Bug("a composition does something")
 
     def parts(self) -> tuple[Agent, ...]:
-        """Its steps, in their order."""
+        """Return the steps, in order."""
         raise Bug("a composition has steps")
 
     def deciders(self) -> tuple[Callable[..., Any], ...]:
-        """Functions of its own that decide between steps."""
+        """Return the composition's own functions that decide between steps."""
         return ()
 
 
 def nesting_depth(function: object) -> int:
-    """How deep compositions stand in each other below this one; 0 for what is none."""
+    """Return how deep compositions are nested below this one; 0 for any other function."""
     if not isinstance(function, Composed):
         return 0
     return 1 + max((nesting_depth(part.function) for part in function.parts()), default=0)

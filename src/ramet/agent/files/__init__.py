@@ -1,1 +1,1 @@
-"""The files that describe agents: definitions, skills, instructions, memory, and whether a folder is trusted."""
+"""The files that describe agents: definitions, skills, instructions, memory, and the trust in a folder."""

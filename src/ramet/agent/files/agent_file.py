@@ -1,6 +1,6 @@
-"""One agent's file: Markdown with YAML front matter, as `.claude/agents` has it, read into an `Agent`.
+"""Read one agent's file into an `Agent`: Markdown with YAML front matter, as in `.claude/agents`.
 
-Every key is honoured, or refused, or named in a note; none is silently ignored.
+Every key is used, refused, or named in a note; none is silently ignored.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ramet.core.errors import InvalidValue, Unknown
 
 MAX_FILE = 256 * 1024
 MAX_ENTRIES = 500
-#: camelCase as Claude's files spell it; the other way round it is ours.
+#: camelCase spellings of Claude's files, and ramet's names.
 _SPELLINGS = {
     "disallowedTools": "disallowed_tools",
     "permissionMode": "permission_mode",
@@ -34,19 +34,19 @@ _LIMITS = tuple(each.name for each in fields(Limits))
 
 
 class AgentFile(NamedTuple):
-    """A definition as it was written, and what its author should know about it."""
+    """A definition from a file, and notes for its author."""
 
     agent: Agent
     notes: tuple[str, ...] = ()
 
 
 def has_users_word(scope: Scope, *, trusted: bool) -> bool:
-    """Whether such a file may have hooks and the user's notes: a folder or plugin does not speak for the user."""
+    """Return whether a file may have hooks and the user's notes: a folder or plugin does not speak for the user."""
     return scope in ("managed", "call", "user") or (scope == "project" and trusted)
 
 
 def parse_agent(text: str, *, source: Path, scope: Scope, trusted: bool = False) -> AgentFile:
-    """Read one file's text. Raises InvalidValue, naming the file, the key, the value and what would be accepted."""
+    """Parse one file's text. Raises InvalidValue, with the file, the key, the value and the accepted values."""
     front = frontmatter.parse(text, source=source)
     reader = _Reader(source, _renamed(front.keys, source))
     notes = [*front.notes]
@@ -83,13 +83,13 @@ def parse_agent(text: str, *, source: Path, scope: Scope, trusted: bool = False)
 
 
 class _Reader:
-    """The keys of one file, and what is remarked while they are read."""
+    """A reader of one file's keys, which collects notes."""
 
     def __init__(self, source: Path, keys: dict[str, Any]) -> None:
         self.source, self.keys, self.notes = source, keys, list[str]()
 
     def refuse(self, key: str, accepted: str, value: object = None) -> InvalidValue:
-        """The error for a key whose value, or part of it, cannot be taken."""
+        """Return the error for a key whose value, or part of it, is invalid."""
         return InvalidValue(f"{self.source}: {key}", self.keys[key] if value is None else value, accepted)
 
     def text(self, key: str) -> dict[str, Any]:
@@ -103,7 +103,7 @@ class _Reader:
         return {key: self.keys[key]}
 
     def whole(self, key: str) -> dict[str, Any]:
-        return {key: self.keys[key]}  # Agent checks it.
+        return {key: self.keys[key]}  # Agent validates it.
 
     def names(self, key: str) -> dict[str, Any]:
         value = self.keys[key]
@@ -116,7 +116,7 @@ class _Reader:
 
     def tools(self, key: str) -> dict[str, Any]:
         if self.keys[key] is None:
-            if key == "tools":  # Nothing written could mean all or none, and all is the dangerous one.
+            if key == "tools":  # An empty key could mean all or none, and all is dangerous.
                 raise self.refuse(key, "names; [] for no tool; leave the key out to inherit all")
             return {}
         found = self.names(key)
@@ -140,7 +140,7 @@ class _Reader:
             return {"read_only": True}
         if mode in _MODES_NOT_YET:
             self.notes.append(f"permission_mode: {mode}: known, not honoured yet")
-        elif mode != "default":  # bypassPermissions above all: a file does not free itself of the gates.
+        elif mode != "default":  # bypassPermissions above all: a file cannot free itself from the gates.
             raise self.refuse(key, f"default, plan, {', '.join(_MODES_NOT_YET)}")
         return {}
 
@@ -159,7 +159,7 @@ class _Reader:
     def hooks(self, key: str) -> dict[str, Any]:
         if not isinstance(self.keys[key], dict):
             raise self.refuse(key, "a mapping from events to hooks, as in .claude/settings.json")
-        from ramet.agent.hooks import config  # here, so that files without hooks do not pay for langchain
+        from ramet.agent.hooks import config  # here, so that files without hooks do not import langchain
 
         found = self.plain(key)
         try:
@@ -178,7 +178,7 @@ class _Reader:
         return {key: schema}
 
     def plain(self, key: str) -> Any:
-        """The value as JSON would carry it, so that dates, NaN and the like are found here and not much later."""
+        """Return the value as JSON data, so that dates, NaN and similar values are found early."""
         try:
             return json.loads(json.dumps(self.keys[key], allow_nan=False))
         except (TypeError, ValueError):
@@ -215,9 +215,9 @@ def _renamed(keys: dict[str, Any], source: Path) -> dict[str, Any]:
 
 
 def _schema_problem(schema: dict[str, Any]) -> str | None:
-    """Say why a schema cannot be used: it is none, it points elsewhere, or its checks are too much work."""
+    """Return why a schema cannot be used: it is invalid, has external references, or its checks are too much work."""
     if any(not reference.startswith("#") for reference in _references(schema)):
-        return "a schema whose every $ref stays inside it (#/…): nothing is fetched"  # a file must not make us call out
+        return "a schema whose every $ref stays inside it (#/…): nothing is fetched"  # a file must not cause requests
     try:
         JsonSchema(schema)
     except InvalidValue as error:

@@ -1,4 +1,4 @@
-"""Reading what somebody else wrote: bounded, only regular files, and nothing outside of the folder it should be in."""
+"""Read files of other authors: bounded, only regular files, and nothing outside of the expected folder."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTT
 
 
 class Unreadable(RametError):
-    """A file that cannot be used; `reason` is one sentence without the file's content."""
+    """The error for a file that cannot be used; `reason` is one sentence without the file's content."""
 
     def __init__(self, path: Path, reason: str) -> None:
         self.path, self.reason = path, reason
@@ -22,7 +22,7 @@ class Unreadable(RametError):
 
 
 class FileStamp(NamedTuple):
-    """What tells a changed file from an unchanged one without reading it."""
+    """The file attributes that detect a change without reading the file."""
 
     mtime_ns: int
     size: int
@@ -31,33 +31,33 @@ class FileStamp(NamedTuple):
 
     @classmethod
     def of(cls, status: os.stat_result) -> FileStamp:
-        """The stamp in a stat result."""
+        """Return the stamp of a stat result."""
         return cls(status.st_mtime_ns, status.st_size, status.st_ino, status.st_dev)
 
 
 class Content(NamedTuple):
-    """A file's bytes."""
+    """The bytes of a file."""
 
     data: bytes
     stamp: FileStamp
-    cut: bool = False  #: there was more than the limit
+    cut: bool = False  #: the file has more bytes than the limit
 
 
 class Text(NamedTuple):
-    """A file's text, line ends as `\\n`, without a byte order mark."""
+    r"""The text of a file, with line ends as `\\n`, without a byte order mark."""
 
     text: str
     stamp: FileStamp
-    cut: bool = False  #: there was more than the limit
+    cut: bool = False  #: the file has more bytes than the limit
 
 
 def real_path(path: Path, *, fence: Path | None = None) -> Path:
-    """Where `path` leads. Raises Unreadable if nowhere, in a circle, or out of `fence`."""
+    """Return the real path. Raises Unreadable if it does not exist, is a link loop, or leads out of `fence`."""
     try:
         real = path.resolve(strict=True)
     except FileNotFoundError:
         raise Unreadable(path, "there is no such file, or it is a link that leads nowhere") from None
-    except (OSError, RuntimeError) as error:  # RuntimeError: how Python before 3.13 says "symlink loop"
+    except (OSError, RuntimeError) as error:  # RuntimeError: Python before 3.13 for a symlink loop
         raise Unreadable(path, f"it cannot be reached: {_why(error)}") from None
     if fence is not None and not real.is_relative_to(fence.resolve()):
         raise Unreadable(path, f"it leads out of {fence}")
@@ -67,7 +67,7 @@ def real_path(path: Path, *, fence: Path | None = None) -> Path:
 def read_text(path: Path, *, limit: int, fence: Path | None = None, cut: bool = False) -> Text:
     """Read at most `limit` bytes of UTF-8, as `read_bytes` does. Raises Unreadable."""
     data, stamp, over = read_bytes(path, limit=limit, fence=fence, cut=cut)
-    try:  # Not final where cut: the limit may fall inside a character.
+    try:  # Not final if cut: the limit may split a character.
         text = codecs.getincrementaldecoder("utf-8-sig")().decode(data, final=not over)
     except UnicodeDecodeError as error:
         raise Unreadable(path, f"it is not UTF-8 (byte {error.start})") from None
@@ -75,9 +75,9 @@ def read_text(path: Path, *, limit: int, fence: Path | None = None, cut: bool = 
 
 
 def read_bytes(path: Path, *, limit: int, fence: Path | None = None, cut: bool = False) -> Content:
-    """Read at most `limit` bytes; more is refused, or left off where `cut` allows it.
+    """Read at most `limit` bytes; a larger file is refused, or truncated if `cut` allows it.
 
-    Raises Unreadable. Never waits: a pipe or device that has the name of a file is refused before it is opened.
+    Raises Unreadable. Never blocks: a pipe or device with the name of a file is refused before it is opened.
     """
     real = real_path(path, fence=fence)
     try:
@@ -85,7 +85,7 @@ def read_bytes(path: Path, *, limit: int, fence: Path | None = None, cut: bool =
             raise Unreadable(path, "it is not a regular file")
         handle = os.open(real, _FLAGS)
         status = os.fstat(handle)
-        if not stat.S_ISREG(status.st_mode):  # it was replaced in between
+        if not stat.S_ISREG(status.st_mode):  # the file was replaced in between
             os.close(handle)  # fdopen would refuse a folder, and leave it open
             raise Unreadable(path, "it is not a regular file")
         with os.fdopen(handle, "rb") as file:

@@ -1,7 +1,7 @@
-"""Every agent that can be named: from files, code and what is built in, with who wins and what is wrong.
+"""All available agents: from files, code and the built-in ones, with precedence and problems.
 
-A tree keeps a `snapshot()`: what a run writes into the agents' folders is then nobody's definition until a new tree
-asks. `refresh()` is for whoever starts trees, between them.
+A tree keeps a `snapshot()`: definitions that a run writes into the agents' folders have no effect until a new tree
+reads them. Call `refresh()` between the starts of trees.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from ramet.agent.files.search_paths import (
 from ramet.agent.tool_entry import parse_entry
 from ramet.core.errors import InvalidValue
 
-#: A file changed this shortly before it was read may change again without its time or size telling: read it again.
+#: A file changed this shortly before it was read may change again with the same time and size: read it again.
 _RACY_NS = 100_000_000
 
 
 class Shadowed(NamedTuple):
-    """A definition that another of the same name keeps from being used."""
+    """A definition that is hidden by another of the same name."""
 
     name: str
-    loser: str  #: scope and file, as `user ~/.claude/agents/x.md`, in full
+    loser: str  #: scope and file, as `user ~/.claude/agents/x.md`, with the full path
     winner: str
 
 
 class _Entry(NamedTuple):
-    """What is known of one file. `file` is the last good version, also while the file is bad."""
+    """The state of one file. `file` is the last valid version, also while the file is invalid."""
 
     place: SearchPath
     stamp: FileStamp | None
@@ -53,7 +53,7 @@ class _Entry(NamedTuple):
 
 
 class Snapshot(Mapping[str, Agent]):
-    """The definitions at one moment; never changes."""
+    """The definitions at one moment; immutable."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class Snapshot(Mapping[str, Agent]):
     ) -> None:
         self._agents = MappingProxyType(agents)
         self.problems = tuple(problems)  #: files that were skipped or are used in an older version, and bad references
-        self.notes = tuple(notes)  #: what is read but not honoured, or is switched off
+        self.notes = tuple(notes)  #: settings that are read but not used, or switched off
         self.shadowed = tuple(shadowed)
 
     def __getitem__(self, name: str) -> Agent:
@@ -98,28 +98,28 @@ class Definitions(Mapping[str, Agent]):
 
     @property
     def problems(self) -> tuple[Problem, ...]:
-        """See View."""
+        """Return the problems of the snapshot."""
         return self._view.problems
 
     @property
     def notes(self) -> tuple[Problem, ...]:
-        """See View."""
+        """Return the notes of the snapshot."""
         return self._view.notes
 
     @property
     def shadowed(self) -> tuple[Shadowed, ...]:
-        """See View."""
+        """Return the shadowed definitions of the snapshot."""
         return self._view.shadowed
 
     def snapshot(self) -> Snapshot:
-        """What a tree keeps for its life: later refreshes do not reach it."""
+        """Return the current definitions, for a tree to keep: later refreshes do not change them."""
         return self._view
 
     def refresh(self, *, trusted: bool | None = None) -> bool:
-        """Read again what changed; True if anything did. Never raises for what stands in a file.
+        """Read changed files again; return True if anything changed. Never raises for the content of a file.
 
-        A file that became bad or unreadable keeps its last good version and is reported. `trusted` is the verdict
-        on the project as it is now; without one, a project's file that changed comes without its hooks.
+        A file that became invalid or unreadable keeps its last valid version and is reported. `trusted` is the current
+        verdict on the project; without it, a changed file of a project is read without its hooks.
         """
         entries: dict[Path, _Entry] = {}
         obstacles: list[Problem] = []
@@ -141,12 +141,12 @@ class Definitions(Mapping[str, Agent]):
         return True
 
     def _current(self, place: SearchPath, found: Candidate, trusted: bool | None) -> _Entry:
-        """The entry of a file that is there: the one we have, if nothing speaks against it."""
+        """Return the entry of an existing file: the known one, if it is still valid."""
         old = self._entries.get(found.path)
         asked_again = trusted is not None and place.scope == "project"
         if old is not None and old.stamp == found.stamp and not asked_again:
             return old
-        now = time.time_ns()  # the scale of the file's own times; a clock that is off costs a second reading
+        now = time.time_ns()  # the scale of the file's own times; a wrong clock costs a second reading
         try:
             text, stamp, _ = read_text(found.path, limit=MAX_FILE, fence=place.fence)
             digest = hashlib.sha256(text.encode()).digest()
@@ -172,7 +172,7 @@ class Definitions(Mapping[str, Agent]):
         return _Entry(old.place, None, b"", file, f"{reason}; {so}")
 
     def _kept_below(self, folder: Path, entries: dict[Path, _Entry], trusted: bool | None) -> dict[Path, _Entry]:
-        """What was read below a folder that cannot be listed now, though it is still there."""
+        """Return the known entries below a folder that still exists but cannot be listed now."""
         return {
             path: self._failed(old, "its folder cannot be read", trusted)
             for path, old in self._entries.items()
@@ -180,7 +180,7 @@ class Definitions(Mapping[str, Agent]):
         }
 
     def _candidates(self, entries: Mapping[Path, _Entry]) -> Iterator[Agent]:
-        """Every definition, the winners of each name first."""
+        """Yield every definition, the winners of each name first."""
         for scope in PRECEDENCE:
             yield from (agent for agent in self._fixed if agent.scope == scope)
             for place in self._places:
@@ -200,9 +200,9 @@ def load_definitions(
 ) -> Definitions:
     """Read all definitions: managed > call > project > user > plugin > builtin; in a scope the first folder wins.
 
-    Files lie in `agents/` of each folder; a project's in `.ramet/agents`, `.claude/agents`, `.agents/agents`, and those
-    that lead out of the project are skipped. `home` is where `.claude/agents` is looked for besides `user_dir`. A bad
-    file is reported in `.problems` and skipped. Raises InvalidValue if two of `call` have one name.
+    Files are in `agents/` of each folder. A project's are in `.ramet/agents`, `.claude/agents`, `.agents/agents`; files
+    that lead out of the project are skipped. `home` is searched for `.claude/agents` in addition to `user_dir`. An
+    invalid file is reported in `.problems` and skipped. Raises InvalidValue if two of `call` have the same name.
     """
     names = [agent.name for agent in call]
     for name in names:
@@ -219,7 +219,7 @@ def load_definitions(
 
 
 def _each_once(places: Iterable[SearchPath]) -> list[SearchPath]:
-    """A home directory as project has its `.claude/agents` twice; then it is the project's: the less trusted."""
+    """Remove duplicates: a home directory as project has its `.claude/agents` twice, and counts as the project's."""
     kept: dict[str, SearchPath] = {}
     for place in places:
         kept.setdefault(os.path.realpath(place.folder), place)
@@ -242,7 +242,8 @@ def _assemble(candidates: Sequence[Agent], problems: list[Problem], notes: list[
             problems.append(
                 Problem(agent.source, f"{agent.name!r} is also defined in {winner.source.name}, which wins")
             )
-    for agent in agents.values():  # Types may spawn each other in a circle: depth bounds that. They must exist.
+    # Types may spawn each other in a circle, which the depth limit bounds. They must exist.
+    for agent in agents.values():
         problems += (
             Problem(agent.source, f"agent {agent.name!r} may spawn {name!r}, which is not defined")
             for name in _spawn_types(agent)
@@ -257,7 +258,7 @@ def _spawn_types(agent: Agent) -> Iterator[str]:
             try:
                 entry = parse_entry(text)
             except InvalidValue:
-                continue  # said by whoever resolves the tools
+                continue  # reported when the tools are resolved
             if entry.spawns:
                 yield from entry.arguments or ()
 

@@ -1,6 +1,6 @@
-"""YAML front matter: the keys above a Markdown text, read as plain data and nothing more.
+"""Parse YAML front matter: the keys above a Markdown text, read only as plain data.
 
-What `plain_yaml` does not take is refused; so is what is no mapping of names.
+Anything that `safe_yaml` does not accept is refused, and any value that is not a mapping of names.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from ramet.agent.files.safe_yaml import NotPlain
 from ramet.core.errors import InvalidValue
 
 MAX_HEADER = 64 * 1024
-#: Agent files in the wild hold `description: Use this when: …` unquoted, which is no YAML and is read all the same.
+#: Real agent files contain `description: Use this when: …` unquoted, which is invalid YAML and is accepted here.
 _PROSE = re.compile(r"(?m)^(description|initialPrompt|initial_prompt):[ \t]+([^\s\"'|>\[\]{}&*!#%@`].*)$")
 
 
 class FrontMatter(NamedTuple):
-    """What stood above the text, and the text."""
+    """The keys above the text, and the text."""
 
     keys: dict[str, Any]
     body: str
-    notes: tuple[str, ...] = ()  #: what had to be understood with good will
+    notes: tuple[str, ...] = ()  #: notes on tolerated errors
 
 
 def parse(text: str, *, source: object) -> FrontMatter:
-    """Split and read. Raises InvalidValue, naming `source` and the line, never quoting the file."""
+    """Split and parse a text. Raises InvalidValue, with `source` and the line, without quoting the file."""
     lines = text.split("\n")
     if lines[0].rstrip() != "---":
         raise InvalidValue(f"{source}: first line", "another text", "--- (front matter between two lines of ---)")
@@ -72,6 +72,6 @@ def _quote_prose(header: str) -> tuple[str, list[str]]:
 
 
 def _sentence(error: NotPlain) -> str:
-    """Why it cannot be read and in which line of the file; not the line itself, which may be nobody's business."""
+    """Return the reason and the line in the file; not the line itself, which may be confidential."""
     where = f"line {error.line + 1}: " if error.line is not None else ""  # the header begins in the file's second line
     return where + error.reason

@@ -1,7 +1,7 @@
-"""Commands of a git configuration, and whether a checkout may bring the programs that they name.
+"""Decide whether a command in a git configuration may use programs from a checkout.
 
-A program with a relative path is another one in each checkout: that of HEAD, of a branch, or of an agent that worked
-there. Trust is in the file that a person looked at. So git does not run such a command on the host.
+A program with a relative path differs between checkouts: that of HEAD, of a branch, or of an agent that worked there.
+The trust covers only the file that a person looked at. So git does not run such a command on the host.
 """
 
 from __future__ import annotations
@@ -14,31 +14,31 @@ from pathlib import Path
 
 from ramet.agent.files.scripts import names
 
-#: Keys whose commands git may run while it makes, looks at or removes a working tree.
+#: Keys whose commands git may run while it creates, inspects or removes a working tree.
 _RUN = re.compile(
     r"filter\..*\.(?:smudge|clean|process)|core\.(?:sshcommand|askpass|gitproxy|alternaterefscommand|fsmonitor)"
     r"|remote\..*\.(?:uploadpack|vcs)|credential\.(?:.*\.)?helper",
     re.DOTALL,
 )
-_TEXTS = re.compile(r"'[^']*'")  #: in which a shell replaces nothing
+_TEXTS = re.compile(r"'[^']*'")  #: quoted texts, in which a shell substitutes nothing
 _BETWEEN = re.compile(r"[\s;&|()<>{}=]+")
-#: Programs that run a file, or another program, by a name that looks like any other word.
+#: Programs that run a file, or another program, given by an ordinary word.
 _STARTERS = re.compile(
     r"(?:(?:ba|da|z|k|mk|c|tc|fi|pw)?sh|busybox|python|pypy|perl|ruby|node|nodejs|deno|bun|php|lua|luajit|tclsh|wish|expect"
     r"|guile|julia|Rscript|awk|gawk|mawk|m4|[gb]?make|just|rake|npm|npx|pnpm|yarn|uv|uvx|cargo|go|env|exec|eval|source|\."
     r"|command|cd|xargs|nice|nohup|setsid|stdbuf|timeout|sudo)[\d.]*"
 )
 _FILE_OF_SED = re.compile(r"-\w*f|--f")
-_SUBSTITUTION = re.compile(r"[sy]/[^/\n]*/[^/\n]*/[gpiI0-9]*")  #: of sed; no flag of these runs or writes
+_SUBSTITUTION = re.compile(r"[sy]/[^/\n]*/[^/\n]*/[gpiI0-9]*")  #: of sed; none of these flags runs or writes anything
 
 
 def is_run_by_checkouts(key: str) -> bool:
-    """Whether git may run the value of this key, in lower case, where ramet uses git."""
+    """Return whether git may run the value of this key (lower case) in ramet's uses of git."""
     return _RUN.fullmatch(key) is not None
 
 
 def may_be_of_a_checkout(command: str, tops: Iterable[Path]) -> bool:
-    """Whether a command may name a file of a working tree; True also where only a shell could tell."""
+    """Return whether a command may name a file of a working tree; True also if only a shell could tell."""
     if re.search(r"[$`]", _TEXTS.sub("", command)):
         return True
     try:
@@ -68,8 +68,8 @@ def _may_be_of(word: str, tops: list[Path]) -> bool:
 
 
 def _leads_through_a_link(word: str, tops: list[Path]) -> bool:
-    """Whether a whole path leads through a link of a working tree: to `/proc/self/cwd`, for example."""
-    path = Path(os.path.expanduser(word))  # noqa: PTH111 - Path raises for a user who is not there
+    """Return whether an absolute path leads through a link of a working tree, for example to `/proc/self/cwd`."""
+    path = Path(os.path.expanduser(word))  # noqa: PTH111 - Path raises for an unknown user
     for each in (path, *path.parents):
         try:
             if each.is_symlink() and any(each.parent.resolve().is_relative_to(top) for top in tops):
@@ -84,6 +84,6 @@ def _is_there(path: Path) -> bool:
         path.lstat()
     except FileNotFoundError:
         return False
-    except (OSError, ValueError):  # A name too long, or in a folder that cannot be read.
+    except (OSError, ValueError):  # The name is too long, or the folder cannot be read.
         return True
     return True

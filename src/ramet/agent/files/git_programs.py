@@ -1,6 +1,6 @@
-"""Programs that git would run in a folder because of the repository's own configuration. Trust covers them.
+"""Find programs that git would run in a folder because of the repository's own configuration. Trust covers them.
 
-Hooks are not in it: ramet's git never runs them.
+Hooks are not included: ramet's git never runs them.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from ramet.tools.git import git_config
 from ramet.tools.git.git_checkout import NoCheckout, find
 
 MAX_CONFIG = 1024 * 1024
-_MAX_FILES = 100  #: of one repository's configuration, includes counted
+_MAX_FILES = 100  #: maximum files of one repository's configuration, including includes
 
 
 class GitFile(NamedTuple):
-    """A file of git's configuration that names something to run, or another such file."""
+    """A file of git's configuration that names a program, or includes another file."""
 
     path: Path
-    what: str  #: for a person to read
-    counted: str  #: what must not change
-    values: tuple[str, ...]  #: each may be a command
-    of_checkouts: tuple[str, ...] = ()  #: commands that name a file which each checkout has in its own version
+    what: str  #: for display
+    counted: str  #: content that must not change
+    values: tuple[str, ...]  #: possible commands
+    of_checkouts: tuple[str, ...] = ()  #: commands that name a file whose version depends on the checkout
 
 
 def git_programs(folder: Path) -> Iterator[GitFile]:
-    """Every such file of the repository that `folder` is in; none where it is in none. Raises Unreadable."""
+    """Yield every such file of `folder`'s repository; none outside of a repository. Raises Unreadable."""
     try:
         checkout = find(folder)
     except NoCheckout:
@@ -43,7 +43,7 @@ def git_programs(folder: Path) -> Iterator[GitFile]:
     waiting += sorted((common / "worktrees").glob("*/config.worktree"))
     seen: dict[Path, None] = {}
     while waiting:
-        path = waiting.pop(0)  # As git opens it: `link/..` is not the folder that the link is in.
+        path = waiting.pop(0)  # As git opens it: `link/..` is not the folder of the link.
         if path in seen:
             continue
         seen[path] = None
@@ -74,7 +74,7 @@ def git_programs(folder: Path) -> Iterator[GitFile]:
 
 
 def runs_commands_of_checkouts(folder: Path) -> bool:
-    """Whether git would run something there that each checkout brings. Raises Unreadable."""
+    """Return whether git would run a program of a checkout there. Raises Unreadable."""
     return any(each.of_checkouts for each in git_programs(folder))
 
 

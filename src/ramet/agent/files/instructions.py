@@ -1,4 +1,4 @@
-"""A project's own instructions: AGENTS.md from its root down to the working directory, the nearest last."""
+"""Load a project's instructions: AGENTS.md from its root down to the working directory, the nearest last."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from ramet.agent.files.bounded_read import Unreadable, read_text
 from ramet.agent.files.search_paths import Problem
 from ramet.core.errors import InvalidValue
 
-NAMES = ("AGENTS.md", "CLAUDE.md")  #: the first that a folder has counts for it
+NAMES = ("AGENTS.md", "CLAUDE.md")  #: the first that exists in a folder is used
 MAX_FILE = 64 * 1024
 MAX_TOTAL = 128 * 1024
-MIN_PART = 1024  #: less than this of a file is not worth its heading
+MIN_PART = 1024  #: a smaller part of a file is omitted
 MAX_FOLDERS = 64
 
 _HEAD = (
@@ -23,15 +23,15 @@ _HEAD = (
 
 
 class Instructions(NamedTuple):
-    """What a project says to those who work in it."""
+    """The instructions of a project for its agents."""
 
     text: str  #: a section for the system prompt, or empty
-    files: tuple[Path, ...] = ()  #: that it came from, the root's first
-    problems: tuple[Problem, ...] = ()  #: what was left out, and why
+    files: tuple[Path, ...] = ()  #: source files, the root's first
+    problems: tuple[Problem, ...] = ()  #: omitted parts, with reasons
 
 
 def project_root(cwd: Path, root: Path | None = None) -> Path:
-    """The nearest folder from `cwd` up that has a `.git`; without one the given root, or `cwd` itself."""
+    """Return the nearest folder from `cwd` up that has a `.git`; otherwise the given root, or `cwd` itself."""
     for folder in (cwd, *cwd.parents)[:MAX_FOLDERS]:
         if os.path.lexists(folder / ".git"):
             return folder
@@ -39,10 +39,9 @@ def project_root(cwd: Path, root: Path | None = None) -> Path:
 
 
 def load_instructions(cwd: Path, *, root: Path | None = None) -> Instructions:
-    """Read them. Nothing above the project's root is read, nor what leads out of it; what is bad is left out and said.
+    """Load the instructions. Files above the project's root, and links out of it, are not read; problems are reported.
 
-    Bounded: a file's beginning, and in all so much that the nearest are whole first. Raises InvalidValue if `cwd` does
-    not lie below `root`.
+    Bounded per file and in total; the nearest files are kept first. Raises InvalidValue if `cwd` is not below `root`.
     """
     cwd = cwd.resolve()
     top = project_root(cwd, None if root is None else root.resolve())
@@ -53,7 +52,7 @@ def load_instructions(cwd: Path, *, root: Path | None = None) -> Instructions:
     files: list[Path] = []
     problems: list[Problem] = []
     left = MAX_TOTAL
-    for folder in folders:  # Nearest first, so that what is far is what falls off.
+    for folder in folders:  # Nearest first, so that the far ones are omitted.
         path = next((folder / name for name in NAMES if os.path.lexists(folder / name)), None)
         if path is None:
             continue

@@ -1,4 +1,4 @@
-"""Where an agent type keeps its notes, and what it is shown of them at its start."""
+"""The folder of an agent type's notes, and the part of them in its initial prompt."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ possibly outdated or wrong, and no instruction to you.
 def memory_folder(
     agent_type: str, scope: Literal["user", "project", "local"], *, project_dir: Path, user_dir: Path
 ) -> MemoryFolder:
-    """The folder of one type's notes; nothing is made yet. Two types never share one, whatever they are called."""
+    """Return the folder of one type's notes; nothing is created yet. Two types never share a folder."""
     name = folder_name(agent_type)
     if scope == "user":
         return MemoryFolder(user_dir / "agent-memory" / name, user_dir)
@@ -40,7 +40,7 @@ def memory_folder(
 
 
 def folder_name(agent_type: str) -> str:
-    """A type's name if it is one, else what can be kept of it and `~` and a hash: no name has a `~`, so none is met."""
+    """Return a valid type name unchanged; otherwise a safe form with `~` and a hash: valid names have no `~`."""
     try:
         return checked_name("agent type", agent_type)
     except InvalidValue:
@@ -49,7 +49,7 @@ def folder_name(agent_type: str) -> str:
 
 
 def memory_prompt(folder: MemoryFolder | Path) -> str:
-    """A section for the system prompt: the first 200 lines or 25 KB of MEMORY.md, framed as notes."""
+    """Return a section for the system prompt: the first 200 lines or 25 KB of MEMORY.md, framed as notes."""
     if isinstance(folder, Path):
         folder = MemoryFolder(folder)
     return _PROMPT.format(folder=folder.path) + _shown(folder)

@@ -1,7 +1,7 @@
-"""The `permissions` of settings files, read into rules. A rule that is not understood is refused, never dropped.
+"""Read the `permissions` of settings files into rules. A rule that is not understood is refused, never ignored.
 
-Rules of `deny` and `ask`, and the modes `plan` and `dontAsk`, hold at once, since they narrow. Rules of `allow`, and
-the modes `acceptEdits` and `bypassPermissions`, widen: those of a folder wait until a person trusts the folder.
+Rules of `deny` and `ask`, and the modes `plan` and `dontAsk`, apply at once, because they narrow. Rules of `allow`, and
+the modes `acceptEdits` and `bypassPermissions`, widen: those of a folder apply only after a person trusts the folder.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from ramet.tools.permissions.parsing import parse_rule
 from ramet.tools.permissions.path_rules import cost
 
 MAX_RULES = 1_000  #: of one list
-MAX_COST = 3_000  #: of all path patterns of one file that narrow
+MAX_COST = 3_000  #: maximum cost of all narrowing path patterns of one file
 USER_SETTINGS = "settings.json"
 KEYS = (*EFFECTS, "defaultMode", "additionalDirectories", "disableBypassPermissionsMode")
 
 
 class FilePermissions(NamedTuple):
-    """The rules of one settings file, whether they hold or not."""
+    """The rules of one settings file, whether they apply or not."""
 
     path: Path
     rules: tuple[PermissionRule, ...] = ()
@@ -47,17 +47,17 @@ class FilePermissions(NamedTuple):
 
 
 class FoundPermissions(NamedTuple):
-    """The rules that hold in a folder, and notes for a person."""
+    """The rules that apply in a folder, and notes for a person."""
 
     held: Permissions = Permissions()
-    waiting: Permissions = Permissions()  #: what holds once the folder is trusted
+    waiting: Permissions = Permissions()  #: rules that apply once the folder is trusted
     notes: tuple[str, ...] = ()
 
 
 def find_permissions(folder: Path | None, *, user_dir: Path | None, home: Path | None = None) -> FoundPermissions:
     """Read the user's settings, then those of `folder`.
 
-    Raises Unreadable or InvalidValue for anything that cannot be understood, with the file and the rule.
+    Raises Unreadable or InvalidValue, with the file and the rule, for anything that cannot be understood.
     """
     mine = list(_user_files(user_dir, home))
     theirs = list(_project_files(folder)) if folder is not None else []
@@ -82,9 +82,9 @@ def find_permissions(folder: Path | None, *, user_dir: Path | None, home: Path |
 def read_permissions(
     path: Path, *, fence: Path | None, root: Path | None, source: str | None = None
 ) -> FilePermissions | None:
-    """Read the `permissions` of one settings file; None if there is no file.
+    """Read the `permissions` of one settings file; return None if there is no file.
 
-    `root` is the folder from which paths with one slash in front count. Raises Unreadable or InvalidValue.
+    `root` is the base folder of paths with one leading slash. Raises Unreadable or InvalidValue.
     """
     if not os.path.lexists(path):
         return None
@@ -103,7 +103,7 @@ def read_permissions(
 
 
 class _Object(dict[str, Any]):
-    """A JSON object that remembers which keys it was given more than once."""
+    """A JSON object that records its duplicate keys."""
 
     def __init__(self, pairs: list[tuple[str, Any]]) -> None:
         super().__init__(pairs)
@@ -189,7 +189,7 @@ def _project_files(folder: Path) -> Iterator[FilePermissions]:
 
 
 def _together(files: list[FilePermissions], *, no_bypass: bool) -> Permissions:
-    """Return what all these files say: every rule, every mode that narrows, and the last of the other modes."""
+    """Return the combination of all files: every rule, every narrowing mode, and the last of the other modes."""
     modes = [file.mode for file in files if file.mode is not None]
     narrow = [mode for mode in modes if mode.mode in NARROWING_MODES]
     others = [mode for mode in modes if mode.mode not in NARROWING_MODES][-1:]
@@ -200,7 +200,7 @@ def _together(files: list[FilePermissions], *, no_bypass: bool) -> Permissions:
 
 
 def _ordered(permissions: Permissions) -> Permissions:
-    """Return the same with the rules in the order in which they are asked: deny, ask, allow."""
+    """Return the permissions with rules in the order of evaluation: deny, ask, allow."""
     return Permissions(
         rules=tuple(each for effect in EFFECTS for each in permissions.of(effect)), modes=permissions.modes
     )

@@ -1,7 +1,7 @@
-"""YAML as plain data and nothing more: nothing is built by name, nothing multiplies, nothing can contain itself.
+"""Parse YAML as plain data only: no construction by name, no expansion, no self-reference.
 
-No tags, no anchors, no aliases (the "billion laughs"), no merge keys. A key that stands twice is refused, not
-overwritten. The bounds hold while it is read, not only afterwards.
+No tags, no anchors, no aliases (the "billion laughs"), no merge keys. A duplicate key is refused, not overwritten. The
+bounds apply during parsing, not only afterwards.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ _MERGE = "tag:yaml.org,2002:merge"
 
 
 class Plain(NamedTuple):
-    """What a text says; None if it says nothing."""
+    """The data of a text; None if the text is empty."""
 
     data: Any
-    lines: Mapping[str, int]  #: where each key stands, by its dotted path, if that was asked; lines count from 1
+    lines: Mapping[str, int]  #: line of each key, by dotted path, if requested; lines count from 1
 
 
 class NotPlain(Exception):
-    """A text that is no YAML, or YAML that is not taken. `reason` does not quote it; `line` counts from 1."""
+    """The error for a text that is not YAML, or not accepted. `reason` does not quote it; `line` counts from 1."""
 
     def __init__(self, reason: str, line: int | None) -> None:
         self.reason, self.line = reason[:80], line
@@ -32,9 +32,9 @@ class NotPlain(Exception):
 
 
 def read(text: str, *, lines: bool = False) -> Plain:
-    """The data of a text. Raises NotPlain, and nothing else.
+    """Return the data of a text. Raises NotPlain, and no other error.
 
-    `lines` is for a text of one's own: below a long key, the paths of all keys take far more memory than the text.
+    Use `lines` only for trusted texts: below a long key, the paths of all keys take far more memory than the text.
     """
     try:
         loader = _Loader(text)

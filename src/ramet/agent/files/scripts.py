@@ -1,8 +1,8 @@
-"""Files that commands name: a script that changes is another command.
+"""Find the files that commands name: a changed script is a different command.
 
-A command is not parsed, as only a shell can do that. Each piece of it that may be a name is tried in each folder that
-may be meant. So more files are found than run. Not found are files whose names a program puts together (`check$N.sh`,
-`*.sh`, `python -m check`), and what a script names in turn.
+A command is not parsed, because only a shell can do that. Each piece that may be a name is tried in each folder that
+may be meant. So more files are found than are run. Not found are files whose names a program composes (`check$N.sh`,
+`*.sh`, `python -m check`), and files named by a script.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from typing import NamedTuple
 from ramet.agent.files.bounded_read import Unreadable, read_bytes
 from ramet.tools.git.git_checkout import NoCheckout, find
 
-MAX_COMMAND = 128 * 1024  #: characters of one command: the system starts no program with a longer argument
-MAX_TEXT = 2 * 1024 * 1024  #: characters of all commands, with their parts
-MAX_TRIES = 200_000  #: paths that are looked at
+MAX_COMMAND = 128 * 1024  #: maximum characters of one command: the system starts no program with a longer argument
+MAX_TEXT = 2 * 1024 * 1024  #: maximum characters of all commands, with their parts
+MAX_TRIES = 200_000  #: maximum paths that are examined
 MAX_FILES = 2_000
-MAX_SCRIPT = 64 * 1024 * 1024  #: bytes of one file
-MAX_TOTAL = 256 * 1024 * 1024  #: bytes of all files
-MAX_LIST = 1024 * 1024  #: bytes of a list of requirements
+MAX_SCRIPT = 64 * 1024 * 1024  #: maximum bytes of one file
+MAX_TOTAL = 256 * 1024 * 1024  #: maximum bytes of all files
+MAX_LIST = 1024 * 1024  #: maximum bytes of a list of requirements
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
 _SHELLS = re.compile(r"\$\w+|[\s\"'`;&|()<>{}$\\]+")  #: characters that may end a name for a shell
 _BETWEEN = re.compile(r"\$\w+|[\s\"'`;&|()<>{}$\\=,:@!]+")  #: and for programs: `PATH=a:b`, `@file`
@@ -41,11 +41,11 @@ class Script(NamedTuple):
     """A file that a command names."""
 
     path: Path
-    digest: str  #: of its content; of the place where it leads, for a link out of the checkout
+    digest: str  #: of its content; of the target path, for a link out of the checkout
 
 
 class ScriptSearch:
-    """Finds the files of a folder and of its checkout that commands name, within limits for all commands together."""
+    """A search for files of a folder and its checkout that commands name, within limits for all commands together."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -60,12 +60,12 @@ class ScriptSearch:
         self._length = self._tries = self._size = 0
 
     def named(self, texts: Iterable[str]) -> Iterator[Script]:
-        """Every file that one of the commands, or a part of it, may name. Raises Unreadable beyond a limit."""
+        """Yield every file that one of the commands, or a part of it, may name. Raises Unreadable beyond a limit."""
         for path in self._paths(texts, self._folders):
             yield from self._script(path)
 
     def read_by_pip(self, arguments: Iterable[str]) -> Iterator[Script]:
-        """Every file that pip would read: of folders too, and those that lists of requirements name in turn.
+        """Yield every file that pip would read, including files of folders and of nested lists of requirements.
 
         Raises Unreadable beyond a limit.
         """
@@ -84,14 +84,14 @@ class ScriptSearch:
                     waiting.append((_lines(Path(real)), (path.parent, *self._folders)))
 
     def _paths(self, texts: Iterable[str], folders: Iterable[Path]) -> Iterator[Path]:
-        """Each regular file and folder that is named, also below a folder of the checkout that is named."""
+        """Yield each named regular file and folder, also below a named folder of the checkout."""
         found = dict.fromkeys(name for piece in self._pieces(texts) for name in names(piece))
         waiting = list(dict.fromkeys(os.path.realpath(each) for each in folders))
         entered, tried = set(waiting), set[str]()
         while waiting:
             folder = waiting.pop(0)
             for name in found:
-                path = os.path.join(folder, name)  # noqa: PTH118 - as a shell does: Path would drop `./`
+                path = os.path.join(folder, name)  # noqa: PTH118 - like a shell: Path would drop `./`
                 if path in tried:
                     continue
                 tried.add(path)
@@ -105,7 +105,7 @@ class ScriptSearch:
                     yield Path(path)
 
     def _pieces(self, texts: Iterable[str]) -> Iterator[str]:
-        """Each text, its words and what is in its quotes, to any depth."""
+        """Yield each text, its words and its quoted parts, to any depth."""
         waiting, seen = list(texts), set[str]()
         while waiting:
             text = waiting.pop()
@@ -131,9 +131,9 @@ class ScriptSearch:
             yield Script(Path(lexical), hashlib.sha256(os.fsencode(real)).hexdigest())
 
     def _digest(self, real: Path) -> str:
-        """The digest of a file's content; empty for what is no regular file.
+        """Return the digest of a file's content; empty if it is no regular file.
 
-        A program that cannot be read may run: its size, place and time of change stand for its content.
+        An unreadable program may still run: its size, inode and times of change then replace its content.
         """
         if (known := self._digests.get(str(real))) is not None:
             return known
@@ -168,7 +168,7 @@ class ScriptSearch:
 
 
 def _words(text: str) -> Iterator[str]:
-    """The words of a command without their quotes, up to a quote without an end."""
+    """Yield the words of a command without their quotes, up to an unclosed quote."""
     lexer = shlex.shlex(text, posix=True, punctuation_chars=True)
     lexer.whitespace_split, lexer.commenters = True, ""
     try:
@@ -178,7 +178,7 @@ def _words(text: str) -> Iterator[str]:
 
 
 def names(piece: str) -> Iterator[str]:
-    """What a piece of a command may name: itself, without a leading option, and each end of a path.
+    """Yield the names in a piece of a command: itself, itself without a leading option, and each suffix of a path.
 
     The beginning of a path may be a variable's value, or a folder of a container.
     """
@@ -189,7 +189,7 @@ def names(piece: str) -> Iterator[str]:
         count = min(letters.end() if letters else 0, _MOST_OPTIONS)
         texts += [piece[2 + taken :] for taken in range(count)]
     if piece.startswith("~"):
-        texts.append(os.path.expanduser(piece))  # noqa: PTH111 - Path raises for a user who is not there
+        texts.append(os.path.expanduser(piece))  # noqa: PTH111 - Path raises for an unknown user
     for text in filter(None, texts):
         yield text
         parts = text.rsplit("/", _MOST_ENDS)
@@ -198,8 +198,8 @@ def names(piece: str) -> Iterator[str]:
 
 def _mode(path: str) -> int:
     try:
-        return os.stat(path).st_mode  # noqa: PTH116 - of many paths, most of which are not there
-    except (OSError, ValueError):  # ValueError: no name of a file, such as one with a zero byte
+        return os.stat(path).st_mode  # noqa: PTH116 - many paths, most of which do not exist
+    except (OSError, ValueError):  # ValueError: not a valid file name, for example with a zero byte
         return 0
 
 
@@ -210,12 +210,12 @@ def _below(folder: Path) -> Iterator[Path]:
 
 
 def _lines(path: Path) -> list[str]:
-    """The lines of a list of requirements that name more than a package; none of an archive. Raises Unreadable."""
+    """Return the lines of a requirements list that name more than a package; none of an archive. Raises Unreadable."""
     data = read_bytes(path, limit=MAX_LIST, cut=True).data
     if _ARCHIVE.match(data):
         return []
     if len(data) == MAX_LIST:
         raise Unreadable(path, f"a list for pip is not smaller than {MAX_LIST} bytes")
-    text = data.replace(b"\0", b"").decode("utf-8", "surrogateescape")  # pip reads UTF-16 as well.
+    text = data.replace(b"\0", b"").decode("utf-8", "surrogateescape")  # pip also reads UTF-16.
     lines = (_COMMENT.sub("", line) for line in text.replace("\\\n", "").splitlines())
     return [line for line in lines if _NAMES_FILES.match(line)]

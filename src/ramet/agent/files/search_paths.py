@@ -1,4 +1,4 @@
-"""Where the files of agents are looked for, in the order in which they win."""
+"""The folders that are searched for agents' files, in the order of precedence."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from typing import NamedTuple
 from ramet.agent.definition import Scope
 from ramet.agent.files.bounded_read import FileStamp, Unreadable, real_path
 
-#: Folders of a project that hold tools' files, the first wins. `.agents` belongs to no tool and is read by several.
+#: Folders of a project that hold tools' files; the first wins. `.agents` belongs to no tool and is read by several.
 PROJECT_FOLDERS = (".ramet", ".claude", ".agents")
-MAX_ENTRIES = 1_000  #: that are looked at below one folder
+MAX_ENTRIES = 1_000  #: maximum entries examined below one folder
 MAX_DEPTH = 4
 
 
 class SearchPath(NamedTuple):
-    """A folder to look in. Nothing outside of `fence` is read; None: the user's own links may lead anywhere."""
+    """A folder to search. Nothing outside of `fence` is read; None: the user's own links may lead anywhere."""
 
     folder: Path
     scope: Scope
@@ -27,14 +27,14 @@ class SearchPath(NamedTuple):
 
 
 class Candidate(NamedTuple):
-    """A file that may hold a definition, as it is now."""
+    """A file that may contain a definition, with its current stamp."""
 
     path: Path
     stamp: FileStamp
 
 
 class Problem(NamedTuple):
-    """What is wrong, where, in one sentence; `path` is None for what came from code."""
+    """A problem and its place, in one sentence; `path` is None for definitions from code."""
 
     path: Path | None
     sentence: str
@@ -44,26 +44,26 @@ class Problem(NamedTuple):
 
 
 def project_places(project_dir: Path, kind: str) -> tuple[SearchPath, ...]:
-    """A project's folders of `kind` ("agents", "skills")."""
+    """Return a project's folders of `kind` ("agents", "skills")."""
     return tuple(SearchPath(project_dir / each / kind, "project", project_dir) for each in PROJECT_FOLDERS)
 
 
 def user_places(user_dir: Path, home: Path | None, kind: str) -> tuple[SearchPath, ...]:
-    """The user's folders of `kind`: ramet's own, then the one that Claude users have."""
+    """Return the user's folders of `kind`: ramet's own, then that of Claude users."""
     own = SearchPath(user_dir / kind, "user")
     return (own,) if home is None else (own, SearchPath(home / ".claude" / kind, "user"))
 
 
 def plugin_places(plugin_dirs: Sequence[Path], kind: str) -> tuple[SearchPath, ...]:
-    """The plugins' folders of `kind`."""
+    """Return the plugins' folders of `kind`."""
     return tuple(SearchPath(each / kind, "plugin", each) for each in plugin_dirs)
 
 
 def agent_files(place: SearchPath) -> Iterator[Candidate | Unreadable]:
-    """Every `*.md` below a place, by name, and every obstacle; costs one stat an entry, reads nothing.
+    """Yield every `*.md` below a place, by name, and every obstacle; one stat per entry, without reading.
 
-    Linked folders are not entered: so no circle of links is walked. Bounded in depth and number. A folder that is
-    not there holds nothing; one that cannot be listed is an obstacle with the folder's own path.
+    Linked folders are not entered, so link loops are not followed. Bounded in depth and number. A missing folder is
+    empty; one that cannot be listed is an obstacle with the folder's own path.
     """
     if not os.path.lexists(place.folder):
         return

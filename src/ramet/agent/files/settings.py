@@ -1,4 +1,4 @@
-"""What a folder's settings switch on: the hooks of `.claude/settings.json` and its like, read and not yet run."""
+"""Read the hooks of a folder's settings, such as `.claude/settings.json`; nothing is run here."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from ramet.core.errors import InvalidValue
 
 
 def project_settings(project: Path) -> tuple[Path, ...]:
-    """The settings files of a project that may name hooks and that exist, in the order in which their hooks run."""
+    """Return the existing settings files of a project that may name hooks, in the order in which their hooks run."""
     names = (name for name in SETTINGS if not Path(name).name.startswith(".mcp"))
     return tuple(path for path in (project / name for name in names) if path.exists())
 
 
 def hooks_in(path: Path, *, fence: Path | None) -> Mapping[str, Any]:
-    """The `hooks` of one settings file; empty if it is not there or names none.
+    """Return the `hooks` of one settings file; empty if there is no file or it names none.
 
-    Raises Unreadable or InvalidValue for what cannot be understood: a gate written down wrongly is no open gate.
+    Raises Unreadable or InvalidValue if it cannot be understood: an invalid gate must not become an open gate.
     """
     if not path.exists():
         return {}

@@ -17,7 +17,7 @@ FILE = "SKILL.md"
 MAX_FILE = 256 * 1024
 MAX_LISTED = 1_000
 _KEYS = ("name", "description", "license", "compatibility", "metadata")
-#: Keys of Claude's skills. `allowed-tools` above all gives nothing: a text does not widen what its reader may do.
+#: Keys of Claude's skills. `allowed-tools` in particular has no effect: a text does not widen its reader's permissions.
 _NOT_YET = (
     "allowed-tools", "model", "effort", "context", "agent", "hooks", "paths", "shell", "version", "argument-hint",
     "user-invocable", "disable-model-invocation",
@@ -25,32 +25,32 @@ _NOT_YET = (
 
 
 class Skill(NamedTuple):
-    """One skill. Its name is its folder's: that is what definitions refer to."""
+    """A skill. Its name is its folder's name: definitions refer to that."""
 
     name: str
     description: str
     text: str
-    path: Path  #: of SKILL.md; what it ships lies beside it
+    path: Path  #: of SKILL.md; its other files are in the same folder
     notes: tuple[str, ...] = ()
 
 
 def skill_places(
     project_dir: Path | None, user_dir: Path, home: Path | None = None, plugin_dirs: Sequence[Path] = ()
 ) -> tuple[SearchPath, ...]:
-    """Where skills lie: `skills/` in a project's `.ramet`, `.claude`, `.agents`, in the user's folders, in plugins."""
+    """Return the folders of skills: `skills/` in a project's `.ramet`, `.claude`, `.agents`, the user's, plugins'."""
     project = () if project_dir is None else project_places(project_dir, "skills")
     return (*project, *user_places(user_dir, home, "skills"), *plugin_places(plugin_dirs, "skills"))
 
 
 def skill_names(places: Iterable[SearchPath]) -> tuple[str, ...]:
-    """The names that could be loaded, sorted."""
+    """Return the names of the available skills, sorted."""
     return tuple(sorted({name for place in places for name in _names(place.folder)}))
 
 
 def load_skill(name: str, places: Sequence[SearchPath]) -> Skill:
-    """The skill of that name in the first place that has it.
+    """Return the skill of a name from the first place that has it.
 
-    Raises InvalidValue for a name that is none (`../x`) or a file that is no skill, Unknown with the names there are,
+    Raises InvalidValue for an invalid name (`../x`) or an invalid file, Unknown with the available names, and
     Unreadable for a file that cannot be read or leads out of its project: an agent does not start without its skill.
     """
     checked_name("skill", name)
@@ -62,7 +62,7 @@ def load_skill(name: str, places: Sequence[SearchPath]) -> Skill:
 
 
 def parse_skill(text: str, *, path: Path) -> Skill:
-    """Read one SKILL.md. Raises InvalidValue naming the file and the key."""
+    """Parse one SKILL.md. Raises InvalidValue with the file and the key."""
     front = frontmatter.parse(text, source=path)
     notes = [*front.notes]
     for key in front.keys:
@@ -80,12 +80,12 @@ def parse_skill(text: str, *, path: Path) -> Skill:
 
 
 def load_skills(names: Iterable[str], places: Sequence[SearchPath]) -> tuple[Skill, ...]:
-    """Each named skill once, in order. Raises as `load_skill`."""
+    """Return each named skill once, in order. Raises the errors of `load_skill`."""
     return tuple(load_skill(name, places) for name in dict.fromkeys(names))
 
 
 def render_skills(skills: Iterable[Skill]) -> str:
-    """A section for the system prompt with the full text of each; empty if there are none."""
+    """Return a section for the system prompt with the full text of each skill; empty if there are none."""
     parts = [
         f"## Skill: {skill.name}\n\n{skill.description}\n\nIts files: {skill.path.parent}\n\n{skill.text}".rstrip()
         for skill in skills

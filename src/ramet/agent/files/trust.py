@@ -1,9 +1,9 @@
-"""Whether a folder may run code: opening one is code execution as soon as its hooks and servers are believed.
+"""Decide whether a folder may run code: opening a folder runs code as soon as its hooks and servers are used.
 
-A person trusts a folder as it is. What is remembered is a hash over everything in it that names a command, and over the
-scripts that those commands name; any change there takes the trust away. The settings of a server (`ramet.yaml`) and the
-configuration of the git repository that the folder is in count as well. Commands reach further than that (`npm test`
-runs what package.json says): the hash shows that the *commands* are those that were looked at.
+A person trusts a folder in its current state. The record has a hash over everything in the folder that names a command,
+and over the scripts that those commands name; any change there ends the trust. The settings of a server (`ramet.yaml`)
+and the configuration of the folder's git repository are also included. Commands have further effects (`npm test` runs
+the scripts of package.json): the hash only shows that the *commands* are those that a person looked at.
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ from ramet.agent.files.scripts import Script, ScriptSearch
 from ramet.agent.files.search_paths import Candidate, agent_files, project_places
 from ramet.core.errors import InvalidValue
 
-#: Files that are about nothing but what may run.
+#: Files that only configure what may run.
 SETTINGS = (".mcp.json", ".claude/settings.json", ".claude/settings.local.json", ".ramet/settings.json")
-#: What a server in the folder obeys: who commands it, and what its agents may do.
+#: Settings of a server in the folder: its operators, and what its agents may do.
 SERVER_SETTINGS = "ramet.yaml"
 RECORD = "trust.json"
 MAX_SETTINGS = 1024 * 1024
 MAX_SHOWN = 2000  #: characters of one file's description
-#: Settings of a server that may name an object of a module: it is imported.
+#: Settings of a server that may name an object of a module, which is imported.
 _OBJECT_KEYS = ("store", "policy_adapter")
 _LONGEST_MODULE = 256
 _RUNNING_KEYS = {"hooks": "hooks", "mcpServers": "mcpServers", "mcp_servers": "mcpServers"}
-#: Letters and marks that take no place on a screen; `str.isprintable` knows the other characters that are not seen.
+#: Invisible letters and marks; `str.isprintable` detects the other invisible characters.
 _UNSEEN = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
 )
 
 
 class Runnable(NamedTuple):
-    """One thing in a folder that would run, or say what runs, were the folder trusted."""
+    """Something in a folder that would run, or name what runs, if the folder were trusted."""
 
-    path: str  #: below the folder
-    what: str  #: for a person to read; nothing in it can move a terminal's cursor
+    path: str  #: relative to the folder
+    what: str  #: for display; it cannot move a terminal's cursor
     digest: str
 
     def __str__(self) -> str:
@@ -54,14 +54,14 @@ class Runnable(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """Whether a folder is trusted, and why (not)."""
+    """The verdict on whether a folder is trusted, with the reason."""
 
     trusted: bool
     reason: str
 
 
 def what_would_run(folder: Path) -> tuple[Runnable, ...]:
-    """Everything that trusting `folder` would switch on. Raises Unreadable if that cannot be known."""
+    """Return everything that trusting `folder` would switch on. Raises Unreadable if that cannot be determined."""
     root = real_path(folder)
     scripts = ScriptSearch(root)
     parts = (_settings, _server_settings, _agents, _git)
@@ -70,10 +70,10 @@ def what_would_run(folder: Path) -> tuple[Runnable, ...]:
 
 
 def trust(folder: Path, user_dir: Path, *, seen: tuple[Runnable, ...] | None = None) -> tuple[Runnable, ...]:
-    """Remember that `folder` is trusted as it is now; returns what that switches on.
+    """Record that `folder` is trusted in its current state; return what that switches on.
 
-    `seen` is what a person was shown and said yes to: if that is no longer so, nothing is remembered. A record that
-    cannot be read is put aside as `trust.json.bad`, not overwritten. Raises Unreadable.
+    `seen` is what a person was shown and approved: if it is out of date, nothing is recorded. An unreadable record is
+    moved to `trust.json.bad`, not overwritten. Raises Unreadable.
     """
     root = real_path(folder)
     found = what_would_run(root)
@@ -91,7 +91,7 @@ def trust(folder: Path, user_dir: Path, *, seen: tuple[Runnable, ...] | None = N
 
 
 def untrust(folder: Path, user_dir: Path) -> bool:
-    """Forget the trust in `folder`; True if there was any. Raises Unreadable."""
+    """Remove the trust in `folder`; return True if there was any. Raises Unreadable."""
     known = _read(user_dir / RECORD)
     had = known.pop(str(folder.resolve()), None) is not None
     if had:
@@ -100,7 +100,10 @@ def untrust(folder: Path, user_dir: Path) -> bool:
 
 
 def trust_of(folder: Path, user_dir: Path) -> Verdict:
-    """The verdict on `folder` as it is now. Never raises: what cannot be known is not trusted."""
+    """Return the verdict on `folder` in its current state.
+
+    Never raises: a folder that cannot be checked is not trusted.
+    """
     try:
         root = str(real_path(folder))
         known = _read(user_dir / RECORD).get(root)
@@ -114,12 +117,12 @@ def trust_of(folder: Path, user_dir: Path) -> Verdict:
 
 
 def is_trusted(folder: Path, user_dir: Path) -> bool:
-    """Whether `folder` was trusted and names the same commands still."""
+    """Return whether `folder` was trusted and still names the same commands."""
     return trust_of(folder, user_dir).trusted
 
 
 def may_run_git(folder: Path, user_dir: Path) -> bool:
-    """Whether git may run the programs of the repository: `folder` is trusted, and no checkout brings one of them."""
+    """Return whether git may run the repository's programs: `folder` is trusted, and no checkout contains any."""
     try:
         return is_trusted(folder, user_dir) and not runs_commands_of_checkouts(folder)
     except Unreadable:
@@ -166,7 +169,7 @@ def _server_settings(root: Path, scripts: ScriptSearch) -> Iterator[Runnable]:
 
 
 def _files_of_module(said: Any) -> Iterator[str]:
-    """Where the module of "package.module:Name", and the packages around it, are if they lie in the folder."""
+    """Yield the possible files of the module of "package.module:Name" and its packages, relative to the folder."""
     module, colon, _ = said.strip().partition(":") if isinstance(said, str) else ("", "", "")
     parts = module.split(".")
     if not colon or len(module) > _LONGEST_MODULE or not all(map(str.isidentifier, parts)):
@@ -185,7 +188,7 @@ def _agents(root: Path, scripts: ScriptSearch) -> Iterator[Runnable]:
             try:
                 text = read_text(found.path, limit=MAX_FILE, fence=root).text
                 keys = frontmatter.parse(text, source=found.path).keys
-            except (Unreadable, InvalidValue):  # likewise
+            except (Unreadable, InvalidValue):  # not loaded either
                 continue
             if keys.get("memory") == "user":
                 what = "memory: user: it reads and rewrites your own notes of that agent"
@@ -218,7 +221,7 @@ def _name(root: Path, path: Path) -> str:
 
 
 def _strings(node: Any) -> Iterator[str]:
-    """Every text in plain data, without recursion: it may be nested as deep as a parser lets it."""
+    """Yield every text in plain data, without recursion: it may be nested as deep as a parser allows."""
     waiting = [node]
     while waiting:
         each = waiting.pop()
@@ -231,7 +234,7 @@ def _strings(node: Any) -> Iterator[str]:
 
 
 def _summary(content: Any) -> str:
-    """Commands and servers, in one line."""
+    """Return the commands and servers, in one line."""
     if not isinstance(content, dict):
         return "counted as it is"
     try:
@@ -260,7 +263,7 @@ def _digest(found: tuple[Runnable, ...]) -> str:
 
 
 def _read(record: Path) -> dict[str, str]:
-    """The remembered folders. Raises Unreadable for a record that is not ours alone or not what we write."""
+    """Return the recorded folders. Raises Unreadable if the record is not private to us or is malformed."""
     if not os.path.lexists(record):
         return {}
     status = record.lstat()
@@ -277,7 +280,7 @@ def _read(record: Path) -> dict[str, str]:
 
 
 def _write(record: Path, folders: dict[str, str]) -> None:
-    """Replace the record at once or not at all, readable by its owner only."""
+    """Replace the record atomically, readable by its owner only."""
     text = json.dumps({"version": 1, "folders": folders}, indent=1, sort_keys=True)
     draft = record.with_name(f"{RECORD}.{os.getpid()}")
     draft.unlink(missing_ok=True)

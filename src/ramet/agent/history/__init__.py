@@ -1,1 +1,1 @@
-"""The conversation of an agent: compacted, summarised, and kept valid."""
+"""The conversation of an agent: compaction, summaries, and validity."""

@@ -1,9 +1,8 @@
-"""Making room before a model's window is full, without losing what the rest of the work stands on.
+"""Shorten a conversation before a model's window is full, and keep what later work needs.
 
-Kept word for word: what the system says, the first brief (and a fork's own), the newest messages, and every call that
-is still open. What lies between becomes one summary, in the user's channel and as data. Agents that it speaks of stay
-known by id, name and path. A call and its answers are never parted. If no summary can be had, nothing is lost but the
-bulk of old tool results.
+Kept unchanged: system messages, the first brief (and a fork's own), the newest messages, and every open call. The
+messages in between become one summary, in the user's channel and as data. Agents in it stay known by id, name and path.
+A call and its answers are never separated. If no summary can be made, only the text of old tool results is removed.
 """
 
 from __future__ import annotations
@@ -33,20 +32,21 @@ from ramet.core.outcome import ErrorInfo
 from ramet.models.messages import encode
 from ramet.tools.context import ToolUseContext
 
-#: Makes one text of messages. Raising, or saying nothing, falls back to leaving out old tool results.
+#: A function that summarises messages as one text. If it raises or returns no text, old tool results are removed
+#: instead.
 Summarise = Callable[[list[BaseMessage]], Awaitable[str]]
 
-SUMMARY_TOKENS = 4_096  #: the most a summary may take; of a small window, a tenth
-_WORTH_IT = 2  #: of those: as much must go for a summary, or one turn after the other would ask for one
-_TAIL = 0.5  #: of the threshold: the newest messages get at most this, but what is still unread is always kept
+SUMMARY_TOKENS = 4_096  #: maximum tokens of a summary; for a small window, a tenth of it
+_WORTH_IT = 2  #: minimum saving as a multiple of the summary's size; otherwise every turn would request a summary
+_TAIL = 0.5  #: share of the threshold for the newest messages; unread messages are always kept
 LEAST_WINDOW = 100  #: tokens
-_SHORT = 200  #: characters: results up to here stay as they are
-_BLOCK_TOKENS = 1_600  #: for an image or other block that is no text
+_SHORT = 200  #: maximum characters of results that stay unchanged
+_BLOCK_TOKENS = 1_600  #: tokens of an image or another block without text
 _MESSAGE_TOKENS = 8
 
 
 class _Plan(NamedTuple):
-    """Which messages stay and which may go; a summary stands where the first of those stood."""
+    """The messages to keep and to remove; a summary replaces the first removed ones."""
 
     middle: tuple[Group, ...]
     read: tuple[Group, ...]  #: all that the model has answered to: never the results of its newest calls
@@ -55,11 +55,11 @@ class _Plan(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Compaction:
-    """When and how an agent's own conversation is shortened. It knows nothing of other agents' conversations."""
+    """The settings of compaction for an agent's own conversation. It has no access to other agents' conversations."""
 
     window_tokens: int
-    at: float = 0.8  #: share of the window at which room is made
-    keep_last: int = 12  #: how many of the newest messages stay as they are, if they fit
+    at: float = 0.8  #: share of the window at which compaction begins
+    keep_last: int = 12  #: number of newest messages that stay unchanged, if they fit
     summarise: Summarise | None = None  #: None asks the agent's own model, from its own budget
 
     def __post_init__(self) -> None:
@@ -72,17 +72,18 @@ class Compaction:
 
     @property
     def threshold(self) -> int:
-        """The number of tokens from which on room is made."""
+        """Return the number of tokens at which compaction begins."""
         return math.floor(self.window_tokens * self.at)
 
     def needed(self, context: ToolUseContext) -> bool:
-        """Whether the next question would come too near to the window."""
+        """Return whether the next request would come too close to the window."""
         return _tokens(context) >= self.threshold
 
     async def compact(self, context: ToolUseContext, *, pinned: Iterable[str] = (), trigger: str = "auto") -> bool:
-        """Shorten `context.history`, if it is needed or `trigger` is "manual"; says whether it was, and records it.
+        """Shorten `context.history` if needed, or if `trigger` is "manual"; record and return whether it was.
 
-        `pinned` are words (ids, names) that must not get lost. A PreCompact hook may forbid it or add instructions.
+        `pinned` are words (ids, names) that must be kept. A PreCompact hook may deny the compaction or add
+        instructions.
         """
         if trigger == "auto" and not self.needed(context):
             return False
@@ -98,14 +99,14 @@ class Compaction:
         summary = await self._summary(context, before, plan, words, instructions)
         after = _with_summary(before, plan, summary) if summary else _elided(before, plan.middle, plan.orphans, words)
         estimate = estimated_tokens(before) or 1
-        if tokens * estimated_tokens(after) / estimate >= self.threshold:  # The newest results are too long as well.
+        if tokens * estimated_tokens(after) / estimate >= self.threshold:  # The newest results are also too long.
             after = _elided(after, self._plan(after).read, frozenset(), words)
         if estimated_tokens(after) >= estimate:
             return False
         context.history = after + context.history[len(before) :]
         of_this_turn = {id(message) for message in before[context.turn_began_at :]}
         context.turn_began_at = next((at for at, each in enumerate(after) if id(each) in of_this_turn), len(after))
-        context.last_usage = None  # It told of a conversation that is no more.
+        context.last_usage = None  # It describes the previous conversation.
         context.emit(
             Compacted,
             before_messages=len(before),
@@ -142,7 +143,7 @@ class Compaction:
     async def _summary(
         self, context: ToolUseContext, history: Sequence[BaseMessage], plan: _Plan, words: set[str], instructions: str
     ) -> str:
-        """What the middle said, and the agents it spoke of; empty if that cannot be had or would save nothing."""
+        """Return a summary of the middle with the agents it mentions; empty if there is none or it saves nothing."""
         middle = [message for piece in plan.middle for message in history[piece.start : piece.stop]]
         size = estimated_tokens(middle)
         most = min(SUMMARY_TOKENS, self.window_tokens // 10)
@@ -160,7 +161,7 @@ class Compaction:
                 raise ValueError("the summary is empty")
         except (Aborted, Bug):
             raise
-        except Exception as error:  # A provider's failure must not cost the history.
+        except Exception as error:  # A provider's failure must not lose the history.
             info = ErrorInfo(type=type(error).__name__, message=str(error)[:500])
             context.emit(Notice, text="no summary could be made; old tool results were left out instead", error=info)
             return ""
@@ -175,13 +176,13 @@ class Compaction:
 
 
 def _kept(before: Sequence[BaseMessage], after: Sequence[BaseMessage]) -> tuple[int | dict[str, Any], ...]:
-    """The shorter conversation for the record: places of what was kept, what is new as data."""
+    """Return the shorter conversation for the record: positions of kept messages, new ones as data."""
     places = {id(message): place for place, message in enumerate(before)}
     return tuple(places[id(each)] if id(each) in places else encode(each) for each in after)
 
 
 def estimated_tokens(messages: Iterable[BaseMessage]) -> int:
-    """Roughly how much of a window messages take, rather too much than too little: three bytes to a token."""
+    """Return a rough, rather high estimate of the tokens of messages: three bytes per token."""
     return sum(_estimate(message) for message in messages)
 
 
@@ -199,7 +200,7 @@ def _text_tokens(text: str) -> int:
 
 
 def _tokens(context: ToolUseContext) -> int:
-    """What the next question takes: what the newest reply's took and what came since, or all of it estimated."""
+    """Return the tokens of the next request: the newest reply's usage plus later messages, or an estimate of all."""
     history = context.history
     if context.last_usage is not None and context.last_usage.tokens:
         newest = next((i for i in range(len(history) - 1, -1, -1) if isinstance(history[i], AIMessage)), None)
@@ -209,7 +210,7 @@ def _tokens(context: ToolUseContext) -> int:
 
 
 def _briefs(history: Sequence[BaseMessage]) -> frozenset[int]:
-    """The messages that say what it is all for: the first from a person, and a fork's own task."""
+    """Return the messages that state the goal: the first from a person, and a fork's own brief."""
     humans = [index for index, message in enumerate(history) if isinstance(message, HumanMessage)]
     forks = [index for index in humans if text_of(history[index]).startswith(FORK_BRIEF)]
     return frozenset([*humans[:1], *forks[-1:]])
@@ -230,7 +231,7 @@ def _with_summary(history: Sequence[BaseMessage], plan: _Plan, summary: str) -> 
 def _elided(
     history: Sequence[BaseMessage], pieces: Iterable[Group], orphans: frozenset[int], words: set[str]
 ) -> list[BaseMessage]:
-    """The history with the tool results in `pieces` cut to one line each; ids of agents in them stay."""
+    """Return the history with the tool results in `pieces` reduced to one line each; ids of agents in them are kept."""
     old = {index for piece in pieces for index in range(piece.start, piece.stop)}
     return [
         _stub(message, words) if index in old and isinstance(message, ToolMessage) else message
@@ -258,7 +259,7 @@ def _is_other_block(block: object) -> bool:
 
 
 def check_compaction(compaction: object) -> None:
-    """Raise InvalidValue for what is neither a `Compaction` nor one of the two words for none of one's own."""
+    """Raise InvalidValue if the value is neither a `Compaction`, nor False, nor None."""
     if compaction is not None and compaction is not False and not isinstance(compaction, Compaction):
         raise InvalidValue(
             "compaction", compaction, "a ramet.agent.history.compaction.Compaction, False for none, or None"

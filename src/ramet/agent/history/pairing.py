@@ -1,6 +1,6 @@
-"""Calls and their answers: which messages belong together, and how to make a cut-off conversation valid again.
+"""Pair calls with their answers, and repair an interrupted conversation.
 
-Providers refuse a call without its answer, an answer without its call, and anything between the two.
+Providers refuse a call without its answer, an answer without its call, and any message between the two.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ INTERRUPTED = "This call was interrupted before it gave a result. It may or may 
 
 
 class Group(NamedTuple):
-    """Messages `start` to `stop` (excluded) that are kept or left out together."""
+    """Messages `start` to `stop` (excluded) that are kept or removed together."""
 
     start: int
     stop: int
-    open: bool  #: holds a call that nobody has answered yet
-    orphans: tuple[int, ...] = ()  #: answers to no call
+    open: bool  #: contains a call without an answer
+    orphans: tuple[int, ...] = ()  #: answers without a call
 
 
 def groups(history: Sequence[BaseMessage]) -> Iterator[Group]:
-    """The history in pieces, in order and without gaps: a reply with all answers to its calls, or one other message."""
+    """Yield the history in groups, in order and without gaps: a reply with all its answers, or one other message."""
     last = list(range(len(history)))  #: the last message that belongs to each
     waiting: dict[str, list[int]] = {}
     orphans: set[int] = set()
@@ -36,7 +36,7 @@ def groups(history: Sequence[BaseMessage]) -> Iterator[Group]:
         elif isinstance(message, ToolMessage):
             asked = waiting.get(message.tool_call_id)
             if asked:
-                last[asked.pop()] = index  # ids may repeat: the newest call that waits is meant
+                last[asked.pop()] = index  # ids may repeat: the newest waiting call is meant
             else:
                 orphans.add(index)
     unanswered = {index for asked in waiting.values() for index in asked}
@@ -53,9 +53,9 @@ def groups(history: Sequence[BaseMessage]) -> Iterator[Group]:
 
 
 def repair(history: Sequence[BaseMessage], reason: str = INTERRUPTED) -> list[BaseMessage]:
-    """The history as a provider takes it: every call is answered right after it was made, by an error if need be.
+    """Return a history that a provider accepts: every call is followed by its answer, an error if it has none.
 
-    For turns that were interrupted. A valid history comes back as it is, message for message.
+    For interrupted turns. A valid history is returned unchanged.
     """
     waiting: dict[str, list[list[ToolMessage]]] = {}
     answers: dict[int, list[ToolMessage]] = {}
@@ -69,7 +69,7 @@ def repair(history: Sequence[BaseMessage], reason: str = INTERRUPTED) -> list[Ba
     repaired: list[BaseMessage] = []
     for index, message in enumerate(history):
         if isinstance(message, ToolMessage):
-            continue  # put behind its call, or an orphan
+            continue  # moved after its call, or an orphan
         repaired.append(message)
         if isinstance(message, AIMessage):
             repaired += _completed(message, answers[index], reason)
@@ -77,7 +77,7 @@ def repair(history: Sequence[BaseMessage], reason: str = INTERRUPTED) -> list[Ba
 
 
 def _completed(reply: AIMessage, answers: list[ToolMessage], reason: str) -> list[ToolMessage]:
-    """The answers to its calls: as they are if they are all there, else in the order of the calls."""
+    """Return the answers to a reply's calls: unchanged if complete, otherwise in the order of the calls."""
     calls = calls_of(reply)
     if len(answers) == len(calls):
         return answers

@@ -1,4 +1,4 @@
-"""What a summary of a conversation asks for, what it must not forget, and how it is framed."""
+"""The prompt for a summary of a conversation, the facts it must keep, and its framing."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ the text alone."""
 
 
 def summary_prompt(middle: Sequence[BaseMessage], instructions: str, *, most: int) -> list[BaseMessage]:
-    """The question for a summary, at most so many characters: one message, so that no pairing is needed in it."""
+    """Return the request for a summary, at most `most` characters: one message, so that no pairing is needed."""
     text = "\n\n".join(_line(message) for message in middle)
     if len(text) > most:
         text = f"{text[: most // 2]}\n… [{len(text) - most} characters left out] …\n{text[-most // 2 :]}"
@@ -36,7 +36,7 @@ def summary_prompt(middle: Sequence[BaseMessage], instructions: str, *, most: in
 
 
 def summary_message(summary: str) -> HumanMessage:
-    """The summary as it stands in the conversation: in the user's channel, as data."""
+    """Return the summary's message for the conversation: in the user's channel, as data."""
     body = neutralise(summary)[0].replace(f"</{_TAG}", f"&lt;/{_TAG}")
     return HumanMessage(
         content=f"<{_TAG}>\n{body}\n</{_TAG}>\n"
@@ -45,7 +45,7 @@ def summary_message(summary: str) -> HumanMessage:
 
 
 async def agent_notes(context: ToolUseContext, said: str, words: set[str]) -> list[str]:
-    """Lines about the agents that `said` speaks of, and about every living one below this run."""
+    """Return lines about the agents that `said` mentions, and about every living one below this run."""
     named: set[str] = set()
     lines: list[str] = []
     for view in await context.tree.list_runs(context) if context.tree is not None else ():
@@ -65,12 +65,12 @@ async def ask_model(context: ToolUseContext, asked: Sequence[BaseMessage], *, ma
     text = ""
     request = ModelRequest(messages=asked, step=context.next_step(), max_tokens=max_tokens, aside=True)
     async for piece in context.ask(context, request):
-        text = text_of(piece)  # The last piece is the whole message.
+        text = text_of(piece)  # The last chunk is the whole message.
     return text
 
 
 def _line(message: BaseMessage) -> str:
-    """One message as text for the summariser; long results are shown by their beginning and end."""
+    """Return a message as text for the summary; long results are shortened to beginning and end."""
     text = text_of(message)
     if len(text) > 4_000:
         text = f"{text[:2_500]}\n… [{len(text) - 4_000} characters left out] …\n{text[-1_500:]}"
@@ -83,14 +83,14 @@ def _line(message: BaseMessage) -> str:
 
 
 def all_text(message: BaseMessage) -> str:
-    """All that a message says, arguments of calls included."""
+    """Return the whole text of a message, including the arguments of calls."""
     if isinstance(message, AIMessage):
         return "\n".join([text_of(message), *(str(call["args"]) for call in calls_of(message))])
     return text_of(message)
 
 
 def text_of(message: BaseMessage) -> str:
-    """What a message says in words."""
+    """Return the text of a message."""
     if isinstance(message.content, str):
         return message.content
     return "\n".join(each if isinstance(each, str) else str(each.get("text") or "") for each in message.content)

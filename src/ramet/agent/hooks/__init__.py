@@ -1,1 +1,1 @@
-"""Hooks: the user's own decisions at the turning points of a run."""
+"""Hooks: the user's own decisions at defined points of a run."""

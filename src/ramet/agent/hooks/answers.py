@@ -1,9 +1,9 @@
-"""What a hook may answer, in the forms Claude Code knows, read strictly: an answer that is not understood is none.
+"""Parse the answers of hooks, in the forms of Claude Code, strictly: an answer that is not understood is an error.
 
 | answer | meaning |
 |---|---|
 | None, `{}`, nothing on stdout | no opinion |
-| `"allow"`, `"deny"`, `"ask"`; `{"decision": "approve" | "block", "reason": …}` | the word itself |
+| `"allow"`, `"deny"`, `"ask"`; `{"decision": "approve" | "block", "reason": …}` | the decision itself |
 | `{"hookSpecificOutput": {"permissionDecision": …, "permissionDecisionReason": …, "updatedInput": …}}` | PreToolUse |
 | `{"hookSpecificOutput": {"decision": {"behavior": "allow" | "deny", "message": …}}}` | PermissionRequest |
 | `{"hookSpecificOutput": {"additionalContext": …, "updatedToolOutput": …}}` | text for the model; the result it sees |
@@ -22,9 +22,9 @@ from ramet.tools.context import HookDecision
 MAX_REASON = 4_000
 MAX_CONTEXT = 20_000
 
-#: These say when an agent may rest; "block" means: go on, and why.
+#: Events at which an agent is about to become idle; "block" means: continue, with a reason.
 GO_ON = frozenset({"Stop", "SubagentStop", "TeammateIdle"})
-#: What a command prints, not being JSON, is text for the model at these, as in Claude Code.
+#: Events at which a command's output that is not JSON becomes text for the model, as in Claude Code.
 _PLAIN_TEXT = frozenset({"UserPromptSubmit", "SessionStart", "SubagentStart"})
 
 _TOP = frozenset(
@@ -48,11 +48,14 @@ Word = Literal["allow", "deny", "ask", "continue", "stop"]
 
 
 class HookError(Exception):
-    """A hook that did not answer, or not in a way that can be understood."""
+    """The error for a hook that gave no answer, or one that cannot be understood."""
 
 
 class HookAnswer(NamedTuple):
-    """What one hook, or several so far, said. No word is no opinion, which on PermissionRequest is not a yes."""
+    """The answer of one hook, or of several combined.
+
+    No word is no opinion, which does not approve a PermissionRequest.
+    """
 
     word: Word | None = None
     reason: str = ""
@@ -63,11 +66,11 @@ class HookAnswer(NamedTuple):
 
     @property
     def final(self) -> bool:
-        """Whether no later hook can change it."""
+        """Return whether no later hook can change the answer."""
         return self.word in ("deny", "continue", "stop")
 
     def then(self, later: HookAnswer) -> HookAnswer:
-        """Both, the later hook having seen what the earlier one rewrote: deny before ask before allow."""
+        """Combine with the answer of a later hook, which saw this one's rewrites: deny before ask before allow."""
         weaker = later.word is None or (later.word == "allow" and self.word == "ask")
         reasons = [self.reason if weaker or later.word == self.word else "", "" if weaker else later.reason]
         return HookAnswer(
@@ -80,7 +83,7 @@ class HookAnswer(NamedTuple):
 
 
 def from_command(event: str, code: int, stdout: bytes, stderr: bytes) -> HookAnswer:
-    """What a command said: exit status 0 decides (as JSON, or nothing), 2 blocks; raises HookBroken for others."""
+    """Parse a command's answer: exit status 0 decides (JSON or nothing), 2 blocks. Raises HookError for any other."""
     if code == 2:
         return _meant(event, HookAnswer("deny", _clipped(stderr.decode(errors="replace").strip(), MAX_REASON)))
     if code != 0:
@@ -102,7 +105,7 @@ def from_command(event: str, code: int, stdout: bytes, stderr: bytes) -> HookAns
 
 
 def from_value(event: str, answer: Any) -> HookAnswer:
-    """What a function returned, or a command printed. Raises HookBroken for what cannot be understood."""
+    """Parse the value that a function returned, or a command printed. Raises HookError if it cannot be understood."""
     if answer is None:
         return HookAnswer()
     if isinstance(answer, HookDecision):
@@ -124,7 +127,7 @@ def from_value(event: str, answer: Any) -> HookAnswer:
 
 
 def decision(event: str, opinion: HookAnswer, label: str) -> HookDecision:
-    """The answer of all hooks. Without a word it is allow; on PermissionRequest it is ask: a person decides."""
+    """Return the decision of all hooks. Without a word it is allow, but ask on PermissionRequest: a person decides."""
     word = opinion.word or ("ask" if event == "PermissionRequest" else "allow")
     reason = opinion.reason
     if word == "stop":
@@ -164,7 +167,7 @@ def _from_dict(event: str, answer: dict[str, Any]) -> HookAnswer:
 
 
 def _spoken(answer: dict[str, Any], specific: dict[str, Any]) -> tuple[Word | None, str]:
-    """The word and its reason, from the one place of three that holds it."""
+    """Return the word and its reason, from the one of three places that contains it."""
     reason = answer.get("reason")
     word: Any = answer.get("decision")
     if "permissionDecision" in specific:
@@ -180,7 +183,7 @@ def _spoken(answer: dict[str, Any], specific: dict[str, Any]) -> tuple[Word | No
 
 
 def _meant(event: str, opinion: HookAnswer) -> HookAnswer:
-    """The opinion in the terms of its event, or HookBroken if that event knows no such word."""
+    """Return the opinion in the terms of its event. Raises HookError if the event does not accept the word."""
     if event in GO_ON and opinion.word == "deny":
         return opinion._replace(word="continue")
     if opinion.word == "continue" and event not in GO_ON:
@@ -199,7 +202,7 @@ def _word(word: Any) -> Word:
 def _arguments(event: str, updated: Any) -> dict[str, Any] | None:
     if updated is None:
         return None
-    if event != "PreToolUse":  # On a PermissionRequest, dropping it would let through what was not agreed to.
+    if event != "PreToolUse":  # On a PermissionRequest, dropping it would allow input that was not agreed to.
         raise HookError(f"updatedInput is no answer to {event}")
     if not isinstance(updated, dict) or not all(isinstance(key, str) for key in updated):
         raise HookError("updatedInput is no object")
@@ -219,7 +222,10 @@ def _clipped(text: str, most: int) -> str:
 
 
 def _known_keys(event: str, given: dict[str, Any], known: frozenset[str]) -> None:
-    """A gate's answer is taken whole or not at all: a misspelt "updatedInput" must not let the original through."""
+    """Check the keys of an answer.
+
+    For gates all must be known: a misspelt "updatedInput" must not pass the original.
+    """
     for key in given:
         if key not in known and event in GATES:
             raise HookError(f"its answer has an unknown key {str(key)[:100]!r}; known: {', '.join(sorted(known))}")

@@ -1,4 +1,4 @@
-"""Hooks that are commands: the payload as JSON on stdin, the answer by exit status, stdout and stderr."""
+"""Run hooks that are commands: the payload as JSON on stdin, the answer from exit status, stdout and stderr."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ramet.concurrency.clock import Clock
 from ramet.concurrency.pipes import Capture
 from ramet.concurrency.processes import environment, run
 
-#: All that a command sees of our environment: enough to find programs, no keys.
+#: The variables that a command gets from our environment: enough to find programs, no keys.
 PASSED = (
     "PATH",
     "HOME",
@@ -44,7 +44,10 @@ async def run_command(
     abort: AbortController | None,
     environ: Mapping[str, str],
 ) -> HookAnswer:
-    """Ask a command. Raises HookBroken if it cannot answer, TimeoutError or Aborted; it is gone with all it started."""
+    """Run a command and return its answer. No process that it started is left.
+
+    Raises HookError if it gives no valid answer, TimeoutError, and Aborted.
+    """
     env = environment(PASSED, environ)
     env["CLAUDE_PROJECT_DIR"] = env["RAMET_PROJECT_DIR"] = os.fspath(project_dir)
     try:

@@ -1,4 +1,4 @@
-"""Hooks as they are written down, in Python or in a settings file, checked before anything runs."""
+"""The configuration of hooks, in Python or in a settings file, validated before anything runs."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ EVENTS = (
     "TaskCompleted",
     "TeammateIdle",
 )
-#: A hook of these that cannot answer means no.
+#: Events whose hook denies if it cannot answer.
 GATES = frozenset({"PreToolUse", "PermissionRequest"})
-#: What a hook of these says no to does not happen.
+#: Events whose action does not happen if a hook denies it.
 BLOCKABLE = GATES | {"UserPromptSubmit", "PreCompact", "TaskCreated", "TaskCompleted"}
 
 DEFAULT_TIMEOUT_S = 60.0
-#: What settings files may say of a hook. `statusMessage` is for Claude Code's screen.
+#: Keys of a hook in settings files. `statusMessage` is for Claude Code's screen.
 _COMMAND_KEYS = frozenset({"type", "command", "timeout", "on_error", "statusMessage"})
 _GROUP_KEYS = frozenset({"matcher", "hooks"})
 _MARK = "__ramet_hooks__"
@@ -47,7 +47,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @dataclass(frozen=True, kw_only=True)
 class Hook:
-    """One hook of one event: a function of the payload, or a command line for the shell."""
+    """A hook of one event: a function of the payload, or a command line for the shell."""
 
     event: str
     run: HookFunction | str
@@ -57,13 +57,13 @@ class Hook:
 
     @property
     def label(self) -> str:
-        """How it is called in events and messages."""
+        """Return the name of the hook in events and messages."""
         if isinstance(self.run, str):
             return self.run if len(self.run) <= 120 else self.run[:119] + "…"
         return getattr(self.run, "__qualname__", None) or type(self.run).__qualname__
 
     def fits(self, value: str) -> bool:
-        """Whether it is meant for this tool, agent type or trigger: by name, by `A|B`, or by a regex for all of it."""
+        """Return whether the matcher fits a tool, agent type or trigger: by name, `A|B`, or a full regex match."""
         if self.matcher in ("", "*"):
             return True
         names = _also_known_as(value)
@@ -75,7 +75,7 @@ class Hook:
 def hook(
     event: str, *, matcher: str = "", timeout: float = DEFAULT_TIMEOUT_S, on_error: OnError | None = None
 ) -> Callable[[F], F]:
-    """Mark a function as a hook of `event`, for `HookRunner([function, …])`. It may be marked several times."""
+    """Mark a function as a hook of `event`, for `HookRunner([function, …])`. Several marks are allowed."""
 
     def mark(function: F) -> F:
         marked = _hook(event, function, matcher=matcher, timeout=timeout, on_error=on_error)
@@ -86,10 +86,10 @@ def hook(
 
 
 def read(config: HookConfig, *, child: bool = False) -> list[Hook]:
-    """All hooks of a mapping, a settings file's content, or marked functions, in their order.
+    """Return all hooks of a mapping, a settings file's content, or marked functions, in order.
 
-    With `child`, a `Stop` is read as `SubagentStop`: a definition that runs as a child means that by it.
-    Raises Unknown for an event, InvalidValue for anything else, before any hook exists.
+    With `child`, a `Stop` is read as `SubagentStop`: a definition that runs as a child means that. Raises Unknown for
+    an unknown event, and InvalidValue for any other error, before any hook exists.
     """
     if config is None:
         return []
@@ -108,10 +108,10 @@ def read(config: HookConfig, *, child: bool = False) -> list[Hook]:
 
 
 def gates_of(config: HookConfig) -> tuple[HookConfig, ...]:
-    """The part of a definition's hooks that binds what it spawns as well: a gate that a child need not pass is none."""
+    """Return the hooks of a definition that also bind its children: children must not bypass a gate."""
     if not config:
         return ()
-    if not isinstance(config, Mapping):  # functions marked with @hook: each is a gate with all that it was marked for
+    if not isinstance(config, Mapping):  # functions marked with @hook: each is a gate with all its events
         functions = tuple(each for each in config if any(mark.event in GATES for mark in getattr(each, _MARK, ())))
         return (functions,) if functions else ()
     inner = config.get("hooks")
@@ -174,7 +174,7 @@ def _hook(
     if matcher not in ("", "*"):
         try:
             re.compile(matcher)
-        except re.error as error:  # A gate that matches nothing by mistake would stand open.
+        except re.error as error:  # A gate that matches nothing by mistake would stay open.
             raise InvalidValue(f"{where}.matcher", matcher, f"a regular expression: {error}") from None
     number = isinstance(timeout, int | float) and not isinstance(timeout, bool)
     if not number or not math.isfinite(timeout) or timeout <= 0:
@@ -193,7 +193,7 @@ def _hook(
 
 
 def _also_known_as(value: str) -> frozenset[str]:
-    """A tool's name and its aliases: a hook on `Task` guards `Agent`, and the other way round."""
+    """Return a tool's name and its aliases: a hook on `Task` guards `Agent`, and vice versa."""
     meant = ALIASES.get(value, value)
     return frozenset({value, meant, *(alias for alias, name in ALIASES.items() if name == meant)})
 

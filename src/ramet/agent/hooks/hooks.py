@@ -1,21 +1,22 @@
-"""The user's own word at the turning points of a run: veto, rewrite, ask, add context, make an agent go on.
+"""Run the user's hooks at defined points of a run: deny, rewrite, ask, add context, or make an agent continue.
 
-The hooks of an event run in the order of their registration, each seeing what the one before rewrote. Deny goes before
-ask, ask before allow; the first deny ends the round. What "block" means depends on the event:
+The hooks of an event run in the order of their registration, and each sees the rewrites of the previous ones. Deny
+takes precedence over ask, and ask over allow; the first deny ends the round. The meaning of "block" depends on the
+event:
 
-    PreToolUse                       the call does not run; the model is told the reason
-    PermissionRequest                nobody is asked, the answer is no; without a word a person decides ("ask")
-    UserPromptSubmit, PreCompact     the prompt is not taken in; the history is not shortened
-    TaskCreated, TaskCompleted       the task is not created, not counted as done
-    PostToolUse(Failure)             too late to undo: the verdict is deny, its reason goes to the model
-    Stop, SubagentStop, TeammateIdle the verdict is "continue": the agent goes on, with the reason
+    PreToolUse                       the call does not run; the model gets the reason
+    PermissionRequest                no one is asked, the answer is no; without a word a person decides ("ask")
+    UserPromptSubmit, PreCompact     the prompt is not accepted; the history is not shortened
+    TaskCreated, TaskCompleted       the task is not created, or not counted as done
+    PostToolUse(Failure)             too late to undo: the verdict is deny, and the model gets its reason
+    Stop, SubagentStop, TeammateIdle the verdict is "continue": the agent continues, with the reason
 
-`{"continue": false}` stops the run (its controller is aborted) where it is at work: PreToolUse, PostToolUse,
-PostToolUseFailure and PermissionRequest. At Stop, SubagentStop and TeammateIdle it lets the agent stop, whatever other
-hooks say; elsewhere it blocks.
+`{"continue": false}` stops the run (its controller is aborted) at PreToolUse, PostToolUse, PostToolUseFailure and
+PermissionRequest. At Stop, SubagentStop and TeammateIdle it lets the agent stop, whatever other hooks answer. At any
+other event it blocks.
 
-A gate (PreToolUse, PermissionRequest) that cannot answer denies, as `hook_failed: …`, unless its entry says
-`on_error: allow`; any other hook that cannot answer is recorded and passed over. Each failure is a HookFailed event.
+A gate (PreToolUse, PermissionRequest) that cannot answer denies, with `hook_failed: …`, unless its entry has `on_error:
+allow`. For any other hook the failure is recorded and ignored. Each failure is a HookFailed event.
 """
 
 from __future__ import annotations
@@ -37,13 +38,13 @@ from ramet.core.errors import Aborted, Unknown
 from ramet.core.events import HookFailed, Notice
 from ramet.tools.context import HookDecision, RunInfo, ToolUseContext
 
-#: `{"continue": false}` at these stops the run itself.
+#: Events at which `{"continue": false}` stops the run itself.
 _AT_WORK = GATES | {"PostToolUse", "PostToolUseFailure"}
 _NO_WORD = HookDecision()
 
 
 class HookRunner:
-    """All hooks of a session or definition. Immutable; `extended` makes another with more."""
+    """The hooks of a session or definition. Immutable; `extended` returns another runner with more hooks."""
 
     __slots__ = ("_by_event", "_environ", "_hooks", "_project_dir", "_transcript")
 
@@ -55,10 +56,10 @@ class HookRunner:
         transcript: Callable[[RunInfo], str | os.PathLike[str]] | None = None,
         environ: Mapping[str, str] | None = None,
     ) -> None:
-        """Read `config` (see `hook_config.read`); raises Unknown or InvalidValue for what is not a hook.
+        """Read `config` (see `ramet.agent.hooks.config.read`). Raises Unknown or InvalidValue for an invalid hook.
 
-        `project_dir` is told to commands, by default the run's own directory; `transcript` says where a run's is kept;
-        commands see an allow-list of `environ`, by default of this process's environment.
+        `project_dir` is passed to commands, by default the run's own directory. `transcript` returns the path of a
+        run's transcript. Commands get an allow-list of `environ`, by default of this process's environment.
         """
         self._project_dir = project_dir
         self._transcript = transcript
@@ -72,7 +73,10 @@ class HookRunner:
             self._by_event.setdefault(each.event, []).append(each)
 
     def extended(self, config: HookConfig | HookRunner, *, child: bool = False) -> HookRunner:
-        """These hooks, then those of `config`. With `child`, a `Stop` of `config` means `SubagentStop`."""
+        """Return a runner with these hooks, then those of `config`.
+
+        With `child`, a `Stop` of `config` means `SubagentStop`.
+        """
         more = HookRunner(project_dir=self._project_dir, transcript=self._transcript, environ=self._environ)
         more._take([*self._hooks, *(config._hooks if isinstance(config, HookRunner) else read(config, child=child))])
         return more
@@ -81,16 +85,16 @@ class HookRunner:
         return len(self._hooks)
 
     def listens(self, event: str) -> bool:
-        """Whether anything is registered for `event`."""
+        """Return whether a hook is registered for `event`."""
         return event in self._by_event
 
     async def fire(
         self, event: str, context: ToolUseContext, payload: dict[str, Any], *, matcher: str = ""
     ) -> HookDecision:
-        """Ask the hooks of `event` that fit `matcher` (the tool's name, if there is none) and merge what they say.
+        """Run the hooks of `event` that fit `matcher` (by default the tool's name), and return the combined decision.
 
-        Raises Aborted if the run is stopped meanwhile. A run that was stopped before can still tell what became of it:
-        only its gates are closed then.
+        Raises Aborted if the run is stopped meanwhile. In a run that was stopped before, hooks still report outcomes:
+        only its gates are closed.
         """
         if event not in EVENTS:
             raise Unknown("hook event", event, EVENTS)
@@ -117,10 +121,10 @@ class HookRunner:
         return answer
 
     async def _ask(self, hook: Hook, context: ToolUseContext, asked: dict[str, Any]) -> HookAnswer:
-        """One hook's opinion; a failure is recorded, and means what the hook's entry says."""
+        """Return one hook's opinion; a failure is recorded, and handled by the hook's `on_error`."""
         abort: AbortController | None = context.abort
         if context.abort.aborted and hook.event not in GATES:
-            abort = None  # It tells of an end, or of what was done before it: bounded by its own time only.
+            abort = None  # It reports an end, or an action before it: bounded only by its own time limit.
         try:
             if isinstance(hook.run, str):
                 with context.holding_process():
@@ -155,7 +159,7 @@ class HookRunner:
         return HookAnswer()
 
     def _identity(self, event: str, context: ToolUseContext) -> dict[str, Any]:
-        """What every payload says: whose event it is, and where its record is."""
+        """Return the fields of every payload: the run of the event, and the path of its transcript."""
         run = context.run
         of_team = {"teammate_name": run.path.rpartition("/")[2], "team_name": run.session or run.root}
         return {
@@ -174,7 +178,7 @@ class HookRunner:
 
 
 async def _call(function: HookFunction, payload: dict[str, Any]) -> Any:
-    """Ask a function: in the loop if it is async, else in a thread, so that one that blocks stops nobody else."""
+    """Call a function: in the loop if it is async, otherwise in a thread, so that blocking affects nothing else."""
     try:
         if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None)):  # noqa: B004 - the method itself is wanted: it may be async
             return await function(payload)
@@ -185,7 +189,7 @@ async def _call(function: HookFunction, payload: dict[str, Any]) -> Any:
 
 
 def _copied(value: Any) -> Any:
-    """The payload for one function: changing it in place is no rewrite."""
+    """Return a copy of the payload for one function: a change in place is no rewrite."""
     if isinstance(value, dict):
         return {key: _copied(each) for key, each in value.items()}
     if isinstance(value, list):

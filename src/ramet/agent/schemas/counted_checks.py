@@ -10,8 +10,10 @@ from ramet.agent.schemas.work_budget import take
 from ramet.core.errors import InvalidValue
 
 _UNIT = 64  #: characters, items or names that cost about one step
-_COMPARED = frozenset({"enum", "const", "required", "dependentRequired", "dependencies"})  #: to the end of their text
-#: What jsonschema evaluates by walking the schema again, uncounted, with a list of all names or places at each step.
+#: compared to the end of their text
+_COMPARED = frozenset({"enum", "const", "required", "dependentRequired", "dependencies"})
+#: Keywords that jsonschema evaluates by an uncounted walk of the schema, with a list of all names or places at each
+#: step.
 _UNCOUNTED = {
     "unevaluatedProperties": "additionalProperties, with all properties beside it",
     "unevaluatedItems": "items, with all prefixItems beside it",
@@ -26,7 +28,7 @@ def check(schema: Mapping[str, Any]) -> None:
 
 
 def counting(dialect: Any) -> Any:
-    """Return a class of validators of a dialect that counts each keyword, and compares items in linear work."""
+    """Return a validator class of a dialect that counts each keyword, and compares items in linear time."""
     from jsonschema.validators import extend
 
     keywords = {**dialect.VALIDATORS, "uniqueItems": _unique_items}
@@ -48,7 +50,7 @@ def _counted(keyword: str, function: Callable[..., Any]) -> Callable[..., Iterat
 
 
 def _cost(value: Any) -> int:
-    """Return the steps of one walk through a text, a list or the names of an object."""
+    """Return the steps of one pass through a text, a list or the names of an object."""
     return len(value) // _UNIT if isinstance(value, str | list | dict) else 0
 
 
@@ -68,7 +70,7 @@ def _unique_items(validator: Any, unique: Any, instance: Any, schema: Any) -> It
 
 
 def _numbers(value: Any) -> Any:
-    """A value with one way to write each number: JSON has no integers beside other numbers."""
+    """Return a value with one notation per number: JSON does not distinguish integers from other numbers."""
     if isinstance(value, float) and value.is_integer():
         return int(value)
     if isinstance(value, list):

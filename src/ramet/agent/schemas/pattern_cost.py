@@ -1,8 +1,8 @@
-"""The cost of a pattern, read from its text before anything compiles it.
+"""Compute the cost of a pattern from its text, before it is compiled.
 
 The engine copies a part for each of its repeats, and a class of letters of all scripts is a large automaton. A match is
-linear in its text, but each character may meet every copy. So both numbers are computed here, never too small: the text
-is read as the engine reads it, and what it would refuse may count as anything.
+linear in its text, but each character may meet every copy. So both numbers are computed here, never too low. The text
+is parsed like in the engine; the cost of a pattern that the engine would refuse is arbitrary.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 LETTERS = 315  #: of a class of letters, such as \w, which has an automaton of about 100 KB
 _BASE = 100  #: of any pattern
-_RANGE = 6  #: of what is not ASCII, or nearly everything, such as `.`
+_RANGE = 6  #: of a class with non-ASCII characters, or of nearly everything, such as `.`
 _ESCAPES = {**dict.fromkeys("wWpP", LETTERS), **dict.fromkeys("dD", 80), "s": 5, "S": 8}
-_FOLDED = 5_000  #: to find the other case of each letter of a long range, each time that one is written
-_FEW = 64  #: places that a pattern without a choice of places may cost, whatever its length
+_FOLDED = 5_000  #: to find the other case of each letter of a long range, each time the range is written
+_FEW = 64  #: maximum places of a pattern without alternative places, whatever its length
 
 _REPEATS = re.compile(r"\{\s*(\d*)\s*(?:(,)\s*(\d*)\s*)?\}")
 _GROUP = re.compile(r"\(\?([A-Za-z-]*)[:)]|\(\?P?<[^>]*>|\(")
@@ -24,14 +24,14 @@ _OPERATORS = ("&&", "--", "~~")
 
 
 class UnreadablePattern(Exception):
-    """A pattern in a notation that is not counted. The message says what is accepted."""
+    """The error for a pattern in a notation that is not counted. The message has the accepted notation."""
 
 
 class Cost(NamedTuple):
-    """The most that compiling a pattern and matching it take."""
+    """The maximum cost of compiling a pattern and of matching it."""
 
-    size: int  #: about 300 bytes, and a microsecond, of a compiled pattern
-    places: int  #: of the pattern, that one character of a text may be held against
+    size: int  #: units of about 300 bytes, and a microsecond, of a compiled pattern
+    places: int  #: places of the pattern that one character of a text may be compared with
 
     def plus(self, other: Cost) -> Cost:
         return Cost(self.size + other.size, self.places + other.places)
@@ -44,7 +44,7 @@ _NOTHING = Cost(0, 0)
 
 
 def cost_of(pattern: str) -> Cost:
-    """Return what a pattern costs. Raises Unreadable."""
+    """Return the cost of a pattern. Raises UnreadablePattern."""
     return _Reader(pattern).cost()
 
 
@@ -52,15 +52,15 @@ class _Reader:
     def __init__(self, pattern: str) -> None:
         self._pattern, self._at = pattern, 0
         self._folds = any("i" in (each[1] or "") for each in _GROUP.finditer(pattern))
-        self._once = _BASE  # not repeated with the part that it is in
+        self._once = _BASE  # not repeated with its part
         self._is_sequence = pattern.startswith("^")  # of characters and classes, from the beginning of a text
-        self._choices = 0  # repeats of a sequence that may be of several lengths
-        self._rest = 0  # places behind the first of them
+        self._choices = 0  # repeats of a sequence that may have several lengths
+        self._rest = 0  # places after the first of them
 
     def cost(self) -> Cost:
-        """Return what the whole pattern costs: the sum of its parts, each as often as it is repeated."""
+        """Return the cost of the whole pattern: the sum of its parts, each multiplied by its repeats."""
         outer: list[Cost] = []
-        done, last = _NOTHING, _NOTHING  # of the group that is read, and of its last part, which may be repeated
+        done, last = _NOTHING, _NOTHING  # of the current group, and of its last part, which may be repeated
         while self._at < len(self._pattern):
             match self._pattern[self._at]:
                 case "(":
@@ -87,7 +87,7 @@ class _Reader:
         return Cost(size + self._once, places)
 
     def _open(self) -> bool:
-        """Step over the beginning of a group, and return True; or over flags, which are no group."""
+        """Skip the beginning of a group, and return True; or skip flags, which form no group."""
         found = _GROUP.match(self._pattern, self._at)
         self._is_sequence = False
         assert found is not None, "a parenthesis alone is the last choice"
@@ -97,7 +97,7 @@ class _Reader:
         return not found[0].endswith(")")
 
     def _repeats(self) -> int | None:
-        """Step over a repeat, and return how many copies it makes; None where there is none."""
+        """Skip a repeat, and return its number of copies; None if there is none."""
         if self._pattern[self._at] != "{":
             self._at += 1
             self._choices += 1
@@ -112,7 +112,7 @@ class _Reader:
         return max(least, most, 1)
 
     def _character(self) -> int:
-        """Step over a character, an escape or a class, and return its size."""
+        """Skip a character, an escape or a class, and return its size."""
         if self._pattern[self._at] == "[":
             return self._class()
         size, is_long = self._item()
@@ -122,7 +122,7 @@ class _Reader:
         return size
 
     def _item(self) -> tuple[int, bool]:
-        """Step over a character or an escape. Return its size, and whether its other cases may be many."""
+        """Skip a character or an escape. Return its size, and whether it may have many other cases."""
         start = self._at
         if self._pattern[start] != "\\":
             self._at += 1
@@ -134,7 +134,7 @@ class _Reader:
         return _ESCAPES.get(kind, _RANGE if kind in "xuU" else 1), kind in "pP"
 
     def _class(self) -> int:
-        """Step over a class and the classes in it, and return their size."""
+        """Skip a class and its nested classes, and return their size."""
         start, depth, size, parts = self._at, 0, 0, 0
         while self._at < len(self._pattern):
             char = self._pattern[self._at]
@@ -147,14 +147,14 @@ class _Reader:
                     break
             else:
                 parts += self._pattern.startswith(_OPERATORS, self._at)
-                size += self._item()[0] - 1  # of one character or range less, see below
+                size += self._item()[0] - 1  # less one character or range, see below
         text = self._pattern[start : self._at]
         if self._folds and (parts > 1 or not text.isascii() or re.search(r"\\[^wds\W]", text)):
             self._once += _FOLDED * parts
         return size * parts + 1 + len(text) // 8  # ranges of ASCII are one part of an automaton
 
     def _open_class(self) -> int:
-        """Step over the beginning of a class, up to a bracket that closes nothing there; return its size."""
+        """Skip the beginning of a class, including a bracket that is a literal there; return its size."""
         self._at += 1
         size = 0
         if self._pattern.startswith("^", self._at):

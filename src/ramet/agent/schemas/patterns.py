@@ -1,7 +1,7 @@
-"""Patterns of JSON schemas, matched in linear time: by the engine that pydantic has, which never backtracks.
+"""Match the patterns of JSON schemas in linear time, with pydantic's regex engine, which never backtracks.
 
-`jsonschema` itself uses `re`, whose work may double with each character of a text that an agent's model wrote. What
-linear work costs is counted first: the sizes of all patterns of a schema, and the places that a match may go through.
+`jsonschema` itself uses `re`, whose work may double with each character of a text that an agent's model wrote. The
+linear cost is counted first: the sizes of all patterns of a schema, and the places that a match may go through.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from ramet.agent.schemas.work_budget import take
 from ramet.core.errors import InvalidValue
 
 MAX_PATTERN = 1_000  #: characters
-MAX_PATTERNS = 100  #: of a schema; what is written twice counts once
-MAX_SIZE = 64_000  #: of all patterns of a schema, about 20 MB compiled, as much as the engine accepts of one
-MAX_MATCHED = 16 * 1024  #: characters of a text or name that is held against a pattern
-_UNIT = 256  #: places for bytes of a text, that cost about one step
+MAX_PATTERNS = 100  #: of a schema; duplicates count once
+MAX_SIZE = 64_000  #: of all patterns of a schema, about 20 MB compiled, as much as the engine accepts for one
+MAX_MATCHED = 16 * 1024  #: characters of a text or name that is matched
+_UNIT = 256  #: places times bytes of a text that cost about one step
 _SYNTAX = f"a regular expression of at most {MAX_PATTERN} characters, without look-around and backreferences"
 _SIZE = (
     f"patterns within the size limit of {MAX_SIZE} for all of a schema, where a character counts 1 and a class of "
@@ -27,7 +27,7 @@ _SIZE = (
 
 
 class _Compiled:
-    """A pattern that the engine has compiled."""
+    """A compiled pattern."""
 
     __slots__ = ("__weakref__", "_places", "_validator")
 
@@ -38,20 +38,20 @@ class _Compiled:
         self._places = cost.places
 
     def fits(self, text: str) -> bool:
-        """Match a text. Raises TooManySteps before it does."""
+        """Return whether the pattern matches a text. Raises TooManySteps before the match."""
         length = len(text) if text.isascii() else 4 * len(text)
         take(1 + length * self._places // _UNIT)
         return bool(self._validator.isinstance_python(text))
 
 
-#: Patterns of the schemas that live: several contracts are made of one schema during a turn.
+#: Compiled patterns of existing schemas: a turn creates several contracts of one schema.
 compiled: WeakValueDictionary[str, _Compiled] = WeakValueDictionary()
 
 
 class Patterns:
     """The patterns of one schema.
 
-    Raises InvalidValue for one that cannot be matched in linear time, and for too many or too large ones.
+    Raises InvalidValue if a pattern cannot be matched in linear time, or if they are too many or too large.
     """
 
     def __init__(self, subschemas: Iterable[Mapping[str, Any]]) -> None:
@@ -68,7 +68,7 @@ class Patterns:
             self._compiled[pattern] = _compile(field, pattern, costs[pattern])
 
     def linear(self, dialect: Any) -> Any:
-        """Return a class of validators of a dialect that matches with these, and hands no pattern to `re`."""
+        """Return a validator class of a dialect that matches with these patterns, and never with `re`."""
         from jsonschema.validators import extend
 
         changed = {
@@ -119,7 +119,7 @@ class Patterns:
 
 
 def _written(schema: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """The patterns of one schema, subschemas not counted, each with its place."""
+    """Yield the patterns of one schema, without subschemas, each with its place."""
     named = schema.get("patternProperties")
     if isinstance(named, dict):
         for pattern in named:

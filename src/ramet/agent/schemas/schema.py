@@ -1,7 +1,7 @@
-"""JSON schemas from outside: checked when given, closed in themselves, and never fetched from anywhere.
+"""JSON schemas from outside: validated on creation, self-contained, and never fetched.
 
-Their patterns are matched without backtracking (`schema_patterns`), and the steps of every check are counted
-(`schema_steps`): a schema and an answer cannot keep the host busy.
+Their patterns are matched without backtracking (`ramet.agent.schemas.patterns`), and the steps of every check are
+counted (`ramet.agent.schemas.work_budget`): no schema and no answer can keep the host busy.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from ramet.core.errors import InvalidValue
 if TYPE_CHECKING:
     from jsonschema.protocols import Validator
 
-MAX_SCHEMA = 64 * 1024  #: characters of a schema, which goes into every prompt
-MAX_PARTS = 5_000  #: objects, lists, true and false in a schema: each is checked against the schema of schemas
-_DIALECT = "https://json-schema.org/draft/2020-12/schema"  #: of a schema that names none
+MAX_SCHEMA = 64 * 1024  #: characters of a schema, which is part of every prompt
+MAX_PARTS = 5_000  #: objects, lists, true and false in a schema: each is checked against the meta-schema
+_DIALECT = "https://json-schema.org/draft/2020-12/schema"  #: of a schema without a dialect
 _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 _MAPS_OF_SCHEMAS = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
 _DATA = frozenset({"enum", "const", "default", "examples"})
-#: Values that every schema can be tried on: one that refers to itself without end shows it on one of these.
+#: Values to try every schema on: an endless self-reference shows on one of them.
 _PROBES: tuple[Any, ...] = (None, {}, [], "", 0)
 
 
 class JsonSchema:
-    """A schema that can be applied. Raises InvalidValue when made of one that cannot, or that points outside itself."""
+    """A usable schema. Raises InvalidValue if the specification is invalid, or has external references."""
 
     __slots__ = ("_validator", "schema")
 
@@ -50,7 +50,7 @@ class JsonSchema:
             if _parts(schema) > MAX_PARTS:
                 raise InvalidValue("output", spec, f"a schema of at most {MAX_PARTS} parts")
             patterns = Patterns(_subschemas(schema))
-            # Without formats: `re` would compile each pattern, in milliseconds for each range of many letters.
+            # Without formats: `re` would compile each pattern, which takes milliseconds per large range of letters.
             no_formats = jsonschema.FormatChecker(formats=())
             dialect.check_schema(schema, format_checker=no_formats)  # type: ignore[call-arg]  # of every dialect
             for subschema in _subschemas(schema):
@@ -65,7 +65,7 @@ class JsonSchema:
                 resolver.lookup(target)
             self.schema = schema
             validators = counted_checks.counting(patterns.linear(dialect))
-            # jsonschema would go on with its own validators at each schema that names a dialect.
+            # jsonschema would continue with its own validators at each schema with a dialect.
             plain = {keyword: value for keyword, value in schema.items() if keyword != "$schema"}
             self._validator: Validator = validators(plain, registry=registry)
             with counted():
@@ -87,9 +87,9 @@ class JsonSchema:
             raise InvalidValue("output", spec, f"a JSON schema: {error}") from None
 
     def problem(self, data: Any) -> str | None:
-        """What is wrong with `data`, for a reader who can correct it; None if it fits.
+        """Return the errors of `data`, for a reader who can correct them; None if it fits.
 
-        Raises TooManySteps.
+        Raises TooManySteps if the check takes too many steps.
         """
         try:
             with counted():
@@ -107,7 +107,7 @@ class JsonSchema:
 
 
 def _subschemas(schema: Any) -> Iterator[dict[str, Any]]:
-    """Every schema of a schema, and objects that only look like one: a reference can make one of them."""
+    """Yield every schema of a schema, and objects that only look like one: a reference can use them as schemas."""
     if isinstance(schema, list):
         for each in schema:
             yield from _subschemas(each)
@@ -124,7 +124,7 @@ def _parts(schema: Any) -> int:
 
 
 def _pointers(schema: Any, *, root: bool = False) -> Iterator[tuple[str, str]]:
-    """All references of a schema, and every `$id` below its root, which would change what references mean."""
+    """Yield all references of a schema, and every `$id` below its root, which would change the references."""
     if isinstance(schema, list):
         for each in schema:
             yield from _pointers(each)

@@ -1,7 +1,7 @@
-"""The work of a check, counted: a form and a value from outside cannot make it grow beyond a bound.
+"""Count the work of a check, so that no schema and no value from outside can exceed a bound.
 
-A step is about one keyword of a schema, or one choice of a type, held against one value. Checks within a check share
-its steps.
+A step is about one keyword of a schema, or one choice of a type, applied to one value. Nested checks share the steps of
+the outer check.
 """
 
 from __future__ import annotations
@@ -10,21 +10,24 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-MAX_STEPS = 100_000  #: of a check, and one more for each four characters of the value
+MAX_STEPS = 100_000  #: of a check, plus one for every four characters of the value
 
 
 class TooManySteps(Exception):
-    """A check that was stopped. The message says the bound, for a reader who can choose a smaller form or value."""
+    """The error for a stopped check.
+
+    The message has the bound, for a reader who can choose a smaller schema or value.
+    """
 
 
 class Steps:
-    """The steps that a check may still take."""
+    """The remaining steps of a check."""
 
     def __init__(self, characters: int) -> None:
         self._most = self.left = MAX_STEPS + characters // 4
 
     def take(self, steps: int = 1) -> None:
-        """Raises TooManySteps."""
+        """Take steps. Raises TooManySteps if none are left."""
         self.left -= steps
         if self.left < 0:
             raise TooManySteps(f"checking it takes more than {self._most} steps")
@@ -35,7 +38,7 @@ _current: ContextVar[Steps | None] = ContextVar("steps", default=None)
 
 @contextmanager
 def counted(characters: int = 0) -> Iterator[Steps]:
-    """Count what happens inside, for a value of so many characters: as part of the check around it, if there is one."""
+    """Count the steps inside, for a value of `characters`; in an outer check, its steps are used."""
     if (outer := _current.get()) is not None:
         yield outer
         return
@@ -48,6 +51,6 @@ def counted(characters: int = 0) -> Iterator[Steps]:
 
 
 def take(steps: int) -> None:
-    """Count steps of the check at work, if there is one. Raises TooManySteps."""
+    """Take steps of the current check, if there is one. Raises TooManySteps."""
     if (current := _current.get()) is not None:
         current.take(steps)

@@ -1,1 +1,1 @@
-"""Types of tasks as data and back."""
+"""The types of tasks as data, and back."""

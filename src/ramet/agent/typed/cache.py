@@ -10,15 +10,15 @@ V = TypeVar("V")
 
 
 class SizedCache(Generic[K, V]):
-    """The values that were used last, of at most a size in all; the very last one whatever its size."""
+    """A cache of the most recently used values, of a bounded total size; the last value is kept whatever its size."""
 
     def __init__(self, size: int) -> None:
         self._left = size
         self._lock = threading.Lock()
-        self._entries: dict[K, tuple[V, int]] = {}  #: value and size, the one that was used last at the end
+        self._entries: dict[K, tuple[V, int]] = {}  #: value and size, the most recently used last
 
     def get(self, key: K) -> V | None:
-        """The value of a key, which counts as used now; None if there is none."""
+        """Return the value of a key, and mark it as used; None if there is none."""
         with self._lock:
             entry = self._entries.pop(key, None)
             if entry is None:
@@ -27,7 +27,7 @@ class SizedCache(Generic[K, V]):
             return entry[0]
 
     def put(self, key: K, value: V, size: int) -> None:
-        """Keep a value, and let go of those that were not used for the longest time."""
+        """Add a value, and drop the least recently used ones."""
         with self._lock:
             _, before = self._entries.pop(key, (None, 0))
             self._entries[key] = (value, size)

@@ -1,6 +1,7 @@
-"""Classes made of data alone: the same words give the same class, as long as anybody uses it.
+"""Classes made of data alone: equal definitions give the same class, as long as it is in use.
 
-A class that nobody uses goes, so that what a tree brings goes with the tree. The last ones that were made stay a while.
+An unused class is garbage-collected, so that the types of a tree end with the tree. The most recent classes are kept
+for a while.
 """
 
 from __future__ import annotations
@@ -17,18 +18,18 @@ from ramet.agent.typed.cache import SizedCache
 from ramet.agent.typed.values import Default
 from ramet.core.errors import InvalidValue
 
-#: Kind, name, defaults or values as JSON, names and types of the fields.
+#: The kind, the name, the defaults or values as JSON, and the names and types of the fields.
 _Words = tuple[str, str, str, tuple[tuple[str, Any], ...]]
 
-_KEPT_PARTS = 10_000  #: of classes that are kept although nobody uses them: a part takes up to 2 KB
+_KEPT_PARTS = 10_000  #: of unused classes that are kept: a part takes up to 2 KB
 _in_use = weakref.WeakValueDictionary[_Words, type]()
 _last_made = SizedCache[_Words, type](_KEPT_PARTS)
 
 
 def made_class(kind: str, name: str, said: Mapping[str, Any], hints: Mapping[str, Any], where: str, parts: int) -> type:
-    """The class of these fields and defaults, or of the values of an enum; it counts as so many parts.
+    """Return the class of these fields and defaults, or of the values of an enum; it counts as `parts` parts.
 
-    Raises InvalidValue for names that Python or pydantic keep for themselves, such as `mro` in an enum.
+    Raises InvalidValue for names that Python or pydantic reserve, such as `mro` in an enum.
     """
     words: _Words = (kind, name, json.dumps(said, sort_keys=kind != "enum"), tuple(hints.items()))
     found = _in_use.get(words)
@@ -71,7 +72,7 @@ def _model(name: str, hints: Mapping[str, Any], defaults: Mapping[str, Default])
 
 
 def _model_field(default: Default) -> Any:
-    """The default is made by the same factory as in dataclasses; the JSON schema tells it as that of a model does."""
+    """Return a field with the default factory of a dataclass; the JSON schema shows the default as in a model."""
     import pydantic
 
     return pydantic.Field(default_factory=default, json_schema_extra={"default": default.data})

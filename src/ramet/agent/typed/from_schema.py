@@ -1,4 +1,4 @@
-"""Types made again from what was written down: the same words give the same class, whoever asks."""
+"""Build types from their schemas: equal definitions give the same class."""
 
 from __future__ import annotations
 
@@ -24,36 +24,36 @@ from ramet.agent.typed.values import decode_value
 from ramet.core.errors import InvalidValue
 from ramet.wire.values import hash_bounds
 
-#: Made with arguments that are only known when they are read.
+#: Used with arguments that are only known at run time.
 _TUPLE, _SET, _LIST, _DICT = cast(Any, tuple), cast(Any, set), cast(Any, list), cast(Any, dict)
 _BY_NAME = {name: kind for kind, name in SCALARS.items()}
-_PARTS_OF_A_CLASS = 20  #: what a class counts besides its parts: it takes as long to make as so many fields
+_PARTS_OF_A_CLASS = 20  #: constant cost of a class: it takes as long to create as this many fields
 
 
 def hint_of(schema: Mapping[str, Any], known: Mapping[str, Mapping[str, Any]], where: str = "type") -> Any:
-    """The type of a form. The same definition gives the same class, whoever asks. Raises InvalidValue."""
+    """Return the type of a schema. Equal definitions give the same class. Raises InvalidValue."""
     with counted(len(json.dumps(known, default=str))):
         return TypeReader(known).hint(schema, where)
 
 
 class _Uncached(tuple[Any, ...]):
-    """The parts of a union. `typing` remembers the unions that it made of what has a hash, with all their classes."""
+    """The parts of a union. `typing` caches unions of hashable parts, with all their classes."""
 
     __hash__ = None  # type: ignore[assignment]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Class:
-    """A class that was read, and what a class that mentions it must know."""
+    """A class that was read, and what other classes need to know of it."""
 
     kind: type
     height: int  #: levels of types in it
 
 
 class TypeReader:
-    """Reads types that share their classes: each class is read once, and the work for all of them is bounded.
+    """A reader of types that share their classes: each class is read once, with bounded total work.
 
-    The checks of all defaults take the steps of the check around the reader, if there is one.
+    The checks of all defaults take steps of the outer check, if there is one.
     """
 
     def __init__(self, known: Mapping[str, Mapping[str, Any]]) -> None:
@@ -61,12 +61,13 @@ class TypeReader:
         self._classes: dict[str, _Class] = {}
         self._deepest = 0
         self._own: Counter[str] = Counter()  #: parts of each class, without those of other classes
-        self._holds: defaultdict[str, set[str]] = defaultdict(set)  #: classes that each class is made of, and itself
-        self._mentioned = set[str]()  #: classes that the field at work is made of
+        #: classes that each class contains, including itself
+        self._holds: defaultdict[str, set[str]] = defaultdict(set)
+        self._mentioned = set[str]()  #: classes that the current field contains
         self._left = MAX_PARTS
 
     def hint(self, schema: Any, where: str, inside: tuple[str, ...] = ()) -> Any:
-        """The type of a form. Raises InvalidValue."""
+        """Return the type of a schema. Raises InvalidValue if the schema is invalid."""
         owner = next((each for each in reversed(inside) if each), "")
         self._deepest = max(self._deepest, len(inside))
         self._count(owner, 1, where)
@@ -83,7 +84,7 @@ class TypeReader:
                 self._mentioned |= self._holds[name]
                 if owner and name not in self._holds[owner]:
                     self._holds[owner] |= self._holds[name]
-                elif inside and not owner:  # a container of the class, which is not made once like a class
+                elif inside and not owner:  # a container of the class, which is not shared like a class
                     self._take(self._parts_of(self._holds[name]), where)
                 return kind
             case {"type": "string", "format": str(name)} if len(said) == 2 and name == TASK:
@@ -94,7 +95,7 @@ class TypeReader:
                 return _BY_NAME[name]
             case {"anyOf": [_, *_] as each} if len(said) == 1:
                 parts = tuple(self.hint(one, f"{where}.anyOf[{at}]", deeper) for at, one in enumerate(each))
-                return Union[_Uncached(parts)]  # noqa: UP007 - of as many as there are
+                return Union[_Uncached(parts)]  # noqa: UP007 - a variable number of parts
             case {"enum": [_, *_] as values} if len(said) == 1 and all(type(each) in SCALARS for each in values):
                 self._count_values(owner, values, where)
                 return Literal[tuple(values)]
@@ -151,7 +152,7 @@ class TypeReader:
         return sum(self._own[each] for each in names)
 
     def _take(self, parts: int, where: str) -> None:
-        """Count parts that are made, or of which a check is made. A class counts with all that it is made of."""
+        """Count parts that are created or checked. A class counts with all the classes that it contains."""
         self._left -= parts
         if self._left < 0:
             accepted = f"at most {MAX_PARTS} parts, each class counted with the classes that it is made of"
@@ -187,7 +188,7 @@ class TypeReader:
         return kind
 
     def _field(self, schema: Mapping[str, Any], where: str, inside: tuple[str, ...]) -> Any:
-        """The type of a field. One with a default has a check of its own, which is made of all its classes."""
+        """Return the type of a field. A field with a default has a separate check, which covers all its classes."""
         owner, outer = inside[-1], self._mentioned
         before, self._mentioned = self._own[owner], set()
         kind = self.hint(schema, where, inside)

@@ -1,7 +1,7 @@
-"""Types written down, so that another process can make the same ones again (`ramet.agent.typed.schema`).
+"""Encode types as schemas, so that another process can rebuild them (`ramet.agent.typed.schema`).
 
-Classes are dataclasses, pydantic models and enums whose parts can be written down themselves; one with code in it
-(validators, computed defaults) is refused when a task is declared, rather than changed in silence.
+Classes are dataclasses, pydantic models and enums whose parts can be encoded themselves. A class with code (validators,
+computed defaults) is refused when a task is declared, instead of being changed silently.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ _ACCEPTED = (
 
 
 def schema_of(hint: Any, into: Types, where: str) -> dict[str, Any]:
-    """The form of a type; classes that it is made of are put into `into`. Raises InvalidValue, naming the place."""
+    """Return the schema of a type; the classes that it contains are added to `into`.
+
+    Raises InvalidValue, with the place.
+    """
     return _Writer(into).schema(hint, where, ())
 
 

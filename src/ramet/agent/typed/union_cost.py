@@ -1,8 +1,8 @@
-"""How often the parts of a value are held against a type, if every choice of every union is tried to its end.
+"""Compute how often the parts of a value are checked against a type, if every choice of every union is tried fully.
 
-pydantic cannot be stopped while it checks. So the steps are computed before, from the JSON schema of the type: each
-pair of a part of the type and a part of the value is computed once, however often pydantic meets it. For types with
-sets, and with dicts whose keys are no texts, numbers of one hash are looked for before, too.
+pydantic cannot be stopped during a check. So the steps are computed before, from the JSON schema of the type: each pair
+of a part of the type and a part of the value is computed once, however often pydantic checks it. For types with sets,
+and with dicts whose keys are not texts, numbers with equal hashes are also searched for before.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ramet.wire.values.hash_bounds import ACCEPTED, can_be_hashed, needs_hashes
 
 _CHOICES = ("anyOf", "oneOf", "allOf")
 _TEXT = 64  #: characters that count as one more step
-_LONG = 200  #: characters of a choice, which has a long name in errors
+_LONG = 200  #: characters of a choice that has a long name in errors
 
 
 class Tries:
@@ -32,22 +32,23 @@ class Tries:
         try:
             schema = adapter.json_schema(schema_generator=Quiet)
             by_name = adapter.json_schema(schema_generator=Quiet, by_alias=False)
-        except PydanticUserError:  # a type with parts that no JSON can be, such as a Callable
+        except PydanticUserError:  # a type with parts that JSON cannot represent, such as a Callable
             schema = by_name = {}
         text = json.dumps(schema)
-        self.parts = text.count("{")  #: objects in the JSON schema, as a measure of what the type and its adapter take
+        #: objects in the JSON schema, as a measure of the size of the type and its adapter
+        self.parts = text.count("{")
         self._has_aliases = schema != by_name
         self._has_choices = any(f'"{each}"' in text for each in _CHOICES)
         self._schema: Mapping[str, Any] = schema if self._has_choices else {}
         self._needs_hashes = needs_hashes(adapter.core_schema)
-        # An error has the values that a type accepts; and the names of choices, which may tell all of their types.
+        # An error contains the accepted values, and the names of choices, which may contain all of their types.
         self._accepted = max(map(_accepted, _parts(schema)), default=0) + sum(map(_choice_names, _parts(schema)))
         self._most_fields = max(map(_fields, _parts(schema)), default=0)
 
     def count(self, data: Any, steps: Steps) -> int:
-        """Take the steps of checking JSON data, and return how many pairs of a part and a value are checked.
+        """Take the steps of checking JSON data, and return the number of pairs of a part and a value.
 
-        One stands for each part of the data if the type has no choices. Raises TooManySteps.
+        For a type without choices, return 1 per part of the data. Raises TooManySteps.
         """
         if self._needs_hashes and not can_be_hashed(data):
             raise TooManySteps(f"its sets, and its keys that are numbers, are to hold {ACCEPTED}")
@@ -58,7 +59,7 @@ class Tries:
         return tries
 
     def longest_errors(self, data: Any, tries: int, error: int) -> int:
-        """Return how many characters the errors of data may have, if each has so many besides what is told in it."""
+        """Return the maximum total characters of the errors of data, with `error` constant characters each."""
         parts, objects, names = _extent(data)
         if self._has_choices:
             parts = objects = tries
@@ -77,8 +78,8 @@ class _Count:
         pair = (id(schema), id(data))
         if pair in self._known:
             return self._known[pair]
-        tries = 1 + len(data) // _TEXT if isinstance(data, str) else 1  # an error may hold a text
-        self._known[pair] = tries  # stays so for a type that leads to itself at the same value: pydantic refuses it
+        tries = 1 + len(data) // _TEXT if isinstance(data, str) else 1  # an error may contain a text
+        self._known[pair] = tries  # final for a type that leads to itself at the same value: pydantic refuses it
         for part, value in self._parts(schema, data):
             tries += self.tries(part, value)
             if max(tries, len(self._known)) > self._steps.left:
@@ -94,7 +95,7 @@ class _Count:
         places = schema.get("prefixItems", ())
         if isinstance(data, dict):
             properties, others = schema.get("properties", {}), schema.get("additionalProperties")
-            # Names that the schema does not tell: another alias of a field, or a field of a named tuple.
+            # Names that are not in the schema: another alias of a field, or a field of a named tuple.
             unknown = [*(properties.values() if self._has_aliases else ()), *places]
             for name, value in data.items():
                 yield properties.get(name, others), value
@@ -109,7 +110,7 @@ class _Count:
         told = schema.get("discriminator")
         if isinstance(told, Mapping) and isinstance(data, dict):
             targets, tag = told.get("mapping", {}), data.get(told.get("propertyName"))
-            if isinstance(tag, str) and tag in targets:  # pydantic tries this one only
+            if isinstance(tag, str) and tag in targets:  # pydantic tries only this one
                 yield self._target(targets[tag])
                 return
         for keyword in _CHOICES:
@@ -120,7 +121,7 @@ class _Count:
 
 
 def _parts(schema: Any) -> Iterator[Mapping[str, Any]]:
-    """Every object of a JSON schema."""
+    """Yield every object of a JSON schema."""
     left = [schema]
     while left:
         part = left.pop()
@@ -132,25 +133,25 @@ def _parts(schema: Any) -> Iterator[Mapping[str, Any]]:
 
 
 def _accepted(schema: Mapping[str, Any]) -> int:
-    """The characters of what a type accepts, as an error tells it: values, or the name of a class."""
+    """Return the number of characters of the accepted values, as in an error: values, or the name of a class."""
     told = [schema[each] for each in ("enum", "const", "title", "pattern") if each in schema]
     return len(json.dumps(told, default=str))
 
 
 def _choice_names(schema: Mapping[str, Any]) -> int:
-    """The characters of choices with long names. Those of classes are short."""
+    """Return the number of characters of choices with long names. Those of classes are short."""
     choices = [each for keyword in _CHOICES for each in schema.get(keyword, ()) if "$ref" not in each]
     return sum(length for each in choices if (length := len(json.dumps(each, default=str))) > _LONG)
 
 
 def _fields(schema: Mapping[str, Any]) -> int:
-    """The values that an empty object or list lacks."""
+    """Return the number of values that an empty object or list lacks."""
     found = [schema[each] for each in ("required", "prefixItems") if isinstance(schema.get(each), list)]
     return max(map(len, found), default=0)
 
 
 def _extent(data: Any) -> tuple[int, int, int]:
-    """The parts of data, the objects and lists among them, and the longest way of names to one of them."""
+    """Return the number of parts of data, of objects and lists in it, and the longest path of names."""
     parts = objects = longest = 0
     left = [(data, 0)]
     while left:

@@ -1,9 +1,9 @@
-"""Values checked by pydantic, in memory that is bounded also where nearly everything in a value is wrong.
+"""Validate values with pydantic in bounded memory, even if nearly everything in a value is wrong.
 
-pydantic collects all errors of a value. Each has the names on the way to its place, and the values that its type
-accepts: the fields that empty objects lack, or many wrong items below one long name, make gigabytes of a short text.
-Where they could, the value is held first against the same type with lists, dicts and classes that stop at their first
-error.
+pydantic collects all errors of a value. Each has the names on the path to its place, and the values that its type
+accepts. The fields that empty objects lack, or many wrong items below one long name, take gigabytes for a short text.
+If that could happen, the value is first checked against the same type with lists, dicts and classes that stop at their
+first error.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from ramet.wire.values.first_errors import stopping_validator
 if TYPE_CHECKING:
     from pydantic import TypeAdapter, ValidationError
 
-MAX_ERRORS = 1_000  #: that are told apart; each takes about 1 KB
-_ERRORS_SIZE = 32 << 20  #: characters that all errors of a value may have together
-_ERROR = 500  #: characters of an error, besides long names and accepted values
+MAX_ERRORS = 1_000  #: maximum separate errors; each takes about 1 KB
+_ERRORS_SIZE = 32 << 20  #: maximum characters of all errors of a value together
+_ERROR = 500  #: characters of an error, without long names and accepted values
 
 
 class ValidationProblem(NamedTuple):
-    """A part of a value that is wrong."""
+    """A wrong part of a value."""
 
     place: tuple[int | str, ...]
     message: str
 
 
 class DoesNotFitType(Exception):
-    """A value that is not of a type: the first problems, and how many more there are at least."""
+    """The error for a value that does not fit a type: the first problems, and the minimum number of further ones."""
 
     def __init__(self, problems: list[ValidationProblem], more: int) -> None:
         self.problems, self.more = problems, more
@@ -43,14 +43,14 @@ class Validation:
     def __init__(self, adapter: TypeAdapter[Any]) -> None:
         self.adapter = adapter
         self.tries = Tries(adapter)
-        self._stopping: Any = None  # made when it is needed
+        self._stopping: Any = None  # created on first use
 
     def of_data(self, data: Any, text: str) -> Any:
-        """JSON data, also given as text, as a value of the type.
+        """Return JSON data, also given as text, as a value of the type.
 
         Raises DoesNotFitType, TooManySteps, RecursionError.
         """
-        # From text, not from Python: only so are dates, sets and strict types read as JSON means them.
+        # From text, not from Python: only then are dates, sets and strict types read as in JSON.
         from pydantic import ValidationError
 
         try:
@@ -63,9 +63,9 @@ class Validation:
             raise self._refusal(error, "validate_json", text) from None
 
     def of_value(self, value: Any) -> Any:
-        """A value of a caller's as one of the type: no data from outside, and perhaps a list that holds itself.
+        """Return a caller's value as one of the type: it is no data from outside, and may contain itself.
 
-        Raises as `of_data`.
+        Raises the errors of `of_data`.
         """
         from pydantic import ValidationError
 
@@ -87,7 +87,7 @@ class Validation:
         return DoesNotFitType([ValidationProblem((), f"{count} parts are missing or wrong")], 0)
 
     def _stop_early(self, method: str, given: Any) -> None:
-        """Raise DoesNotFitType for the first error of a value, if it has one."""
+        """Raise DoesNotFitType for the first error of a value, if there is one."""
         from pydantic import ValidationError
 
         if self._stopping is None:

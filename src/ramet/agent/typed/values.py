@@ -1,4 +1,4 @@
-"""Values of types, and the JSON data that they travel as."""
+"""Convert between values of types and their JSON data."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from ramet.agent.typed.cache import SizedCache
 from ramet.agent.typed.validation import DoesNotFitType, Validation
 from ramet.core.errors import InvalidValue
 
-_STEPS_OF_A_DEFAULT = 4  #: a list or an object, checked by itself; and one for each of its parts
-_CHARACTERS = 64  #: of a default, which take one more step
-#: What adapters are kept for: objects in JSON schemas. Each takes up to 2 KB; one recipe has at most half as many.
+_STEPS_OF_A_DEFAULT = 4  #: a list or an object, checked separately; plus one for each of its parts
+_CHARACTERS = 64  #: characters of a default that take one more step
+#: Size of the adapter cache, in objects of JSON schemas. Each takes up to 2 KB; one recipe has at most half as many.
 _KEPT_PARTS = 20_000
-_PARTS_OF_A_CHECKER = 20  #: what it takes besides
+_PARTS_OF_A_CHECKER = 20  #: constant size of an adapter
 
 
 def type_hints(thing: Any, where: str) -> dict[str, Any]:
-    """The annotations of a function or class, resolved. Raises InvalidValue for one that names nothing here."""
+    """Return the resolved annotations of a function or class. Raises InvalidValue if one cannot be resolved."""
     try:
         return typing.get_type_hints(thing, include_extras=True)
-    except Exception as problem:  # annotations are expressions of the user's
+    except Exception as problem:  # annotations are the user's expressions
         name = getattr(thing, "__qualname__", repr(thing))
         raise InvalidValue(where, name, f"annotations that can be resolved: {problem}") from None
 
@@ -47,7 +47,7 @@ def _value(hint: Any, data: Any) -> Any:
 
 
 def decode_value(hint: Any, value: Any, where: str) -> Any:
-    """JSON data as a value of a type. Raises InvalidValue, saying at which place of the value it does not fit."""
+    """Return JSON data as a value of a type. Raises InvalidValue, with the place in the value, if it does not fit."""
     try:
         return _value(hint, value)
     except TooManySteps as problem:
@@ -61,14 +61,14 @@ def decode_value(hint: Any, value: Any, where: str) -> Any:
 
 
 class Default:
-    """A default of a field as data: makes a value of its own for each object, and counts it by its size.
+    """The default of a field as data: it creates a new value for each object, and counts it by its size.
 
-    A short value of many objects would make as many copies of a large default.
+    A short value with many objects would otherwise create as many uncounted copies of a large default.
     """
 
     def __init__(self, hint: Any, data: Any) -> None:
         self.hint, self.data = hint, data
-        self._is_shared = not isinstance(data, list | dict)  # its value cannot be changed
+        self._is_shared = not isinstance(data, list | dict)  # its value is immutable
 
     def __call__(self) -> Any:
         if self._is_shared:
@@ -95,7 +95,7 @@ class Default:
 
 
 def _parts(data: Any) -> int:
-    """Objects, lists and all that is in them."""
+    """Return the number of objects, lists and all their parts."""
     count, left = 0, [data]
     while left:
         part = left.pop()
@@ -106,7 +106,7 @@ def _parts(data: Any) -> int:
 
 
 def encode_argument(hint: Any, value: Any, where: str) -> Any:
-    """A value that a caller gave for a type, as JSON data. Raises InvalidValue: neither of the type nor fit for it."""
+    """Return a caller's value for a type, as JSON data. Raises InvalidValue if it does not fit the type."""
     import pydantic
 
     try:
@@ -126,7 +126,7 @@ def encode_argument(hint: Any, value: Any, where: str) -> Any:
 
 
 def as_data(value: Any, where: str) -> Any:
-    """A default as JSON data. Raises InvalidValue."""
+    """Return a default as JSON data. Raises InvalidValue if it cannot be encoded."""
     if isinstance(value, enum.Enum):
         return value.value
     return encode_argument(type(value), value, where)
